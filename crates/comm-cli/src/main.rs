@@ -1,0 +1,2 @@
+//! The tool `commctl`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Vocabulary of the comm collective communication library: groups, dtypes, reductions, steps, and the seams between backends.

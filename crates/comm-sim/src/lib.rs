@@ -1,0 +1,1 @@
+//! In-process transport, faulty network, schedule verifier and conformance suite of the comm library.

@@ -1,0 +1,1 @@
+//! TCP transport, store and rendezvous of the comm collective communication library.

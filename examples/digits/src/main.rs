@@ -1,0 +1,2 @@
+//! Handwritten digits.
+fn main() {}
