@@ -1,1 +1,50 @@
-//! Vocabulary of the comm collective communication library: groups, dtypes, reductions, steps, and the seams between backends.
+//! The vocabulary of the `comm` collective communication library.
+//!
+//! This crate holds the words that every other crate speaks, and nothing that moves a byte:
+//!
+//! - what is communicated: [`DType`], [`Element`], [`ReduceOp`] and the reduction kernels ([`Reduction`]);
+//! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
+//! - who communicates: [`Group`], [`Call`];
+//! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
+//!   (runs collectives), [`Store`] (rendezvous), [`Memory`] (where buffers live);
+//! - what users hold: [`Comm`], [`Worker`], [`Work`];
+//! - what can go wrong, and whose fault it is: [`Error`].
+//!
+//! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
+
+mod call;
+mod check;
+mod comm;
+mod communicator;
+mod dtype;
+mod error;
+mod group;
+mod lane;
+mod lent;
+mod memory;
+mod op;
+mod partition;
+mod reduce;
+mod step;
+mod store;
+mod transport;
+mod work;
+mod worker;
+
+pub use call::{Call, Collective, DecodeError};
+pub use comm::Comm;
+pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange};
+pub use dtype::{DType, Element};
+pub use error::{Desync, During, Error, Invalid, Loss, Refusal, Result};
+pub use group::{Group, GroupId};
+pub use lane::{LaneId, LaneKind, Lanes};
+pub use lent::Lent;
+pub use memory::{Host, HostView, HostViewMut, IntoView, IntoViewMut, Memory, Shape};
+pub use op::ReduceOp;
+pub use partition::{Layout, Partition};
+pub use reduce::Reduction;
+pub use step::{Action, Blocks, Place, Step};
+pub use store::Store;
+pub use transport::{AbortHandle, Armed, Interest, Transport};
+pub use work::Work;
+pub use worker::Worker;

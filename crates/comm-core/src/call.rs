@@ -1,0 +1,294 @@
+//! What a collective call is, so that two ranks can tell whether they are in the same one.
+
+use std::borrow::Cow;
+
+use crate::{DType, GroupId, ReduceOp};
+
+/// The kinds of collective calls. The discriminants are the codes on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Collective {
+    /// Every rank gets the reduction of all contributions.
+    AllReduce = 1,
+    /// The root gets the reduction of all contributions.
+    Reduce = 2,
+    /// Every rank gets the root's data.
+    Broadcast = 3,
+    /// Every rank gets the contributions of all ranks, in rank order.
+    AllGather = 4,
+    /// Every rank gets its chunk of the reduction of all contributions.
+    ReduceScatter = 5,
+    /// No rank leaves before every rank has entered.
+    Barrier = 6,
+}
+
+impl Collective {
+    /// Every collective, in the order of their codes.
+    pub const ALL: [Self; 6] =
+        [Self::AllReduce, Self::Reduce, Self::Broadcast, Self::AllGather, Self::ReduceScatter, Self::Barrier];
+
+    /// The code on the wire, never zero.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The collective with this code on the wire.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// The name of the method that makes the call.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
+impl std::fmt::Display for Collective {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A collective call: all that must be equal on every rank.
+///
+/// What may legally differ from rank to rank (buffers, timeouts, the factor of [`ReduceOp::PreMulSum`]) is not in it.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The group that calls.
+    pub group: GroupId,
+    /// Which collective.
+    pub collective: Collective,
+    /// The reduction operator, for reductions.
+    pub op: Option<ReduceOp>,
+    /// The element type, unless no data moves.
+    pub dtype: Option<DType>,
+    /// The number of elements: of the buffer, or of one rank's contribution in a gather or result in a scatter.
+    pub count: u64,
+    /// The root, for rooted collectives.
+    pub root: Option<usize>,
+    /// The algorithm that carries the call out.
+    pub algorithm: Cow<'static, str>,
+}
+
+/// Bytes that are not a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed description of a call")]
+pub struct DecodeError;
+
+impl Call {
+    /// The longest encoding in bytes.
+    pub const ENCODED_MAX: usize = Self::FIXED + Self::NAME_MAX;
+    /// The longest name of an algorithm in bytes; a longer one is cut.
+    pub const NAME_MAX: usize = 40;
+    const FIXED: usize = 8 + 8 + 4 + 3 + 1;
+    const NO_ROOT: u32 = u32::MAX;
+
+    /// A number that differs, but for a chance of 2^-64, between unequal calls. Equal on every machine.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let packed = u64::from(self.root_code()) << 32
+            | u64::from(self.collective.code()) << 16
+            | u64::from(self.op_code()) << 8
+            | u64::from(self.dtype_code());
+        let words = [self.group.0, self.count, packed];
+        let hash = words.into_iter().fold(0x636f_6d6d_2e72_7331, mix);
+        self.name().chunks(8).fold(hash, |hash, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            mix(hash, u64::from_le_bytes(word))
+        })
+    }
+
+    /// Appends the encoding, at most [`Call::ENCODED_MAX`] bytes.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.group.0.to_le_bytes());
+        into.extend_from_slice(&self.count.to_le_bytes());
+        into.extend_from_slice(&self.root_code().to_le_bytes());
+        into.extend_from_slice(&[self.collective.code(), self.op_code(), self.dtype_code()]);
+        let name = self.name();
+        into.push(name.len() as u8);
+        into.extend_from_slice(name);
+    }
+
+    /// Reads an encoding and returns the bytes behind it.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are too few or hold an unknown code.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (group, rest) = bytes.split_first_chunk::<8>().ok_or(DecodeError)?;
+        let (count, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError)?;
+        let (root, rest) = rest.split_first_chunk::<4>().ok_or(DecodeError)?;
+        let (&[collective, op, dtype, name_bytes], rest) =
+            rest.split_first_chunk::<4>().ok_or(DecodeError)?;
+        let (name, rest) = rest.split_at_checked(usize::from(name_bytes)).ok_or(DecodeError)?;
+        if name.len() > Self::NAME_MAX {
+            return Err(DecodeError);
+        }
+        let root = u32::from_le_bytes(*root);
+        let call = Self {
+            group: GroupId(u64::from_le_bytes(*group)),
+            collective: Collective::from_code(collective).ok_or(DecodeError)?,
+            op: optional(op, ReduceOp::from_code)?,
+            dtype: optional(dtype, DType::from_code)?,
+            count: u64::from_le_bytes(*count),
+            root: (root != Self::NO_ROOT).then_some(root as usize),
+            algorithm: Cow::Owned(String::from_utf8_lossy(name).into_owned()),
+        };
+        Ok((call, rest))
+    }
+
+    fn root_code(&self) -> u32 {
+        self.root.and_then(|root| u32::try_from(root).ok()).unwrap_or(Self::NO_ROOT)
+    }
+
+    fn op_code(&self) -> u8 {
+        self.op.map_or(0, ReduceOp::code)
+    }
+
+    fn dtype_code(&self) -> u8 {
+        self.dtype.map_or(0, DType::code)
+    }
+
+    fn name(&self) -> &[u8] {
+        let name = self.algorithm.as_bytes();
+        &name[..name.len().min(Self::NAME_MAX)]
+    }
+}
+
+/// Zero is "none"; any other code must be known.
+fn optional<T>(code: u8, known: impl Fn(u8) -> Option<T>) -> Result<Option<T>, DecodeError> {
+    if code == 0 { Ok(None) } else { known(code).map(Some).ok_or(DecodeError) }
+}
+
+/// One round of splitmix64 over the sum: every bit of the word changes about half the bits of the hash.
+const fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = (hash.rotate_left(23) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Two calls are equal if a rank in one may talk to a rank in the other.
+impl PartialEq for Call {
+    fn eq(&self, other: &Self) -> bool {
+        self.group == other.group
+            && self.collective == other.collective
+            && self.op_code() == other.op_code()
+            && self.dtype == other.dtype
+            && self.count == other.count
+            && self.root == other.root
+            && self.name() == other.name()
+    }
+}
+
+impl Eq for Call {}
+
+/// As in `all_reduce(sum, 1024 x f32, ring)`, with the group unless it is the world.
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut parts: Vec<String> = Vec::with_capacity(5);
+        parts.extend(self.op.map(|op| op.to_string()));
+        parts.extend(self.root.map(|root| format!("root {root}")));
+        parts.extend(self.dtype.map(|dtype| format!("{} x {dtype}", self.count)));
+        parts.push(self.algorithm.to_string());
+        if self.group != GroupId::WORLD {
+            parts.push(self.group.to_string());
+        }
+        write!(f, "{}({})", self.collective, parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call() -> Call {
+        Call {
+            group: GroupId(7),
+            collective: Collective::Reduce,
+            op: Some(ReduceOp::Sum),
+            dtype: Some(DType::F32),
+            count: 1024,
+            root: Some(3),
+            algorithm: "binomial".into(),
+        }
+    }
+
+    /// The call with each field changed in turn.
+    fn variants() -> Vec<Call> {
+        vec![
+            call(),
+            Call { group: GroupId(8), ..call() },
+            Call { collective: Collective::AllReduce, ..call() },
+            Call { op: Some(ReduceOp::Max), ..call() },
+            Call { op: None, ..call() },
+            Call { dtype: Some(DType::I32), ..call() },
+            Call { count: 1025, ..call() },
+            Call { root: Some(2), ..call() },
+            Call { root: None, ..call() },
+            Call { algorithm: "chain".into(), ..call() },
+        ]
+    }
+
+    #[test]
+    fn every_field_shows_in_fingerprint_equality_and_encoding() {
+        let variants = variants();
+        for (i, a) in variants.iter().enumerate() {
+            for (j, b) in variants.iter().enumerate() {
+                assert_eq!(a == b, i == j, "{a} / {b}");
+                assert_eq!(a.fingerprint() == b.fingerprint(), i == j, "{a} / {b}");
+            }
+            let mut bytes = Vec::new();
+            a.encode(&mut bytes);
+            assert!(bytes.len() <= Call::ENCODED_MAX);
+            bytes.push(99);
+            let (decoded, rest) = Call::decode(&bytes).unwrap();
+            assert_eq!((&decoded, rest), (a, &[99][..]));
+        }
+    }
+
+    #[test]
+    fn the_factor_of_a_premultiplied_sum_may_differ() {
+        let half = Call { op: Some(ReduceOp::PreMulSum(0.5)), ..call() };
+        let third = Call { op: Some(ReduceOp::PreMulSum(0.3)), ..call() };
+        assert_eq!(half, third);
+        assert_eq!(half.fingerprint(), third.fingerprint());
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused() {
+        let mut bytes = Vec::new();
+        call().encode(&mut bytes);
+        for end in 0..bytes.len() {
+            assert_eq!(Call::decode(&bytes[..end]), Err(DecodeError), "cut at {end}");
+        }
+        for (at, value) in [(20, 0), (20, 200), (21, 10), (22, 13), (23, 41), (23, 255)] {
+            let mut hostile = bytes.clone();
+            hostile[at] = value;
+            hostile.resize(400, 0);
+            assert_eq!(Call::decode(&hostile), Err(DecodeError), "byte {at} = {value}");
+        }
+    }
+
+    /// The fingerprint is part of the wire format: a change here is a change of the protocol version.
+    #[test]
+    fn the_fingerprint_is_pinned() {
+        assert_eq!(call().fingerprint(), 10_424_403_777_503_113_773);
+    }
+
+    #[test]
+    fn display_reads_like_the_call() {
+        assert_eq!(call().to_string(), "reduce(sum, root 3, 1024 x f32, binomial, group 7)");
+    }
+}

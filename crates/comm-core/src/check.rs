@@ -1,0 +1,157 @@
+//! The checks of a call's shape, the same for every backend.
+
+use crate::{Exchange, Group, Invalid, Memory, ReduceOp, Result, Shape};
+
+/// The element type of a send and a receive buffer, which must agree.
+fn same_dtype<M: Memory>(send: &M::View<'_>, recv: &M::ViewMut<'_>) -> Result<()> {
+    if send.dtype() == recv.dtype() {
+        Ok(())
+    } else {
+        Err(Invalid::DTypes { send: send.dtype(), recv: recv.dtype() }.into())
+    }
+}
+
+fn length(what: &'static str, got: usize, expected: usize) -> Result<()> {
+    if got == expected { Ok(()) } else { Err(Invalid::Length { what, expected, got }.into()) }
+}
+
+/// The length of one rank's share of a buffer for all ranks.
+fn share(what: &'static str, all: usize, group: Group) -> Result<usize> {
+    if all.is_multiple_of(group.size()) {
+        Ok(all / group.size())
+    } else {
+        Err(Invalid::Indivisible { what, got: all, size: group.size() }.into())
+    }
+}
+
+impl<M: Memory> Exchange<'_, M> {
+    /// The type of the contribution's elements.
+    #[must_use]
+    pub fn dtype(&self) -> crate::DType {
+        match self {
+            Self::InPlace(buffer) => buffer.dtype(),
+            Self::Separate { send, .. } | Self::SendOnly(send) => send.dtype(),
+        }
+    }
+
+    /// Checks an all-reduce and returns its count.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_all_reduce(&self, op: ReduceOp) -> Result<usize> {
+        op.check(self.dtype())?;
+        match self {
+            Self::InPlace(buffer) => Ok(buffer.len()),
+            Self::Separate { send, recv } => {
+                same_dtype::<M>(send, recv)?;
+                length("the receive buffer", recv.len(), send.len())?;
+                Ok(send.len())
+            }
+            Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+        }
+    }
+
+    /// Checks a reduce and returns its count. Receive buffers of other ranks than the root are ignored.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_reduce(&self, group: Group, root: usize, op: ReduceOp) -> Result<usize> {
+        group.check_root(root)?;
+        op.check(self.dtype())?;
+        match self {
+            Self::InPlace(buffer) => Ok(buffer.len()),
+            Self::Separate { send, recv } => {
+                if group.rank() == root {
+                    same_dtype::<M>(send, recv)?;
+                    length("the root's receive buffer", recv.len(), send.len())?;
+                }
+                Ok(send.len())
+            }
+            Self::SendOnly(_) if group.rank() == root => Err(Invalid::RootWithoutRecv.into()),
+            Self::SendOnly(send) => Ok(send.len()),
+        }
+    }
+
+    /// Checks an all-gather and returns the count of one contribution.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_all_gather(&self, group: Group) -> Result<usize> {
+        match self {
+            Self::InPlace(buffer) => share("the buffer", buffer.len(), group),
+            Self::Separate { send, recv } => {
+                same_dtype::<M>(send, recv)?;
+                length("the receive buffer", recv.len(), send.len().saturating_mul(group.size()))?;
+                Ok(send.len())
+            }
+            Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+        }
+    }
+
+    /// Checks a reduce-scatter and returns the count of one result.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_reduce_scatter(&self, group: Group, op: ReduceOp) -> Result<usize> {
+        op.check(self.dtype())?;
+        match self {
+            Self::InPlace(buffer) => share("the buffer", buffer.len(), group),
+            Self::Separate { send, recv } => {
+                same_dtype::<M>(send, recv)?;
+                length("the send buffer", send.len(), recv.len().saturating_mul(group.size()))?;
+                Ok(recv.len())
+            }
+            Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GroupId, Host, HostView, HostViewMut};
+
+    fn group(rank: usize) -> Group {
+        Group::new(GroupId::WORLD, rank, 2).unwrap()
+    }
+
+    fn separate<'a>(send: &'a [f32], recv: &'a mut [f32]) -> Exchange<'a, Host> {
+        Exchange::Separate { send: HostView::new(send), recv: HostViewMut::new(recv) }
+    }
+
+    #[test]
+    fn lengths_are_those_that_the_group_needs() {
+        let (two, mut four) = ([0.0; 2], [0.0; 4]);
+        assert_eq!(separate(&two, &mut four).check_all_gather(group(0)).unwrap(), 2);
+        assert!(separate(&two, &mut four).check_all_reduce(ReduceOp::Sum).is_err());
+        assert!(separate(&two, &mut four).check_reduce_scatter(group(0), ReduceOp::Sum).is_err());
+        let (four, mut two) = ([0.0; 4], [0.0; 2]);
+        assert_eq!(separate(&four, &mut two).check_reduce_scatter(group(0), ReduceOp::Sum).unwrap(), 2);
+        assert!(separate(&four, &mut two).check_all_gather(group(0)).is_err());
+        let mut odd = [0_u8; 5];
+        let exchange: Exchange<'_, Host> = Exchange::InPlace(HostViewMut::new(&mut odd));
+        assert!(exchange.check_all_gather(group(0)).is_err());
+    }
+
+    #[test]
+    fn only_the_root_needs_a_place_for_the_result() {
+        let send = [0.0_f32; 3];
+        let only: Exchange<'_, Host> = Exchange::SendOnly(HostView::new(&send));
+        assert!(only.check_reduce(group(0), 0, ReduceOp::Sum).is_err());
+        assert_eq!(only.check_reduce(group(1), 0, ReduceOp::Sum).unwrap(), 3);
+        assert_eq!(separate(&send, &mut []).check_reduce(group(1), 0, ReduceOp::Sum).unwrap(), 3);
+        assert!(separate(&send, &mut []).check_reduce(group(0), 0, ReduceOp::Sum).is_err());
+        assert!(only.check_reduce(group(1), 2, ReduceOp::Sum).is_err());
+    }
+
+    #[test]
+    fn types_must_agree_and_carry_the_operator() {
+        let (floats, mut ints) = ([0.0_f32; 2], [0_i32; 2]);
+        let mixed: Exchange<'_, Host> =
+            Exchange::Separate { send: HostView::new(&floats), recv: HostViewMut::new(&mut ints) };
+        assert!(mixed.check_all_reduce(ReduceOp::Sum).is_err());
+        let ints: Exchange<'_, Host> = Exchange::InPlace(HostViewMut::new(&mut ints));
+        assert!(ints.check_all_reduce(ReduceOp::Avg).is_err());
+        assert!(ints.check_all_reduce(ReduceOp::BitXor).is_ok());
+    }
+}

@@ -1,0 +1,203 @@
+//! What users hold.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{
+    CallOptions, Communicator, Exchange, Group, Host, IntoView, IntoViewMut, Memory, ReduceOp, Result,
+};
+
+/// A group of ranks that communicate: the handle on which collectives are called.
+///
+/// Clones are handles to the same communicator with their own options; they share its one order of calls. Buffers
+/// are slices, vectors and arrays of [`Element`](crate::Element)s for [`Host`], device buffers for other memories.
+/// What holds for every call, its errors and its thread-safety, is written at [`Communicator`].
+///
+/// ```no_run
+/// # fn main() -> comm_core::Result<()> {
+/// # let comm: comm_core::Comm = unimplemented!();
+/// use comm_core::ReduceOp;
+///
+/// let mut gradients = vec![comm.rank() as f32; 1000];
+/// comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Comm<M: Memory = Host> {
+    communicator: Arc<dyn Communicator<M>>,
+    options: CallOptions,
+}
+
+impl<M: Memory> Comm<M> {
+    /// A handle to a communicator, with the default options.
+    #[must_use]
+    pub fn new(communicator: impl Communicator<M> + 'static) -> Self {
+        Self { communicator: Arc::new(communicator), options: CallOptions::default() }
+    }
+
+    /// This member's rank, from 0 to size - 1.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.group().rank()
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.group().size()
+    }
+
+    /// The group, seen by this member.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        self.communicator.group()
+    }
+
+    /// A handle to the same communicator whose calls have this long from start to deadline.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        let mut handle = self.clone();
+        handle.options.timeout = timeout;
+        handle
+    }
+
+    /// A handle to the same communicator whose calls use the algorithm of this name. Every rank must name the same.
+    #[must_use]
+    pub fn with_algorithm(&self, name: impl Into<Cow<'static, str>>) -> Self {
+        let mut handle = self.clone();
+        handle.options.algorithm = Some(name.into());
+        handle
+    }
+
+    /// Combines the buffers of all ranks; every rank gets the result, in place. All buffers have the same length.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element type; otherwise as
+    /// written at [`Communicator`].
+    pub fn all_reduce<'a>(&self, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
+        self.communicator.all_reduce(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    }
+
+    /// Combines `send` of all ranks into `recv` of every rank. All buffers have the same length.
+    ///
+    /// # Errors
+    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
+    pub fn all_reduce_into<'a>(
+        &self,
+        send: impl IntoView<'a, M>,
+        recv: impl IntoViewMut<'a, M>,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.communicator.all_reduce(separate(send, recv), op, &self.options)
+    }
+
+    /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only read.
+    ///
+    /// # Errors
+    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no member.
+    pub fn reduce<'a>(&self, root: usize, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
+        self.communicator.reduce(root, Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    }
+
+    /// Combines `send` of all ranks into `root`'s `recv`. On other ranks `recv` is ignored and may be empty.
+    ///
+    /// # Errors
+    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or types differ.
+    pub fn reduce_into<'a>(
+        &self,
+        root: usize,
+        send: impl IntoView<'a, M>,
+        recv: impl IntoViewMut<'a, M>,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.communicator.reduce(root, separate(send, recv), op, &self.options)
+    }
+
+    /// Contributes to a reduction whose result goes to `root`, another rank.
+    ///
+    /// # Errors
+    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) on the root itself.
+    pub fn reduce_send<'a>(&self, root: usize, send: impl IntoView<'a, M>, op: ReduceOp) -> Result<()> {
+        self.communicator.reduce(root, Exchange::SendOnly(send.into_view()), op, &self.options)
+    }
+
+    /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at [`Communicator`].
+    pub fn broadcast<'a>(&self, root: usize, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
+        self.communicator.broadcast(root, buffer.into_view_mut(), &self.options)
+    }
+
+    /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times as long.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
+    /// [`Communicator`].
+    pub fn all_gather<'a>(&self, send: impl IntoView<'a, M>, recv: impl IntoViewMut<'a, M>) -> Result<()> {
+        self.communicator.all_gather(separate(send, recv), &self.options)
+    }
+
+    /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its contribution.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks; otherwise as written
+    /// at [`Communicator`].
+    pub fn all_gather_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
+        self.communicator.all_gather(Exchange::InPlace(buffer.into_view_mut()), &self.options)
+    }
+
+    /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit; otherwise as written at
+    /// [`Communicator`].
+    pub fn reduce_scatter<'a>(
+        &self,
+        send: impl IntoView<'a, M>,
+        recv: impl IntoViewMut<'a, M>,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.communicator.reduce_scatter(separate(send, recv), op, &self.options)
+    }
+
+    /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are unspecified.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or the operator does
+    /// not fit; otherwise as written at [`Communicator`].
+    pub fn reduce_scatter_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
+        self.communicator.reduce_scatter(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    }
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// As written at [`Communicator`].
+    pub fn barrier(&self) -> Result<()> {
+        self.communicator.barrier(&self.options)
+    }
+
+    /// Ends the call in progress here and on every other rank with [`Error::Aborted`](crate::Error::Aborted), and
+    /// makes the communicator unusable. Any thread may call this.
+    pub fn abort(&self, reason: &str) {
+        self.communicator.abort(reason);
+    }
+}
+
+fn separate<'a, M: Memory>(send: impl IntoView<'a, M>, recv: impl IntoViewMut<'a, M>) -> Exchange<'a, M> {
+    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+}
+
+impl<M: Memory> Clone for Comm<M> {
+    fn clone(&self) -> Self {
+        Self { communicator: Arc::clone(&self.communicator), options: self.options.clone() }
+    }
+}
+
+impl<M: Memory> std::fmt::Debug for Comm<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Comm").field("group", &self.group()).field("options", &self.options).finish()
+    }
+}

@@ -1,0 +1,111 @@
+//! The trait that backends implement.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::{Group, Host, Memory, ReduceOp, Result};
+
+/// How long a collective may take unless the caller says otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The buffers of a call: where a rank's contribution comes from and where its result goes.
+#[derive(Debug)]
+pub enum Exchange<'a, M: Memory = Host> {
+    /// One buffer holds the contribution and then the result.
+    InPlace(M::ViewMut<'a>),
+    /// The contribution is read from one buffer, the result written to another; they do not overlap.
+    Separate {
+        /// The contribution.
+        send: M::View<'a>,
+        /// The result.
+        recv: M::ViewMut<'a>,
+    },
+    /// The contribution of a rank that gets no result.
+    SendOnly(M::View<'a>),
+}
+
+/// How a call is to be carried out. None of it changes what the call means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// The time from the call to its deadline. It may differ from rank to rank.
+    pub timeout: Duration,
+    /// The algorithm to use instead of the one that the backend would choose, by its name. Equal on every rank.
+    pub algorithm: Option<Cow<'static, str>>,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self { timeout: DEFAULT_TIMEOUT, algorithm: None }
+    }
+}
+
+/// A group of ranks that runs collectives on buffers in memory `M`.
+///
+/// Every member makes the same calls in the same order; a member that does not gets [`Error::Desync`] or
+/// [`Error::Timeout`], on itself and on the others. One call runs at a time: calls from several threads queue, and
+/// their order must be the same on every rank. Any length is valid, zero included, and so is a group of one.
+///
+/// Results are equal bit for bit on every rank and on every repetition with the same algorithm and group, except for
+/// the payload of a NaN.
+///
+/// After an error for which [`Error::is_fatal`] holds, every call fails with [`Error::Poisoned`], and the contents of
+/// the buffer that was being written are unspecified.
+///
+/// [`Error::Desync`]: crate::Error::Desync
+/// [`Error::Timeout`]: crate::Error::Timeout
+/// [`Error::Poisoned`]: crate::Error::Poisoned
+/// [`Error::is_fatal`]: crate::Error::is_fatal
+pub trait Communicator<M: Memory = Host>: Send + Sync {
+    /// The group, seen by this member.
+    fn group(&self) -> Group;
+
+    /// Combines the contributions of all ranks; every rank gets the result. All buffers have the same length.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn all_reduce(&self, buffers: Exchange<'_, M>, op: ReduceOp, options: &CallOptions) -> Result<()>;
+
+    /// Combines the contributions of all ranks; `root` gets the result. On other ranks every buffer is only read.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn reduce(
+        &self,
+        root: usize,
+        buffers: Exchange<'_, M>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()>;
+
+    /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn broadcast(&self, root: usize, buffer: M::ViewMut<'_>, options: &CallOptions) -> Result<()>;
+
+    /// Every rank gets the contributions of all ranks, in rank order. A receive buffer has the length of all
+    /// contributions together; in place, a rank's contribution lies where its block of the result goes.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn all_gather(&self, buffers: Exchange<'_, M>, options: &CallOptions) -> Result<()>;
+
+    /// Combines the contributions of all ranks; each rank gets the block with its number. A send buffer has the
+    /// length of all results together. In place, the result lies in this rank's block and the other blocks are
+    /// unspecified.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn reduce_scatter(&self, buffers: Exchange<'_, M>, op: ReduceOp, options: &CallOptions) -> Result<()>;
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn barrier(&self, options: &CallOptions) -> Result<()>;
+
+    /// Ends the call in progress, here and on every other rank, and makes the communicator unusable. Any thread may
+    /// call this while another is in a collective.
+    fn abort(&self, reason: &str);
+}

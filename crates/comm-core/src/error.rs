@@ -1,0 +1,381 @@
+//! What can go wrong, whose fault it is, and what still works afterwards.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Call, DType, ReduceOp};
+
+/// The result of anything that communicates.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+///
+/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable. Every
+/// other error of a communicator is fatal to it: the same error comes back as [`Error::Poisoned`] from every later
+/// call, and no later call returns data. [`Error::is_fatal`] tells them apart.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The caller asked for something that cannot be. Nothing was sent; go on.
+    #[error("invalid: {0}")]
+    Invalid(#[from] Invalid),
+    /// A rank died, left, or can no longer be reached.
+    #[error("rank {peer} was lost {during}: {loss}")]
+    PeerLost {
+        /// The rank that is gone, which need not be a neighbour.
+        peer: usize,
+        /// What this rank was doing.
+        during: During,
+        /// How the loss showed.
+        loss: Loss,
+    },
+    /// The deadline passed.
+    #[error("timed out after {after:?} {during}, waiting for {}", ranks(.waiting_for))]
+    Timeout {
+        /// The ranks that did not arrive, as far as this rank can know.
+        waiting_for: Vec<usize>,
+        /// How long the operation was given.
+        after: Duration,
+        /// What this rank was doing.
+        during: During,
+    },
+    /// Two ranks are in different calls.
+    #[error(transparent)]
+    Desync(Box<Desync>),
+    /// Another rank, or another thread of this one, aborted the communicator.
+    #[error("aborted by rank {by}: {reason}")]
+    Aborted {
+        /// The rank that aborted.
+        by: usize,
+        /// The reason it gave.
+        reason: String,
+    },
+    /// The other side of a new connection refused it, or was refused.
+    #[error("handshake with {with} failed: {refusal}")]
+    Handshake {
+        /// The address, or the rank where it is known.
+        with: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The operating system failed an operation that concerns no rank: binding a port, reading a file.
+    #[error("could not {doing}: {source}")]
+    Io {
+        /// What was tried, as in "bind 10.0.0.1:29500".
+        doing: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// A backend's library failed with a code of its own.
+    #[error("{backend} failed with code {code}: {detail}")]
+    Backend {
+        /// The backend, as in "nccl".
+        backend: &'static str,
+        /// Its code.
+        code: i64,
+        /// Its words.
+        detail: String,
+    },
+    /// A backend is not on this machine.
+    #[error("{backend} is not available: {detail}")]
+    BackendUnavailable {
+        /// The backend, as in "nccl".
+        backend: &'static str,
+        /// What was tried.
+        detail: String,
+    },
+    /// An earlier call failed for good; this one did nothing.
+    #[error("the communicator is unusable since an earlier error: {0}")]
+    Poisoned(Arc<Error>),
+    /// A rule that the library keeps was found broken: a bug here, or a peer that speaks another protocol.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// What was under way when an error showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum During {
+    /// A collective call, with its sequence number.
+    Call {
+        /// The call.
+        call: Box<Call>,
+        /// Its sequence number on its communicator, counting from 1.
+        sequence: u64,
+    },
+    /// The meeting of all ranks.
+    Rendezvous,
+    /// An operation on a store, with its key.
+    Store {
+        /// The key, or the keys.
+        key: String,
+    },
+    /// Anything else, in words that follow "while".
+    Other(&'static str),
+}
+
+impl std::fmt::Display for During {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Call { call, sequence } => write!(f, "during {call}, call {sequence}"),
+            Self::Rendezvous => f.write_str("during rendezvous"),
+            Self::Store { key } => write!(f, "during a store operation on {key:?}"),
+            Self::Other(what) => write!(f, "while {what}"),
+        }
+    }
+}
+
+/// How the loss of a rank showed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its connection ended without a goodbye: the process died.
+    #[error("its connection ended without a goodbye")]
+    Closed,
+    /// It closed its communicator in order, before this call.
+    #[error("it closed its communicator after call {after}")]
+    Left {
+        /// The last call it took part in.
+        after: u64,
+    },
+    /// Its connection broke.
+    #[error("its connection broke: {0}")]
+    Io(Arc<io::Error>),
+    /// Another rank reported the loss.
+    #[error("reported by rank {by}: {detail}")]
+    Reported {
+        /// The rank that reported.
+        by: usize,
+        /// Its words.
+        detail: String,
+    },
+    /// It sent bytes that no correct peer sends.
+    #[error("it sent bytes that make no sense: {0}")]
+    Garbage(String),
+}
+
+/// Two ranks made different calls under the same sequence number.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "ranks are in different calls at number {sequence}: rank {rank} in {}, rank {peer} in {}",
+    known(.ours), known(.theirs)
+)]
+pub struct Desync {
+    /// The sequence number of both calls.
+    pub sequence: u64,
+    /// One rank; the one that reports where it is among the two.
+    pub rank: usize,
+    /// What that rank called; `None` if it could not be learnt.
+    pub ours: Option<Call>,
+    /// The other rank.
+    pub peer: usize,
+    /// What the other rank called; `None` if it could not be learnt.
+    pub theirs: Option<Call>,
+}
+
+/// What the caller did wrong.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// A root that is not a member.
+    #[error("root {root} in a group of {size}")]
+    Root {
+        /// The root asked for.
+        root: usize,
+        /// The size of the group.
+        size: usize,
+    },
+    /// A rank that is not a member, or a group too large.
+    #[error("rank {rank} in a group of {size}")]
+    Rank {
+        /// The rank asked for.
+        rank: usize,
+        /// The size of the group.
+        size: usize,
+    },
+    /// An operator that is not defined on the element type.
+    #[error("{op} is not defined on {dtype}")]
+    Op {
+        /// The operator.
+        op: ReduceOp,
+        /// The element type.
+        dtype: DType,
+    },
+    /// A buffer of the wrong length.
+    #[error("{what} has {got} elements, {expected} are needed")]
+    Length {
+        /// Which buffer.
+        what: &'static str,
+        /// The length it must have, in elements.
+        expected: usize,
+        /// The length it has.
+        got: usize,
+    },
+    /// A buffer whose length does not divide among the ranks.
+    #[error("{what} has {got} elements, which do not divide among {size} ranks")]
+    Indivisible {
+        /// Which buffer.
+        what: &'static str,
+        /// The length it has, in elements.
+        got: usize,
+        /// The size of the group.
+        size: usize,
+    },
+    /// Send and receive buffers of different types.
+    #[error("the send buffer holds {send}, the receive buffer {recv}")]
+    DTypes {
+        /// The type of the send buffer.
+        send: DType,
+        /// The type of the receive buffer.
+        recv: DType,
+    },
+    /// The root of a reduction gave no buffer to receive into.
+    #[error("the root must give a buffer to receive into")]
+    RootWithoutRecv,
+    /// A collective that needs a receive buffer got none.
+    #[error("the call needs a buffer to receive into")]
+    WithoutRecv,
+    /// An algorithm that does not exist or cannot carry out the call.
+    #[error("no algorithm {name:?} for {collective}; there are: {known}")]
+    Algorithm {
+        /// The name asked for.
+        name: String,
+        /// The collective.
+        collective: &'static str,
+        /// The names that exist.
+        known: String,
+    },
+    /// A setting, from the environment or a configuration, that cannot be used.
+    #[error("{name} = {value:?}: {reason}")]
+    Setting {
+        /// The name of the setting.
+        name: String,
+        /// What it was set to; empty if it is missing.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Why a connection was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The other side does not speak this protocol.
+    #[error("not a comm peer")]
+    Stranger,
+    /// The other side speaks another version of it.
+    #[error("protocol version {theirs}, this side speaks {ours}")]
+    Version {
+        /// This side's version.
+        ours: u16,
+        /// The other side's version.
+        theirs: u16,
+    },
+    /// The other side belongs to another job.
+    #[error("it belongs to another job")]
+    Job,
+    /// The ranks disagree on the size of the world.
+    #[error("world size {theirs}, this side has {ours}")]
+    WorldSize {
+        /// This side's world size.
+        ours: usize,
+        /// The other side's world size.
+        theirs: usize,
+    },
+    /// Two processes claim the same rank.
+    #[error("rank {rank} is taken by another process")]
+    DuplicateRank {
+        /// The rank.
+        rank: usize,
+    },
+    /// The shared secret is wrong, or one side has none.
+    #[error("authentication failed")]
+    Authentication,
+}
+
+impl Error {
+    /// Whether the communicator can no longer be used.
+    #[must_use]
+    pub const fn is_fatal(&self) -> bool {
+        !matches!(self, Self::Invalid(_))
+    }
+
+    /// The error that made a communicator unusable, or this one.
+    #[must_use]
+    pub fn root_cause(&self) -> &Self {
+        match self {
+            Self::Poisoned(first) => first.root_cause(),
+            other => other,
+        }
+    }
+
+    /// An error of the operating system while `doing` something, as in "bind 10.0.0.1:29500".
+    pub fn io(doing: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { doing: doing.into(), source: Arc::new(source) }
+    }
+
+    /// A setting that cannot be used.
+    pub fn setting(
+        name: impl Into<String>,
+        value: impl Into<String>,
+        reason: impl std::fmt::Display,
+    ) -> Self {
+        Invalid::Setting { name: name.into(), value: value.into(), reason: reason.to_string() }.into()
+    }
+}
+
+impl From<Desync> for Error {
+    fn from(desync: Desync) -> Self {
+        Self::Desync(Box::new(desync))
+    }
+}
+
+/// As in "rank 3", "ranks 0, 2 and 7".
+fn ranks(ranks: &[usize]) -> String {
+    match ranks {
+        [] => "the operating system".into(),
+        [one] => format!("rank {one}"),
+        [init @ .., last] => {
+            let init: Vec<String> = init.iter().map(ToString::to_string).collect();
+            format!("ranks {} and {last}", init.join(", "))
+        }
+    }
+}
+
+fn known(call: &Option<Call>) -> String {
+    call.as_ref().map_or_else(|| "an unknown call".into(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_ranks_and_reasons() {
+        let timeout = Error::Timeout {
+            waiting_for: vec![0, 2, 7],
+            after: Duration::from_millis(1500),
+            during: During::Rendezvous,
+        };
+        assert_eq!(
+            timeout.to_string(),
+            "timed out after 1.5s during rendezvous, waiting for ranks 0, 2 and 7"
+        );
+        let lost = Error::PeerLost { peer: 3, during: During::Other("connecting"), loss: Loss::Closed };
+        assert_eq!(
+            lost.to_string(),
+            "rank 3 was lost while connecting: its connection ended without a goodbye"
+        );
+    }
+
+    #[test]
+    fn only_the_callers_own_mistakes_are_not_fatal() {
+        assert!(!Error::from(Invalid::Root { root: 5, size: 2 }).is_fatal());
+        let first = Error::Aborted { by: 1, reason: "stop".into() };
+        let poisoned = Error::Poisoned(Arc::new(first.clone()));
+        assert!(poisoned.is_fatal());
+        assert_eq!(poisoned.root_cause().to_string(), first.to_string());
+    }
+}

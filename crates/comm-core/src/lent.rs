@@ -1,0 +1,82 @@
+//! Received bytes that still lie where the transport holds them.
+
+use std::marker::PhantomData;
+
+/// Bytes that a transport lends to the executor, to be copied out of or reduced from.
+///
+/// There is no way to see a `Lent` as a slice: the memory may be shared with another process, which can write to it
+/// at any time. Its address has no alignment. Reads that race with such a writer give arbitrary values, never
+/// undefined behaviour of the address space: the transport's `consume` tells afterwards whether what was read counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Lent<'a> {
+    start: *const u8,
+    len: usize,
+    owner: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Lent<'a> {
+    /// Lends bytes of this process that nobody writes to.
+    #[must_use]
+    pub const fn from_slice(bytes: &'a [u8]) -> Self {
+        Self { start: bytes.as_ptr(), len: bytes.len(), owner: PhantomData }
+    }
+
+    /// Lends memory that may be shared with another process.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` must stay mapped and readable for `'a`. No reference of this process may be used to
+    /// write to them in that time.
+    #[must_use]
+    pub const unsafe fn from_raw(start: *const u8, len: usize) -> Self {
+        Self { start, len, owner: PhantomData }
+    }
+
+    /// How many bytes are lent.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is lent: no byte has arrived.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address, for kernels that read it unaligned.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *const u8 {
+        self.start
+    }
+
+    /// The first `len` bytes, or all if there are fewer.
+    #[must_use]
+    pub fn first(self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..self }
+    }
+
+    /// Copies as many bytes as fit, and returns how many.
+    pub fn copy_to(&self, into: &mut [u8]) -> usize {
+        let len = self.len.min(into.len());
+        // SAFETY: `start` is readable for `len` bytes for the life of `self`, `into` is writable for them, and the two
+        // cannot overlap because `into` is borrowed mutably while `start` is lent to readers only.
+        unsafe { std::ptr::copy_nonoverlapping(self.start, into.as_mut_ptr(), len) };
+        len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_what_fits() {
+        let lent = Lent::from_slice(b"abcdef");
+        let mut into = [0; 4];
+        assert_eq!(lent.copy_to(&mut into), 4);
+        assert_eq!(&into, b"abcd");
+        assert_eq!(lent.first(2).copy_to(&mut into), 2);
+        assert_eq!(lent.first(9).len(), 6);
+        assert!(lent.first(0).is_empty());
+    }
+}

@@ -1,0 +1,190 @@
+//! Where buffers live.
+
+use crate::{DType, Element};
+
+/// What is known of a buffer without touching it.
+pub trait Shape {
+    /// The type of its elements.
+    fn dtype(&self) -> DType;
+
+    /// How many elements it has.
+    fn len(&self) -> usize;
+
+    /// Whether it has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A kind of memory: of the host, or of a device.
+///
+/// Views are erased: a backend sees a place, a length and a [`DType`], never a type parameter.
+pub trait Memory: Send + Sync + 'static {
+    /// A buffer that is only read.
+    type View<'a>: Shape + Send;
+    /// A buffer that is written.
+    type ViewMut<'a>: Shape + Send;
+}
+
+/// The memory of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Host;
+
+impl Memory for Host {
+    type View<'a> = HostView<'a>;
+    type ViewMut<'a> = HostViewMut<'a>;
+}
+
+/// Elements in the memory of this process, to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct HostView<'a> {
+    bytes: &'a [u8],
+    dtype: DType,
+}
+
+impl<'a> HostView<'a> {
+    /// The view of a slice.
+    #[must_use]
+    pub fn new<T: Element>(elements: &'a [T]) -> Self {
+        Self { bytes: bytemuck::cast_slice(elements), dtype: T::DTYPE }
+    }
+
+    /// The elements as bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl Shape for HostView<'_> {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len() / self.dtype.size()
+    }
+}
+
+/// Elements in the memory of this process, to be written.
+#[derive(Debug)]
+pub struct HostViewMut<'a> {
+    bytes: &'a mut [u8],
+    dtype: DType,
+}
+
+impl<'a> HostViewMut<'a> {
+    /// The view of a slice.
+    #[must_use]
+    pub fn new<T: Element>(elements: &'a mut [T]) -> Self {
+        Self { bytes: bytemuck::cast_slice_mut(elements), dtype: T::DTYPE }
+    }
+
+    /// The elements as bytes.
+    #[must_use]
+    pub const fn into_bytes(self) -> &'a mut [u8] {
+        self.bytes
+    }
+
+    /// The same elements, to be read.
+    #[must_use]
+    pub const fn as_view(&self) -> HostView<'_> {
+        HostView { bytes: self.bytes, dtype: self.dtype }
+    }
+}
+
+impl Shape for HostViewMut<'_> {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len() / self.dtype.size()
+    }
+}
+
+/// What a call can read from: slices, arrays and vectors of [`Element`]s for [`Host`].
+pub trait IntoView<'a, M: Memory> {
+    /// The erased view.
+    fn into_view(self) -> M::View<'a>;
+}
+
+/// What a call can write to: slices, arrays and vectors of [`Element`]s for [`Host`].
+pub trait IntoViewMut<'a, M: Memory> {
+    /// The erased view.
+    fn into_view_mut(self) -> M::ViewMut<'a>;
+}
+
+impl<'a> IntoView<'a, Host> for HostView<'a> {
+    fn into_view(self) -> HostView<'a> {
+        self
+    }
+}
+
+impl<'a> IntoViewMut<'a, Host> for HostViewMut<'a> {
+    fn into_view_mut(self) -> HostViewMut<'a> {
+        self
+    }
+}
+
+/// `&` and `&mut` of everything that is, or points to, a slice.
+macro_rules! host_buffers {
+    ($( [$($param:tt)*] $buffer:ty ),+ $(,)?) => {
+        $(
+            impl<'a, T: Element, $($param)*> IntoView<'a, Host> for &'a $buffer {
+                fn into_view(self) -> HostView<'a> {
+                    HostView::new(&self[..])
+                }
+            }
+
+            impl<'a, T: Element, $($param)*> IntoViewMut<'a, Host> for &'a mut $buffer {
+                fn into_view_mut(self) -> HostViewMut<'a> {
+                    HostViewMut::new(&mut self[..])
+                }
+            }
+        )+
+    };
+}
+
+host_buffers!([] [T], [const N: usize] [T; N], [] Vec<T>, [] Box<[T]>);
+
+impl<'a, T: Element> IntoViewMut<'a, Host> for &'a mut &mut [T] {
+    fn into_view_mut(self) -> HostViewMut<'a> {
+        HostViewMut::new(self)
+    }
+}
+
+impl<'a, T: Element> IntoView<'a, Host> for &'a &mut [T] {
+    fn into_view(self) -> HostView<'a> {
+        HostView::new(self)
+    }
+}
+
+impl<'a, T: Element> IntoView<'a, Host> for &'a &[T] {
+    fn into_view(self) -> HostView<'a> {
+        HostView::new(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len<'a>(buffer: impl IntoViewMut<'a, Host>) -> usize {
+        buffer.into_view_mut().len()
+    }
+
+    #[test]
+    fn whatever_holds_a_slice_is_a_buffer() {
+        let mut vec = vec![1.0_f32; 3];
+        let mut boxed: Box<[u8]> = vec![0; 4].into();
+        assert_eq!(len(&mut vec), 3);
+        assert_eq!(len(&mut vec[1..]), 2);
+        assert_eq!(len(&mut [0_i64; 5]), 5);
+        assert_eq!(len(&mut boxed), 4);
+        let mut slice = &mut vec[..];
+        assert_eq!(len(&mut slice), 3);
+        let read: &[f32] = slice;
+        assert_eq!(IntoView::<Host>::into_view(read).len(), 3);
+    }
+}

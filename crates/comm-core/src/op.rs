@@ -1,0 +1,135 @@
+//! Reduction operators.
+
+use crate::{DType, Invalid};
+
+/// How the contributions of the ranks are combined.
+///
+/// Every combination of operator and element type either works or is refused with [`Invalid::Op`] before any byte
+/// moves; see [`ReduceOp::check`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum ReduceOp {
+    /// The sum. Integers wrap around, as in MPI and NCCL.
+    Sum,
+    /// The product. Integers wrap around.
+    Prod,
+    /// The minimum. A NaN anywhere gives NaN, and -0 is less than +0, so the order of operands never shows.
+    Min,
+    /// The maximum, with the same rules as the minimum.
+    Max,
+    /// The sum divided by the number of ranks. Floating point only.
+    Avg,
+    /// The sum of the contributions, each multiplied first by this rank's factor. Floating point only. The factor
+    /// may differ from rank to rank.
+    PreMulSum(f64),
+    /// Bitwise and. Integers only.
+    BitAnd,
+    /// Bitwise or. Integers only.
+    BitOr,
+    /// Bitwise exclusive or. Integers only.
+    BitXor,
+}
+
+impl ReduceOp {
+    /// One of every operator, with a factor of 0.5 for [`ReduceOp::PreMulSum`].
+    pub const ALL: [Self; 9] = [
+        Self::Sum,
+        Self::Prod,
+        Self::Min,
+        Self::Max,
+        Self::Avg,
+        Self::PreMulSum(0.5),
+        Self::BitAnd,
+        Self::BitOr,
+        Self::BitXor,
+    ];
+
+    /// Whether the operator is defined on this element type.
+    #[must_use]
+    pub const fn supports(self, dtype: DType) -> bool {
+        match self {
+            Self::Sum | Self::Prod | Self::Min | Self::Max => true,
+            Self::Avg | Self::PreMulSum(_) => dtype.is_float(),
+            Self::BitAnd | Self::BitOr | Self::BitXor => !dtype.is_float(),
+        }
+    }
+
+    /// Refuses an operator that is not defined on this element type.
+    ///
+    /// # Errors
+    /// [`Invalid::Op`] naming both.
+    pub const fn check(self, dtype: DType) -> Result<(), Invalid> {
+        if self.supports(dtype) { Ok(()) } else { Err(Invalid::Op { op: self, dtype }) }
+    }
+
+    /// The code on the wire, never zero. It does not carry the factor of [`ReduceOp::PreMulSum`].
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Sum => 1,
+            Self::Prod => 2,
+            Self::Min => 3,
+            Self::Max => 4,
+            Self::Avg => 5,
+            Self::PreMulSum(_) => 6,
+            Self::BitAnd => 7,
+            Self::BitOr => 8,
+            Self::BitXor => 9,
+        }
+    }
+
+    /// The operator with this code on the wire; the factor of [`ReduceOp::PreMulSum`] is unknown and reads as NaN.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        match Self::ALL.get(usize::from(code).checked_sub(1)?)? {
+            Self::PreMulSum(_) => Some(Self::PreMulSum(f64::NAN)),
+            op => Some(*op),
+        }
+    }
+
+    /// The name that NCCL and c10d use, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Avg => "avg",
+            Self::PreMulSum(_) => "premul_sum",
+            Self::BitAnd => "band",
+            Self::BitOr => "bor",
+            Self::BitXor => "bxor",
+        }
+    }
+}
+
+impl std::fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_positions_in_all() {
+        for (at, op) in ReduceOp::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(op.code()), at + 1);
+            assert_eq!(ReduceOp::from_code(op.code()).map(ReduceOp::code), Some(op.code()));
+        }
+        assert_eq!(ReduceOp::from_code(0), None);
+        assert_eq!(ReduceOp::from_code(10), None);
+    }
+
+    #[test]
+    fn what_a_type_cannot_do_is_refused_by_name() {
+        let refused = ReduceOp::BitAnd.check(DType::F32).unwrap_err().to_string();
+        assert!(refused.contains("band") && refused.contains("f32"), "{refused}");
+        assert!(ReduceOp::Avg.check(DType::I32).is_err());
+        assert!(ReduceOp::PreMulSum(2.0).check(DType::U8).is_err());
+        assert!(ReduceOp::Avg.check(DType::BF16).is_ok());
+    }
+}

@@ -1,0 +1,229 @@
+//! Where blocks lie in memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::{Blocks, Place};
+
+/// Cuts an array into blocks: first into chunks, one per rank as a rule, then each chunk into the same number of
+/// segments. Block `chunk * segments + segment` is that segment.
+///
+/// Sizes of blocks differ by at most one element, unless the caller gave the chunks' counts. Blocks follow each other
+/// without gaps, so a range of blocks is a range of bytes.
+#[derive(Debug, Clone)]
+pub struct Partition {
+    chunks: Chunks,
+    segments: usize,
+    element_bytes: usize,
+    /// The element at which the array starts: an array may hold only the later blocks.
+    origin: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Chunks {
+    /// `elements = chunks * quotient + remainder`; the first `remainder` chunks have one element more.
+    Even { quotient: usize, remainder: usize, chunks: usize },
+    /// Where each chunk starts, and the end.
+    Given(Arc<[usize]>),
+}
+
+impl Partition {
+    /// Cuts `elements` elements evenly into `chunks` chunks. Both may be anything, zero elements included; zero
+    /// chunks or segments count as one.
+    #[must_use]
+    pub fn even(elements: usize, chunks: usize) -> Self {
+        let chunks = chunks.max(1);
+        Self::of(Chunks::Even { quotient: elements / chunks, remainder: elements % chunks, chunks })
+    }
+
+    /// Cuts an array into chunks of these counts of elements.
+    #[must_use]
+    pub fn given(counts: &[usize]) -> Self {
+        let mut starts = Vec::with_capacity(counts.len() + 1);
+        let mut end = 0_usize;
+        starts.push(end);
+        starts.extend(counts.iter().map(|count| {
+            end = end.saturating_add(*count);
+            end
+        }));
+        Self::of(Chunks::Given(starts.into()))
+    }
+
+    fn of(chunks: Chunks) -> Self {
+        Self { chunks, segments: 1, element_bytes: 1, origin: 0 }
+    }
+
+    /// The same partition with each chunk cut into this many segments.
+    #[must_use]
+    pub fn segments(mut self, segments: usize) -> Self {
+        self.segments = segments.max(1);
+        self
+    }
+
+    /// The same partition for elements of this size.
+    #[must_use]
+    pub fn element_bytes(mut self, bytes: usize) -> Self {
+        self.element_bytes = bytes;
+        self
+    }
+
+    /// The same partition for an array that starts with this chunk: an all-gather's input holds only the rank's own.
+    #[must_use]
+    pub fn starting_at(mut self, chunk: usize) -> Self {
+        self.origin = self.chunk(chunk).start;
+        self
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        let chunks = match &self.chunks {
+            Chunks::Even { chunks, .. } => *chunks,
+            Chunks::Given(starts) => starts.len() - 1,
+        };
+        chunks * self.segments
+    }
+
+    /// The size of the largest block in bytes.
+    #[must_use]
+    pub fn block_bytes_max(&self) -> usize {
+        let largest = match &self.chunks {
+            Chunks::Even { quotient, remainder, .. } => quotient + usize::from(*remainder > 0),
+            Chunks::Given(starts) => starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+        };
+        largest.div_ceil(self.segments) * self.element_bytes
+    }
+
+    /// The size of a range of blocks in bytes.
+    #[must_use]
+    pub fn size(&self, blocks: Blocks) -> usize {
+        if blocks.count == 0 {
+            return 0;
+        }
+        (self.block(blocks.end() - 1).end - self.block(blocks.first).start) * self.element_bytes
+    }
+
+    /// Where a range of blocks lies in the array, in bytes. `None` if the array starts behind it.
+    #[must_use]
+    pub fn bytes(&self, blocks: Blocks) -> Option<Range<usize>> {
+        let start = self.block(blocks.first).start.checked_sub(self.origin)? * self.element_bytes;
+        Some(start..start + self.size(blocks))
+    }
+
+    /// The elements of a chunk.
+    fn chunk(&self, chunk: usize) -> Range<usize> {
+        match &self.chunks {
+            Chunks::Even { quotient, remainder, .. } => {
+                let start = chunk * quotient + chunk.min(*remainder);
+                start..start + quotient + usize::from(chunk < *remainder)
+            }
+            Chunks::Given(starts) => {
+                let last = starts.len() - 1;
+                starts[chunk.min(last)]..starts[(chunk + 1).min(last)]
+            }
+        }
+    }
+
+    /// The elements of a block.
+    fn block(&self, block: usize) -> Range<usize> {
+        let chunk = self.chunk(block / self.segments);
+        let segment = block % self.segments;
+        let (quotient, remainder) = (chunk.len() / self.segments, chunk.len() % self.segments);
+        let start = chunk.start + segment * quotient + segment.min(remainder);
+        start..start + quotient + usize::from(segment < remainder)
+    }
+}
+
+/// Where every block of a collective lies, for all three arrays.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// Blocks of the input.
+    pub input: Partition,
+    /// Blocks of the output.
+    pub output: Partition,
+    /// Sizes of the blocks that go through scratch.
+    pub scratch: Partition,
+}
+
+impl Layout {
+    /// One partition for all three arrays.
+    #[must_use]
+    pub fn uniform(partition: &Partition) -> Self {
+        Self { input: partition.clone(), output: partition.clone(), scratch: partition.clone() }
+    }
+
+    /// The distance between two slots of scratch in bytes: the largest block, rounded up to a cache line.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.scratch.block_bytes_max().next_multiple_of(64)
+    }
+
+    /// Where blocks lie in the array of `place`, in bytes. `None` if that array does not hold them.
+    #[must_use]
+    pub fn bytes(&self, place: Place, blocks: Blocks) -> Option<Range<usize>> {
+        match place {
+            Place::Input => self.input.bytes(blocks),
+            Place::Output => self.output.bytes(blocks),
+            Place::Scratch { slot } => {
+                let start = slot * self.slot_bytes();
+                Some(start..start + self.scratch.size(blocks))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_the_array_without_gaps_and_differ_by_one_element() {
+        for elements in 0..70 {
+            for chunks in 1..9 {
+                for segments in 1..6 {
+                    let partition = Partition::even(elements, chunks).segments(segments).element_bytes(4);
+                    let mut end = 0;
+                    let mut sizes = Vec::new();
+                    for block in 0..partition.blocks() {
+                        let bytes = partition.bytes(Blocks::one(block)).unwrap();
+                        assert_eq!(bytes.start, end);
+                        end = bytes.end;
+                        sizes.push(bytes.len());
+                    }
+                    assert_eq!(end, elements * 4);
+                    let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+                    assert!(most - least <= 4, "{elements} over {chunks}x{segments}: {sizes:?}");
+                    assert_eq!(partition.block_bytes_max(), *most);
+                    let all = Blocks { first: 0, count: partition.blocks() };
+                    assert_eq!(partition.bytes(all), Some(0..elements * 4));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn given_counts_may_be_lopsided_and_empty() {
+        let partition = Partition::given(&[0, 7, 0, 1]).segments(2).element_bytes(2);
+        assert_eq!(partition.blocks(), 8);
+        assert_eq!(partition.bytes(Blocks { first: 2, count: 2 }), Some(0..14));
+        assert_eq!(partition.bytes(Blocks { first: 6, count: 2 }), Some(14..16));
+        assert_eq!(partition.block_bytes_max(), 8);
+    }
+
+    #[test]
+    fn an_array_may_hold_one_chunk_only() {
+        let partition = Partition::even(10, 4).element_bytes(8).starting_at(2);
+        assert_eq!(partition.bytes(Blocks::one(2)), Some(0..16));
+        assert_eq!(partition.bytes(Blocks::one(1)), None);
+    }
+
+    #[test]
+    fn a_range_of_blocks_fits_its_slots() {
+        let layout = Layout::uniform(&Partition::even(1001, 7).segments(3).element_bytes(8));
+        for first in 0..20 {
+            let bytes = layout.bytes(Place::Scratch { slot: 5 }, Blocks { first, count: 2 }).unwrap();
+            assert_eq!(bytes.start, 5 * layout.slot_bytes());
+            assert!(bytes.end <= 7 * layout.slot_bytes());
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! A small key-value store through which ranks find each other.
+
+use std::time::Duration;
+
+use crate::Result;
+
+/// A key-value store shared by all ranks of a job: c10d's `Store`.
+///
+/// Every method may be called from any thread and takes effect once: operations on one key are linearizable. Keys are
+/// UTF-8, values are bytes. Times are how long the caller is ready to wait.
+///
+/// # Errors
+/// [`Error::Timeout`](crate::Error::Timeout) with the key when the time is over, [`Error::Io`](crate::Error::Io) or
+/// [`Error::Handshake`](crate::Error::Handshake) when the store cannot be reached.
+pub trait Store: Send + Sync {
+    /// Sets a key.
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// Waits until the key exists, and returns its value.
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
+
+    /// Adds to a decimal number, which starts at zero, and returns the sum. A value that is no number is
+    /// [`Error::Invalid`](crate::Error::Invalid).
+    fn add(&self, key: &str, amount: i64) -> Result<i64>;
+
+    /// Sets a key to `desired` if it holds `expected`; a missing key equals an empty `expected`. Returns the value
+    /// after the operation, which is empty if the key is still missing.
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>>;
+
+    /// Waits until all keys exist.
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()>;
+
+    /// Removes a key and returns whether it existed.
+    fn delete(&self, key: &str) -> Result<bool>;
+}

@@ -1,0 +1,166 @@
+//! A handle to an operation that runs in the background.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// An operation that runs in the background and owns its buffer meanwhile.
+///
+/// It completes whether or not anybody waits: dropping the handle neither cancels nor blocks. It can be awaited on
+/// any runtime.
+#[derive(Debug)]
+#[must_use = "the buffer comes back through the handle"]
+pub struct Work<B> {
+    state: Arc<State<B>>,
+}
+
+/// The other end of a [`Work`]. If it is dropped without an outcome the waiter gets an error instead of a hang.
+#[derive(Debug)]
+pub(crate) struct Completer<B> {
+    state: Arc<State<B>>,
+}
+
+#[derive(Debug)]
+struct State<B> {
+    slot: Mutex<Slot<B>>,
+    done: Condvar,
+}
+
+#[derive(Debug)]
+struct Slot<B> {
+    outcome: Option<Result<B>>,
+    done: bool,
+    waker: Option<Waker>,
+}
+
+impl<B> State<B> {
+    /// A panic of another holder cannot leave the slot half written, so its mark is ignored.
+    fn lock(&self) -> MutexGuard<'_, Slot<B>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B> Work<B> {
+    pub(crate) fn new() -> (Self, Completer<B>) {
+        let state = Arc::new(State {
+            slot: Mutex::new(Slot { outcome: None, done: false, waker: None }),
+            done: Condvar::new(),
+        });
+        (Self { state: Arc::clone(&state) }, Completer { state })
+    }
+
+    /// Whether the operation has ended, well or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.state.lock().done
+    }
+
+    /// Waits for the end and returns the buffer.
+    ///
+    /// # Errors
+    /// The operation's error; the buffer is lost with it, as its contents are unspecified.
+    pub fn wait(self) -> Result<B> {
+        let mut slot = self.state.lock();
+        loop {
+            if let Some(outcome) = slot.outcome.take() {
+                return outcome;
+            }
+            slot = self.state.done.wait(slot).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for the end, but not longer than `timeout`. If the operation is still running the handle comes back.
+    ///
+    /// # Errors
+    /// The handle itself if the time is over.
+    pub fn wait_timeout(self, timeout: Duration) -> std::result::Result<Result<B>, Self> {
+        let slot = self.state.lock();
+        let waited = self.state.done.wait_timeout_while(slot, timeout, |slot| !slot.done);
+        let (mut slot, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match slot.outcome.take() {
+            Some(outcome) => Ok(outcome),
+            None => {
+                drop(slot);
+                Err(self)
+            }
+        }
+    }
+}
+
+impl<B> Future for Work<B> {
+    type Output = Result<B>;
+
+    /// Polled again after it is ready, it stays pending.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = self.state.lock();
+        match slot.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<B> Completer<B> {
+    pub(crate) fn complete(self, outcome: Result<B>) {
+        self.set(outcome);
+    }
+
+    fn set(&self, outcome: Result<B>) {
+        let mut slot = self.state.lock();
+        if slot.done {
+            return;
+        }
+        slot.outcome = Some(outcome);
+        slot.done = true;
+        let waker = slot.waker.take();
+        drop(slot);
+        self.state.done.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<B> Drop for Completer<B> {
+    fn drop(&mut self) {
+        self.set(Err(Error::Internal("the worker ended without finishing the operation".into())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_comes_back_until_the_work_is_done() {
+        let (work, completer) = Work::new();
+        assert!(!work.is_done());
+        let work = work.wait_timeout(Duration::from_millis(1)).unwrap_err();
+        completer.complete(Ok(5));
+        assert!(work.is_done());
+        assert_eq!(work.wait_timeout(Duration::ZERO).unwrap().unwrap(), 5);
+    }
+
+    #[test]
+    fn a_lost_worker_is_an_error_not_a_hang() {
+        let (work, completer) = Work::<()>::new();
+        drop(completer);
+        assert!(matches!(work.wait(), Err(Error::Internal(_))));
+    }
+
+    #[test]
+    fn it_can_be_awaited() {
+        let (mut work, completer) = Work::new();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut work).poll(&mut context).is_pending());
+        completer.complete(Ok("done"));
+        assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Ok("done"))));
+    }
+}
