@@ -1,1 +1,20 @@
-//! Collective schedules, their executor and the communicator of the comm library, over any transport.
+//! Collectives for the `comm` library: schedules, their executor, and a communicator over any transport.
+//!
+//! A collective is *described* by a schedule ([`schedule`]), *executed* by one executor ([`executor`]) and *moved* by
+//! a [`Transport`](comm_core::Transport) that this crate knows nothing about. [`RingCommunicator`] puts the three
+//! together: it chooses the algorithm, waits, and turns what goes wrong into errors that name the culprit.
+
+#![forbid(unsafe_code)]
+
+mod choose;
+mod communicator;
+mod config;
+mod control;
+pub mod executor;
+mod history;
+mod message;
+pub mod schedule;
+mod wait;
+
+pub use communicator::RingCommunicator;
+pub use config::RingConfig;

@@ -1,0 +1,320 @@
+//! The state behind a communicator's lock, and the way of one call through it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Armed, CallOptions, Collective, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Step,
+    Transport,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::request::{Bytes, Request};
+use crate::RingConfig;
+use crate::choose::{Question, choose};
+use crate::control::{Announce, Control, Event, Frame};
+use crate::executor::{Buffers, Executor, Job, Progress, Stop};
+use crate::history::History;
+use crate::wait::{Idle, Waiter};
+
+/// Everything that one call at a time may use.
+#[derive(Debug)]
+pub(super) struct Engine<T> {
+    pub(super) group: Group,
+    pub(super) config: RingConfig,
+    pub(super) data: T,
+    pub(super) control: Control<T>,
+    pub(super) history: History,
+    pub(super) events: Vec<Event>,
+    executor: Executor,
+    waiter: Waiter,
+    scratch: Vec<u8>,
+    /// Contributions multiplied beforehand, where the caller's memory may not be written.
+    scaled: Vec<u8>,
+    pub(super) poison: Option<Arc<Error>>,
+}
+
+/// The times of the call under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    pub(super) timeout: Duration,
+    deadline: Option<Instant>,
+    announce_at: Instant,
+    announce_every: Duration,
+}
+
+/// Announcements of a call that stays blocked become rarer up to this.
+const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
+
+impl Clock {
+    fn start(now: Instant, timeout: Duration, announce_after: Duration) -> Self {
+        // Ranks with a short deadline must have heard of each other before it passes.
+        let first = announce_after.min(timeout / 4);
+        Self {
+            timeout,
+            deadline: now.checked_add(timeout),
+            announce_at: now + first,
+            announce_every: first.max(Duration::from_millis(1)),
+        }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    fn announced(&mut self, now: Instant) {
+        self.announce_every = (self.announce_every * 2).min(ANNOUNCE_EVERY_MAX);
+        self.announce_at = now + self.announce_every;
+    }
+
+    fn until_next(&self, now: Instant) -> Duration {
+        let next = self.deadline.map_or(self.announce_at, |deadline| deadline.min(self.announce_at));
+        next.saturating_duration_since(now)
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    pub(super) fn new(control: T, data: T, config: RingConfig) -> Self {
+        let group = data.group();
+        Self {
+            group,
+            executor: Executor::new(group.size(), config.window),
+            waiter: Waiter::new(config.yield_max),
+            config,
+            data,
+            control: Control::new(control),
+            history: History::default(),
+            events: Vec::new(),
+            scratch: Vec::new(),
+            scaled: Vec::new(),
+            poison: None,
+        }
+    }
+
+    /// Every rank gets the reduction: worked out in the output.
+    pub(super) fn reduce_everywhere(
+        &mut self,
+        request: Request,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let bytes = Bytes::of(buffers).copy_in();
+        start(&request, bytes.output)?;
+        self.run(request, bytes, options)
+    }
+
+    /// The root gets the reduction; other ranks' memory is only read.
+    pub(super) fn reduce_to_root(
+        &mut self,
+        request: Request,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        if request.root == Some(self.group.rank()) {
+            let bytes = Bytes::of(buffers);
+            if matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
+                let bytes = bytes.copy_in();
+                start(&request, bytes.output)?;
+                return self.run(request, bytes, options);
+            }
+            return self.run(request, bytes, options);
+        }
+        self.with_scaled_input(request, Bytes::read_only(buffers), options)
+    }
+
+    pub(super) fn reduce_scatter(
+        &mut self,
+        request: Request,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let bytes = Bytes::of(buffers);
+        if bytes.in_place {
+            start(&request, bytes.output)?;
+            return self.run(request, bytes, options);
+        }
+        self.with_scaled_input(request, bytes, options)
+    }
+
+    /// A collective whose contribution is sent as it is.
+    pub(super) fn in_place(
+        &mut self,
+        request: Request,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.run(request, Bytes::of(buffers), options)
+    }
+
+    pub(super) fn barrier(&mut self, options: &CallOptions) -> Result<()> {
+        let nothing = Bytes { input: &[], output: &mut [], in_place: true };
+        self.run(Request::new(Collective::Barrier, 0), nothing, options)
+    }
+
+    /// Runs with an input that may have to be multiplied first, in memory of our own.
+    fn with_scaled_input(&mut self, request: Request, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
+        if !matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
+            return self.run(request, bytes, options);
+        }
+        let mut scaled = std::mem::take(&mut self.scaled);
+        scaled.clear();
+        scaled.extend_from_slice(bytes.input);
+        start(&request, &mut scaled)?;
+        let result = self.run(request, Bytes { input: &scaled, ..bytes }, options);
+        self.scaled = scaled;
+        result
+    }
+
+    /// Carries out a call.
+    fn run(&mut self, request: Request, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
+        let question = Question {
+            collective: request.collective,
+            group: self.group,
+            root: request.root.unwrap_or(0),
+            bytes: request.bytes(self.group),
+            in_place: bytes.in_place,
+        };
+        let (algorithm, params) = choose(&question, options.algorithm.as_deref(), &self.config)?;
+        let reduction = match (request.op, request.dtype) {
+            (Some(op), Some(dtype)) => Some(Reduction::new(op, dtype)?),
+            _ => None,
+        };
+        let layout = request.layout(self.group, algorithm, &params);
+        let call = request.call(self.group, algorithm);
+        let fingerprint = call.fingerprint();
+        let sequence = self.history.push(call);
+        let job = Job { layout: &layout, reduction, ranks: self.group.size(), sequence, fingerprint };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let needed = (algorithm.slots)(&params) * layout.slot_bytes();
+        if scratch.len() < needed {
+            scratch.resize(needed, 0);
+        }
+        let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: &mut scratch };
+        let mut clock = Clock::start(self.data.now(), options.timeout, self.config.announce_after);
+        let mut steps = (algorithm.steps)(&params);
+        let result = self.drive(&mut *steps, &job, &mut buffers, &mut clock);
+        self.scratch = scratch;
+        result.map_err(|stop| {
+            let error = self.diagnose(stop);
+            self.give_up(error)
+        })
+    }
+
+    /// Alternates between moving and waiting until the call is done.
+    fn drive(
+        &mut self,
+        steps: &mut dyn Iterator<Item = Step>,
+        job: &Job<'_>,
+        buffers: &mut Buffers<'_>,
+        clock: &mut Clock,
+    ) -> Result<(), Stop> {
+        if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
+            self.hear()?;
+        }
+        self.compare_with_announced()?;
+        loop {
+            match self.executor.progress(&mut self.data, steps, job, buffers)? {
+                Progress::Done => {
+                    self.waiter.moved(|| self.data.now());
+                    return Ok(());
+                }
+                Progress::Blocked { moved } => {
+                    if moved {
+                        self.waiter.moved(|| self.data.now());
+                    }
+                    match self.waiter.idle(self.data.now()) {
+                        Idle::Spin => std::hint::spin_loop(),
+                        Idle::Yield => rustix::thread::sched_yield(),
+                        Idle::Sleep => self.sleep(clock)?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sleeps until something can move, somebody says something, or a time has come.
+    fn sleep(&mut self, clock: &mut Clock) -> Result<(), Stop> {
+        if self.control.arm()? == Armed::Ready {
+            self.hear()?;
+            self.check_members()?;
+            if self.control.arm()? == Armed::Ready {
+                return Ok(());
+            }
+        }
+        if self.data.arm(self.executor.interest())? == Armed::Ready {
+            return Ok(());
+        }
+        let now = self.data.now();
+        if clock.is_over(now) {
+            return Err(self.timeout(clock.timeout).into());
+        }
+        if now >= clock.announce_at {
+            self.announce();
+            clock.announced(now);
+        }
+        wait_for([self.data.descriptor(), self.control.descriptor()], clock.until_next(now))?;
+        Ok(())
+    }
+
+    /// Tells everybody which call this rank is blocked in, and whom it waits for.
+    fn announce(&mut self) {
+        let sequence = self.history.last();
+        let Some(call) = self.history.get(sequence).cloned() else { return };
+        let mut waiting_for = self.waiting_for();
+        waiting_for.truncate(Announce::WAITING_MAX);
+        self.control.send_all(&Frame::Announce(Announce { sequence, question: false, call, waiting_for }));
+    }
+
+    /// The peers without which the call cannot go on now.
+    fn waiting_for(&self) -> Vec<usize> {
+        let interest = self.executor.interest();
+        let mut peers = [interest.recv(), interest.send()].concat();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// The error for a deadline that has passed: it names the ranks that did not arrive.
+    fn timeout(&self, after: Duration) -> Error {
+        let waiting_for = self.waiting_for();
+        let absent = self.control.absent(self.history.last(), &waiting_for);
+        let waiting_for = if absent.is_empty() { waiting_for } else { absent };
+        Error::Timeout { waiting_for, after, during: self.during() }
+    }
+
+    /// The call under way, for errors.
+    pub(super) fn during(&self) -> During {
+        let sequence = self.history.last();
+        match self.history.get(sequence) {
+            Some(call) => During::Call { call: Box::new(call.clone()), sequence },
+            None => During::Other("no call was made yet"),
+        }
+    }
+
+    /// Drops what is left of a call that failed.
+    pub(super) fn drop_call(&mut self) {
+        self.executor.reset();
+        self.data.revoke();
+    }
+}
+
+/// Multiplies contributions that are to be multiplied before they are summed.
+fn start(request: &Request, contribution: &mut [u8]) -> Result<()> {
+    if let (Some(op), Some(dtype)) = (request.op, request.dtype) {
+        Reduction::new(op, dtype)?.start(contribution);
+    }
+    Ok(())
+}
+
+/// Waits until one of the descriptors is readable or the time is over.
+pub(super) fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], timeout: Duration) -> Result<()> {
+    // A millisecond at least, so that a time that has almost come does not spin.
+    let timeout = timeout.max(Duration::from_millis(1));
+    let timeout = Timespec::try_from(timeout).ok();
+    let mut polled = descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+    match poll(&mut polled, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(Error::io("wait for other ranks", errno.into())),
+    }
+}

@@ -1,0 +1,202 @@
+//! What a rank hears from others about failure, how it finds the cause of its own, and how it gives up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::{Armed, Call, Desync, Error, Loss, Result, Transport};
+
+use super::engine::{Engine, wait_for};
+use crate::control::{Announce, Cause, Event, Frame};
+use crate::executor::Stop;
+
+/// How long a rank that fails or leaves tries to get its last words out.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+impl<T: Transport> Engine<T> {
+    /// Refuses to go on after a fatal error.
+    pub(super) fn usable(&self) -> Result<()> {
+        self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(Arc::clone(first))))
+    }
+
+    /// Makes every later call fail with this error. The first one stays.
+    pub(super) fn poison(&mut self, error: &Error) {
+        self.poison.get_or_insert_with(|| Arc::new(error.clone()));
+    }
+
+    /// Reads the control lane and acts on what it says.
+    pub(super) fn hear(&mut self) -> Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        self.control.poll(&mut events);
+        let mut result = Ok(());
+        for event in events.drain(..) {
+            if result.is_ok() {
+                result = self.act(event);
+            }
+        }
+        self.events = events;
+        result
+    }
+
+    fn act(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Abort { from, cause } => Err(self.reported(from, cause)),
+            Event::Announce { from, announce } => {
+                let Some(ours) = self.history.get(announce.sequence).cloned() else { return Ok(()) };
+                if announce.question {
+                    let answer = Announce {
+                        sequence: announce.sequence,
+                        question: false,
+                        call: ours.clone(),
+                        waiting_for: Vec::new(),
+                    };
+                    self.control.send(from, &Frame::Announce(answer));
+                }
+                self.compare(announce.sequence, &ours, from, announce.call)
+            }
+        }
+    }
+
+    /// Compares the call that starts with what blocked ranks announced under its number before.
+    pub(super) fn compare_with_announced(&mut self) -> Result<()> {
+        let sequence = self.history.last();
+        let Some(ours) = self.history.get(sequence) else { return Ok(()) };
+        match self.control.contradiction(sequence, ours) {
+            Some((from, theirs)) => self.compare(sequence, ours, from, theirs.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn compare(&self, sequence: u64, ours: &Call, peer: usize, theirs: Call) -> Result<()> {
+        if *ours == theirs {
+            return Ok(());
+        }
+        let (rank, ours) = (self.group.rank(), Some(ours.clone()));
+        Err(Desync { sequence, rank, ours, peer, theirs: Some(theirs) }.into())
+    }
+
+    /// Fails if a member can no longer take part in the call under way.
+    pub(super) fn check_members(&self) -> Result<()> {
+        self.control.lost(self.history.last()).map_or(Ok(()), |(peer, loss)| Err(self.lost(peer, loss)))
+    }
+
+    fn lost(&self, peer: usize, loss: Loss) -> Error {
+        Error::PeerLost { peer, during: self.during(), loss }
+    }
+
+    /// The error that another rank's report comes to on this one.
+    fn reported(&self, by: usize, cause: Cause) -> Error {
+        match cause {
+            Cause::Lost { peer, detail } if peer != self.group.rank() => {
+                self.lost(peer, Loss::Reported { by, detail })
+            }
+            Cause::Lost { detail, .. } => {
+                Error::Aborted { by, reason: format!("it lost the connection to this rank: {detail}") }
+            }
+            Cause::Timeout { millis, waiting_for } => {
+                Error::Timeout { waiting_for, after: Duration::from_millis(millis), during: self.during() }
+            }
+            Cause::Desync { sequence, ranks: [rank, peer], calls: [ours, theirs] } => {
+                Desync { sequence, rank, ours, peer, theirs }.into()
+            }
+            Cause::Aborted { by, reason } => Error::Aborted { by, reason },
+        }
+    }
+
+    /// Finds the cause behind what stopped a call: the rank whose stream broke first need not be the culprit.
+    pub(super) fn diagnose(&mut self, stop: Stop) -> Error {
+        match stop {
+            Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
+                let heard = self.listen(|engine| {
+                    engine.check_members()?;
+                    Ok(engine.control.has_ended(peer))
+                });
+                heard.err().unwrap_or_else(|| self.lost(peer, loss))
+            }
+            Stop::Failed(error) => error,
+            Stop::Mismatch { from, sequence } => self.diagnose_mismatch(from, sequence),
+        }
+    }
+
+    /// Asks a peer that sent a message of another call what it called.
+    fn diagnose_mismatch(&mut self, from: usize, theirs: u64) -> Error {
+        let sequence = self.history.last();
+        let Some(call) = self.history.get(sequence).cloned() else {
+            return Error::Internal("a message came before the first call".into());
+        };
+        tracing::debug!(from, sequence, theirs, "a message belongs to another call");
+        let ours = Some(call.clone());
+        let question = Announce { sequence, question: true, call, waiting_for: Vec::new() };
+        self.control.send(from, &Frame::Announce(question));
+        let heard = self.listen(|engine| Ok(engine.control.has_ended(from)));
+        heard.err().unwrap_or_else(|| {
+            Desync { sequence, rank: self.group.rank(), ours, peer: from, theirs: None }.into()
+        })
+    }
+
+    /// Listens to the control lane until somebody reports a cause, which is the error, or `enough` says so, or the
+    /// time for a diagnosis is over.
+    fn listen(&mut self, enough: impl Fn(&Self) -> Result<bool>) -> Result<()> {
+        let deadline = self.data.now() + self.config.diagnosis;
+        loop {
+            self.hear()?;
+            if enough(self)? {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(self.data.now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.control.arm()? == Armed::Sleep {
+                wait_for([self.control.descriptor()], left)?;
+            }
+        }
+    }
+
+    /// Ends the communicator: tells everybody why, and fails every later call.
+    pub(super) fn give_up(&mut self, error: Error) -> Error {
+        self.drop_call();
+        self.poison(&error);
+        self.control.send_all(&Frame::Abort(self.cause(&error)));
+        self.flush();
+        error
+    }
+
+    /// What to tell other ranks of an error.
+    fn cause(&self, error: &Error) -> Cause {
+        match error {
+            Error::PeerLost { peer, loss, .. } => Cause::Lost { peer: *peer, detail: loss.to_string() },
+            Error::Timeout { waiting_for, after, .. } => Cause::Timeout {
+                millis: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+                waiting_for: waiting_for.clone(),
+            },
+            Error::Desync(desync) => Cause::Desync {
+                sequence: desync.sequence,
+                ranks: [desync.rank, desync.peer],
+                calls: [desync.ours.clone(), desync.theirs.clone()],
+            },
+            Error::Aborted { by, reason } => Cause::Aborted { by: *by, reason: reason.clone() },
+            other => Cause::Aborted { by: self.group.rank(), reason: other.to_string() },
+        }
+    }
+
+    /// Tells everybody that this rank leaves in order.
+    pub(super) fn say_goodbye(&mut self) {
+        if self.poison.is_none() {
+            self.control.send_all(&Frame::Goodbye { sequence: self.history.last() });
+            self.flush();
+        }
+    }
+
+    /// Gets queued words out, as far as that goes in a short time.
+    fn flush(&mut self) {
+        let deadline = self.data.now() + LAST_WORDS;
+        let mut ignored = Vec::new();
+        while !self.control.is_flushed() && self.data.now() < deadline {
+            self.control.poll(&mut ignored);
+            let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
+            if asleep && wait_for([self.control.descriptor()], LAST_WORDS).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Collectives over any transport.
+
+mod engine;
+mod failure;
+mod request;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use comm_core::{
+    AbortHandle, CallOptions, Collective, Communicator, Error, Exchange, Group, GroupId, Host, HostViewMut,
+    LaneId, LaneKind, Lanes, ReduceOp, Result, Transport,
+};
+
+use crate::RingConfig;
+use engine::Engine;
+use request::Request;
+
+/// Runs collectives as schedules over two lanes: one for data, one for control.
+///
+/// What holds for its calls is written at [`Communicator`]. Dropped in order, it tells the other ranks, so that a rank
+/// that finishes first is not mistaken for one that died.
+pub struct RingCommunicator<T: Transport> {
+    group: Group,
+    engine: Mutex<Engine<T>>,
+    abort: Arc<dyn AbortHandle>,
+}
+
+impl<T: Transport + 'static> RingCommunicator<T> {
+    /// Opens the lanes of the group of all ranks. Every rank calls this, and waits for the others for at most
+    /// `timeout`.
+    ///
+    /// # Errors
+    /// As [`Lanes::open`].
+    pub fn new<L: Lanes<Lane = T>>(lanes: &L, config: RingConfig, timeout: Duration) -> Result<Self> {
+        let deadline = lanes.now() + timeout;
+        let lane = |kind| lanes.open(LaneId { group: GroupId::WORLD, kind }, deadline);
+        Ok(Self::over(lane(LaneKind::Control)?, lane(LaneKind::Collective)?, config))
+    }
+
+    /// A communicator over two lanes of the same group.
+    fn over(control: T, data: T, config: RingConfig) -> Self {
+        let (group, abort) = (data.group(), data.abort_handle());
+        Self { group, engine: Mutex::new(Engine::new(control, data, config)), abort }
+    }
+
+    /// A panic in a call leaves the engine with a call half done: nothing may run on it any more.
+    fn engine(&self) -> Result<MutexGuard<'_, Engine<T>>> {
+        let engine = match self.engine.lock() {
+            Ok(engine) => engine,
+            Err(poisoned) => {
+                let mut engine = poisoned.into_inner();
+                engine.poison(&Error::Internal("an earlier call panicked".into()));
+                engine
+            }
+        };
+        engine.usable()?;
+        Ok(engine)
+    }
+}
+
+impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        let count = buffers.check_all_reduce(op)?;
+        let request = Request::new(Collective::AllReduce, count).of(&buffers).op(op);
+        self.engine()?.reduce_everywhere(request, buffers, options)
+    }
+
+    fn reduce(&self, root: usize, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        let count = buffers.check_reduce(self.group, root, op)?;
+        let request = Request::new(Collective::Reduce, count).of(&buffers).op(op).root(root);
+        self.engine()?.reduce_to_root(request, buffers, options)
+    }
+
+    fn broadcast(&self, root: usize, buffer: HostViewMut<'_>, options: &CallOptions) -> Result<()> {
+        self.group.check_root(root)?;
+        let buffers: Exchange<'_, Host> = Exchange::InPlace(buffer);
+        let request = Request::new(Collective::Broadcast, request::len(&buffers)).of(&buffers).root(root);
+        self.engine()?.in_place(request, buffers, options)
+    }
+
+    fn all_gather(&self, buffers: Exchange<'_>, options: &CallOptions) -> Result<()> {
+        let count = buffers.check_all_gather(self.group)?;
+        let request = Request::new(Collective::AllGather, count).of(&buffers);
+        self.engine()?.in_place(request, buffers, options)
+    }
+
+    fn reduce_scatter(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        let count = buffers.check_reduce_scatter(self.group, op)?;
+        let request = Request::new(Collective::ReduceScatter, count).of(&buffers).op(op);
+        self.engine()?.reduce_scatter(request, buffers, options)
+    }
+
+    fn barrier(&self, options: &CallOptions) -> Result<()> {
+        self.engine()?.barrier(options)
+    }
+
+    fn abort(&self, reason: &str) {
+        let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
+        self.abort.abort(cause.clone());
+        // Whoever holds the lock now ends at once, finds the cause and spreads it; if nobody does, it is done here.
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if engine.usable().is_ok() {
+            engine.give_up(cause);
+        }
+    }
+}
+
+impl<T: Transport> Drop for RingCommunicator<T> {
+    fn drop(&mut self) {
+        self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).say_goodbye();
+    }
+}
+
+impl<T: Transport> std::fmt::Debug for RingCommunicator<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RingCommunicator").field("group", &self.group).finish_non_exhaustive()
+    }
+}

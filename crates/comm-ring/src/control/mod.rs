@@ -1,0 +1,230 @@
+//! The control lane: how ranks that are blocked, fail or leave tell the others.
+//!
+//! Nobody waits for the control lane. It is read whenever a call starts or sleeps, and written without blocking.
+
+mod frame;
+
+pub(crate) use frame::{Announce, Cause, Frame};
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use comm_core::{Armed, Call, Error, Group, Interest, Loss, Result, Transport};
+
+/// How many bytes may wait to be sent to one peer. A peer that is behind by more than this does not read, and misses
+/// announcements; aborts and goodbyes are always queued.
+const OUTBOX_MAX: usize = 64 << 10;
+
+/// What is known of a peer.
+#[derive(Debug, Default)]
+struct Peer {
+    /// Bytes that arrived and do not make a whole frame yet.
+    inbox: Vec<u8>,
+    /// Bytes that wait to be sent.
+    outbox: VecDeque<u8>,
+    /// How its stream ended.
+    loss: Option<Loss>,
+    /// The last call that it completed before it left in order.
+    goodbye: Option<u64>,
+    /// Which call it said last that it is blocked in.
+    announced: Option<Announce>,
+}
+
+/// What arrived since the last look, other than what is remembered of each peer.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A peer gave up.
+    Abort {
+        /// Who says so.
+        from: usize,
+        /// Why.
+        cause: Cause,
+    },
+    /// A peer said which call it is in.
+    Announce {
+        /// Who.
+        from: usize,
+        /// What it said.
+        announce: Announce,
+    },
+}
+
+/// The control lane of a group.
+#[derive(Debug)]
+pub(crate) struct Control<T> {
+    transport: T,
+    group: Group,
+    peers: Vec<Peer>,
+    interest: Interest,
+}
+
+impl<T: Transport> Control<T> {
+    pub(crate) fn new(transport: T) -> Self {
+        let group = transport.group();
+        let peers = (0..group.size()).map(|_| Peer::default()).collect();
+        Self { transport, group, peers, interest: Interest::default() }
+    }
+
+    /// Queues a frame for a peer and sends what can go.
+    pub(crate) fn send(&mut self, to: usize, frame: &Frame) {
+        let peer = &mut self.peers[to];
+        let droppable = matches!(frame, Frame::Announce(_));
+        if peer.loss.is_some() || (droppable && peer.outbox.len() > OUTBOX_MAX) {
+            return;
+        }
+        let mut bytes = Vec::with_capacity(128);
+        frame.encode(&mut bytes);
+        peer.outbox.extend(bytes);
+        self.flush(to);
+    }
+
+    /// Queues a frame for every peer and sends what can go.
+    pub(crate) fn send_all(&mut self, frame: &Frame) {
+        for peer in self.group.peers() {
+            self.send(peer, frame);
+        }
+    }
+
+    /// Whether something still waits to be sent to a peer that is there.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.peers.iter().all(|peer| peer.outbox.is_empty() || peer.loss.is_some())
+    }
+
+    fn flush(&mut self, to: usize) {
+        let peer = &mut self.peers[to];
+        while !peer.outbox.is_empty() {
+            let (first, second) = peer.outbox.as_slices();
+            match self.transport.try_send(to, &[IoSlice::new(first), IoSlice::new(second)]) {
+                Ok(0) => break,
+                Ok(sent) => drop(peer.outbox.drain(..sent)),
+                Err(error) => {
+                    // What the peer said before its stream broke may still lie there to be read.
+                    tracing::debug!(peer = to, %error, "control lane cannot be written");
+                    peer.outbox.clear();
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Reads everything that has arrived and sends everything that can go.
+    pub(crate) fn poll(&mut self, events: &mut Vec<Event>) {
+        for peer in self.group.peers() {
+            self.flush(peer);
+            if self.peers[peer].loss.is_none() {
+                self.read(peer, events);
+            }
+        }
+    }
+
+    fn read(&mut self, from: usize, events: &mut Vec<Event>) {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.transport.try_recv(from, &mut bytes) {
+                Ok(0) => return,
+                Ok(received) => self.peers[from].inbox.extend_from_slice(&bytes[..received]),
+                Err(error) => {
+                    self.peers[from].loss = Some(loss(error));
+                    return;
+                }
+            }
+            if let Err(garbage) = self.take_frames(from, events) {
+                self.peers[from].loss = Some(Loss::Garbage(garbage.to_string()));
+                return;
+            }
+        }
+    }
+
+    fn take_frames(&mut self, from: usize, events: &mut Vec<Event>) -> Result<(), comm_core::DecodeError> {
+        let peer = &mut self.peers[from];
+        let mut taken = 0;
+        while let Some((frame, length)) = Frame::decode(&peer.inbox[taken..])? {
+            taken += length;
+            match frame {
+                Frame::Goodbye { sequence } => peer.goodbye = Some(sequence),
+                Frame::Abort(cause) => events.push(Event::Abort { from, cause }),
+                Frame::Announce(announce) => {
+                    if !announce.waiting_for.is_empty() {
+                        peer.announced = Some(announce.clone());
+                    }
+                    events.push(Event::Announce { from, announce });
+                }
+            }
+        }
+        peer.inbox.drain(..taken);
+        Ok(())
+    }
+
+    /// A rank that announced to be blocked in another call under this number, and that call.
+    pub(crate) fn contradiction(&self, sequence: u64, ours: &Call) -> Option<(usize, &Call)> {
+        self.peers.iter().enumerate().find_map(|(rank, peer)| {
+            let announced = peer.announced.as_ref()?;
+            (announced.sequence == sequence && announced.call != *ours).then_some((rank, &announced.call))
+        })
+    }
+
+    /// A member that cannot take part in call `sequence` any more, and how that shows.
+    pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
+        self.peers.iter().enumerate().find_map(|(rank, peer)| match (peer.goodbye, &peer.loss) {
+            (Some(after), _) if after < sequence => Some((rank, Loss::Left { after })),
+            (Some(_), _) | (None, None) => None,
+            (None, Some(loss)) => Some((rank, loss.clone())),
+        })
+    }
+
+    /// Whether this peer's stream has ended or it said goodbye.
+    pub(crate) fn has_ended(&self, peer: usize) -> bool {
+        let peer = &self.peers[peer];
+        peer.loss.is_some() || peer.goodbye.is_some()
+    }
+
+    /// The members that call `sequence` is waiting for: those that can be reached from `waiting_for` through what
+    /// blocked ranks announced, and announced nothing for this call themselves.
+    pub(crate) fn absent(&self, sequence: u64, waiting_for: &[usize]) -> Vec<usize> {
+        let mut seen = vec![false; self.group.size()];
+        seen[self.group.rank()] = true;
+        let mut open: Vec<usize> = waiting_for.to_vec();
+        let mut absent = Vec::new();
+        while let Some(rank) = open.pop() {
+            if rank >= seen.len() || std::mem::replace(&mut seen[rank], true) {
+                continue;
+            }
+            match &self.peers[rank].announced {
+                Some(announced) if announced.sequence >= sequence => {
+                    open.extend_from_slice(&announced.waiting_for);
+                }
+                _ => absent.push(rank),
+            }
+        }
+        absent.sort_unstable();
+        absent
+    }
+
+    /// Prepares to sleep until something arrives from anybody, or what is queued can go.
+    pub(crate) fn arm(&mut self) -> Result<Armed> {
+        self.interest.clear();
+        for rank in self.group.peers() {
+            let peer = &self.peers[rank];
+            if peer.loss.is_none() {
+                self.interest.add_recv(rank);
+            }
+            if !peer.outbox.is_empty() {
+                self.interest.add_send(rank);
+            }
+        }
+        self.transport.arm(&self.interest)
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.transport.descriptor()
+    }
+}
+
+/// How an error of the transport shows as the loss of a peer.
+fn loss(error: Error) -> Loss {
+    match error {
+        Error::PeerLost { loss, .. } => loss,
+        other => Loss::Garbage(other.to_string()),
+    }
+}

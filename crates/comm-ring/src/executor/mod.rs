@@ -1,0 +1,372 @@
+//! Executes the schedule of a collective over a transport.
+//!
+//! The executor is a state machine. [`Executor::progress`] moves whatever can move now and says what it waits for; it
+//! never sleeps, and a send that cannot go on never keeps it from receiving. A step starts when no earlier unfinished
+//! step conflicts with it; messages to one peer, and from one peer, keep the order of the schedule.
+
+mod buffers;
+mod window;
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use comm_core::{Action, Error, Interest, Layout, Reduction, Result, Step, Transport};
+
+pub use buffers::Buffers;
+use window::{Stage, Window};
+
+use crate::message::Header;
+
+/// What is the same for all steps of one call.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Where blocks lie.
+    pub layout: &'a Layout,
+    /// How contributions are combined, for collectives that reduce.
+    pub reduction: Option<Reduction>,
+    /// How many contributions there are.
+    pub ranks: usize,
+    /// The sequence number of the call.
+    pub sequence: u64,
+    /// The fingerprint of the call.
+    pub fingerprint: u64,
+}
+
+/// Why an executor stopped.
+#[derive(Debug)]
+pub enum Stop {
+    /// The transport failed, or the schedule is wrong.
+    Failed(Error),
+    /// A peer sent a message of another call.
+    Mismatch {
+        /// The peer.
+        from: usize,
+        /// The number of the call that the peer is in.
+        sequence: u64,
+    },
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a round of progress came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Every step has finished.
+    Done,
+    /// Nothing can move before the interest is met. `moved` tells whether anything did move in this round.
+    Blocked {
+        /// Whether a byte moved or a step finished.
+        moved: bool,
+    },
+}
+
+/// The state of the call under way, and what persists between calls so that a call allocates nothing.
+#[derive(Debug)]
+pub struct Executor {
+    window: Window,
+    interest: Interest,
+    /// Bytes accepted so far in the stream to each peer.
+    accepted: Vec<u64>,
+    /// Whether an earlier step in this pass already uses the stream to, and from, a peer.
+    taken: Vec<Taken>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    send: bool,
+    recv: bool,
+}
+
+impl Executor {
+    /// An executor for a transport to `ranks` ranks on which nothing was sent yet, with this many steps under way at
+    /// once.
+    #[must_use]
+    pub fn new(ranks: usize, window: usize) -> Self {
+        Self {
+            window: Window::new(window),
+            interest: Interest::default(),
+            accepted: vec![0; ranks],
+            taken: vec![Taken::default(); ranks],
+        }
+    }
+
+    /// Forgets a call that failed or was given up.
+    pub fn reset(&mut self) {
+        self.window.clear();
+    }
+
+    /// What the last round of progress waits for.
+    #[must_use]
+    pub const fn interest(&self) -> &Interest {
+        &self.interest
+    }
+
+    /// Moves whatever can move. Called again, with the same arguments, until it is done.
+    ///
+    /// # Errors
+    /// [`Stop`]; the call cannot be continued afterwards.
+    pub fn progress(
+        &mut self,
+        transport: &mut dyn Transport,
+        steps: &mut dyn Iterator<Item = Step>,
+        job: &Job<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Progress, Stop> {
+        let mut any = false;
+        loop {
+            while !self.window.is_full()
+                && let Some(step) = steps.next()
+            {
+                self.window.push(step);
+            }
+            if self.window.len() == 0 {
+                self.window.clear();
+                return Ok(Progress::Done);
+            }
+            if !self.pass(transport, job, buffers)? {
+                return Ok(Progress::Blocked { moved: any });
+            }
+            any = true;
+            self.window.retire();
+        }
+    }
+
+    /// Tries every step in the window once. Returns whether anything moved.
+    fn pass(
+        &mut self,
+        transport: &mut dyn Transport,
+        job: &Job<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<bool, Stop> {
+        self.interest.clear();
+        self.taken.fill(Taken::default());
+        let mut moved = false;
+        for at in 0..self.window.len() {
+            moved |= self.attempt(at, transport, job, buffers)?;
+        }
+        Ok(moved)
+    }
+
+    /// Moves the step at `at` as far as it goes. Returns whether anything moved.
+    fn attempt(
+        &mut self,
+        at: usize,
+        transport: &mut dyn Transport,
+        job: &Job<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<bool, Stop> {
+        let (step, stage) = {
+            let entry = self.window.entry(at);
+            (entry.step, entry.stage)
+        };
+        match (stage, step.action) {
+            (Stage::Done, _) => Ok(false),
+            (Stage::Accepted { until }, Action::Send { to }) => Ok(self.settle(at, transport, to, until)),
+            (_, Action::Send { to }) => {
+                let first = !std::mem::replace(&mut self.taken_by(to)?.send, true);
+                if !first || self.window.is_blocked(at) {
+                    return Ok(false);
+                }
+                self.send(at, transport, job, buffers, to)
+            }
+            (_, Action::Recv { from } | Action::RecvReduce { from }) => {
+                let first = !std::mem::replace(&mut self.taken_by(from)?.recv, true);
+                if !first || self.window.is_blocked(at) {
+                    return Ok(false);
+                }
+                self.recv(at, transport, job, buffers, from)
+            }
+            (_, Action::Reduce { .. } | Action::Copy { .. } | Action::Finish) => {
+                if self.window.is_blocked(at) {
+                    return Ok(false);
+                }
+                local(&step, job, buffers)?;
+                self.window.entry(at).stage = Stage::Done;
+                Ok(true)
+            }
+        }
+    }
+
+    fn taken_by(&mut self, peer: usize) -> Result<&mut Taken> {
+        self.taken.get_mut(peer).ok_or_else(|| Error::Internal(format!("a schedule names rank {peer}")))
+    }
+
+    /// Sends as much of a message as goes, header and payload in one call.
+    fn send(
+        &mut self,
+        at: usize,
+        transport: &mut dyn Transport,
+        job: &Job<'_>,
+        buffers: &Buffers<'_>,
+        to: usize,
+    ) -> Result<bool, Stop> {
+        let entry = self.window.entry(at);
+        let payload = buffers.read(entry.step.place, located(job, &entry.step)?)?;
+        if entry.moved == 0 {
+            let (sequence, fingerprint) = (job.sequence, job.fingerprint);
+            entry.header = Header { sequence, length: payload.len() as u64, fingerprint }.encode();
+        }
+        let whole = Header::BYTES + payload.len();
+        let before = entry.moved;
+        while entry.moved < whole {
+            let header = &entry.header[entry.moved.min(Header::BYTES)..];
+            let rest = &payload[entry.moved.saturating_sub(Header::BYTES)..];
+            let slices = [IoSlice::new(header), IoSlice::new(rest)];
+            let sent = transport.try_send(to, if header.is_empty() { &slices[1..] } else { &slices })?;
+            if sent == 0 {
+                break;
+            }
+            entry.moved += sent;
+        }
+        let (sent, complete) = (entry.moved - before, entry.moved == whole);
+        self.accepted[to] += sent as u64;
+        if !complete {
+            self.interest.add_send(to);
+            return Ok(sent > 0);
+        }
+        self.taken_by(to)?.send = false;
+        let until = self.accepted[to];
+        self.window.entry(at).stage = Stage::Accepted { until };
+        self.settle(at, transport, to, until);
+        Ok(true)
+    }
+
+    /// Finishes a send whose bytes the transport no longer needs. Returns whether it did.
+    fn settle(&mut self, at: usize, transport: &dyn Transport, to: usize, until: u64) -> bool {
+        let released = transport.released(to) >= until;
+        if released {
+            self.window.entry(at).stage = Stage::Done;
+        } else {
+            self.interest.add_send(to);
+        }
+        released
+    }
+
+    /// Receives as much of a message as has arrived.
+    fn recv(
+        &mut self,
+        at: usize,
+        transport: &mut dyn Transport,
+        job: &Job<'_>,
+        buffers: &mut Buffers<'_>,
+        from: usize,
+    ) -> Result<bool, Stop> {
+        let entry = self.window.entry(at);
+        let before = entry.moved;
+        let bytes = located(job, &entry.step)?;
+        while entry.moved < Header::BYTES {
+            match transport.try_recv(from, &mut entry.header[entry.moved..])? {
+                0 => break,
+                received => entry.moved += received,
+            }
+            if entry.moved == Header::BYTES {
+                check(&Header::decode(&entry.header), job, bytes.len(), from)?;
+            }
+        }
+        let whole = Header::BYTES + bytes.len();
+        if (Header::BYTES..whole).contains(&entry.moved) {
+            let payload = buffers.write(entry.step.place, bytes)?;
+            let rest = &mut payload[entry.moved - Header::BYTES..];
+            entry.moved += match (entry.step.action, job.reduction) {
+                (Action::RecvReduce { .. }, Some(reduction)) => reduce(transport, from, rest, reduction)?,
+                (Action::RecvReduce { .. }, None) => return Err(no_reduction().into()),
+                _ => fill(transport, from, rest)?,
+            };
+        }
+        let (moved, complete) = (entry.moved > before, entry.moved == whole);
+        if complete {
+            entry.stage = Stage::Done;
+            self.taken_by(from)?.recv = false;
+        } else {
+            self.interest.add_recv(from);
+        }
+        Ok(moved)
+    }
+}
+
+/// Receives into `rest` until nothing more has arrived. Returns how much.
+fn fill(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < rest.len() {
+        match transport.try_recv(from, &mut rest[done..])? {
+            0 => break,
+            received => done += received,
+        }
+    }
+    Ok(done)
+}
+
+/// Combines what arrives into `rest`, straight from where the transport holds it. Returns how much.
+fn reduce(
+    transport: &mut dyn Transport,
+    from: usize,
+    rest: &mut [u8],
+    reduction: Reduction,
+) -> Result<usize> {
+    let mut done = 0;
+    while done < rest.len() {
+        let lent = transport.lend(from, rest.len() - done)?;
+        match reduction.combine(&mut rest[done..], lent) {
+            0 => break,
+            used => {
+                transport.consume(from, used)?;
+                done += used;
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Whether a message belongs to this step of this call.
+fn check(header: &Header, job: &Job<'_>, length: usize, from: usize) -> Result<(), Stop> {
+    let expected = Header { sequence: job.sequence, length: length as u64, fingerprint: job.fingerprint };
+    if *header == expected {
+        return Ok(());
+    }
+    Err(Stop::Mismatch { from, sequence: header.sequence })
+}
+
+/// Carries out a step that concerns no other rank.
+fn local(step: &Step, job: &Job<'_>, buffers: &mut Buffers<'_>) -> Result<()> {
+    let bytes = located(job, step)?;
+    let from = |place| {
+        let bytes = job.layout.bytes(place, step.blocks).ok_or_else(no_such_blocks)?;
+        Ok::<_, Error>((place, bytes))
+    };
+    match step.action {
+        Action::Copy { from: place } => {
+            let (into, from) = buffers.pair((step.place, bytes), from(place)?)?;
+            if into.len() != from.len() {
+                return Err(no_such_blocks());
+            }
+            into.copy_from_slice(from);
+        }
+        Action::Reduce { with } => {
+            let (into, from) = buffers.pair((step.place, bytes), from(with)?)?;
+            job.reduction.ok_or_else(no_reduction)?.combine(into, comm_core::Lent::from_slice(from));
+        }
+        Action::Finish => {
+            if let Some(reduction) = job.reduction {
+                reduction.finish(buffers.write(step.place, bytes)?, job.ranks);
+            }
+        }
+        Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => {}
+    }
+    Ok(())
+}
+
+fn located(job: &Job<'_>, step: &Step) -> Result<Range<usize>> {
+    job.layout.bytes(step.place, step.blocks).ok_or_else(no_such_blocks)
+}
+
+fn no_such_blocks() -> Error {
+    Error::Internal("a schedule names blocks that an array does not hold".into())
+}
+
+fn no_reduction() -> Error {
+    Error::Internal("a schedule reduces in a call without an operator".into())
+}

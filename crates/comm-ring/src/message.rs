@@ -1,0 +1,47 @@
+//! The header before every message of a collective.
+
+/// What a rank says of a message before its payload: which call it belongs to and how long it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The sequence number of the call on its communicator, from 1.
+    pub(crate) sequence: u64,
+    /// The length of the payload in bytes.
+    pub(crate) length: u64,
+    /// The fingerprint of the call.
+    pub(crate) fingerprint: u64,
+}
+
+impl Header {
+    pub(crate) const BYTES: usize = 24;
+
+    pub(crate) fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.fingerprint.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        Self { sequence: word(0), length: word(8), fingerprint: word(16) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_are_those_of_the_specification() {
+        let header = Header { sequence: 1, length: 0x0203, fingerprint: 0x0405_0607_0809_0a0b };
+        let bytes = header.encode();
+        assert_eq!(bytes[..10], [1, 0, 0, 0, 0, 0, 0, 0, 3, 2]);
+        assert_eq!(bytes[16..], [0xb, 0xa, 9, 8, 7, 6, 5, 4]);
+        assert_eq!(Header::decode(&bytes), header);
+    }
+}

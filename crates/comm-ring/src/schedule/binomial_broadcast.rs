@@ -1,0 +1,55 @@
+//! Binomial tree broadcast, segment by segment.
+//!
+//! ceil(log2 n) rounds for one segment. The root sends each segment to ceil(log2 n) ranks, every other rank to at most
+//! one less than that; every rank receives each segment once. A rank passes on a segment while later ones still
+//! arrive.
+
+use comm_core::{Place, Step};
+
+use super::{Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+/// A rank's position in the tree: the root is 0, and a rank's parent is its own number without its lowest set bit.
+pub(super) struct Position {
+    number: usize,
+    ranks: usize,
+    root: usize,
+}
+
+impl Position {
+    pub(super) const fn new(p: &Params) -> Self {
+        Self { number: (p.rank + p.ranks - p.root) % p.ranks, ranks: p.ranks, root: p.root }
+    }
+
+    const fn rank(&self, number: usize) -> usize {
+        (number + self.root) % self.ranks
+    }
+
+    /// The parent's rank; none for the root.
+    pub(super) fn parent(&self) -> Option<usize> {
+        (self.number != 0).then(|| self.rank(self.number & (self.number - 1)))
+    }
+
+    /// The children's ranks, the one with the smallest subtree first.
+    pub(super) fn children(&self) -> Vec<usize> {
+        let bits = if self.number == 0 { usize::BITS } else { self.number.trailing_zeros() };
+        let numbers = (0..bits).map(|bit| self.number + (1 << bit));
+        numbers.take_while(|&number| number < self.ranks).map(|number| self.rank(number)).collect()
+    }
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    let position = Position::new(&p);
+    let (parent, children) = (position.parent(), position.children());
+    Box::new((0..p.segments).flat_map(move |segment| {
+        let block = p.block(0, segment);
+        let receive = parent.map(|from| Step::recv(from, Place::Output, block));
+        // The largest subtree has the longest way to go, so it is served first.
+        let sends = children.clone().into_iter().rev().map(move |to| Step::send(to, Place::Output, block));
+        receive.into_iter().chain(sends)
+    }))
+}

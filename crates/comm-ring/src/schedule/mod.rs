@@ -1,0 +1,176 @@
+//! Descriptions of collectives: one file per algorithm, one row per algorithm in [`TABLE`].
+//!
+//! A schedule is a lazy iterator of steps, and a pure function of [`Params`]. It never sees data, a transport or a
+//! clock. The table is all that other code knows of an algorithm: whoever walks it (the communicator, the verifier,
+//! a simulator) meets every algorithm there is.
+
+mod binomial_broadcast;
+mod binomial_reduce;
+mod recursive_doubling;
+mod ring_all_gather;
+mod ring_all_reduce;
+mod ring_reduce_scatter;
+
+use comm_core::{Blocks, Collective, Step};
+
+/// The steps of one rank.
+pub type Steps = Box<dyn Iterator<Item = Step> + Send>;
+
+/// What a schedule is a function of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Params {
+    /// The number of ranks, at least 1.
+    pub ranks: usize,
+    /// The rank whose steps are wanted.
+    pub rank: usize,
+    /// The root of a rooted collective, else 0.
+    pub root: usize,
+    /// Into how many segments each chunk is cut, at least 1.
+    pub segments: usize,
+    /// How many segments may be under way in scratch at once, at least 1. Bounds the memory, not the data.
+    pub pass: usize,
+    /// Whether the output holds this rank's contribution at the start. Otherwise the input does.
+    pub in_place: bool,
+}
+
+impl Params {
+    /// The block of a segment of a chunk.
+    pub(crate) const fn block(&self, chunk: usize, segment: usize) -> Blocks {
+        Blocks::one(chunk * self.segments + segment)
+    }
+
+    /// The rank, or the chunk, that lies `distance` behind this rank on the ring.
+    const fn behind(&self, distance: usize) -> usize {
+        (self.rank + self.ranks - distance % self.ranks) % self.ranks
+    }
+
+    /// The rank that follows on the ring.
+    const fn next(&self) -> usize {
+        (self.rank + 1) % self.ranks
+    }
+
+    /// The rank before on the ring.
+    const fn prev(&self) -> usize {
+        self.behind(1)
+    }
+
+    /// The slots that a schedule with `per_segment` slots for each segment under way needs.
+    fn slots(&self, per_segment: usize) -> usize {
+        per_segment * self.pass.min(self.segments)
+    }
+
+    /// The slot of a segment, in the first or a later set of slots.
+    fn slot(&self, set: usize, segment: usize) -> comm_core::Place {
+        let pass = self.pass.min(self.segments);
+        comm_core::Place::Scratch { slot: set * pass + segment % pass }
+    }
+}
+
+/// How the data of a collective is cut into chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chunks {
+    /// One chunk per rank.
+    PerRank,
+    /// The data as a whole.
+    Whole,
+}
+
+/// A row of the table: an algorithm for a collective.
+#[derive(Debug)]
+pub struct Algorithm {
+    /// Its name, with which a user forces it and errors speak of it.
+    pub name: &'static str,
+    /// What it computes.
+    pub collective: Collective,
+    /// How it cuts the data.
+    pub chunks: Chunks,
+    /// Whether it makes use of several segments; else it is given one.
+    pub segmented: bool,
+    /// How many slots of scratch a rank needs.
+    pub slots: fn(&Params) -> usize,
+    /// The steps of a rank.
+    pub steps: fn(&Params) -> Steps,
+}
+
+/// Every algorithm there is.
+pub static TABLE: &[Algorithm] = &[
+    Algorithm {
+        name: "recursive_doubling",
+        collective: Collective::AllReduce,
+        chunks: Chunks::Whole,
+        segmented: false,
+        slots: recursive_doubling::slots,
+        steps: recursive_doubling::steps,
+    },
+    Algorithm {
+        name: "ring",
+        collective: Collective::AllReduce,
+        chunks: Chunks::PerRank,
+        segmented: true,
+        slots: ring_all_reduce::slots,
+        steps: ring_all_reduce::steps,
+    },
+    Algorithm {
+        name: "ring",
+        collective: Collective::ReduceScatter,
+        chunks: Chunks::PerRank,
+        segmented: true,
+        slots: ring_reduce_scatter::slots,
+        steps: ring_reduce_scatter::steps,
+    },
+    Algorithm {
+        name: "ring",
+        collective: Collective::AllGather,
+        chunks: Chunks::PerRank,
+        segmented: true,
+        slots: ring_all_gather::slots,
+        steps: ring_all_gather::steps,
+    },
+    Algorithm {
+        name: "binomial",
+        collective: Collective::Broadcast,
+        chunks: Chunks::Whole,
+        segmented: true,
+        slots: binomial_broadcast::slots,
+        steps: binomial_broadcast::steps,
+    },
+    Algorithm {
+        name: "binomial",
+        collective: Collective::Reduce,
+        chunks: Chunks::Whole,
+        segmented: true,
+        slots: binomial_reduce::slots,
+        steps: binomial_reduce::steps,
+    },
+    // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
+    Algorithm {
+        name: "recursive_doubling",
+        collective: Collective::Barrier,
+        chunks: Chunks::Whole,
+        segmented: false,
+        slots: recursive_doubling::slots,
+        steps: recursive_doubling::steps,
+    },
+];
+
+impl Algorithm {
+    /// How many blocks the data of a collective has under these parameters.
+    #[must_use]
+    pub const fn blocks(&self, params: &Params) -> usize {
+        match self.chunks {
+            Chunks::PerRank => params.ranks * params.segments,
+            Chunks::Whole => params.segments,
+        }
+    }
+
+    /// The algorithm of this name for a collective.
+    #[must_use]
+    pub fn find(collective: Collective, name: &str) -> Option<&'static Self> {
+        Self::for_collective(collective).find(|row| row.name == name)
+    }
+
+    /// Every algorithm for a collective.
+    pub fn for_collective(collective: Collective) -> impl Iterator<Item = &'static Self> {
+        TABLE.iter().filter(move |row| row.collective == collective)
+    }
+}

@@ -1,0 +1,31 @@
+//! Ring all-gather: each rank passes on what it got in the round before.
+//!
+//! Each rank sends (n-1)/n of the result in n-1 rounds, the least that any all-gather can send.
+
+use comm_core::{Place, Step};
+
+use super::{Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    // The own chunk is sent from where the caller has it, so that nothing waits for the copy.
+    let own = if p.in_place { Place::Output } else { Place::Input };
+    let copy = (!p.in_place).then(|| {
+        (0..p.segments).map(move |segment| Step::copy(Place::Output, Place::Input, p.block(p.rank, segment)))
+    });
+    let rounds = (0..p.ranks - 1).flat_map(move |round| {
+        let (give, take) = (p.behind(round), p.behind(round + 1));
+        let from = if round == 0 { own } else { Place::Output };
+        (0..p.segments).flat_map(move |segment| {
+            [
+                Step::send(p.next(), from, p.block(give, segment)),
+                Step::recv(p.prev(), Place::Output, p.block(take, segment)),
+            ]
+        })
+    });
+    Box::new(copy.into_iter().flatten().chain(rounds))
+}

@@ -1,0 +1,41 @@
+//! Ring all-reduce: a reduce-scatter around the ring, then an all-gather around the ring.
+//!
+//! Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
+//! Comput. 69 (2009). Each rank sends 2(n-1)/n of the data in 2(n-1) rounds, which is the least that any all-reduce
+//! can send. Segments let a rank pass on the start of a chunk while its end still arrives.
+
+use comm_core::{Place, Step};
+
+use super::{Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    let reduce_scatter = (0..p.ranks - 1).flat_map(move |round| {
+        let (give, take) = (p.behind(round), p.behind(round + 1));
+        let last = round + 2 == p.ranks;
+        (0..p.segments).flat_map(move |segment| {
+            let taken = p.block(take, segment);
+            let exchange = [
+                Step::send(p.next(), Place::Output, p.block(give, segment)),
+                Step::recv_reduce(p.prev(), Place::Output, taken),
+            ];
+            exchange.into_iter().chain(last.then_some(Step::finish(Place::Output, taken)))
+        })
+    });
+    let all_gather = (0..p.ranks - 1).flat_map(move |round| {
+        let (give, take) = (p.behind(round + p.ranks - 1), p.behind(round));
+        (0..p.segments).flat_map(move |segment| {
+            [
+                Step::send(p.next(), Place::Output, p.block(give, segment)),
+                Step::recv(p.prev(), Place::Output, p.block(take, segment)),
+            ]
+        })
+    });
+    let alone = (p.ranks == 1)
+        .then(|| (0..p.segments).map(move |segment| Step::finish(Place::Output, p.block(0, segment))));
+    Box::new(reduce_scatter.chain(all_gather).chain(alone.into_iter().flatten()))
+}

@@ -1,0 +1,56 @@
+//! Ring reduce-scatter: a partial sum of each chunk travels around the ring and ends at the chunk's owner.
+//!
+//! Each rank sends (n-1)/n of the data in n-1 rounds, the least that any reduce-scatter can send. The partial sums of
+//! a caller's read-only input live in two alternating sets of scratch slots. Segments go in passes, so that the sets
+//! stay small however large the data is; within a pass they overlap.
+
+use std::iter;
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{Params, Steps};
+
+pub(super) fn slots(params: &Params) -> usize {
+    // With two ranks no partial sum is passed on.
+    if params.in_place || params.ranks <= 2 { 0 } else { params.slots(2) }
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    if p.ranks == 1 {
+        return Box::new((0..p.segments).flat_map(move |segment| alone(&p, p.block(0, segment))));
+    }
+    let passes = (0..p.segments).step_by(p.pass.max(1));
+    Box::new(passes.flat_map(move |first| {
+        let segments = first..(first + p.pass.max(1)).min(p.segments);
+        (0..p.ranks - 1)
+            .flat_map(move |round| segments.clone().flat_map(move |segment| exchange(&p, round, segment)))
+    }))
+}
+
+fn alone(p: &Params, block: Blocks) -> impl Iterator<Item = Step> + use<> {
+    let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, block));
+    copy.into_iter().chain(iter::once(Step::finish(Place::Output, block)))
+}
+
+/// One segment's part of a round: pass on the partial sum of one chunk, add to that of the next.
+fn exchange(p: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
+    let last = round + 2 == p.ranks;
+    let give = p.block(p.behind(round + 1), segment);
+    let take = p.block(p.behind(round + 2), segment);
+    let scratch = |round: usize| p.slot(round % 2, segment);
+    let from = match round {
+        _ if p.in_place => Place::Output,
+        0 => Place::Input,
+        _ => scratch(round - 1),
+    };
+    let into = if p.in_place || last { Place::Output } else { scratch(round) };
+    let receive = if p.in_place {
+        [Some(Step::recv_reduce(p.prev(), into, take)), None]
+    } else {
+        [Some(Step::recv(p.prev(), into, take)), Some(Step::reduce(into, Place::Input, take))]
+    };
+    iter::once(Step::send(p.next(), from, give))
+        .chain(receive.into_iter().flatten())
+        .chain(last.then_some(Step::finish(into, take)))
+}

@@ -1,0 +1,97 @@
+//! How a rank waits when nothing can move.
+//!
+//! Sleeping in the kernel costs the sleeper tens of microseconds on the way back, so a short wait is better spent
+//! looking again; but a rank that keeps looking takes the processor from the rank it waits for. So a wait goes through
+//! three phases: it spins for about a microsecond, then yields the processor between looks, then sleeps. How long it
+//! yields follows from how long past waits were, never from the number of processors, which says nothing of who else
+//! wants them.
+
+use std::time::{Duration, Instant};
+
+/// What to do before looking again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// Nothing but a hint to the processor.
+    Spin,
+    /// Let another thread run.
+    Yield,
+    /// Sleep until something can move.
+    Sleep,
+}
+
+const SPIN: Duration = Duration::from_micros(1);
+/// The shortest time to yield, so that waits which became short are noticed.
+const YIELD_MIN: Duration = Duration::from_micros(10);
+/// What a sleep may add to a wait that would have been short.
+const WAKE_UP: Duration = Duration::from_micros(120);
+
+/// The state of the wait under way, and what past waits taught.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    yield_max: Duration,
+    yield_for: Duration,
+    since: Option<Instant>,
+}
+
+impl Waiter {
+    pub(crate) fn new(yield_max: Duration) -> Self {
+        Self { yield_max, yield_for: yield_max, since: None }
+    }
+
+    /// Nothing could move at `now`.
+    pub(crate) fn idle(&mut self, now: Instant) -> Idle {
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if waited < SPIN {
+            Idle::Spin
+        } else if waited < self.yield_for {
+            Idle::Yield
+        } else {
+            Idle::Sleep
+        }
+    }
+
+    /// Something moved. `now` is asked only if this ends a wait.
+    pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
+        let Some(since) = self.since.take() else { return };
+        // Yielding pays if all of the wait fits into it.
+        let pays = now().saturating_duration_since(since) < self.yield_max + WAKE_UP;
+        let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
+        self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(waiter: &mut Waiter, start: Instant, micros: u64) -> Idle {
+        waiter.idle(start);
+        let end = start + Duration::from_micros(micros);
+        let last = waiter.idle(end);
+        waiter.moved(|| end);
+        last
+    }
+
+    #[test]
+    fn a_wait_spins_then_yields_then_sleeps() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let start = Instant::now();
+        assert_eq!(waiter.idle(start), Idle::Spin);
+        assert_eq!(waiter.idle(start + Duration::from_micros(50)), Idle::Yield);
+        assert_eq!(waiter.idle(start + Duration::from_micros(100)), Idle::Sleep);
+    }
+
+    #[test]
+    fn long_waits_teach_to_sleep_early_and_short_ones_to_yield_again() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let start = Instant::now();
+        for _ in 0..8 {
+            wait(&mut waiter, start, 10_000);
+        }
+        assert_eq!(wait(&mut waiter, start, 50), Idle::Sleep);
+        for _ in 0..8 {
+            wait(&mut waiter, start, 50);
+        }
+        assert_eq!(wait(&mut waiter, start, 50), Idle::Yield);
+    }
+}
