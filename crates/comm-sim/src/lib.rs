@@ -1,1 +1,9 @@
-//! In-process transport, faulty network, schedule verifier and conformance suite of the comm library.
+//! Everything that the `comm` library is tested with, and nothing that it needs to run.
+//!
+//! - [`in_process`]: ranks as threads of one process, over byte queues that can be made as awkward as a test likes.
+//!
+//! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
+#![forbid(unsafe_code)]
+
+pub mod in_process;
+mod random;

@@ -1,0 +1,201 @@
+//! Where the threads meet and open lanes.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Loss, Result};
+
+use super::endpoint::Endpoint;
+use super::pipe::Pipe;
+use super::{InProcessConfig, InProcessTransport};
+
+/// One rank's ability to open lanes to the other threads. Dropping it tells the others not to wait for this rank.
+#[derive(Debug)]
+pub struct InProcessLanes {
+    group: Group,
+    hub: Arc<Hub>,
+}
+
+/// Where all ranks meet.
+#[derive(Debug)]
+struct Hub {
+    config: InProcessConfig,
+    state: Mutex<HubState>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct HubState {
+    /// Which ranks dropped their lanes.
+    gone: Vec<bool>,
+    /// Lanes for which some rank is missing. A complete one is taken out, so that its name can be used again.
+    meetings: HashMap<LaneId, Meeting>,
+    /// Every open lane, to ask for unreleased bytes.
+    open: Vec<Weak<Lane>>,
+}
+
+#[derive(Debug)]
+struct Meeting {
+    lane: Arc<Lane>,
+    present: Vec<bool>,
+}
+
+/// What all ranks share of one lane.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) id: LaneId,
+    pub(super) config: InProcessConfig,
+    pub(super) endpoints: Vec<Arc<Endpoint>>,
+    /// The queue from `a` to `b` is at `a * size + b`.
+    pipes: Vec<Mutex<Pipe>>,
+    /// How often a stream broke, so that no sleeper misses it.
+    pub(super) breaks: AtomicU64,
+}
+
+impl Lane {
+    fn new(id: LaneId, config: &InProcessConfig, size: usize) -> Result<Self> {
+        Ok(Self {
+            id,
+            config: config.clone(),
+            endpoints: (0..size).map(|_| Endpoint::new().map(Arc::new)).collect::<Result<_>>()?,
+            pipes: (0..size * size).map(|_| Mutex::default()).collect(),
+            breaks: AtomicU64::new(0),
+        })
+    }
+
+    /// The queue from one rank to another, locked.
+    pub(super) fn pipe(&self, from: usize, to: usize) -> MutexGuard<'_, Pipe> {
+        lock(&self.pipes[from * self.endpoints.len() + to])
+    }
+}
+
+/// A panicking test leaves no half-made state behind a lock, so poison carries no news.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl InProcessLanes {
+    /// The lanes of `n` ranks, in rank order, to be moved into a thread each.
+    #[must_use]
+    pub fn create(n: usize) -> Vec<Self> {
+        Self::with_config(n, &InProcessConfig::default())
+    }
+
+    /// The lanes of `n` ranks over queues that behave as `config` says.
+    #[must_use]
+    pub fn with_config(n: usize, config: &InProcessConfig) -> Vec<Self> {
+        let config = InProcessConfig { capacity: config.capacity.max(1), ..config.clone() };
+        let state = HubState { gone: vec![false; n], meetings: HashMap::new(), open: Vec::new() };
+        let hub = Arc::new(Hub { config, state: Mutex::new(state), changed: Condvar::new() });
+        let group = |rank| Group::new(GroupId::WORLD, rank, n).ok();
+        (0..n).filter_map(group).map(|group| Self { group, hub: Arc::clone(&hub) }).collect()
+    }
+
+    /// How many bytes this rank's open lanes have accepted and not released. Zero whenever a call has returned: an
+    /// executor that forgets to wait for the release of what it sent is found by asking.
+    #[must_use]
+    pub fn unreleased(&self) -> u64 {
+        let lanes: Vec<_> = lock(&self.hub.state).open.iter().filter_map(Weak::upgrade).collect();
+        let rank = self.group.rank();
+        let of_lane = |lane: &Arc<Lane>| -> u64 {
+            self.group.peers().map(|to| lane.pipe(rank, to).unreleased(lane.config.release)).sum()
+        };
+        lanes.iter().map(of_lane).sum()
+    }
+
+    /// Takes this rank's seat; the last to come completes the lane.
+    fn enter(&self, state: &mut HubState, id: LaneId) -> Result<Arc<Lane>> {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        let meeting = match state.meetings.entry(id) {
+            Entry::Occupied(meeting) => meeting.into_mut(),
+            Entry::Vacant(vacant) => {
+                let lane = Arc::new(Lane::new(id, &self.hub.config, size)?);
+                vacant.insert(Meeting { lane, present: vec![false; size] })
+            }
+        };
+        if std::mem::replace(&mut meeting.present[rank], true) {
+            return Err(Error::Internal(format!("rank {rank} opens {id:?} twice at once")));
+        }
+        let lane = Arc::clone(&meeting.lane);
+        if meeting.present.iter().all(|&present| present) {
+            state.meetings.remove(&id);
+            state.open.retain(|lane| lane.strong_count() > 0);
+            state.open.push(Arc::downgrade(&lane));
+            self.hub.changed.notify_all();
+        }
+        Ok(lane)
+    }
+
+    /// Waits until the lane is complete, or it is certain that it will not be.
+    fn wait(
+        &self,
+        mut state: MutexGuard<'_, HubState>,
+        lane: &Arc<Lane>,
+        started: Instant,
+        deadline: Instant,
+    ) -> Result<()> {
+        loop {
+            let Some(absent) = absent(&state, lane) else { return Ok(()) };
+            let now = self.now();
+            let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[rank]) {
+                Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed }
+            } else if now >= deadline {
+                Error::Timeout { waiting_for: absent, after: now - started, during: During::Rendezvous }
+            } else {
+                let waited = self.hub.changed.wait_timeout(state, deadline - now);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            };
+            self.withdraw(&mut state, lane);
+            return Err(failure);
+        }
+    }
+
+    /// Gives up this rank's seat, so that the others do not take it for present.
+    fn withdraw(&self, state: &mut HubState, lane: &Lane) {
+        if let Some(meeting) = state.meetings.get_mut(&lane.id) {
+            meeting.present[self.group.rank()] = false;
+            if !meeting.present.contains(&true) {
+                state.meetings.remove(&lane.id);
+            }
+        }
+    }
+}
+
+/// The ranks that have not come to this lane; `None` if it is complete.
+fn absent(state: &HubState, lane: &Arc<Lane>) -> Option<Vec<usize>> {
+    let meeting = state.meetings.get(&lane.id).filter(|meeting| Arc::ptr_eq(&meeting.lane, lane))?;
+    let absent = meeting.present.iter().enumerate().filter(|(_, present)| !**present);
+    Some(absent.map(|(rank, _)| rank).collect())
+}
+
+impl Lanes for InProcessLanes {
+    type Lane = InProcessTransport;
+
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn open(&self, lane: LaneId, deadline: Instant) -> Result<InProcessTransport> {
+        let started = self.now();
+        let group = Group::new(lane.group, self.group.rank(), self.group.size())?;
+        let mut state = lock(&self.hub.state);
+        let lane = self.enter(&mut state, lane)?;
+        self.wait(state, &lane, started, deadline)?;
+        Ok(InProcessTransport::new(group, lane))
+    }
+}
+
+impl Drop for InProcessLanes {
+    fn drop(&mut self) {
+        lock(&self.hub.state).gone[self.group.rank()] = true;
+        self.hub.changed.notify_all();
+    }
+}

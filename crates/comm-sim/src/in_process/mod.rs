@@ -1,0 +1,60 @@
+//! Ranks as threads of one process: lanes of bounded byte queues, one per ordered pair of ranks.
+//!
+//! ```
+//! use std::io::IoSlice;
+//! use std::time::Duration;
+//!
+//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Transport};
+//! use comm_sim::in_process::{self, InProcessConfig};
+//!
+//! let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+//! let heard = in_process::run(2, &InProcessConfig::default(), |lanes| {
+//!     let mut transport = lanes.open(lane, lanes.now() + Duration::from_secs(5))?;
+//!     let (rank, peer) = (lanes.group().rank() as u8, 1 - lanes.group().rank());
+//!     transport.try_send(peer, &[IoSlice::new(&[rank])])?;
+//!     let mut byte = [0];
+//!     while transport.try_recv(peer, &mut byte)? == 0 {
+//!         std::thread::yield_now();
+//!     }
+//!     Ok::<_, comm_core::Error>(byte[0])
+//! });
+//! assert_eq!(heard.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [1, 0]);
+//! ```
+
+mod endpoint;
+mod lanes;
+mod pipe;
+mod run;
+mod transport;
+
+pub use lanes::InProcessLanes;
+pub use run::run;
+pub use transport::InProcessTransport;
+
+/// How the queues between ranks behave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InProcessConfig {
+    /// The size of each queue in bytes, at least one.
+    pub capacity: usize,
+    /// When the sender's bytes count as released.
+    pub release: Release,
+    /// A seed, to make every call move random short counts of bytes, zero included, as if the rest had not arrived.
+    pub dribble: Option<u64>,
+}
+
+impl Default for InProcessConfig {
+    /// Queues of 64 KiB that move what they can.
+    fn default() -> Self {
+        Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None }
+    }
+}
+
+/// When bytes that were accepted from a sender count as released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// At once, as in a transport that copies.
+    OnAccept,
+    /// When the receiver has consumed them, as in a transport that lends the sender's memory. A revocation takes back
+    /// all that is not consumed, and breaks the streams concerned.
+    OnConsume,
+}

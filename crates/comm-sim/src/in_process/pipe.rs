@@ -1,0 +1,157 @@
+//! The byte queue from one rank to another.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use comm_core::Loss;
+
+use super::Release;
+
+/// The bytes on their way from one rank to another, and who sleeps on them. Behind a mutex.
+#[derive(Debug, Default)]
+pub(super) struct Pipe {
+    bytes: VecDeque<u8>,
+    /// How many bytes at the front the receiver has been shown: what was shown once stays.
+    shown: usize,
+    accepted: u64,
+    consumed: u64,
+    /// What the sender was last told about released bytes.
+    released_told: u64,
+    /// Whether the last attempt to send fell short.
+    fell_short: bool,
+    sender_gone: bool,
+    receiver_gone: bool,
+    revoked: bool,
+    sender_sleeps: bool,
+    receiver_sleeps: bool,
+}
+
+impl Pipe {
+    /// Why nothing can be sent any more.
+    pub(super) fn send_loss(&self) -> Option<Loss> {
+        if self.revoked { Some(revocation()) } else { self.receiver_gone.then_some(Loss::Closed) }
+    }
+
+    /// Why nothing can be received any more. Bytes that arrived before the end come first.
+    pub(super) fn recv_loss(&self) -> Option<Loss> {
+        if self.revoked {
+            Some(revocation())
+        } else {
+            (self.sender_gone && self.bytes.is_empty()).then_some(Loss::Closed)
+        }
+    }
+
+    /// Takes `take` bytes of `parts`, which have at least as many. The sender offered `offered` in all.
+    pub(super) fn accept(&mut self, parts: &[IoSlice<'_>], offered: usize, take: usize) {
+        let mut left = take;
+        for part in parts {
+            let now = part.len().min(left);
+            self.bytes.extend(&part[..now]);
+            left -= now;
+        }
+        self.accepted += take as u64;
+        self.fell_short = take < offered;
+    }
+
+    /// How many bytes there is room for.
+    pub(super) fn room(&self, capacity: usize) -> usize {
+        capacity.saturating_sub(self.bytes.len())
+    }
+
+    /// The position below which bytes are released.
+    pub(super) fn released(&mut self, release: Release) -> u64 {
+        self.released_told = self.released_position(release);
+        self.released_told
+    }
+
+    /// How many accepted bytes are not released.
+    pub(super) fn unreleased(&self, release: Release) -> u64 {
+        self.accepted - self.released_position(release)
+    }
+
+    fn released_position(&self, release: Release) -> u64 {
+        match release {
+            Release::OnConsume if !self.revoked => self.consumed,
+            Release::OnAccept | Release::OnConsume => self.accepted,
+        }
+    }
+
+    /// How many bytes have been shown, after showing up to `more`.
+    pub(super) fn show(&mut self, more: impl FnOnce(usize) -> usize) -> usize {
+        self.shown += more(self.bytes.len() - self.shown);
+        self.shown
+    }
+
+    /// Copies the first bytes without consuming them. There must be as many.
+    pub(super) fn peek(&self, into: &mut [u8]) {
+        let (front, back) = self.bytes.as_slices();
+        let from_front = front.len().min(into.len());
+        let (head, tail) = into.split_at_mut(from_front);
+        head.copy_from_slice(&front[..from_front]);
+        tail.copy_from_slice(&back[..tail.len()]);
+    }
+
+    /// Drops the first bytes, which must have been shown.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.bytes.drain(..bytes);
+        self.shown -= bytes;
+        self.consumed += bytes as u64;
+    }
+
+    /// Takes back what is not consumed, and says whether there was anything.
+    pub(super) fn revoke(&mut self, release: Release) -> bool {
+        let lent = self.unreleased(release) > 0;
+        if lent {
+            self.revoked = true;
+            self.bytes.clear();
+            self.shown = 0;
+        }
+        lent
+    }
+
+    pub(super) const fn leave_sender(&mut self) {
+        self.sender_gone = true;
+    }
+
+    pub(super) const fn leave_receiver(&mut self) {
+        self.receiver_gone = true;
+    }
+
+    /// Whether the sender may be able to go on; if not, marks it as asleep.
+    ///
+    /// A sender whose last attempt went through whole waits for the release of what it sent, if anything is unreleased.
+    pub(super) fn arm_sender(&mut self, capacity: usize, release: Release) -> bool {
+        let ready = if self.send_loss().is_some() {
+            true
+        } else if !self.fell_short && self.unreleased(release) > 0 {
+            self.released_position(release) != self.released_told
+        } else {
+            self.room(capacity) > 0
+        };
+        self.sender_sleeps = !ready;
+        ready
+    }
+
+    /// Whether the receiver may be able to go on; if not, marks it as asleep.
+    pub(super) fn arm_receiver(&mut self) -> bool {
+        let ready = self.recv_loss().is_some() || !self.bytes.is_empty();
+        self.receiver_sleeps = !ready;
+        ready
+    }
+
+    /// Whether the sender sleeps and must be woken.
+    pub(super) const fn rouse_sender(&mut self) -> bool {
+        std::mem::replace(&mut self.sender_sleeps, false)
+    }
+
+    /// Whether the receiver sleeps and must be woken.
+    pub(super) const fn rouse_receiver(&mut self) -> bool {
+        std::mem::replace(&mut self.receiver_sleeps, false)
+    }
+}
+
+fn revocation() -> Loss {
+    let reason =
+        std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the sender took its memory back");
+    Loss::Io(std::sync::Arc::new(reason))
+}

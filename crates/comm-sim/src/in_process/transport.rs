@@ -1,0 +1,203 @@
+//! One rank's end of a lane.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use comm_core::{AbortHandle, Armed, During, Error, Group, Interest, Invalid, Lent, Loss, Result, Transport};
+
+use super::endpoint::Endpoint;
+use super::lanes::Lane;
+use super::pipe::Pipe;
+use crate::random::{Random, mix};
+
+/// Byte queues to and from every other thread of a lane. Dropping it ends the streams: the others receive what was
+/// sent, then [`Error::PeerLost`].
+#[derive(Debug)]
+pub struct InProcessTransport {
+    group: Group,
+    lane: Arc<Lane>,
+    endpoint: Arc<Endpoint>,
+    dribble: Option<Random>,
+    breaks_seen: u64,
+    /// Holds what is lent, since a queue under a lock cannot be lent from.
+    lent: Vec<u8>,
+}
+
+impl InProcessTransport {
+    pub(super) fn new(group: Group, lane: Arc<Lane>) -> Self {
+        let stream = mix(group.rank() as u64) ^ mix(lane.id.group.0 << 8 | lane.id.kind as u64);
+        Self {
+            group,
+            endpoint: Arc::clone(&lane.endpoints[group.rank()]),
+            dribble: lane.config.dribble.map(|seed| Random::new(seed, stream)),
+            breaks_seen: 0,
+            lent: Vec::new(),
+            lane,
+        }
+    }
+
+    fn check(&self, peer: usize) -> Result<()> {
+        self.endpoint.check()?;
+        if peer < self.group.size() && peer != self.group.rank() {
+            Ok(())
+        } else {
+            Err(Invalid::Rank { rank: peer, size: self.group.size() }.into())
+        }
+    }
+
+    fn outgoing(&self, to: usize) -> MutexGuard<'_, Pipe> {
+        self.lane.pipe(self.group.rank(), to)
+    }
+
+    fn incoming(&self, from: usize) -> MutexGuard<'_, Pipe> {
+        self.lane.pipe(from, self.group.rank())
+    }
+
+    /// Consumes bytes of a queue and wakes its sender.
+    fn consume_from(&self, mut pipe: MutexGuard<'_, Pipe>, from: usize, bytes: usize) {
+        pipe.consume(bytes);
+        if bytes > 0 && pipe.rouse_sender() {
+            drop(pipe);
+            self.lane.endpoints[from].wake();
+        }
+    }
+
+    /// Wakes every rank, because a stream broke.
+    fn announce_break(&self) {
+        self.lane.breaks.fetch_add(1, Ordering::SeqCst);
+        for endpoint in &self.lane.endpoints {
+            endpoint.wake();
+        }
+    }
+}
+
+/// How much of `most` moves now.
+fn portion(dribble: &mut Option<Random>, most: usize) -> usize {
+    dribble.as_mut().map_or(most, |random| random.short(most))
+}
+
+fn lost(peer: usize, loss: Loss, doing: &'static str) -> Error {
+    Error::PeerLost { peer, during: During::Other(doing), loss }
+}
+
+impl Transport for InProcessTransport {
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        self.check(to)?;
+        let mut pipe = self.lane.pipe(self.group.rank(), to);
+        if let Some(loss) = pipe.send_loss() {
+            return Err(lost(to, loss, "sending"));
+        }
+        let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
+        let room = pipe.room(self.lane.config.capacity).min(offered);
+        let sent = portion(&mut self.dribble, room);
+        pipe.accept(bytes, offered, sent);
+        if sent > 0 && pipe.rouse_receiver() {
+            drop(pipe);
+            self.lane.endpoints[to].wake();
+        }
+        Ok(sent)
+    }
+
+    fn released(&self, to: usize) -> u64 {
+        if to >= self.group.size() {
+            return 0;
+        }
+        self.outgoing(to).released(self.lane.config.release)
+    }
+
+    fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        self.check(from)?;
+        let mut pipe = self.lane.pipe(from, self.group.rank());
+        if let Some(loss) = pipe.recv_loss() {
+            return Err(lost(from, loss, "receiving"));
+        }
+        let received = pipe.show(|hidden| portion(&mut self.dribble, hidden)).min(into.len());
+        pipe.peek(&mut into[..received]);
+        self.consume_from(pipe, from, received);
+        Ok(received)
+    }
+
+    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+        self.check(from)?;
+        let mut pipe = self.lane.pipe(from, self.group.rank());
+        if let Some(loss) = pipe.recv_loss() {
+            return Err(lost(from, loss, "receiving"));
+        }
+        let shown = pipe.show(|hidden| portion(&mut self.dribble, hidden)).min(at_most);
+        self.lent.resize(shown, 0);
+        pipe.peek(&mut self.lent);
+        drop(pipe);
+        Ok(Lent::from_slice(&self.lent))
+    }
+
+    fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        self.check(from)?;
+        let mut pipe = self.incoming(from);
+        if let Some(loss) = pipe.recv_loss() {
+            return Err(lost(from, loss, "receiving"));
+        }
+        let shown = pipe.show(|_| 0);
+        if bytes > shown {
+            return Err(Error::Internal(format!("{bytes} bytes consumed where {shown} were lent")));
+        }
+        self.consume_from(pipe, from, bytes);
+        Ok(())
+    }
+
+    fn revoke(&mut self) {
+        let release = self.lane.config.release;
+        let revoked = self.group.peers().filter(|&to| self.outgoing(to).revoke(release)).count();
+        if revoked > 0 {
+            self.announce_break();
+        }
+    }
+
+    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        for &peer in interest.recv().iter().chain(interest.send()) {
+            self.check(peer)?;
+        }
+        self.endpoint.drain()?;
+        self.endpoint.check()?;
+        let config = &self.lane.config;
+        let mut ready = false;
+        for &from in interest.recv() {
+            ready |= self.incoming(from).arm_receiver();
+        }
+        for &to in interest.send() {
+            ready |= self.outgoing(to).arm_sender(config.capacity, config.release);
+        }
+        let breaks = self.lane.breaks.load(Ordering::SeqCst);
+        ready |= std::mem::replace(&mut self.breaks_seen, breaks) != breaks;
+        Ok(if ready { Armed::Ready } else { Armed::Sleep })
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.endpoint.descriptor()
+    }
+
+    fn abort_handle(&self) -> Arc<dyn AbortHandle> {
+        Arc::<Endpoint>::clone(&self.endpoint)
+    }
+}
+
+impl Drop for InProcessTransport {
+    fn drop(&mut self) {
+        for peer in self.group.peers() {
+            self.outgoing(peer).leave_sender();
+            self.incoming(peer).leave_receiver();
+        }
+        self.announce_break();
+    }
+}
