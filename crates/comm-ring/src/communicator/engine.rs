@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Armed, CallOptions, Collective, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Step,
+    Armed, CallOptions, Collective, DType, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Step,
     Transport,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -178,6 +178,8 @@ impl<T: Transport> Engine<T> {
         let (algorithm, params) = choose(&question, options.algorithm.as_deref(), &self.config)?;
         let reduction = match (request.op, request.dtype) {
             (Some(op), Some(dtype)) => Some(Reduction::new(op, dtype)?),
+            // A barrier reduces nothing.
+            _ if request.collective == Collective::Barrier => Some(Reduction::new(ReduceOp::Sum, DType::U8)?),
             _ => None,
         };
         let layout = request.layout(self.group, algorithm, &params);

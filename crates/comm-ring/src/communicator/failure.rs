@@ -27,6 +27,8 @@ impl<T: Transport> Engine<T> {
     pub(super) fn hear(&mut self) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         self.control.poll(&mut events);
+        // If the group is given up already, that is the cause, whatever else was said before.
+        events.sort_by_key(|event| !matches!(event, Event::Abort { .. }));
         let mut result = Ok(());
         for event in events.drain(..) {
             if result.is_ok() {
@@ -105,6 +107,8 @@ impl<T: Transport> Engine<T> {
     /// Finds the cause behind what stopped a call: the rank whose stream broke first need not be the culprit.
     pub(super) fn diagnose(&mut self, stop: Stop) -> Error {
         match stop {
+            // What another rank reported is the cause already.
+            Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
                 let heard = self.listen(|engine| {
                     engine.check_members()?;

@@ -27,6 +27,8 @@ struct Peer {
     loss: Option<Loss>,
     /// The last call that it completed before it left in order.
     goodbye: Option<u64>,
+    /// Whether it gave up: then its end has a cause that it told, and is none itself.
+    gave_up: bool,
     /// Which call it said last that it is blocked in.
     announced: Option<Announce>,
 }
@@ -143,7 +145,10 @@ impl<T: Transport> Control<T> {
             taken += length;
             match frame {
                 Frame::Goodbye { sequence } => peer.goodbye = Some(sequence),
-                Frame::Abort(cause) => events.push(Event::Abort { from, cause }),
+                Frame::Abort(cause) => {
+                    peer.gave_up = true;
+                    events.push(Event::Abort { from, cause });
+                }
                 Frame::Announce(announce) => {
                     if !announce.waiting_for.is_empty() {
                         peer.announced = Some(announce.clone());
@@ -166,7 +171,8 @@ impl<T: Transport> Control<T> {
 
     /// A member that cannot take part in call `sequence` any more, and how that shows.
     pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
-        self.peers.iter().enumerate().find_map(|(rank, peer)| match (peer.goodbye, &peer.loss) {
+        let mut members = self.peers.iter().enumerate().filter(|(_, peer)| !peer.gave_up);
+        members.find_map(|(rank, peer)| match (peer.goodbye, &peer.loss) {
             (Some(after), _) if after < sequence => Some((rank, Loss::Left { after })),
             (Some(_), _) | (None, None) => None,
             (None, Some(loss)) => Some((rank, loss.clone())),

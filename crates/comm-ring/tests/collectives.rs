@@ -1,0 +1,255 @@
+//! Every collective against a reference, bit for bit.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use comm_core::{Collective, Comm, ReduceOp};
+use comm_ring::RingConfig;
+use comm_ring::schedule::Algorithm;
+use comm_sim::in_process::{InProcessConfig, Release};
+use common::{Sample, contributions, lengths, reductions, world};
+use half::{bf16, f16};
+
+const WORLDS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13];
+
+/// Segments so small that a few dozen elements make many.
+fn small_segments() -> RingConfig {
+    let mut config = RingConfig::default();
+    config.segment_bytes = 16;
+    config.segments_per_pass = 2;
+    config
+}
+
+/// Exact products of up to 13 contributions fit every type but these.
+fn is_exact<T: Sample>(op: ReduceOp, ranks: usize) -> bool {
+    op.supports(T::DTYPE)
+        && !(op == ReduceOp::Prod && T::DTYPE.is_float() && T::DTYPE.size() == 2 && ranks > 4)
+}
+
+fn all_reduce<T: Sample>(comm: &Comm, algorithm: &'static str) {
+    let (comm, ranks) = (comm.with_algorithm(algorithm), comm.size());
+    for op in ReduceOp::ALL.into_iter().filter(|op| is_exact::<T>(*op, ranks)) {
+        for len in lengths(ranks) {
+            let expected = reductions::<T>(ranks, len, op);
+            let send = contributions::<T>(comm.rank(), len);
+            let mut buffer = send.clone();
+            comm.all_reduce(&mut buffer, op).unwrap();
+            assert_eq!(buffer, expected, "{algorithm} {op} of {len} {} in place", T::DTYPE);
+            let mut recv = vec![T::of(99.0); len];
+            comm.all_reduce_into(&send, &mut recv, op).unwrap();
+            assert_eq!(recv, expected, "{algorithm} {op} of {len} {}", T::DTYPE);
+        }
+    }
+}
+
+fn reduce<T: Sample>(comm: &Comm) {
+    let ranks = comm.size();
+    for op in ReduceOp::ALL.into_iter().filter(|op| is_exact::<T>(*op, ranks)) {
+        for len in lengths(ranks) {
+            for root in [0, ranks / 2, ranks - 1] {
+                let expected = reductions::<T>(ranks, len, op);
+                let send = contributions::<T>(comm.rank(), len);
+                let (mut buffer, mut recv) = (send.clone(), vec![T::of(99.0); len]);
+                let untouched = recv.clone();
+                comm.reduce(root, &mut buffer, op).unwrap();
+                comm.reduce_into(root, &send, &mut recv, op).unwrap();
+                if comm.rank() == root {
+                    assert_eq!((buffer, recv), (expected.clone(), expected), "{op} of {len} to {root}");
+                } else {
+                    assert_eq!((buffer, recv), (send.clone(), untouched), "{op}: others stay untouched");
+                }
+                if comm.rank() == root {
+                    comm.reduce(root, &mut send.clone(), op).unwrap();
+                } else {
+                    comm.reduce_send(root, &send, op).unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn broadcast<T: Sample>(comm: &Comm) {
+    for len in lengths(comm.size()) {
+        for root in 0..comm.size() {
+            let mut buffer = contributions::<T>(comm.rank(), len);
+            comm.broadcast(root, &mut buffer).unwrap();
+            assert_eq!(buffer, contributions::<T>(root, len), "{len} from {root}");
+        }
+    }
+}
+
+fn all_gather<T: Sample>(comm: &Comm) {
+    let ranks = comm.size();
+    for len in lengths(ranks) {
+        let expected: Vec<T> = (0..ranks).flat_map(|rank| contributions::<T>(rank, len)).collect();
+        let send = contributions::<T>(comm.rank(), len);
+        let mut recv = vec![T::of(99.0); len * ranks];
+        comm.all_gather(&send, &mut recv).unwrap();
+        assert_eq!(recv, expected, "{len} of {}", T::DTYPE);
+        let mut buffer = vec![T::of(99.0); len * ranks];
+        buffer[comm.rank() * len..][..len].copy_from_slice(&send);
+        comm.all_gather_in_place(&mut buffer).unwrap();
+        assert_eq!(buffer, expected, "{len} of {} in place", T::DTYPE);
+    }
+}
+
+fn reduce_scatter<T: Sample>(comm: &Comm) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    for op in ReduceOp::ALL.into_iter().filter(|op| is_exact::<T>(*op, ranks)) {
+        for len in lengths(ranks) {
+            let all = reductions::<T>(ranks, len * ranks, op);
+            let expected = &all[rank * len..][..len];
+            let send = contributions::<T>(rank, len * ranks);
+            let mut recv = vec![T::of(99.0); len];
+            comm.reduce_scatter(&send, &mut recv, op).unwrap();
+            assert_eq!(recv, expected, "{op} of {len} {}", T::DTYPE);
+            let mut buffer = send.clone();
+            comm.reduce_scatter_in_place(&mut buffer, op).unwrap();
+            assert_eq!(&buffer[rank * len..][..len], expected, "{op} of {len} {} in place", T::DTYPE);
+        }
+    }
+}
+
+fn every_collective<T: Sample>(comm: &Comm) {
+    for algorithm in Algorithm::for_collective(Collective::AllReduce) {
+        all_reduce::<T>(comm, algorithm.name);
+    }
+    reduce::<T>(comm);
+    broadcast::<T>(comm);
+    all_gather::<T>(comm);
+    reduce_scatter::<T>(comm);
+    comm.barrier().unwrap();
+}
+
+fn every_world<T: Sample>() {
+    for ranks in WORLDS {
+        world(ranks, &InProcessConfig::default(), &small_segments(), |comm| every_collective::<T>(&comm));
+    }
+}
+
+macro_rules! every_type {
+    ($($name:ident: $element:ty),+ $(,)?) => { $(
+        #[test]
+        fn $name() {
+            every_world::<$element>();
+        }
+    )+ };
+}
+
+every_type! {
+    i8s: i8, u8s: u8, i16s: i16, u16s: u16, i32s: i32, u32s: u32, i64s: i64, u64s: u64,
+    f16s: f16, bf16s: bf16, f32s: f32, f64s: f64,
+}
+
+#[test]
+fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
+    let tiny = InProcessConfig { capacity: 7, ..InProcessConfig::default() };
+    let dribbling = InProcessConfig { dribble: Some(1), ..InProcessConfig::default() };
+    let lent = InProcessConfig { release: Release::OnConsume, capacity: 100, dribble: Some(2) };
+    for network in [tiny, dribbling, lent] {
+        for ranks in [2, 3, 5] {
+            world(ranks, &network, &small_segments(), |comm| {
+                broadcast::<i64>(&comm);
+                all_gather::<i8>(&comm);
+                let (len, sum) = (67, ReduceOp::Sum);
+                let send = contributions::<f32>(comm.rank(), len * ranks);
+                let expected = reductions::<f32>(ranks, len * ranks, sum);
+                for algorithm in ["ring", "recursive_doubling"] {
+                    let mut all = send.clone();
+                    comm.with_algorithm(algorithm).all_reduce(&mut all, sum).unwrap();
+                    assert_eq!(all, expected, "{algorithm}");
+                }
+                let mut share = vec![0.0; len];
+                comm.reduce_scatter(&send, &mut share, sum).unwrap();
+                assert_eq!(share, expected[comm.rank() * len..][..len]);
+                let mut buffer = send.clone();
+                comm.reduce(ranks - 1, &mut buffer, sum).unwrap();
+                assert_eq!(buffer, if comm.rank() == ranks - 1 { &expected[..] } else { &send[..] });
+            });
+        }
+    }
+}
+
+#[test]
+fn the_smallest_window_and_tiny_buffers_do_not_deadlock() {
+    let network = InProcessConfig { capacity: 4096, ..InProcessConfig::default() };
+    let mut config = RingConfig::default();
+    config.window = 2;
+    for ranks in 2..=9 {
+        world(ranks, &network, &config, |comm| {
+            let len = 1 << 18;
+            let mut buffer = vec![comm.rank() as f32; len];
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            let sum = (0..ranks).sum::<usize>() as f32;
+            assert!(buffer.iter().all(|&element| element == sum));
+            comm.broadcast(ranks - 1, &mut buffer).unwrap();
+            comm.reduce(0, &mut buffer, ReduceOp::Max).unwrap();
+        });
+    }
+}
+
+#[test]
+fn results_are_the_same_bits_on_every_rank_and_repetition() {
+    for ranks in [2, 3, 4, 7, 8] {
+        for algorithm in ["ring", "recursive_doubling"] {
+            let results = world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
+                let comm = comm.with_algorithm(algorithm);
+                let once = || {
+                    let rough = |at: usize| 1.0 / (1.0 + comm.rank() as f32 * 0.37 + at as f32 * 1.13);
+                    let mut buffer: Vec<f32> = (0..500).map(rough).collect();
+                    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                    buffer.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                };
+                let first = once();
+                assert!((0..5).all(|_| once() == first));
+                first
+            });
+            assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{algorithm} of {ranks}");
+        }
+    }
+}
+
+#[test]
+fn a_million_elements() {
+    world(4, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        let len = 1_000_003;
+        let mut buffer = contributions::<f32>(comm.rank(), len);
+        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        assert_eq!(buffer, reductions::<f32>(4, len, ReduceOp::Sum));
+    });
+}
+
+#[test]
+fn a_wrong_call_is_refused_and_the_next_one_works() {
+    world(3, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        let mut floats = vec![1.0_f32; 10];
+        let mut ints = vec![1_i32; 10];
+        assert!(!comm.all_reduce(&mut floats, ReduceOp::BitAnd).unwrap_err().is_fatal());
+        assert!(!comm.all_reduce(&mut ints, ReduceOp::Avg).unwrap_err().is_fatal());
+        assert!(!comm.broadcast(3, &mut floats).unwrap_err().is_fatal());
+        assert!(!comm.all_gather(&floats, &mut vec![0.0_f32; 29]).unwrap_err().is_fatal());
+        assert!(!comm.reduce_scatter(&floats, &mut vec![0.0_f32; 3], ReduceOp::Sum).unwrap_err().is_fatal());
+        assert!(!comm.all_reduce_into(&floats, &mut ints, ReduceOp::Sum).unwrap_err().is_fatal());
+        assert!(!comm.with_algorithm("magic").barrier().unwrap_err().is_fatal());
+        comm.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
+        assert_eq!(floats, [3.0; 10]);
+    });
+}
+
+#[test]
+fn nan_wins_and_signs_of_zero_are_ordered() {
+    world(3, &InProcessConfig::default(), &small_segments(), |comm| {
+        for algorithm in ["ring", "recursive_doubling"] {
+            let comm = comm.with_algorithm(algorithm);
+            let mut buffer = match comm.rank() {
+                0 => [f32::NAN, 0.0, 1.0],
+                1 => [1.0, -0.0, f32::INFINITY],
+                _ => [2.0, 0.0, -1.0],
+            };
+            comm.all_reduce(&mut buffer, ReduceOp::Min).unwrap();
+            assert!(buffer[0].is_nan());
+            assert_eq!(buffer[1].to_bits(), (-0.0_f32).to_bits());
+            assert_eq!(buffer[2], -1.0);
+        }
+    });
+}

@@ -1,0 +1,206 @@
+//! What goes wrong is named, on every rank, and nothing hangs.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use comm_core::{Comm, Desync, Error, Loss, ReduceOp};
+use comm_ring::RingConfig;
+use comm_sim::in_process::InProcessConfig;
+use common::world;
+
+/// A rank that waits says so soon, so that tests are short.
+fn talkative() -> RingConfig {
+    let mut config = RingConfig::default();
+    config.announce_after = Duration::from_millis(20);
+    config
+}
+
+fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
+    world(ranks, &InProcessConfig::default(), &talkative(), rank)
+}
+
+fn desync(error: Error) -> Desync {
+    match error.root_cause().clone() {
+        Error::Desync(desync) => *desync,
+        other => panic!("expected a desync, got: {other}"),
+    }
+}
+
+/// Rank 0 calls `first`, every other rank `second`; both are said to fail with a desync that names both calls.
+fn mismatch(
+    ranks: usize,
+    (first, first_name): (impl Fn(&Comm) -> Result<(), Error> + Sync, &str),
+    (second, second_name): (impl Fn(&Comm) -> Result<(), Error> + Sync, &str),
+) {
+    let start = Instant::now();
+    let errors = run(ranks, |comm| {
+        for _ in 0..500 {
+            comm.barrier().unwrap();
+        }
+        let result = if comm.rank() == 0 { first(&comm) } else { second(&comm) };
+        // A rank that only sends may be through before the others notice: it learns at its next call.
+        let error = result.and_then(|()| comm.barrier()).unwrap_err();
+        assert!(matches!(comm.barrier(), Err(Error::Poisoned(_))));
+        error
+    });
+    assert!(start.elapsed() < Duration::from_secs(5));
+    for error in errors {
+        let desync = desync(error);
+        assert_eq!(desync.sequence, 501);
+        let text = desync.to_string();
+        assert!(text.contains(first_name) && text.contains(second_name), "{text}");
+    }
+}
+
+#[test]
+fn two_ranks_that_each_name_the_other_as_root() {
+    let broadcast = |root| move |comm: &Comm| comm.broadcast(root, &mut [0.0_f32; 8]);
+    mismatch(2, (broadcast(1), "root 1"), (broadcast(0), "root 0"));
+}
+
+#[test]
+fn different_collectives() {
+    mismatch(
+        3,
+        (|comm: &Comm| comm.broadcast(0, &mut [0_u8; 4]), "broadcast(root 0, 4 x u8"),
+        (|comm: &Comm| comm.all_reduce(&mut [0_u8; 4], ReduceOp::Sum), "all_reduce(sum, 4 x u8"),
+    );
+}
+
+#[test]
+fn different_operators_types_and_lengths() {
+    let all_reduce = |op| move |comm: &Comm| comm.all_reduce(&mut [1.0_f32; 8], op);
+    mismatch(2, (all_reduce(ReduceOp::Sum), "sum"), (all_reduce(ReduceOp::Max), "max"));
+    mismatch(
+        4,
+        (all_reduce(ReduceOp::Sum), "f32"),
+        (|comm: &Comm| comm.all_reduce(&mut [1_i32; 8], ReduceOp::Sum), "i32"),
+    );
+    mismatch(
+        3,
+        (all_reduce(ReduceOp::Sum), "8 x f32"),
+        (|comm: &Comm| comm.all_reduce(&mut [1.0_f32; 9000], ReduceOp::Sum), "9000 x f32"),
+    );
+}
+
+#[test]
+fn a_call_that_would_not_send_a_byte() {
+    let nothing = |op| move |comm: &Comm| comm.all_reduce(&mut [0_u8; 0], op);
+    mismatch(2, (nothing(ReduceOp::Sum), "sum"), (nothing(ReduceOp::BitXor), "bxor"));
+}
+
+#[test]
+fn a_timeout_names_the_absent_rank_on_every_rank() {
+    for ranks in [2, 5, 8] {
+        let absent = ranks - 2;
+        let errors = run(ranks, |comm| {
+            if comm.rank() == absent {
+                std::thread::sleep(Duration::from_millis(1000));
+                return comm.barrier().unwrap_err();
+            }
+            let comm = comm.with_timeout(Duration::from_millis(400)).with_algorithm("ring");
+            let start = Instant::now();
+            let error = comm.all_reduce(&mut vec![1.0_f32; 1000], ReduceOp::Sum).unwrap_err();
+            assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
+            error
+        });
+        for error in errors {
+            match error.root_cause() {
+                Error::Timeout { waiting_for, .. } => assert_eq!(waiting_for, &[absent], "{error}"),
+                other => panic!("expected a timeout, got: {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_finishes_first_and_leaves_is_no_failure() {
+    for _ in 0..20 {
+        run(4, |comm| {
+            let mut buffer = vec![1_u32; 50_000];
+            comm.broadcast(0, &mut buffer).unwrap();
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            assert!(buffer.iter().all(|&element| element == 4));
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_too_early_is_named() {
+    let errors = run(5, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 2 {
+            return None;
+        }
+        Some(comm.all_reduce(&mut vec![1.0_f32; 100_000], ReduceOp::Sum).unwrap_err())
+    });
+    for (rank, error) in errors.into_iter().enumerate() {
+        assert_eq!(error.is_none(), rank == 2);
+        if let Some(error) = error {
+            assert!(matches!(error, Error::PeerLost { peer: 2, .. }), "rank {rank}: {error}");
+            if let Error::PeerLost { loss: Loss::Left { after }, .. } = error {
+                assert_eq!(after, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abort_from_another_thread_ends_the_call_on_every_rank() {
+    let errors = run(4, |comm| {
+        let aborter = comm.clone();
+        std::thread::scope(|scope| {
+            if comm.rank() == 1 {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(100));
+                    aborter.abort("the user pressed a key");
+                });
+            }
+            // Rank 3 never comes, so only the abort ends this.
+            if comm.rank() == 3 {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            comm.all_reduce(&mut [1_i64; 3], ReduceOp::Sum).unwrap_err()
+        })
+    });
+    for error in errors {
+        match error.root_cause() {
+            Error::Aborted { by: 1, reason } => assert!(reason.contains("pressed a key")),
+            other => panic!("expected an abort, got: {other}"),
+        }
+    }
+}
+
+#[test]
+fn an_abort_between_calls_reaches_everybody() {
+    let errors = run(3, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 0 {
+            comm.abort("no more");
+        }
+        comm.barrier().unwrap_err()
+    });
+    for error in errors {
+        assert!(matches!(error.root_cause(), Error::Aborted { by: 0, .. }), "{error}");
+    }
+}
+
+#[test]
+fn after_a_failure_no_later_call_returns_data() {
+    run(2, |comm| {
+        let short = comm.with_timeout(Duration::from_millis(100));
+        if comm.rank() == 0 {
+            short.barrier().unwrap_err();
+        } else {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let mut buffer = [7_u8; 4];
+        let first = comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err();
+        let second = comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err();
+        assert_eq!(buffer, [7; 4]);
+        assert!(matches!(first.root_cause(), Error::Timeout { .. }), "{first}");
+        assert!(matches!(second, Error::Poisoned(_)));
+    });
+}
