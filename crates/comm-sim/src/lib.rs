@@ -1,9 +1,11 @@
 //! Everything that the `comm` library is tested with, and nothing that it needs to run.
 //!
-//! - [`in_process`]: ranks as threads of one process, over byte queues that can be made as awkward as a test likes.
+//! - [`in_process`]: ranks as threads of one process, over byte queues that can be made as awkward as a test likes;
+//! - [`verify`]: proves that a schedule computes what it should and cannot deadlock.
 //!
 //! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
 #![forbid(unsafe_code)]
 
 pub mod in_process;
 mod random;
+pub mod verify;

@@ -1,0 +1,93 @@
+//! Sets of ranks.
+
+use std::sync::Arc;
+
+/// The set of ranks whose contributions are in a value. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contributors(Words);
+
+/// Small worlds need no allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Words {
+    One(u64),
+    Many(Arc<[u64]>),
+}
+
+const BITS: usize = u64::BITS as usize;
+
+impl Contributors {
+    /// The set of one rank, in a world of `ranks`.
+    #[must_use]
+    pub fn one(rank: usize, ranks: usize) -> Self {
+        if ranks <= BITS {
+            return Self(Words::One(1 << rank));
+        }
+        let word = |at| if at == rank / BITS { 1 << (rank % BITS) } else { 0 };
+        Self(Words::Many((0..ranks.div_ceil(BITS)).map(word).collect()))
+    }
+
+    /// The ranks in either set.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        match (&self.0, &other.0) {
+            (Words::One(a), Words::One(b)) => Self(Words::One(a | b)),
+            _ => Self(Words::Many(self.words().iter().zip(other.words()).map(|(a, b)| a | b).collect())),
+        }
+    }
+
+    /// Whether no rank is in both sets.
+    #[must_use]
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        self.words().iter().zip(other.words()).all(|(a, b)| a & b == 0)
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words().iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether there is no rank.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words().iter().all(|&word| word == 0)
+    }
+
+    /// Whether a rank is in the set.
+    #[must_use]
+    pub fn contains(&self, rank: usize) -> bool {
+        self.words().get(rank / BITS).is_some_and(|word| word >> (rank % BITS) & 1 == 1)
+    }
+
+    fn words(&self) -> &[u64] {
+        match &self.0 {
+            Words::One(word) => std::slice::from_ref(word),
+            Words::Many(words) => words,
+        }
+    }
+}
+
+impl std::fmt::Display for Contributors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranks = (0..self.words().len() * BITS).filter(|&rank| self.contains(rank));
+        f.debug_set().entries(ranks).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_behave_alike_in_small_and_large_worlds() {
+        for ranks in [3, 64, 65, 1000] {
+            let (first, last) = (Contributors::one(0, ranks), Contributors::one(ranks - 1, ranks));
+            assert!(first.is_disjoint(&last));
+            assert!(!first.is_disjoint(&first));
+            let both = first.union(&last);
+            assert_eq!(both.len(), 2);
+            assert!(both.contains(ranks - 1) && both.contains(0) && !both.contains(1));
+            assert_eq!(both.to_string(), format!("{{0, {}}}", ranks - 1));
+        }
+    }
+}

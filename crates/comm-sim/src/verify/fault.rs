@@ -1,0 +1,203 @@
+//! What can be wrong with a schedule.
+
+use comm_core::{Action, Blocks, Place, Step};
+
+use super::{Contributors, Required, Spec};
+
+/// A step of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// The rank.
+    pub rank: usize,
+    /// The position of the step in the rank's program.
+    pub index: usize,
+    /// The step.
+    pub step: Step,
+}
+
+/// Why a schedule is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The call itself cannot be.
+    #[error("there is no such call: {0}")]
+    Spec(Spec),
+    /// A peer that is not in the group, or is the rank itself.
+    #[error("{0}: no such peer")]
+    Peer(At),
+    /// Blocks or slots of scratch that do not exist.
+    #[error("{0}: blocks or slots out of range")]
+    Range(At),
+    /// A local step whose operands overlap.
+    #[error("{0}: operands overlap")]
+    Overlap(At),
+    /// A write to the input.
+    #[error("{0}: writes to the input")]
+    WritesInput(At),
+    /// A block that the array has no room for.
+    #[error("{at}: the array does not hold block {block}")]
+    Absent {
+        /// The step.
+        at: At,
+        /// The block.
+        block: usize,
+    },
+    /// A read of a place that holds nothing.
+    #[error("{at}: block {block} holds nothing yet")]
+    Uninitialised {
+        /// The step.
+        at: At,
+        /// The block.
+        block: usize,
+    },
+    /// A read of a slot that holds another block.
+    #[error("{at}: reads block {block}, where block {found} lies")]
+    WrongBlock {
+        /// The step.
+        at: At,
+        /// The block that the step names.
+        block: usize,
+        /// The block that is there.
+        found: usize,
+    },
+    /// A send and the receive that matches it name different blocks.
+    #[error("{send} matches {recv}")]
+    Mismatch {
+        /// The send.
+        send: Box<At>,
+        /// The receive.
+        recv: Box<At>,
+    },
+    /// A contribution that is in both operands of a combination.
+    #[error("{at}: block {block} combines {ours} with {theirs}")]
+    CountedTwice {
+        /// The step.
+        at: At,
+        /// The block.
+        block: usize,
+        /// What the rank holds.
+        ours: Box<Contributors>,
+        /// What is combined with it.
+        theirs: Box<Contributors>,
+    },
+    /// A combination with, or a second end of, a finished reduction.
+    #[error("{at}: block {block} is finished already")]
+    Finished {
+        /// The step.
+        at: At,
+        /// The block.
+        block: usize,
+    },
+    /// Nobody can go on.
+    #[error("deadlock: {}", list(.0))]
+    Deadlock(Vec<Blocked>),
+    /// A rank ends with the wrong contents of its output.
+    #[error("rank {rank} ends with block {block} holding {found}, not {required}")]
+    Result {
+        /// The rank.
+        rank: usize,
+        /// The block.
+        block: usize,
+        /// What it holds.
+        found: String,
+        /// What it must hold.
+        required: Required,
+    },
+    /// Two ranks combine the same contributions in another order, so that their bits may differ.
+    #[error("ranks {} and {} combine block {block} in different orders", .ranks.0, .ranks.1)]
+    Order {
+        /// The two ranks.
+        ranks: (usize, usize),
+        /// The block.
+        block: usize,
+    },
+    /// A rank leaves a barrier without having heard of all others.
+    #[error("rank {rank} leaves the barrier having heard of {heard} only")]
+    Barrier {
+        /// The rank.
+        rank: usize,
+        /// The ranks of which it has heard.
+        heard: Contributors,
+    },
+}
+
+/// A step that cannot go on, in a deadlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// The step.
+    pub at: At,
+    /// What it waits for.
+    pub reason: Reason,
+}
+
+/// What a blocked step waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The peer, which has not come to the matching step.
+    Peer(usize),
+    /// The peer, which has ended: there is no matching step.
+    Ended(usize),
+    /// An earlier step of the same rank, by its position: they touch the same place.
+    Conflict(usize),
+    /// An earlier step of the same rank, by its position: its message goes first.
+    Behind(usize),
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Step { blocks, place, action } = self.step;
+        write!(f, "rank {} step {} (", self.rank, self.index)?;
+        match action {
+            Action::Send { to } => write!(f, "send to {to}: ")?,
+            Action::Recv { from } => write!(f, "receive from {from}: ")?,
+            Action::RecvReduce { from } => write!(f, "receive and reduce from {from}: ")?,
+            Action::Reduce { with } => write!(f, "reduce with {}: ", name(with))?,
+            Action::Copy { from } => write!(f, "copy from {}: ", name(from))?,
+            Action::Finish => f.write_str("finish: ")?,
+        }
+        write!(f, "{} {})", name(place), range(blocks))
+    }
+}
+
+impl std::fmt::Display for Blocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.reason {
+            Reason::Peer(peer) => write!(f, "{} waits for rank {peer}", self.at),
+            Reason::Ended(peer) => write!(f, "{} matches nothing: rank {peer} has ended", self.at),
+            Reason::Conflict(step) => {
+                write!(f, "{} waits for its own step {step}, which touches it", self.at)
+            }
+            Reason::Behind(step) => write!(f, "{} waits behind its own step {step}", self.at),
+        }
+    }
+}
+
+impl std::fmt::Display for Required {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("anything"),
+            Self::Of(rank) => write!(f, "the contribution of rank {rank}"),
+            Self::Reduced => f.write_str("the finished reduction of all ranks"),
+        }
+    }
+}
+
+fn name(place: Place) -> String {
+    match place {
+        Place::Input => "input".into(),
+        Place::Output => "output".into(),
+        Place::Scratch { slot } => format!("slot {slot}"),
+    }
+}
+
+fn range(blocks: Blocks) -> String {
+    match blocks.count {
+        1 => format!("block {}", blocks.first),
+        _ => format!("blocks {}..{}", blocks.first, blocks.end()),
+    }
+}
+
+fn list(blocked: &[Blocked]) -> String {
+    let lines: Vec<String> = blocked.iter().map(ToString::to_string).collect();
+    lines.join("; ")
+}

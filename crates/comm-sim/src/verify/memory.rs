@@ -1,0 +1,205 @@
+//! One rank's arrays, holding symbols.
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{At, Contributors, Fault, Program, Start};
+use crate::random::mix;
+
+/// What lies in a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// Which block it is.
+    pub block: usize,
+    /// Whose contributions are in it.
+    pub contributors: Contributors,
+    /// Whether its reduction is finished.
+    pub finished: bool,
+    /// A hash of the tree of combinations that made it. Equal for both orders of operands: every operator commutes to
+    /// the bit.
+    pub tree: u64,
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let finished = if self.finished { ", finished" } else { "" };
+        write!(f, "block {} of {}{finished}", self.block, self.contributors)
+    }
+}
+
+/// A place for one block.
+#[derive(Debug)]
+struct Cell {
+    content: Content,
+    /// How many messages in a chain led to the last write.
+    written: u32,
+    /// How many messages in a chain led to the latest read.
+    read: u32,
+}
+
+#[derive(Debug)]
+enum Content {
+    Absent,
+    Empty,
+    Value(Value),
+}
+
+/// Input, output and scratch of one rank, in a row.
+#[derive(Debug)]
+pub(super) struct Memory {
+    cells: Vec<Cell>,
+    blocks: usize,
+    slots: usize,
+    /// Whether a contribution may not come twice.
+    counts: bool,
+}
+
+impl Memory {
+    pub(super) fn new(program: &Program<'_>, rank: usize) -> Self {
+        let spec = &program.spec;
+        let own = Contributors::one(rank, spec.ranks);
+        let cell = |place: Place, block: usize| {
+            let content = match spec.start(rank, place, block) {
+                Start::Absent => Content::Absent,
+                Start::Empty => Content::Empty,
+                Start::Contribution => Content::Value(Value {
+                    block,
+                    contributors: own.clone(),
+                    finished: false,
+                    tree: mix(mix(block as u64 + 1) ^ rank as u64),
+                }),
+            };
+            Cell { content, written: 0, read: 0 }
+        };
+        let input = (0..spec.blocks).map(|block| cell(Place::Input, block));
+        let output = (0..spec.blocks).map(|block| cell(Place::Output, block));
+        let scratch = (0..program.scratch_slots).map(|slot| cell(Place::Scratch { slot }, 0));
+        let cells = input.chain(output).chain(scratch).collect();
+        Self { cells, blocks: spec.blocks, slots: program.scratch_slots, counts: spec.counts() }
+    }
+
+    /// Whether the blocks exist in `place`.
+    pub(super) fn in_range(&self, place: Place, blocks: Blocks) -> bool {
+        let end = |first: usize| first.checked_add(blocks.count);
+        let fits = |first, len| end(first).is_some_and(|end| end <= len);
+        fits(blocks.first, self.blocks)
+            && match place {
+                Place::Input | Place::Output => true,
+                Place::Scratch { slot } => fits(slot, self.slots),
+            }
+    }
+
+    fn cell(&self, place: Place, blocks: Blocks, at: usize) -> usize {
+        at + match place {
+            Place::Input => blocks.first,
+            Place::Output => self.blocks + blocks.first,
+            Place::Scratch { slot } => 2 * self.blocks + slot,
+        }
+    }
+
+    /// Appends the values of a step's blocks, lying at `place`, to `into`.
+    pub(super) fn read(&self, at: At, place: Place, into: &mut Vec<Value>) -> Result<(), Fault> {
+        let blocks = at.step.blocks;
+        for (offset, block) in (blocks.first..blocks.end()).enumerate() {
+            into.push(self.value(at, self.cell(place, blocks, offset), block)?.clone());
+        }
+        Ok(())
+    }
+
+    fn value(&self, at: At, cell: usize, block: usize) -> Result<&Value, Fault> {
+        match &self.cells[cell].content {
+            Content::Absent => Err(Fault::Absent { at, block }),
+            Content::Empty => Err(Fault::Uninitialised { at, block }),
+            Content::Value(value) if value.block != block => {
+                Err(Fault::WrongBlock { at, block, found: value.block })
+            }
+            Content::Value(value) => Ok(value),
+        }
+    }
+
+    /// Puts values into a step's blocks.
+    pub(super) fn write(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
+        let Step { blocks, place, .. } = at.step;
+        for (offset, value) in values.drain(..).enumerate() {
+            let cell = self.cell(place, blocks, offset);
+            let content = &mut self.cells[cell].content;
+            if matches!(content, Content::Absent) {
+                return Err(Fault::Absent { at, block: value.block });
+            }
+            *content = Content::Value(value);
+        }
+        Ok(())
+    }
+
+    /// Combines values into a step's blocks.
+    pub(super) fn combine(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
+        let Step { blocks, place, .. } = at.step;
+        for (offset, theirs) in values.drain(..).enumerate() {
+            let cell = self.cell(place, blocks, offset);
+            let block = theirs.block;
+            let ours = self.value(at, cell, block)?;
+            if ours.finished || theirs.finished {
+                return Err(Fault::Finished { at, block });
+            }
+            if self.counts && !ours.contributors.is_disjoint(&theirs.contributors) {
+                let ours = Box::new(ours.contributors.clone());
+                let theirs = Box::new(theirs.contributors);
+                return Err(Fault::CountedTwice { at, block, ours, theirs });
+            }
+            let combined = Value {
+                block,
+                contributors: ours.contributors.union(&theirs.contributors),
+                finished: false,
+                tree: mix(ours.tree.min(theirs.tree)).wrapping_mul(3) ^ mix(ours.tree.max(theirs.tree)),
+            };
+            self.cells[cell].content = Content::Value(combined);
+        }
+        Ok(())
+    }
+
+    /// Finishes a step's blocks.
+    pub(super) fn finish(&mut self, at: At) -> Result<(), Fault> {
+        let Step { blocks, place, .. } = at.step;
+        for (offset, block) in (blocks.first..blocks.end()).enumerate() {
+            let cell = self.cell(place, blocks, offset);
+            let value = self.value(at, cell, block)?;
+            if value.finished {
+                return Err(Fault::Finished { at, block });
+            }
+            let finished = Value { finished: true, tree: mix(value.tree ^ 1), ..value.clone() };
+            self.cells[cell].content = Content::Value(finished);
+        }
+        Ok(())
+    }
+
+    /// How long a chain of messages a read of these blocks waits for.
+    pub(super) fn depth_to_read(&self, place: Place, blocks: Blocks) -> u32 {
+        self.range(place, blocks).iter().map(|cell| cell.written).max().unwrap_or(0)
+    }
+
+    /// How long a chain of messages a write to these blocks waits for.
+    pub(super) fn depth_to_write(&self, place: Place, blocks: Blocks) -> u32 {
+        self.range(place, blocks).iter().map(|cell| cell.written.max(cell.read)).max().unwrap_or(0)
+    }
+
+    /// Notes that the blocks were read, or written, at the end of a chain of `depth` messages.
+    pub(super) fn reached(&mut self, place: Place, blocks: Blocks, depth: u32, writes: bool) {
+        let first = self.cell(place, blocks, 0);
+        for cell in &mut self.cells[first..first + blocks.count] {
+            let reached = if writes { &mut cell.written } else { &mut cell.read };
+            *reached = depth.max(*reached);
+        }
+    }
+
+    fn range(&self, place: Place, blocks: Blocks) -> &[Cell] {
+        let first = self.cell(place, blocks, 0);
+        &self.cells[first..first + blocks.count]
+    }
+
+    /// What lies in the output.
+    pub(super) fn output(&self, block: usize) -> Option<&Value> {
+        match &self.cells[self.blocks + block].content {
+            Content::Value(value) => Some(value),
+            Content::Absent | Content::Empty => None,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The symbolic verifier: proves that a schedule computes what its collective asks for, and cannot deadlock.
+//!
+//! It runs the steps of all ranks on symbols instead of numbers, under the harshest rules that an executor may have:
+//! no buffering at all, so that a send ends only together with the receive that matches it, and the smallest window.
+//! Every step that can run commutes with every other, so one run stands for all interleavings: if this one completes,
+//! then no order of events, no larger window and no larger buffer makes the schedule deadlock or compute anything
+//! else.
+//!
+//! A symbol is a block, the set of ranks whose contributions are in it, whether its reduction was finished, and a hash
+//! of the tree of combinations that made it. Sets alone would miss that a block went to the wrong place.
+
+mod contributors;
+mod fault;
+mod machine;
+mod memory;
+mod rank;
+mod spec;
+mod stats;
+
+use comm_core::Step;
+
+pub use contributors::Contributors;
+pub use fault::{At, Blocked, Fault, Reason};
+pub use memory::Value;
+pub use spec::{Buffers, Required, Spec, Start};
+pub use stats::{Stats, Traffic};
+
+/// The steps of one rank.
+pub type Steps<'a> = Box<dyn Iterator<Item = Step> + 'a>;
+
+/// A collective to be verified: what every rank does, and what must come of it.
+pub struct Program<'a> {
+    /// What the collective is asked for.
+    pub spec: Spec,
+    /// How many slots of scratch each rank has.
+    pub scratch_slots: usize,
+    /// The steps of each rank.
+    pub steps: &'a dyn Fn(usize) -> Steps<'a>,
+}
+
+impl std::fmt::Debug for Program<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program")
+            .field("spec", &self.spec)
+            .field("scratch_slots", &self.scratch_slots)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Verifies a program with the smallest window, and counts what it does.
+///
+/// # Errors
+/// The first [`Fault`] found.
+pub fn verify(program: &Program<'_>) -> Result<Stats, Fault> {
+    verify_window(program, Step::WINDOW_MIN)
+}
+
+/// Verifies a program with a window of this many steps.
+///
+/// # Errors
+/// The first [`Fault`] found.
+pub fn verify_window(program: &Program<'_>, window: usize) -> Result<Stats, Fault> {
+    program.spec.check()?;
+    let mut machine = machine::Machine::new(program, window.max(1));
+    machine.run()?;
+    machine.check_results()?;
+    Ok(machine.into_stats())
+}

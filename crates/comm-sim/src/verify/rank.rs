@@ -1,0 +1,123 @@
+//! One rank of the machine.
+
+use std::collections::VecDeque;
+
+use comm_core::{Action, Place, Step};
+
+use super::memory::Memory;
+use super::{At, Contributors, Fault, Program, Spec, Steps, Traffic, Value};
+
+/// One rank: its memory, and the part of its program that is under way.
+pub(super) struct Rank<'a> {
+    pub(super) steps: Steps<'a>,
+    pub(super) window: VecDeque<Slot>,
+    pub(super) memory: Memory,
+    pub(super) traffic: Traffic,
+    /// Of whom this rank has heard, by any value that came: what matters in a barrier.
+    pub(super) heard: Contributors,
+}
+
+/// A step in the window.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) at: At,
+    pub(super) started: bool,
+    pub(super) done: bool,
+}
+
+/// The two ends that a message can match.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    To(usize),
+    From(usize),
+}
+
+impl Slot {
+    pub(super) const fn end(&self) -> Option<End> {
+        match self.at.step.action {
+            Action::Send { to } => Some(End::To(to)),
+            Action::Recv { from } | Action::RecvReduce { from } => Some(End::From(from)),
+            Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => None,
+        }
+    }
+}
+
+impl<'a> Rank<'a> {
+    pub(super) fn new(program: &Program<'a>, rank: usize) -> Self {
+        Self {
+            steps: (program.steps)(rank),
+            window: VecDeque::new(),
+            memory: Memory::new(program, rank),
+            traffic: Traffic::default(),
+            heard: Contributors::one(rank, program.spec.ranks),
+        }
+    }
+
+    /// The program position of an earlier unfinished step that the step at `position` of the window conflicts with.
+    pub(super) fn conflict(&self, position: usize) -> Option<usize> {
+        let step = self.window[position].at.step;
+        let earlier = self.window.iter().take(position).filter(|slot| !slot.done);
+        earlier.map(|slot| slot.at).find(|at| step.conflicts(&at.step)).map(|at| at.index)
+    }
+
+    /// Where in the window the next message of a stream is.
+    pub(super) fn next(&self, end: End) -> Option<usize> {
+        self.window.iter().position(|slot| !slot.done && slot.end() == Some(end))
+    }
+
+    /// Runs a local step, and returns the length of the chain of messages that it ends.
+    pub(super) fn run_local(&mut self, at: At, moving: &mut Vec<Value>) -> Result<u32, Fault> {
+        let Step { blocks, place, action } = at.step;
+        let own = self.memory.depth_to_write(place, blocks);
+        let depth = match action {
+            Action::Reduce { with: other } | Action::Copy { from: other } => {
+                self.memory.read(at, other, moving)?;
+                if matches!(action, Action::Copy { .. }) {
+                    self.memory.write(at, moving)?;
+                } else {
+                    self.memory.combine(at, moving)?;
+                }
+                let depth = own.max(self.memory.depth_to_read(other, blocks));
+                self.memory.reached(other, blocks, depth, false);
+                depth
+            }
+            _ => {
+                self.memory.finish(at)?;
+                own
+            }
+        };
+        self.memory.reached(place, blocks, depth, true);
+        Ok(depth)
+    }
+}
+
+/// What can be said of a step without running it.
+pub(super) fn check(at: At, spec: &Spec, memory: &Memory) -> Result<(), Fault> {
+    let Step { blocks, place, action } = at.step;
+    let other = match action {
+        Action::Send { to: peer } | Action::Recv { from: peer } | Action::RecvReduce { from: peer } => {
+            if peer >= spec.ranks || peer == at.rank {
+                return Err(Fault::Peer(at));
+            }
+            None
+        }
+        Action::Reduce { with: other } | Action::Copy { from: other } => Some(other),
+        Action::Finish => None,
+    };
+    let in_range = |place| memory.in_range(place, blocks);
+    if !in_range(place) || !other.is_none_or(in_range) {
+        return Err(Fault::Range(at));
+    }
+    if place == Place::Input && !matches!(action, Action::Send { .. }) {
+        return Err(Fault::WritesInput(at));
+    }
+    match (place, other) {
+        (Place::Scratch { slot }, Some(Place::Scratch { slot: other }))
+            if slot.abs_diff(other) < blocks.count =>
+        {
+            Err(Fault::Overlap(at))
+        }
+        (place, Some(other)) if place == other => Err(Fault::Overlap(at)),
+        _ => Ok(()),
+    }
+}

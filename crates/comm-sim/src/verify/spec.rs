@@ -1,0 +1,195 @@
+//! What collectives mean: what every rank holds at the start, and what it must hold at the end.
+
+use comm_core::{Collective, Place};
+
+use super::Fault;
+
+/// One collective call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spec {
+    /// Which collective.
+    pub collective: Collective,
+    /// How many ranks take part.
+    pub ranks: usize,
+    /// Into how many blocks the data is cut. In a gather or scatter, a multiple of the ranks.
+    pub blocks: usize,
+    /// The root, for rooted collectives; not looked at for others.
+    pub root: usize,
+    /// Where the ranks' data lies.
+    pub buffers: Buffers,
+}
+
+/// Where a rank's contribution lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffers {
+    /// In the output, where the result goes too.
+    InPlace,
+    /// In the input, apart from the output.
+    Separate,
+}
+
+/// What a rank's array holds of a block at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The array has no room for the block: no step may touch it.
+    Absent,
+    /// Nothing yet.
+    Empty,
+    /// The rank's own contribution.
+    Contribution,
+}
+
+/// What a rank's output must hold of a block at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Required {
+    /// Anything.
+    Nothing,
+    /// The contribution of one rank, as it was.
+    Of(usize),
+    /// The contributions of all ranks, each once, finished once.
+    Reduced,
+}
+
+impl Spec {
+    /// Every call of a collective that differs in its root or its buffers.
+    pub fn all(collective: Collective, ranks: usize, blocks: usize) -> impl Iterator<Item = Self> {
+        let roots = if is_rooted(collective) { ranks } else { 1 };
+        let buffers: &[Buffers] = match collective {
+            Collective::Broadcast | Collective::Barrier => &[Buffers::InPlace],
+            _ => &[Buffers::InPlace, Buffers::Separate],
+        };
+        let spec = move |root, &buffers| Self { collective, ranks, blocks, root, buffers };
+        (0..roots).flat_map(move |root| buffers.iter().map(move |buffers| spec(root, buffers)))
+    }
+
+    /// What `rank` holds at the start. Scratch is always empty.
+    #[must_use]
+    pub fn start(&self, rank: usize, place: Place, block: usize) -> Start {
+        match place {
+            Place::Input => self.start_input(rank, block),
+            Place::Output => self.start_output(rank, block),
+            Place::Scratch { .. } => Start::Empty,
+        }
+    }
+
+    /// What `rank` must hold in its output at the end.
+    #[must_use]
+    pub fn required(&self, rank: usize, block: usize) -> Required {
+        match self.collective {
+            Collective::AllReduce => Required::Reduced,
+            Collective::Reduce if rank == self.root => Required::Reduced,
+            Collective::ReduceScatter if rank == self.owner(block) => Required::Reduced,
+            Collective::Broadcast => Required::Of(self.root),
+            Collective::AllGather => Required::Of(self.owner(block)),
+            _ => Required::Nothing,
+        }
+    }
+
+    /// Refuses a call that cannot be.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let known = Collective::ALL.contains(&self.collective);
+        let root = !is_rooted(self.collective) || self.root < self.ranks;
+        let chunks = !is_chunked(self.collective) || self.blocks.is_multiple_of(self.ranks.max(1));
+        if known && root && chunks && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
+    }
+
+    /// Whether values may only be combined if they share no contribution. A barrier carries no data, only news.
+    pub(crate) const fn counts(&self) -> bool {
+        !matches!(self.collective, Collective::Barrier)
+    }
+
+    /// Whether all ranks must hold the same bits, so that they must combine in the same order.
+    pub(crate) const fn same_everywhere(&self) -> bool {
+        matches!(self.collective, Collective::AllReduce)
+    }
+
+    fn start_input(&self, rank: usize, block: usize) -> Start {
+        let separate = self.buffers == Buffers::Separate;
+        let holds = match self.collective {
+            Collective::Reduce => separate || rank != self.root,
+            Collective::AllGather => separate && self.owner(block) == rank,
+            Collective::Broadcast | Collective::Barrier => false,
+            _ => separate,
+        };
+        if holds { Start::Contribution } else { Start::Absent }
+    }
+
+    fn start_output(&self, rank: usize, block: usize) -> Start {
+        let in_place = self.buffers == Buffers::InPlace;
+        match self.collective {
+            Collective::Reduce if rank != self.root => Start::Absent,
+            Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
+            Collective::Broadcast if rank == self.root => Start::Contribution,
+            Collective::Broadcast => Start::Empty,
+            Collective::AllGather if self.owner(block) != rank => Start::Empty,
+            _ if in_place => Start::Contribution,
+            _ => Start::Empty,
+        }
+    }
+
+    /// The rank whose chunk a block belongs to, in a gather or scatter.
+    fn owner(&self, block: usize) -> usize {
+        block / (self.blocks / self.ranks).max(1)
+    }
+}
+
+const fn is_rooted(collective: Collective) -> bool {
+    matches!(collective, Collective::Reduce | Collective::Broadcast)
+}
+
+const fn is_chunked(collective: Collective) -> bool {
+    matches!(collective, Collective::AllGather | Collective::ReduceScatter)
+}
+
+impl std::fmt::Display for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} blocks among {} ranks", self.collective, self.blocks, self.ranks)?;
+        if is_rooted(self.collective) {
+            write!(f, ", root {}", self.root)?;
+        }
+        f.write_str(match self.buffers {
+            Buffers::InPlace => ", in place",
+            Buffers::Separate => ", separate buffers",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rooted_collective_has_a_call_per_root() {
+        assert_eq!(Spec::all(Collective::Broadcast, 5, 5).count(), 5);
+        assert_eq!(Spec::all(Collective::Reduce, 5, 5).count(), 10);
+        assert_eq!(Spec::all(Collective::AllGather, 5, 5).count(), 2);
+        assert!(Spec::all(Collective::Barrier, 5, 5).all(|spec| spec.check().is_ok()));
+    }
+
+    #[test]
+    fn chunks_belong_to_ranks_in_order() {
+        let spec =
+            |buffers| Spec { collective: Collective::ReduceScatter, ranks: 3, blocks: 6, root: 0, buffers };
+        let separate = spec(Buffers::Separate);
+        assert_eq!(separate.start(1, Place::Output, 3), Start::Empty);
+        assert_eq!(separate.start(1, Place::Output, 4), Start::Absent);
+        assert_eq!(separate.start(1, Place::Input, 4), Start::Contribution);
+        assert_eq!(separate.required(1, 2), Required::Reduced);
+        assert_eq!(separate.required(1, 4), Required::Nothing);
+        assert_eq!(spec(Buffers::InPlace).start(1, Place::Output, 4), Start::Contribution);
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_is_refused() {
+        let spec = Spec {
+            collective: Collective::AllGather,
+            ranks: 3,
+            blocks: 4,
+            root: 0,
+            buffers: Buffers::InPlace,
+        };
+        assert!(spec.check().is_err());
+        assert!(Spec { collective: Collective::Reduce, root: 3, ..spec }.check().is_err());
+        assert!(Spec { collective: Collective::AllReduce, root: 3, ..spec }.check().is_ok());
+    }
+}

@@ -1,0 +1,230 @@
+//! The verifier accepts textbook schedules and says what is wrong with broken ones.
+
+mod schedules;
+
+use comm_core::{Blocks, Collective, Place, Step};
+use comm_sim::verify::{Buffers, Fault, Reason, Required, Spec, Stats, verify, verify_window};
+use schedules::*;
+
+fn check(spec: Spec, slots: usize, schedule: impl Fn(usize, &Spec) -> Vec<Step>) -> Result<Stats, Fault> {
+    with_program(spec, slots, schedule, verify)
+}
+
+/// The schedule with the steps of one rank changed.
+fn changed(
+    schedule: Schedule,
+    victim: usize,
+    change: impl Fn(&mut Vec<Step>),
+) -> impl Fn(usize, &Spec) -> Vec<Step> {
+    move |rank, spec| {
+        let mut steps = schedule(rank, spec);
+        if rank == victim {
+            change(&mut steps);
+        }
+        steps
+    }
+}
+
+fn ring(ranks: usize) -> Spec {
+    spec(Collective::AllReduce, ranks, ranks)
+}
+
+#[test]
+fn textbook_schedules_pass_in_every_world_from_every_root() {
+    for (name, collective, slots, schedule) in RIGHT {
+        for ranks in 1..=17 {
+            for segments in [1, 3] {
+                for spec in Spec::all(collective, ranks, ranks * segments) {
+                    let slots = slots(spec.blocks);
+                    check(spec, slots, schedule).unwrap_or_else(|fault| panic!("{name} {spec}: {fault}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn larger_windows_change_nothing() {
+    for (name, collective, slots, schedule) in RIGHT {
+        for spec in Spec::all(collective, 5, 10) {
+            for window in [3, 8, 100] {
+                let stats = with_program(spec, slots(10), schedule, |program| verify_window(program, window));
+                let stats = stats.unwrap_or_else(|fault| panic!("{name} {spec}, window {window}: {fault}"));
+                assert_eq!(Ok(stats), check(spec, slots(10), schedule));
+            }
+        }
+    }
+}
+
+#[test]
+fn in_place_recursive_doubling_deadlocks_without_buffering() {
+    for window in [2, 64] {
+        let fault = with_program(spec(Collective::AllReduce, 4, 1), 0, doubling_in_place, |program| {
+            verify_window(program, window).unwrap_err()
+        });
+        let Fault::Deadlock(blocked) = &fault else { panic!("{fault}") };
+        for rank in 0..4 {
+            let first = blocked.iter().find(|blocked| blocked.at.rank == rank).unwrap();
+            assert_eq!((first.at.index, first.reason), (0, Reason::Peer(rank ^ 1)), "{fault}");
+        }
+    }
+}
+
+#[test]
+fn a_cycle_of_receives_is_reported_with_whom_each_waits_for() {
+    let schedule = |rank: usize, spec: &Spec| {
+        let (next, prev) = ((rank + 1) % 3, (rank + 2) % 3);
+        vec![Step::recv_reduce(prev, OUT, all(spec)), Step::send(next, OUT, all(spec))]
+    };
+    let fault = check(spec(Collective::Barrier, 3, 1), 0, schedule).unwrap_err();
+    let text = fault.to_string();
+    assert!(
+        text.contains("rank 0 step 0 (receive and reduce from 2: output block 0) waits for rank 2"),
+        "{text}"
+    );
+    assert!(text.contains("rank 2 step 1 (send to 0: output block 0) waits for its own step 0"), "{text}");
+}
+
+#[test]
+fn a_message_without_its_other_end_is_found() {
+    let ends_early = check(ring(4), 0, changed(ring_all_reduce, 2, |steps| steps.truncate(steps.len() - 1)));
+    let Err(Fault::Deadlock(blocked)) = ends_early else { panic!("{ends_early:?}") };
+    assert_eq!(blocked.len(), 1);
+    assert_eq!((blocked[0].at.rank, blocked[0].reason), (1, Reason::Ended(2)));
+}
+
+#[test]
+fn a_wrong_block_is_found_even_if_its_contributors_are_right() {
+    // Rank 1 swaps the blocks of two messages: every set of contributors stays what it was.
+    let schedule = |rank: usize, _: &Spec| match rank {
+        0 => vec![Step::send(1, OUT, Blocks::one(0)), Step::send(1, OUT, Blocks::one(1))],
+        _ => vec![Step::recv(0, OUT, Blocks::one(1)), Step::recv(0, OUT, Blocks::one(0))],
+    };
+    let fault = check(spec(Collective::Broadcast, 2, 2), 0, schedule).unwrap_err();
+    assert!(matches!(fault, Fault::Mismatch { .. }), "{fault}");
+}
+
+#[test]
+fn a_slot_that_holds_another_block_is_found() {
+    let schedule = |rank: usize, _: &Spec| match rank {
+        0 => vec![
+            Step::copy(SLOT, OUT, Blocks::one(0)),
+            Step::send(1, SLOT, Blocks::one(1)),
+            Step::send(1, OUT, Blocks::one(0)),
+        ],
+        _ => vec![Step::recv(0, OUT, Blocks::one(1)), Step::recv(0, OUT, Blocks::one(0))],
+    };
+    let fault = check(spec(Collective::Broadcast, 2, 2), 1, schedule).unwrap_err();
+    assert!(matches!(fault, Fault::WrongBlock { block: 1, found: 0, .. }), "{fault}");
+}
+
+#[test]
+fn a_contribution_that_comes_twice_is_found_where_it_comes() {
+    let schedule = |rank: usize, spec: &Spec| match rank {
+        0 => vec![Step::recv_reduce(1, OUT, all(spec)), Step::recv_reduce(1, OUT, all(spec))],
+        _ => vec![Step::send(0, IN, all(spec)), Step::send(0, IN, all(spec))],
+    };
+    let fault = check(spec(Collective::Reduce, 2, 1), 0, schedule).unwrap_err();
+    assert!(matches!(fault, Fault::CountedTwice { at, .. } if at.index == 1), "{fault}");
+}
+
+#[test]
+fn an_average_is_divided_exactly_once() {
+    let none = check(
+        spec(Collective::Reduce, 3, 1),
+        0,
+        changed(flat_reduce, 0, |steps| steps.truncate(steps.len() - 1)),
+    );
+    assert!(matches!(none, Err(Fault::Result { required: Required::Reduced, .. })), "{none:?}");
+    let twice = changed(flat_reduce, 0, |steps| steps.push(*steps.last().unwrap()));
+    let twice = check(spec(Collective::Reduce, 3, 1), 0, twice);
+    assert!(matches!(twice, Err(Fault::Finished { .. })), "{twice:?}");
+    let early = changed(flat_reduce, 0, |steps| steps.rotate_right(1));
+    let early = check(spec(Collective::Reduce, 3, 1), 0, early);
+    assert!(matches!(early, Err(Fault::Finished { .. })), "{early:?}");
+}
+
+#[test]
+fn ranks_that_combine_in_different_orders_are_found() {
+    // Everybody sends to everybody; each starts with its own contribution.
+    let schedule = |rank: usize, spec: &Spec| {
+        let mut steps = vec![Step::copy(SLOT, OUT, all(spec))];
+        for distance in 1..3 {
+            let (to, from) = ((rank + distance) % 3, (rank + 3 - distance) % 3);
+            steps.extend([Step::send(to, SLOT, all(spec)), Step::recv_reduce(from, OUT, all(spec))]);
+        }
+        steps.push(Step::finish(OUT, all(spec)));
+        steps
+    };
+    let fault = check(spec(Collective::AllReduce, 3, 1), 1, schedule).unwrap_err();
+    assert_eq!(fault, Fault::Order { ranks: (0, 1), block: 0 });
+}
+
+#[test]
+fn what_a_rank_must_not_touch_is_found() {
+    let one =
+        |rank: usize, step: Step| move |at: usize, _: &Spec| if at == rank { vec![step] } else { vec![] };
+    let reduce = Spec { buffers: Buffers::Separate, ..spec(Collective::Reduce, 2, 2) };
+    let both = Blocks { first: 0, count: 2 };
+    let faults = [
+        check(reduce, 1, one(1, Step::copy(IN, SLOT, Blocks::one(0)))),
+        check(reduce, 1, one(1, Step::copy(OUT, IN, Blocks::one(0)))),
+        check(reduce, 1, one(0, Step::finish(OUT, Blocks::one(0)))),
+        check(reduce, 1, one(0, Step::send(0, IN, Blocks::one(0)))),
+        check(reduce, 1, one(0, Step::send(2, IN, Blocks::one(0)))),
+        check(reduce, 1, one(0, Step::copy(OUT, IN, Blocks { first: 1, count: 2 }))),
+        check(reduce, 1, one(0, Step::copy(SLOT, IN, both))),
+        check(reduce, 1, one(0, Step::copy(OUT, OUT, both))),
+        check(reduce, 3, one(0, Step::copy(SLOT, Place::Scratch { slot: 1 }, both))),
+        check(reduce, 1, one(0, Step::finish(OUT, Blocks { first: usize::MAX, count: 2 }))),
+    ];
+    let name = |fault: &Result<Stats, Fault>| match fault {
+        Err(Fault::WritesInput(_)) => 'w',
+        Err(Fault::Absent { .. }) => 'a',
+        Err(Fault::Uninitialised { .. }) => 'u',
+        Err(Fault::Peer(_)) => 'p',
+        Err(Fault::Range(_)) => 'r',
+        Err(Fault::Overlap(_)) => 'o',
+        _ => '?',
+    };
+    assert_eq!(faults.iter().map(name).collect::<String>(), "waupprroor", "{faults:?}");
+}
+
+#[test]
+fn a_barrier_lets_nobody_leave_who_has_not_heard_of_all() {
+    // One round of a dissemination barrier is too few for three ranks; two are enough, although news comes twice.
+    let rounds = |rounds: u32| {
+        move |rank: usize, spec: &Spec| {
+            let mut steps = vec![];
+            for distance in (0..rounds).map(|round| 1 << round) {
+                let (to, from) = ((rank + distance) % 3, (rank + 3 - distance) % 3);
+                steps.extend([
+                    Step::send(to, OUT, all(spec)),
+                    Step::recv(from, SLOT, all(spec)),
+                    Step::reduce(OUT, SLOT, all(spec)),
+                ]);
+            }
+            steps
+        }
+    };
+    let fault = check(spec(Collective::Barrier, 3, 1), 1, rounds(1)).unwrap_err();
+    assert!(matches!(fault, Fault::Barrier { rank: 0, .. }), "{fault}");
+    check(spec(Collective::Barrier, 3, 1), 1, rounds(2)).unwrap();
+}
+
+#[test]
+fn costs_are_those_of_the_textbook() {
+    let stats = check(spec(Collective::AllReduce, 8, 16), 0, ring_all_reduce).unwrap();
+    assert_eq!((stats.rounds, stats.blocks_max(), stats.messages_max()), (14, 2 * 7 * 2, 14));
+    assert_eq!(stats.ranks[3].steps, 2 * 14 + 1);
+    let stats = check(spec(Collective::AllReduce, 8, 16), 16, doubling_all_reduce).unwrap();
+    assert_eq!((stats.rounds, stats.blocks_max()), (3, 3 * 16));
+    let stats = check(spec(Collective::Broadcast, 8, 1), 0, binomial_broadcast).unwrap();
+    assert_eq!((stats.rounds, stats.ranks[0].messages_sent, stats.ranks[7].messages_sent), (3, 3, 0));
+}
+
+#[test]
+fn large_worlds_are_feasible() {
+    check(ring(256), 0, ring_all_reduce).unwrap();
+    check(spec(Collective::AllReduce, 1000, 1), 1, doubling_all_reduce).unwrap();
+}
