@@ -41,6 +41,8 @@ struct HubState {
 struct Meeting {
     lane: Arc<Lane>,
     present: Vec<bool>,
+    /// Who was ever present: a rank that gave up waiting is not the one to blame.
+    came: Vec<bool>,
 }
 
 /// What all ranks share of one lane.
@@ -113,12 +115,13 @@ impl InProcessLanes {
             Entry::Occupied(meeting) => meeting.into_mut(),
             Entry::Vacant(vacant) => {
                 let lane = Arc::new(Lane::new(id, &self.hub.config, size)?);
-                vacant.insert(Meeting { lane, present: vec![false; size] })
+                vacant.insert(Meeting { lane, present: vec![false; size], came: vec![false; size] })
             }
         };
         if std::mem::replace(&mut meeting.present[rank], true) {
             return Err(Error::Internal(format!("rank {rank} opens {id:?} twice at once")));
         }
+        meeting.came[rank] = true;
         let lane = Arc::clone(&meeting.lane);
         if meeting.present.iter().all(|&present| present) {
             state.meetings.remove(&id);
@@ -138,12 +141,15 @@ impl InProcessLanes {
         deadline: Instant,
     ) -> Result<()> {
         loop {
-            let Some(absent) = absent(&state, lane) else { return Ok(()) };
+            let Some(meeting) = meeting(&state, lane) else { return Ok(()) };
+            let absent = missing(&meeting.present);
             let now = self.now();
             let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[rank]) {
                 Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed }
             } else if now >= deadline {
-                Error::Timeout { waiting_for: absent, after: now - started, during: During::Rendezvous }
+                let never = missing(&meeting.came);
+                let waiting_for = if never.is_empty() { absent } else { never };
+                Error::Timeout { waiting_for, after: now - started, during: During::Rendezvous }
             } else {
                 let waited = self.hub.changed.wait_timeout(state, deadline - now);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -165,11 +171,14 @@ impl InProcessLanes {
     }
 }
 
-/// The ranks that have not come to this lane; `None` if it is complete.
-fn absent(state: &HubState, lane: &Arc<Lane>) -> Option<Vec<usize>> {
-    let meeting = state.meetings.get(&lane.id).filter(|meeting| Arc::ptr_eq(&meeting.lane, lane))?;
-    let absent = meeting.present.iter().enumerate().filter(|(_, present)| !**present);
-    Some(absent.map(|(rank, _)| rank).collect())
+/// Where ranks wait for each other to open this lane; `None` if it is complete.
+fn meeting<'a>(state: &'a HubState, lane: &Arc<Lane>) -> Option<&'a Meeting> {
+    state.meetings.get(&lane.id).filter(|meeting| Arc::ptr_eq(&meeting.lane, lane))
+}
+
+/// The ranks for which `here` is false.
+fn missing(here: &[bool]) -> Vec<usize> {
+    here.iter().enumerate().filter(|(_, here)| !**here).map(|(rank, _)| rank).collect()
 }
 
 impl Lanes for InProcessLanes {

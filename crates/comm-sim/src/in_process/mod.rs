@@ -24,11 +24,9 @@
 mod endpoint;
 mod lanes;
 mod pipe;
-mod run;
 mod transport;
 
 pub use lanes::InProcessLanes;
-pub use run::run;
 pub use transport::InProcessTransport;
 
 /// How the queues between ranks behave.
@@ -57,4 +55,16 @@ pub enum Release {
     /// When the receiver has consumed them, as in a transport that lends the sender's memory. A revocation takes back
     /// all that is not consumed, and breaks the streams concerned.
     OnConsume,
+}
+
+/// Runs `rank` on a thread per rank, each with its lanes, and returns the results in rank order.
+///
+/// # Panics
+/// If a rank panics; see [`run_each`](crate::run_each).
+pub fn run<T, F>(n: usize, config: &InProcessConfig, rank: F) -> Vec<T>
+where
+    T: Send,
+    F: Fn(InProcessLanes) -> T + Sync,
+{
+    crate::run_each(InProcessLanes::with_config(n, config), rank)
 }

@@ -70,8 +70,9 @@ impl Pipe {
     }
 
     fn released_position(&self, release: Release) -> u64 {
+        let read_on = !self.revoked && !self.receiver_gone;
         match release {
-            Release::OnConsume if !self.revoked => self.consumed,
+            Release::OnConsume if read_on => self.consumed,
             Release::OnAccept | Release::OnConsume => self.accepted,
         }
     }

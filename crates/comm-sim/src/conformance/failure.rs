@@ -1,0 +1,160 @@
+//! Peers die, and callers give up.
+
+use std::time::Duration;
+
+use comm_core::{Armed, Error, Lanes, Result, Transport};
+
+use super::Meet;
+use super::port::{Gate, Port, bytes, each, limit, lost, open};
+
+/// A peer's last bytes come before the news of its death, which names it.
+pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const LAST: usize = 200;
+    let dead = Gate::new(3);
+    each(meet, 3, |lanes| {
+        let mut port = open(lanes)?;
+        let rank = port.rank();
+        if rank == 1 {
+            for survivor in [0, 2] {
+                port.send(survivor, &bytes(1, survivor, LAST))?;
+            }
+            drop(port);
+            dead.wait();
+            return Ok(());
+        }
+        dead.wait();
+        let mut into = [0; LAST];
+        port.recv(1, &mut into)?;
+        assert_eq!(into[..], bytes(1, rank, LAST));
+        let error = Err::<(), _>(port.recv_error(1)?);
+        assert_eq!(lost(&error), Some(1), "{error:?}");
+        assert_eq!(lost(&port.transport.lend(1, 1)), Some(1));
+        let error = loop_until_error(&mut port, 1);
+        assert_eq!(lost(&error), Some(1), "{error:?}");
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Sends until that fails: a kernel may take a few bytes for a peer that is gone.
+fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
+    let limit = limit();
+    while std::time::Instant::now() < limit {
+        port.send(to, &[0; 64])?;
+    }
+    Ok(())
+}
+
+/// The death of a peer from which nothing is awaited wakes a sleeper.
+pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let heard = Gate::new(2);
+    each(meet, 3, |lanes| {
+        let mut port = open(lanes)?;
+        match port.rank() {
+            0 => {
+                while lost(&port.transport.try_recv(2, &mut [0])) != Some(2) {
+                    port.wait(&[1], &[])?;
+                }
+                heard.wait();
+            }
+            1 => heard.wait(),
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// After a death, the survivors go on, and sleep while they wait.
+pub fn other_streams_outlive_a_peer<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const TOTAL: usize = 1 << 20;
+    each(meet, 3, |lanes| {
+        let mut port = open(lanes)?;
+        let rank = port.rank();
+        if rank == 2 {
+            return Ok(());
+        }
+        let error = Err::<(), _>(port.recv_error(2)?);
+        assert_eq!(lost(&error), Some(2), "{error:?}");
+        let (peer, mut into) = (1 - rank, vec![0; TOTAL]);
+        port.exchange(peer, &bytes(rank, peer, TOTAL), &mut into)?;
+        assert!(into == bytes(peer, rank, TOTAL), "other bytes than were sent");
+        if rank == 0 {
+            std::thread::sleep(Duration::from_millis(100));
+            port.send(1, &[7])?;
+            return port.recv_byte(1).map(drop);
+        }
+        let before = port.sleeps;
+        assert_eq!(port.recv_byte(0)?, 7);
+        let wakeups = port.sleeps - before;
+        assert!(wakeups < 1000, "the dead peer woke a sleeper {wakeups} times");
+        port.send(0, &[7])
+    })?;
+    Ok(())
+}
+
+fn cause(reason: &str) -> Error {
+    Error::Aborted { by: 0, reason: reason.into() }
+}
+
+/// Whether a result is the failure with this cause.
+fn aborted<T>(result: &Result<T>, expected: &str) -> bool {
+    matches!(result, Err(Error::Aborted { reason, .. }) if reason == expected)
+}
+
+/// After an abort every method fails with the cause, and a second abort does not change it.
+pub fn abort_fails_everything_with_the_first_cause<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let done = Gate::new(2);
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        let peer = 1 - port.rank();
+        port.send(peer, &[1; 16])?;
+        if port.rank() == 0 {
+            let handle = port.transport.abort_handle();
+            handle.abort(cause("first"));
+            handle.abort(cause("second"));
+            port.transport.abort_handle().abort(cause("third"));
+            assert!(aborted(&port.transport.try_send(1, &[std::io::IoSlice::new(&[1])]), "first"));
+            assert!(aborted(&port.transport.try_recv(1, &mut [0]), "first"));
+            assert!(aborted(&port.transport.lend(1, 1), "first"));
+            assert!(aborted(&port.transport.consume(1, 0), "first"));
+            assert!(aborted(&port.arm(&[1], &[1]), "first"));
+            assert!(aborted(&port.arm(&[], &[]), "first"));
+            port.transport.revoke();
+        }
+        done.wait();
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// An abort by another thread wakes a sleeper.
+pub fn abort_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let woken = Gate::new(2);
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        let peer = 1 - port.rank();
+        if port.rank() == 0 {
+            let handle = port.transport.abort_handle();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(50));
+                    handle.abort(cause("enough"));
+                });
+                let limit = limit();
+                let end = loop {
+                    let woken = port.wait(&[peer], &[]);
+                    if woken.is_err() || std::time::Instant::now() > limit {
+                        break woken;
+                    }
+                };
+                assert!(aborted(&end, "enough"), "{end:?}");
+            });
+        } else {
+            while port.arm(&[peer], &[])? == Armed::Ready {}
+        }
+        woken.wait();
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Bytes in place, and when their sender has them back.
+
+use std::io::IoSlice;
+use std::time::Instant;
+
+use comm_core::{Lanes, Result, Transport};
+
+use super::Meet;
+use super::port::{Port, byte, bytes, each, limit, open};
+use crate::random::Random;
+
+/// Borrows up to `at_most` bytes, checks them against the stream from `position`, and returns how many there are.
+fn lend<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most: usize) -> Result<usize> {
+    let rank = port.rank();
+    let lent = port.transport.lend(from, at_most)?;
+    assert!(lent.len() <= at_most, "{} bytes lent where {at_most} were asked for", lent.len());
+    let mut copy = vec![0; lent.len()];
+    assert_eq!(lent.copy_to(&mut copy), copy.len());
+    for (offset, &found) in copy.iter().enumerate() {
+        assert_eq!(found, byte(from, rank, position + offset), "byte {} from {from}", position + offset);
+    }
+    Ok(copy.len())
+}
+
+/// Runs `recv` on rank 1 with the position in the stream, until it has taken `total` bytes that rank 0 sends.
+fn drain<L: Lanes>(
+    meet: Meet<'_, L>,
+    total: usize,
+    recv: impl Fn(&mut Port<L::Lane>, usize, &mut Random) -> Result<usize> + Sync,
+) -> Result<()> {
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        if port.rank() == 0 {
+            port.send(1, &bytes(0, 1, total))?;
+            return port.recv_byte(1).map(drop);
+        }
+        let (mut position, mut random, limit) = (0, Random::new(3, 0), limit());
+        while position < total {
+            let taken = recv(&mut port, position, &mut random)?;
+            position += taken;
+            if taken == 0 {
+                port.wait(&[0], &[])?;
+            }
+            assert!(Instant::now() < limit, "nothing is lent from byte {position} on");
+        }
+        assert_eq!(position, total);
+        port.send(0, &[1])
+    })?;
+    Ok(())
+}
+
+/// What is lent and not consumed is lent again, with more behind it perhaps, in any odd sizes.
+pub fn lent_bytes_stay_until_consumed<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    drain(meet, 50_021, |port, position, random| {
+        let at_most = random.below(777);
+        let first = lend(port, 0, position, at_most)?;
+        let consumed = random.below(first + 1);
+        port.transport.consume(0, consumed)?;
+        let left = first - consumed;
+        let again = lend(port, 0, position + consumed, at_most)?;
+        assert!(again >= left, "of {left} bytes that were lent and not consumed, {again} are lent again");
+        port.transport.consume(0, again)?;
+        Ok(consumed + again)
+    })
+}
+
+/// Receiving after a loan that was consumed in part starts behind that part.
+pub fn receiving_goes_on_behind_what_was_lent<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    drain(meet, 50_021, |port, position, random| {
+        let lent = lend(port, 0, position, random.below(99))?;
+        let consumed = random.below(lent + 1);
+        port.transport.consume(0, consumed)?;
+        let mut buffer = vec![0; random.below(99)];
+        let received = port.transport.try_recv(0, &mut buffer)?;
+        for (offset, &found) in buffer[..received].iter().enumerate() {
+            let at = position + consumed + offset;
+            assert_eq!(found, byte(0, 1, at), "byte {at}");
+        }
+        Ok(consumed + received)
+    })
+}
+
+/// A receiver that consumes whole elements only is never stuck with a part of one, wherever elements start.
+pub fn elements_are_lent_whole<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const ODD: usize = 3;
+    const ELEMENT: usize = 8;
+    drain(meet, ODD + 40_000 * ELEMENT, |port, position, random| {
+        if position < ODD {
+            let lent = lend(port, 0, position, ODD - position)?;
+            port.transport.consume(0, lent)?;
+            return Ok(lent);
+        }
+        let lent = lend(port, 0, position, ELEMENT * (1 + random.below(100)))?;
+        let whole = lent - lent % ELEMENT;
+        port.transport.consume(0, whole)?;
+        Ok(whole)
+    })
+}
+
+/// Bytes are never released before they are accepted, release never goes back, and all are released once they are
+/// received. A sleeper that waits for the release wakes.
+pub fn released_catches_up_with_accepted<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const TOTAL: usize = 300_000;
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        let peer = 1 - port.rank();
+        if port.rank() == 1 {
+            let mut into = vec![0; TOTAL];
+            port.recv(peer, &mut into)?;
+            return port.send(peer, &[1]);
+        }
+        let out = bytes(0, 1, TOTAL);
+        let (mut accepted, mut released) = (0, 0);
+        while accepted < TOTAL {
+            let sent = port.transport.try_send(peer, &[IoSlice::new(&out[accepted..])])?;
+            accepted += sent;
+            let now = port.transport.released(peer);
+            assert!(
+                released <= now && now <= accepted as u64,
+                "{released}, then {now} of {accepted} released"
+            );
+            released = now;
+            if sent == 0 {
+                port.wait(&[], &[peer])?;
+            }
+        }
+        port.flush(peer, TOTAL as u64)?;
+        assert_eq!(port.transport.released(peer), TOTAL as u64);
+        port.recv_byte(peer).map(drop)
+    })?;
+    Ok(())
+}
+
+/// A revocation when everything is released takes nothing back, and the streams go on.
+pub fn revoking_nothing_breaks_nothing<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        let peer = 1 - port.rank();
+        for round in 1..=3_u8 {
+            port.send(peer, &[round; 100])?;
+            let mut into = [0; 100];
+            port.recv(peer, &mut into)?;
+            assert_eq!(into, [round; 100]);
+            port.flush(peer, u64::from(round) * 100)?;
+            port.transport.revoke();
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

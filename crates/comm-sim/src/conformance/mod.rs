@@ -1,0 +1,85 @@
+//! One suite that every transport passes.
+//!
+//! [`transport_conformance!`](crate::transport_conformance) turns each scenario of this module into a test of a
+//! transport. Scenarios run one thread per rank, sleep on descriptors as a communicator does, and fail instead of
+//! hanging when a wake-up is lost. They return what a transport reports where it should not, and panic where it does
+//! not do what its contract says.
+
+mod failure;
+mod lending;
+mod opening;
+mod port;
+mod sleep;
+mod streams;
+
+pub use failure::{
+    abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper, death_delivers_bytes_first,
+    death_of_an_uninvolved_peer_wakes_a_sleeper, other_streams_outlive_a_peer,
+};
+pub use lending::{
+    elements_are_lent_whole, lent_bytes_stay_until_consumed, receiving_goes_on_behind_what_was_lent,
+    released_catches_up_with_accepted, revoking_nothing_breaks_nothing,
+};
+pub use opening::{
+    a_full_lane_stalls_no_other, a_missing_rank_is_named, a_rank_that_left_is_not_awaited,
+    a_world_of_one_has_lanes, lanes_open_in_any_order, ranks_know_who_they_are,
+};
+pub use sleep::{no_wakeup_is_lost, room_wakes_a_sleeper, tokens_wake_every_rank};
+pub use streams::{
+    all_pairs_exchange_ordered_bytes, empty_calls_move_nothing, large_transfers_run_both_ways,
+};
+
+/// How a suite gets the lanes of `n` ranks that met, in rank order.
+pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
+
+/// Defines a module of tests that hold a transport to its contract.
+///
+/// `$meet` is a `Fn(usize) -> Vec<impl Lanes>` that returns the lanes of that many ranks, in rank order. It is called
+/// once per test; if ranks must meet in threads of their own, it runs them.
+///
+/// ```
+/// comm_sim::transport_conformance!(in_process, comm_sim::in_process::InProcessLanes::create);
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! transport_conformance {
+    ($name:ident, $meet:expr) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+
+            $crate::transport_conformance! { @scenarios $meet;
+                a_full_lane_stalls_no_other
+                a_missing_rank_is_named
+                a_rank_that_left_is_not_awaited
+                a_world_of_one_has_lanes
+                abort_fails_everything_with_the_first_cause
+                abort_wakes_a_sleeper
+                all_pairs_exchange_ordered_bytes
+                death_delivers_bytes_first
+                death_of_an_uninvolved_peer_wakes_a_sleeper
+                elements_are_lent_whole
+                empty_calls_move_nothing
+                lanes_open_in_any_order
+                large_transfers_run_both_ways
+                lent_bytes_stay_until_consumed
+                no_wakeup_is_lost
+                other_streams_outlive_a_peer
+                ranks_know_who_they_are
+                receiving_goes_on_behind_what_was_lent
+                released_catches_up_with_accepted
+                revoking_nothing_breaks_nothing
+                room_wakes_a_sleeper
+                tokens_wake_every_rank
+            }
+        }
+    };
+    (@scenarios $meet:expr; $($scenario:ident)*) => {
+        $(
+            #[test]
+            fn $scenario() {
+                $crate::conformance::$scenario(&$meet).unwrap();
+            }
+        )*
+    };
+}

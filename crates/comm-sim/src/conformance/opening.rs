@@ -1,0 +1,134 @@
+//! Ranks open lanes.
+
+use std::thread;
+use std::time::Duration;
+
+use comm_core::{Armed, Error, GroupId, LaneId, LaneKind, Lanes, Result, Transport};
+
+use super::Meet;
+use super::port::{Gate, Port, each, lane, lost, open};
+use super::sleep::{drain, fill};
+
+/// Lanes and transports know their rank, and clocks do not run backwards.
+pub fn ranks_know_who_they_are<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    for n in [1, 2, 5] {
+        let ranks = each(meet, n, |lanes| {
+            let before = lanes.now();
+            let port = open(lanes)?;
+            let (ours, theirs) = (lanes.group(), port.transport.group());
+            assert_eq!((theirs.id(), theirs.rank(), theirs.size()), (GroupId::WORLD, ours.rank(), n));
+            assert_eq!(ours.size(), n);
+            assert!(port.transport.now() >= before);
+            Ok(ours.rank())
+        })?;
+        assert_eq!(ranks, (0..n).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// A rank alone can open a lane, sleep on it, and be woken by an abort.
+pub fn a_world_of_one_has_lanes<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 1, |lanes| {
+        let mut port = open(lanes)?;
+        while port.arm(&[], &[])? == Armed::Ready {}
+        let cause = Error::Aborted { by: 0, reason: "done".into() };
+        port.transport.abort_handle().abort(cause);
+        assert!(port.sleep(Duration::from_secs(30))?, "an abort wakes nobody");
+        assert!(port.arm(&[], &[]).is_err());
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Ranks open the same lanes in different orders, each in a thread of its own, and no byte changes lanes.
+pub fn lanes_open_in_any_order<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const RANKS: usize = 3;
+    let ids = [
+        lane(LaneKind::Control),
+        lane(LaneKind::Collective),
+        lane(LaneKind::PointToPoint),
+        LaneId { group: GroupId(0x5eed), kind: LaneKind::Collective },
+    ];
+    each(meet, RANKS, |lanes| {
+        let talk = |at: usize| -> Result<()> {
+            thread::sleep(Duration::from_millis(5 * ((at + lanes.group().rank() * 3) % ids.len()) as u64));
+            let mut port = Port::open(lanes, ids[at])?;
+            let peers: Vec<usize> = lanes.group().peers().collect();
+            for &peer in &peers {
+                port.send(peer, &[at as u8, port.rank() as u8])?;
+            }
+            for &peer in &peers {
+                let mut heard = [0; 2];
+                port.recv(peer, &mut heard)?;
+                assert_eq!(heard, [at as u8, peer as u8], "a byte changed lanes");
+            }
+            Ok(())
+        };
+        crate::run_each((0..ids.len()).collect(), talk).into_iter().collect::<Result<Vec<()>>>()
+    })?;
+    Ok(())
+}
+
+/// A lane that is full to the brim holds up no other.
+pub fn a_full_lane_stalls_no_other<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let full = Gate::new(2);
+    each(meet, 2, |lanes| {
+        let mut stalled = open(lanes)?;
+        let mut free = Port::open(lanes, lane(LaneKind::PointToPoint))?;
+        let peer = 1 - free.rank();
+        let filled = if free.rank() == 0 { fill(&mut stalled, peer)? } else { 0 };
+        full.wait();
+        for round in 0..100_u8 {
+            free.send(peer, &[round; 100])?;
+            let mut into = [0; 100];
+            free.recv(peer, &mut into)?;
+            assert_eq!(into, [round; 100]);
+        }
+        if free.rank() == 0 {
+            stalled.send(peer, &[0xff])?;
+            free.send(peer, &filled.to_le_bytes())?;
+            return free.recv_byte(peer).map(drop);
+        }
+        let drained = drain(&mut stalled, peer)?;
+        let mut expected = [0; 8];
+        free.recv(peer, &mut expected)?;
+        assert_eq!(drained, u64::from_le_bytes(expected));
+        free.send(peer, &[1])
+    })?;
+    Ok(())
+}
+
+/// At the deadline, the rank that did not come is named.
+pub fn a_missing_rank_is_named<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let over = Gate::new(3);
+    each(meet, 3, |lanes| {
+        let rank = lanes.group().rank();
+        if rank != 2 {
+            let id = lane(LaneKind::PointToPoint);
+            let opened = lanes.open(id, lanes.now() + Duration::from_millis(300)).map(drop);
+            let named = match &opened {
+                Err(Error::Timeout { waiting_for, .. }) => &waiting_for[..],
+                _ => &[],
+            };
+            assert!(named.contains(&2) && !named.contains(&rank), "{opened:?}");
+        }
+        over.wait();
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Nobody hangs waiting for a rank that is gone.
+pub fn a_rank_that_left_is_not_awaited<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let over = Gate::new(2);
+    let mut all = meet(3);
+    drop(all.pop());
+    crate::run_each(all, |lanes| {
+        let opened = lanes.open(lane(LaneKind::Collective), lanes.now() + Duration::from_secs(2)).map(drop);
+        let timed_out =
+            matches!(&opened, Err(Error::Timeout { waiting_for, .. }) if waiting_for.contains(&2));
+        assert!(timed_out || lost(&opened) == Some(2), "{opened:?}");
+        over.wait();
+    });
+    Ok(())
+}

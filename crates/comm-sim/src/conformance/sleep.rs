@@ -1,0 +1,134 @@
+//! Whoever sleeps is woken.
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use comm_core::{Armed, Lanes, Result, Transport};
+
+use super::Meet;
+use super::port::{Gate, Port, each, open};
+
+/// Two ranks wake each other thousands of times, and nobody spins.
+pub fn no_wakeup_is_lost<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const ROUNDS: usize = 3000;
+    let sleeps = each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        let peer = 1 - port.rank();
+        for round in 0..ROUNDS {
+            if port.rank() == 0 {
+                port.send(peer, &[round as u8])?;
+            }
+            assert_eq!(port.recv_byte(peer)?, round as u8);
+            if port.rank() == 1 {
+                port.send(peer, &[round as u8])?;
+            }
+        }
+        Ok(port.sleeps)
+    })?;
+    assert!(sleeps.iter().sum::<usize>() > 0, "nobody ever slept");
+    Ok(())
+}
+
+/// Tokens run around a ring in both directions; every rank waits for all others at once.
+pub fn tokens_wake_every_rank<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const LAPS: usize = 500;
+    const RANKS: usize = 3;
+    each(meet, RANKS, |lanes| {
+        let mut port = open(lanes)?;
+        let rank = port.rank();
+        let neighbours = [(rank + 1) % RANKS, (rank + RANKS - 1) % RANKS];
+        // One token each way starts at rank 0 and comes by `LAPS` times.
+        let (mut seen, mut passed) = ([0; 2], [0; 2]);
+        if rank == 0 {
+            for (way, to) in neighbours.into_iter().enumerate() {
+                port.send(to, &[way as u8])?;
+                passed[way] += 1;
+            }
+        }
+        while seen != [LAPS; 2] {
+            let awaited = |seen: [usize; 2]| (0..2).filter(move |&way| seen[way] < LAPS);
+            let mut moved = false;
+            for way in awaited(seen) {
+                let mut token = [0];
+                if port.transport.try_recv(neighbours[1 - way], &mut token)? == 0 {
+                    continue;
+                }
+                assert_eq!(usize::from(token[0]), way, "a token runs the wrong way");
+                moved = true;
+                seen[way] += 1;
+                if passed[way] < LAPS {
+                    port.send(neighbours[way], &token)?;
+                    passed[way] += 1;
+                }
+            }
+            if !moved {
+                let from: Vec<usize> = awaited(seen).map(|way| neighbours[1 - way]).collect();
+                port.wait(&from, &[])?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A sender that found no room sleeps until there is some.
+pub fn room_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let full = Gate::new(2);
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        if port.rank() == 0 {
+            let filled = fill(&mut port, 1)?;
+            full.wait();
+            port.wait(&[], &[1])?;
+            port.send(1, &[0xff])?;
+            port.send(1, &filled.to_le_bytes())?;
+            return port.recv_byte(1).map(drop);
+        }
+        full.wait();
+        std::thread::sleep(Duration::from_millis(30));
+        let filled = drain(&mut port, 0)?;
+        let mut expected = [0; 8];
+        port.recv(0, &mut expected)?;
+        assert_eq!(filled, u64::from_le_bytes(expected));
+        port.send(0, &[1])
+    })?;
+    Ok(())
+}
+
+/// Sends zeros until the transport would let the sender sleep, and returns how many it accepted.
+pub(super) fn fill<T: Transport>(port: &mut Port<T>, to: usize) -> Result<u64> {
+    let zeros = vec![0; 64 << 10];
+    let mut filled = 0;
+    loop {
+        let sent = port.transport.try_send(to, &[IoSlice::new(&zeros)])? as u64;
+        filled += sent;
+        assert!(filled < 1 << 30, "the transport buffers without bound");
+        if sent == 0 && port.arm(&[], &[to])? == Armed::Sleep && settled(port, to)? {
+            return Ok(filled);
+        }
+    }
+}
+
+/// Whether there is still no room after a moment: a kernel moves bytes on behind our back.
+fn settled<T: Transport>(port: &mut Port<T>, to: usize) -> Result<bool> {
+    Ok(!port.sleep(Duration::from_millis(20))? && port.arm(&[], &[to])? == Armed::Sleep)
+}
+
+/// Receives zeros up to the first other byte, and returns how many there were.
+pub(super) fn drain<T: Transport>(port: &mut Port<T>, from: usize) -> Result<u64> {
+    let mut zeros = 0;
+    loop {
+        let mut buffer = [0; 4096];
+        let lent = port.transport.lend(from, buffer.len())?.copy_to(&mut buffer);
+        let end = buffer[..lent].iter().position(|&byte| byte != 0);
+        let taken = end.unwrap_or(lent);
+        zeros += taken as u64;
+        port.transport.consume(from, end.map_or(lent, |end| end + 1))?;
+        if end.is_some() {
+            return Ok(zeros);
+        }
+        if lent == 0 {
+            port.wait(&[from], &[])?;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The in-process transport passes the suite, however awkward it is made.
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use comm_core::{Armed, Error, GroupId, Interest, Invalid, LaneId, LaneKind, Lanes, Transport};
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport, Release};
+use comm_sim::{conformance, transport_conformance};
+
+const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+
+/// Odd, and smaller than anything that is sent.
+const TINY: usize = 509;
+
+fn with(change: impl Fn(&mut InProcessConfig)) -> impl Fn(usize) -> Vec<InProcessLanes> {
+    let mut config = InProcessConfig::default();
+    change(&mut config);
+    move |n| InProcessLanes::with_config(n, &config)
+}
+
+transport_conformance!(default, InProcessLanes::create);
+transport_conformance!(tiny, with(|config| config.capacity = TINY));
+transport_conformance!(released_on_consume, with(|config| config.release = Release::OnConsume));
+transport_conformance!(dribbling, with(|config| config.dribble = Some(1)));
+transport_conformance!(
+    all_at_once,
+    with(|config| *config = InProcessConfig { capacity: TINY, release: Release::OnConsume, dribble: Some(2) })
+);
+
+/// The transports of `N` ranks, opened in threads and brought together in one.
+fn opened<const N: usize>(config: &InProcessConfig) -> Option<[(InProcessLanes, InProcessTransport); N]> {
+    let open = |lanes: InProcessLanes| {
+        let transport = lanes.open(LANE, lanes.now() + Duration::from_secs(30)).ok()?;
+        Some((lanes, transport))
+    };
+    in_process::run(N, config, open).into_iter().collect::<Option<Vec<_>>>()?.try_into().ok()
+}
+
+fn lent() -> InProcessConfig {
+    InProcessConfig { release: Release::OnConsume, ..InProcessConfig::default() }
+}
+
+fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, rank: usize) -> bool {
+    matches!(result, Err(Error::PeerLost { peer, .. }) if peer == rank)
+}
+
+#[test]
+fn lent_bytes_are_unreleased_until_they_are_consumed() {
+    let [(lanes, mut sender), (_, mut receiver)] = opened(&lent()).unwrap();
+    assert_eq!(sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap(), 6);
+    assert_eq!((sender.released(1), lanes.unreleased()), (0, 6));
+    assert_eq!(receiver.lend(0, 9).unwrap().len(), 6);
+    assert_eq!(sender.released(1), 0);
+    receiver.consume(0, 4).unwrap();
+    assert_eq!((sender.released(1), lanes.unreleased()), (4, 2));
+    assert_eq!(receiver.try_recv(0, &mut [0; 9]).unwrap(), 2);
+    assert_eq!((sender.released(1), lanes.unreleased()), (6, 0));
+}
+
+#[test]
+fn a_sleeper_waits_for_the_release_of_what_it_sent() {
+    let [(_, mut sender), (_, mut receiver)] = opened(&lent()).unwrap();
+    let mut interest = Interest::default();
+    interest.add_send(1);
+    assert_eq!(sender.arm(&interest).unwrap(), Armed::Ready);
+    assert_eq!(sender.try_send(1, &[IoSlice::new(b"ab")]).unwrap(), 2);
+    sender.released(1);
+    assert_eq!(sender.arm(&interest).unwrap(), Armed::Sleep);
+    receiver.consume(0, 0).unwrap();
+    assert_eq!(receiver.try_recv(0, &mut [0]).unwrap(), 1);
+    assert_eq!(sender.arm(&interest).unwrap(), Armed::Ready);
+}
+
+#[test]
+fn a_revoked_loan_never_counts_as_received() {
+    let [(lanes, mut sender), (_, mut receiver), (_, mut other)] = opened(&lent()).unwrap();
+    sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
+    receiver.lend(0, 6).unwrap();
+    sender.revoke();
+    assert!(is_lost(receiver.consume(0, 6), 0));
+    assert!(is_lost(receiver.try_recv(0, &mut [0]), 0));
+    assert!(is_lost(sender.try_send(1, &[IoSlice::new(b"g")]), 1));
+    assert_eq!((sender.released(1), lanes.unreleased()), (6, 0));
+    // Nothing was lent to the third rank.
+    sender.try_send(2, &[IoSlice::new(b"h")]).unwrap();
+    assert_eq!(other.try_recv(0, &mut [0]).unwrap(), 1);
+}
+
+#[test]
+fn a_dead_receiver_releases_what_it_will_not_read() {
+    let [(_, mut sender), (_, receiver)] = opened(&lent()).unwrap();
+    sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
+    drop(receiver);
+    assert_eq!(sender.released(1), 6);
+}
+
+#[test]
+fn only_ranks_that_never_came_are_blamed() {
+    let waiting = in_process::run(3, &InProcessConfig::default(), |lanes| {
+        let rank = lanes.group().rank();
+        let wait = Duration::from_millis([50, 400, 0][rank]);
+        let opened = if rank == 2 { None } else { Some(lanes.open(LANE, lanes.now() + wait)) };
+        std::thread::sleep(Duration::from_millis(600).saturating_sub(wait));
+        match opened {
+            Some(Err(Error::Timeout { waiting_for, .. })) => waiting_for,
+            _ => vec![],
+        }
+    });
+    assert_eq!(waiting, [vec![2], vec![2], vec![]]);
+}
+
+#[test]
+fn a_lane_opens_again_once_every_rank_has_opened_it() {
+    let meetings = in_process::run(3, &InProcessConfig::default(), |lanes| {
+        let open = || lanes.open(LANE, lanes.now() + Duration::from_secs(30));
+        (0..50).map(|_| open()).filter(Result::is_ok).count()
+    });
+    assert_eq!(meetings, [50; 3]);
+}
+
+#[test]
+fn a_peer_that_is_not_one_is_refused() {
+    let [(_, mut first), _second] = opened(&InProcessConfig::default()).unwrap();
+    for peer in [0, 2, usize::MAX] {
+        let refused = first.try_recv(peer, &mut [0]);
+        assert!(matches!(refused, Err(Error::Invalid(Invalid::Rank { rank, size: 2 })) if rank == peer));
+    }
+}
+
+#[test]
+fn queues_of_one_byte_suffice() {
+    let config = InProcessConfig { capacity: 1, ..InProcessConfig::default() };
+    conformance::all_pairs_exchange_ordered_bytes(&|n| InProcessLanes::with_config(n, &config)).unwrap();
+}
