@@ -119,6 +119,32 @@ fn a_slot_that_holds_another_block_is_found() {
 }
 
 #[test]
+fn a_range_in_scratch_is_read_as_it_was_written() {
+    let slot = |slot| Place::Scratch { slot };
+    let both = Blocks { first: 0, count: 2 };
+    let copied = |copies: Vec<Step>, sent: Step| {
+        let schedule = move |rank: usize, _: &Spec| match rank {
+            0 => copies.iter().copied().chain([sent]).collect(),
+            _ => vec![Step::recv(0, OUT, sent.blocks)],
+        };
+        check(spec(Collective::Broadcast, 2, 2), 2, schedule).unwrap_err()
+    };
+    let whole = vec![Step::copy(slot(0), OUT, both)];
+    let parts = vec![Step::copy(slot(0), OUT, Blocks::one(0)), Step::copy(slot(1), OUT, Blocks::one(1))];
+    let packing = [
+        copied(whole.clone(), Step::send(1, slot(1), Blocks::one(1))),
+        copied(parts.clone(), Step::send(1, slot(0), both)),
+    ];
+    assert!(packing.iter().all(|fault| matches!(fault, Fault::Packing { block: 1, .. })), "{packing:?}");
+    // The first block of a range can be read alone, and a range that was overwritten in part is gone.
+    let first = copied(whole.clone(), Step::send(1, slot(0), Blocks::one(0)));
+    assert!(matches!(first, Fault::Result { rank: 1, block: 1, .. }), "{first}");
+    let damaged = [whole, vec![parts[1]]].concat();
+    let damaged = copied(damaged, Step::send(1, slot(0), Blocks::one(0)));
+    assert!(matches!(damaged, Fault::Uninitialised { block: 0, .. }), "{damaged}");
+}
+
+#[test]
 fn a_contribution_that_comes_twice_is_found_where_it_comes() {
     let schedule = |rank: usize, spec: &Spec| match rank {
         0 => vec![Step::recv_reduce(1, OUT, all(spec)), Step::recv_reduce(1, OUT, all(spec))],

@@ -30,6 +30,8 @@ impl std::fmt::Display for Value {
 #[derive(Debug)]
 struct Cell {
     content: Content,
+    /// In scratch, the range that the content was written with.
+    packed: Packed,
     /// How many messages in a chain led to the last write.
     written: u32,
     /// How many messages in a chain led to the latest read.
@@ -41,6 +43,15 @@ enum Content {
     Absent,
     Empty,
     Value(Value),
+}
+
+/// A range of blocks as it was written to scratch. Its blocks follow each other without gaps, so that all but the first
+/// lie somewhere within the slots, and are found only from the first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Packed {
+    first_cell: usize,
+    first_block: usize,
+    count: usize,
 }
 
 /// Input, output and scratch of one rank, in a row.
@@ -68,7 +79,7 @@ impl Memory {
                     tree: mix(mix(block as u64 + 1) ^ rank as u64),
                 }),
             };
-            Cell { content, written: 0, read: 0 }
+            Cell { content, packed: Packed::default(), written: 0, read: 0 }
         };
         let input = (0..spec.blocks).map(|block| cell(Place::Input, block));
         let output = (0..spec.blocks).map(|block| cell(Place::Output, block));
@@ -99,10 +110,38 @@ impl Memory {
     /// Appends the values of a step's blocks, lying at `place`, to `into`.
     pub(super) fn read(&self, at: At, place: Place, into: &mut Vec<Value>) -> Result<(), Fault> {
         let blocks = at.step.blocks;
+        self.check_packed(at, place)?;
         for (offset, block) in (blocks.first..blocks.end()).enumerate() {
             into.push(self.value(at, self.cell(place, blocks, offset), block)?.clone());
         }
         Ok(())
+    }
+
+    /// Whether the step's blocks, lying at `place`, are where they were written, if they are in scratch.
+    fn check_packed(&self, at: At, place: Place) -> Result<(), Fault> {
+        let blocks = at.step.blocks;
+        let first = self.cell(place, blocks, 0);
+        let here = |packed: Packed| packed.first_cell == first && packed.first_block == blocks.first;
+        let cells = if is_scratch(place) { self.range(place, blocks) } else { &[] };
+        let astray = cells.iter().zip(blocks.first..).position(|(cell, block)| {
+            matches!(&cell.content, Content::Value(value) if value.block == block) && !here(cell.packed)
+        });
+        astray.map_or(Ok(()), |offset| Err(Fault::Packing { at, block: blocks.first + offset }))
+    }
+
+    /// Forgets the ranges in scratch that a write to these blocks damages, and notes the new one.
+    fn pack(&mut self, place: Place, blocks: Blocks) {
+        let first = self.cell(place, blocks, 0);
+        for cell in first..first + blocks.count {
+            if matches!(self.cells[cell].content, Content::Value(_)) {
+                let Packed { first_cell, count, .. } = self.cells[cell].packed;
+                self.cells[first_cell..first_cell + count]
+                    .iter_mut()
+                    .for_each(|cell| cell.content = Content::Empty);
+            }
+            self.cells[cell].packed =
+                Packed { first_cell: first, first_block: blocks.first, count: blocks.count };
+        }
     }
 
     fn value(&self, at: At, cell: usize, block: usize) -> Result<&Value, Fault> {
@@ -119,6 +158,9 @@ impl Memory {
     /// Puts values into a step's blocks.
     pub(super) fn write(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
+        if is_scratch(place) {
+            self.pack(place, blocks);
+        }
         for (offset, value) in values.drain(..).enumerate() {
             let cell = self.cell(place, blocks, offset);
             let content = &mut self.cells[cell].content;
@@ -133,6 +175,7 @@ impl Memory {
     /// Combines values into a step's blocks.
     pub(super) fn combine(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
+        self.check_packed(at, place)?;
         for (offset, theirs) in values.drain(..).enumerate() {
             let cell = self.cell(place, blocks, offset);
             let block = theirs.block;
@@ -159,6 +202,7 @@ impl Memory {
     /// Finishes a step's blocks.
     pub(super) fn finish(&mut self, at: At) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
+        self.check_packed(at, place)?;
         for (offset, block) in (blocks.first..blocks.end()).enumerate() {
             let cell = self.cell(place, blocks, offset);
             let value = self.value(at, cell, block)?;
@@ -202,4 +246,8 @@ impl Memory {
             Content::Absent | Content::Empty => None,
         }
     }
+}
+
+const fn is_scratch(place: Place) -> bool {
+    matches!(place, Place::Scratch { .. })
 }

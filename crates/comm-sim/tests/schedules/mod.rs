@@ -163,14 +163,18 @@ pub(crate) fn ring_all_gather(rank: usize, spec: &Spec) -> Vec<Step> {
 pub(crate) fn ring_reduce_scatter(rank: usize, spec: &Spec) -> Vec<Step> {
     let (next, prev) = neighbours(rank, spec);
     let from = if spec.buffers == Buffers::Separate { IN } else { OUT };
-    let mut steps = vec![Step::copy(SLOT, from, all(spec))];
+    let each = |blocks: Blocks| (blocks.first..blocks.end()).map(Blocks::one);
+    let slot = |block: Blocks| Place::Scratch { slot: block.first };
+    let mut steps: Vec<Step> = each(all(spec)).map(|block| Step::copy(slot(block), from, block)).collect();
     for round in 0..spec.ranks - 1 {
         let (send, recv) = turn(rank, spec, spec.ranks - 1, round);
-        let slot = |blocks: Blocks| Place::Scratch { slot: blocks.first };
-        steps.extend([Step::send(next, slot(send), send), Step::recv_reduce(prev, slot(recv), recv)]);
+        for (send, recv) in each(send).zip(each(recv)) {
+            steps.extend([Step::send(next, slot(send), send), Step::recv_reduce(prev, slot(recv), recv)]);
+        }
     }
     let own = chunk(spec, rank);
-    steps.extend([Step::copy(OUT, Place::Scratch { slot: own.first }, own), Step::finish(OUT, own)]);
+    steps.extend(each(own).map(|block| Step::copy(OUT, slot(block), block)));
+    steps.push(Step::finish(OUT, own));
     steps
 }
 
