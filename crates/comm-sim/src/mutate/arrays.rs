@@ -1,0 +1,172 @@
+//! One rank's arrays, holding numbers.
+
+use comm_core::{Blocks, Layout, Partition, Place};
+
+use super::Wrong;
+use crate::random::{Random, mix};
+use crate::verify::{Required, Spec, Start};
+
+/// An element. It is combined in two ways at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number {
+    /// Combined with an associative operator, so that the right result is known.
+    sum: u64,
+    /// Combined with an operator that commutes but is not associative, as floats do, so that order shows.
+    order: u64,
+}
+
+impl Number {
+    /// What a rank contributes to an element.
+    fn contribution(rank: usize, element: usize, seed: u64) -> Self {
+        let mut random = Random::new(seed, (rank as u64) << 32 | element as u64);
+        Self { sum: random.next(), order: random.next() }
+    }
+
+    fn combine(self, other: Self) -> Self {
+        let order = mix(self.order).wrapping_add(mix(other.order));
+        Self { sum: self.sum.wrapping_add(other.sum), order }
+    }
+
+    /// The end of a reduction: anything that gives other results when it is done twice, or to a part.
+    fn finish(self) -> Self {
+        Self { sum: mix(self.sum.wrapping_add(1)), order: mix(self.order.wrapping_add(1)) }
+    }
+}
+
+/// The arrays of a rank.
+#[derive(Debug)]
+pub(super) struct Arrays<'a> {
+    spec: &'a Spec,
+    layout: &'a Layout,
+    rank: usize,
+    input: Vec<Number>,
+    output: Vec<Number>,
+    scratch: Vec<Number>,
+}
+
+/// How the blocks of a program are laid out: some are larger than others.
+pub(super) fn layout(spec: &Spec) -> Layout {
+    Layout::uniform(&Partition::even(elements(spec), spec.blocks))
+}
+
+const fn elements(spec: &Spec) -> usize {
+    spec.blocks + spec.blocks / 2 + 1
+}
+
+impl<'a> Arrays<'a> {
+    pub(super) fn new(spec: &'a Spec, layout: &'a Layout, slots: usize, rank: usize, seed: u64) -> Self {
+        // What is not the rank's contribution is garbage.
+        let garbage = |place: u64, count: usize| -> Vec<Number> {
+            (0..count)
+                .map(|at| Number::contribution(usize::MAX >> 33, at, seed ^ mix(place + rank as u64)))
+                .collect()
+        };
+        let mut arrays = Self {
+            spec,
+            layout,
+            rank,
+            input: garbage(1000, elements(spec)),
+            output: garbage(2000, elements(spec)),
+            scratch: garbage(3000, slots * layout.slot_bytes()),
+        };
+        for block in 0..spec.blocks {
+            let range = layout.output.bytes(Blocks::one(block)).unwrap_or(0..0);
+            for (place, array) in [(Place::Input, &mut arrays.input), (Place::Output, &mut arrays.output)] {
+                if spec.start(rank, place, block) == Start::Contribution {
+                    for element in range.clone() {
+                        array[element] = Number::contribution(rank, element, seed);
+                    }
+                }
+            }
+        }
+        arrays
+    }
+
+    /// The numbers of blocks.
+    pub(super) fn read(&self, place: Place, blocks: Blocks) -> Result<Vec<Number>, Wrong> {
+        let array = match place {
+            Place::Input => &self.input,
+            Place::Output => &self.output,
+            Place::Scratch { .. } => &self.scratch,
+        };
+        let range = self.locate(place, blocks)?;
+        array.get(range).map(<[Number]>::to_vec).ok_or(Wrong::Outside { rank: self.rank })
+    }
+
+    /// Changes the numbers of blocks one by one.
+    pub(super) fn update(
+        &mut self,
+        place: Place,
+        blocks: Blocks,
+        change: impl Fn(Number, usize) -> Number,
+    ) -> Result<(), Wrong> {
+        let range = self.locate(place, blocks)?;
+        let outside = Wrong::Outside { rank: self.rank };
+        let array = match place {
+            Place::Input => return Err(Wrong::WritesInput { rank: self.rank }),
+            Place::Output => &mut self.output,
+            Place::Scratch { .. } => &mut self.scratch,
+        };
+        let numbers = array.get_mut(range).ok_or(outside)?;
+        for (at, number) in numbers.iter_mut().enumerate() {
+            *number = change(*number, at);
+        }
+        Ok(())
+    }
+
+    /// Stores or combines what came.
+    pub(super) fn accept(
+        &mut self,
+        place: Place,
+        blocks: Blocks,
+        numbers: &[Number],
+        reduces: bool,
+    ) -> Result<(), Wrong> {
+        if self.layout.output.size(blocks) != numbers.len() {
+            return Err(Wrong::Length { rank: self.rank });
+        }
+        let change = |ours: Number, at: usize| if reduces { ours.combine(numbers[at]) } else { numbers[at] };
+        self.update(place, blocks, change)
+    }
+
+    pub(super) fn finish(&mut self, place: Place, blocks: Blocks) -> Result<(), Wrong> {
+        self.update(place, blocks, |number, _| number.finish())
+    }
+
+    /// Where blocks lie, if the array has room for them.
+    fn locate(&self, place: Place, blocks: Blocks) -> Result<std::ops::Range<usize>, Wrong> {
+        let outside = Wrong::Outside { rank: self.rank };
+        let absent = |block| self.spec.start(self.rank, place, block) == Start::Absent;
+        if blocks.end() > self.spec.blocks || (blocks.first..blocks.end()).any(absent) {
+            return Err(outside);
+        }
+        self.layout.bytes(place, blocks).ok_or(outside)
+    }
+
+    /// Compares the output with what it must hold, and returns all of it that is not left open.
+    pub(super) fn check(&self, seed: u64) -> Result<Vec<Number>, Wrong> {
+        let mut results = Vec::new();
+        for block in 0..self.spec.blocks {
+            let range = self.layout.output.bytes(Blocks::one(block)).unwrap_or(0..0);
+            let right = match self.spec.required(self.rank, block) {
+                Required::Nothing => continue,
+                Required::Of(rank) => {
+                    range.clone().all(|at| self.output[at] == Number::contribution(rank, at, seed))
+                }
+                Required::Reduced => range.clone().all(|at| self.is_reduced(at, seed)),
+            };
+            if !right {
+                return Err(Wrong::Result { rank: self.rank, block });
+            }
+            results.extend_from_slice(&self.output[range]);
+        }
+        Ok(results)
+    }
+
+    fn is_reduced(&self, at: usize, seed: u64) -> bool {
+        let contributions = (0..self.spec.ranks).map(|rank| Number::contribution(rank, at, seed));
+        let Some(sum) = contributions.reduce(Number::combine) else { return false };
+        let found = self.output[at].sum;
+        found == sum.finish().sum || self.spec.ranks == 1 && found == sum.sum
+    }
+}

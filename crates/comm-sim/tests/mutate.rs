@@ -1,0 +1,61 @@
+//! The verifier refuses every mutant that does harm.
+
+mod schedules;
+
+use comm_core::{Collective, Step};
+use comm_sim::mutate::{Options, Survey, Unfit, Wrong, survey};
+use comm_sim::verify::Spec;
+use schedules::*;
+
+#[test]
+fn every_harmful_mutant_of_a_textbook_schedule_is_refused() {
+    let mut total = Survey::default();
+    for (name, collective, slots, schedule) in RIGHT {
+        for ranks in 1..=5 {
+            for segments in [1, 2] {
+                for spec in Spec::all(collective, ranks, ranks * segments).filter(|spec| spec.root < 2) {
+                    let survey = with_program(spec, slots(spec.blocks), schedule, |program| {
+                        survey(program, &Options::default())
+                    });
+                    total.add(survey.unwrap_or_else(|unfit| panic!("{name} {spec}: {unfit}")));
+                }
+            }
+        }
+    }
+    println!(
+        "{} mutants, {} harmless, {} harmful, {} killed",
+        total.mutants, total.harmless, total.harmful, total.killed
+    );
+    assert_eq!(total.survivors, Vec::<String>::new());
+    assert_eq!((total.killed, total.harmful + total.harmless), (total.harmful, total.mutants));
+    assert!(total.harmful > 9 * total.harmless, "{} of {} are harmless", total.harmless, total.mutants);
+}
+
+#[test]
+fn a_sample_is_as_large_as_asked_for() {
+    let options = Options { seed: 4, mutants_max: 20 };
+    let spec = spec(Collective::AllReduce, 4, 4);
+    let survey = with_program(spec, 0, ring_all_reduce, |program| survey(program, &options)).unwrap();
+    assert_eq!(survey.mutants, 20);
+}
+
+#[test]
+fn a_wrong_program_is_not_surveyed() {
+    let spec = spec(Collective::AllReduce, 4, 4);
+    let broken = with_program(spec, 0, doubling_in_place, |program| survey(program, &Options::default()));
+    assert!(matches!(broken, Err(Unfit::Refused(_))), "{broken:?}");
+}
+
+#[test]
+fn harm_is_found_without_the_verifier() {
+    let harm = |spec: Spec, schedule: Schedule| {
+        let steps: Vec<Vec<Step>> = (0..spec.ranks).map(|rank| schedule(rank, &spec)).collect();
+        comm_sim::mutate::interpret(&spec, 0, &steps, 1).err()
+    };
+    let all_reduce = spec(Collective::AllReduce, 4, 4);
+    assert_eq!(harm(all_reduce, ring_all_reduce), None);
+    assert!(matches!(harm(all_reduce, doubling_in_place), Some(Wrong::Deadlock { window: 2, capacity: 0 })));
+    assert!(matches!(harm(all_reduce, |_, _| vec![]), Some(Wrong::Result { rank: 0, block: 0 })));
+    let barrier = spec(Collective::Barrier, 3, 1);
+    assert!(matches!(harm(barrier, |_, _| vec![]), Some(Wrong::Barrier { absent: 0, rank: 1 })));
+}
