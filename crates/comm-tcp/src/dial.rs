@@ -1,0 +1,193 @@
+//! One outgoing connection, from the first attempt to the end of its handshake, without blocking.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use comm_core::Refusal;
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+
+use crate::handshake::{Handshake, Progress};
+use crate::hello::Hello;
+use crate::secret::Secret;
+use crate::socket::{self, Options};
+
+const BACKOFF_MIN: Duration = Duration::from_millis(2);
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+
+/// Connects to one address, again and again, until a handshake succeeds or is refused.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    address: SocketAddr,
+    hello: Hello,
+    secret: Option<Secret>,
+    options: Options,
+    state: State,
+    backoff: Duration,
+    attempts: u32,
+    last_error: Option<io::Error>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The next attempt comes at this time; the first one at once.
+    Waiting(Option<Instant>),
+    Connecting(Socket),
+    Shaking(Socket, Box<Handshake>),
+}
+
+/// What became of a dial.
+#[derive(Debug)]
+pub(crate) enum Dialed {
+    /// To be advanced again when it is ready or its time has come.
+    Pending,
+    /// Connected, and agreed.
+    Open(Socket),
+    /// The other side answered, and trying again would not change its answer.
+    Refused(Refusal),
+}
+
+impl Dial {
+    pub(crate) const fn new(
+        address: SocketAddr,
+        hello: Hello,
+        secret: Option<Secret>,
+        options: Options,
+    ) -> Self {
+        Self {
+            address,
+            hello,
+            secret,
+            options,
+            state: State::Waiting(None),
+            backoff: BACKOFF_MIN,
+            attempts: 0,
+            last_error: None,
+        }
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Goes on as far as possible without blocking. Not to be called again once it has ended.
+    pub(crate) fn advance(&mut self, now: Instant) -> Dialed {
+        loop {
+            match self.step(now) {
+                Ok(Some(dialed)) => return dialed,
+                Ok(None) => {}
+                Err(error) => {
+                    self.last_error = Some(error);
+                    self.state = State::Waiting(Some(now + self.backoff));
+                    self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+                    return Dialed::Pending;
+                }
+            }
+        }
+    }
+
+    /// `None` if there is more to do at once.
+    fn step(&mut self, now: Instant) -> io::Result<Option<Dialed>> {
+        match std::mem::replace(&mut self.state, State::Waiting(None)) {
+            State::Waiting(until) if until.is_some_and(|until| until > now) => {
+                self.state = State::Waiting(until);
+                Ok(Some(Dialed::Pending))
+            }
+            State::Waiting(_) => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.state = State::Connecting(socket::start_connect(self.address, &self.options)?);
+                Ok(None)
+            }
+            State::Connecting(socket) => self.finish_connect(socket, now),
+            State::Shaking(socket, mut handshake) => match handshake.advance(&socket)? {
+                Progress::Done => Ok(Some(Dialed::Open(socket))),
+                Progress::Refused(refusal) => Ok(Some(Dialed::Refused(refusal))),
+                Progress::Pending | Progress::Judge(_) => {
+                    self.state = State::Shaking(socket, handshake);
+                    Ok(Some(Dialed::Pending))
+                }
+            },
+        }
+    }
+
+    fn finish_connect(&mut self, socket: Socket, now: Instant) -> io::Result<Option<Dialed>> {
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        if !socket::wait_for(&socket, PollFlags::OUT, now)? {
+            self.state = State::Connecting(socket);
+            return Ok(Some(Dialed::Pending));
+        }
+        // The error may have come between the two questions.
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        if socket::is_connected_to_itself(&socket) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        self.options.apply(&socket)?;
+        let handshake = Handshake::dial(self.secret.clone(), self.hello)?;
+        self.state = State::Shaking(socket, Box::new(handshake));
+        Ok(None)
+    }
+
+    /// What to wait for, unless it waits for [`Dial::next_attempt`].
+    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        let (socket, flags) = match &self.state {
+            State::Waiting(_) => return None,
+            State::Connecting(socket) => (socket, PollFlags::OUT),
+            State::Shaking(socket, handshake) if handshake.wants_write() => (socket, PollFlags::OUT),
+            State::Shaking(socket, _) => (socket, PollFlags::IN),
+        };
+        Some(PollFd::from_borrowed_fd(socket.as_fd(), flags))
+    }
+
+    /// When the next attempt is due, if it waits for one.
+    pub(crate) const fn next_attempt(&self) -> Option<Instant> {
+        match &self.state {
+            State::Waiting(until) => *until,
+            State::Connecting(_) | State::Shaking(..) => None,
+        }
+    }
+
+    /// Why it has not succeeded yet: the last error, or what it is waiting for.
+    pub(crate) fn excuse(&self) -> io::Error {
+        match (&self.last_error, &self.state) {
+            (Some(last), _) => io::Error::new(last.kind(), last.to_string()),
+            (None, State::Shaking(..)) => timed_out("connected, but the handshake got no answer"),
+            (None, _) => timed_out("no answer"),
+        }
+    }
+
+    /// The last error, if any attempt failed.
+    pub(crate) const fn last_error(&self) -> Option<&io::Error> {
+        self.last_error.as_ref()
+    }
+
+    /// Dials until it ends or the deadline has passed, sleeping in between. `Pending` means the deadline.
+    pub(crate) fn run(&mut self, deadline: Instant) -> io::Result<Dialed> {
+        loop {
+            let now = Instant::now();
+            match self.advance(now) {
+                Dialed::Pending if now >= deadline => return Ok(Dialed::Pending),
+                Dialed::Pending => {}
+                ended => return Ok(ended),
+            }
+            let until = self.next_attempt().map_or(deadline, |next| next.min(deadline));
+            match self.poll_fd() {
+                Some(descriptor) => socket::wait(&mut [descriptor], Some(until))?,
+                None => socket::wait(&mut [], Some(until))?,
+            };
+        }
+    }
+}
+
+fn timed_out(words: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, words)
+}

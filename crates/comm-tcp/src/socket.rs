@@ -1,0 +1,187 @@
+//! What every socket of this crate needs: creation, options, waiting.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+
+use crate::config::{Congestion, Keepalive, TcpConfig};
+
+/// The connections that may wait to be accepted; the system's own limit may be lower.
+const BACKLOG: i32 = 4096;
+
+/// How a socket is set up.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    send_buffer: Option<usize>,
+    recv_buffer: Option<usize>,
+    congestion: Congestion,
+    keepalive: Option<Keepalive>,
+    user_timeout: Option<Duration>,
+}
+
+impl Options {
+    /// For connections of a store, which are few and mostly silent.
+    pub(crate) fn store() -> Self {
+        Self {
+            send_buffer: None,
+            recv_buffer: None,
+            congestion: Congestion::Auto,
+            keepalive: Some(Keepalive::default()),
+            user_timeout: None,
+        }
+    }
+
+    pub(crate) fn lane(config: &TcpConfig, control: bool) -> Self {
+        Self {
+            send_buffer: config.send_buffer,
+            recv_buffer: config.recv_buffer,
+            congestion: config.congestion.clone(),
+            keepalive: config.keepalive,
+            user_timeout: config.control_timeout.filter(|_| control),
+        }
+    }
+
+    /// What must be set before a socket connects or listens: the receive buffer decides what window is offered.
+    fn set_buffers(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(bytes) = self.recv_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        self.send_buffer.map_or(Ok(()), |bytes| socket.set_send_buffer_size(bytes))
+    }
+
+    /// Sets up a connected socket. Buffers of an accepted socket come from its listener, but are set once more in
+    /// case the listener was made with other options.
+    pub(crate) fn apply(&self, socket: &Socket) -> io::Result<()> {
+        self.set_buffers(socket)?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(Keepalive { idle, interval }) = self.keepalive {
+            let keepalive = TcpKeepalive::new()
+                .with_time(idle)
+                .with_interval(interval)
+                .with_retries(TcpConfig::KEEPALIVE_PROBES);
+            socket.set_tcp_keepalive(&keepalive)?;
+        }
+        socket.set_tcp_user_timeout(self.user_timeout)?;
+        match &self.congestion {
+            Congestion::System => Ok(()),
+            Congestion::Named(name) => socket.set_tcp_congestion(name.as_bytes()),
+            Congestion::Auto => {
+                if stays_on_this_machine(socket) {
+                    unpace(socket);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Takes the first congestion control without pacing that the system allows. It costs speed, not correctness, if none
+/// is allowed.
+fn unpace(socket: &Socket) {
+    let set = [&b"cubic"[..], b"reno"].into_iter().any(|name| socket.set_tcp_congestion(name).is_ok());
+    if !set {
+        tracing::debug!("neither cubic nor reno is allowed; the system's congestion control stays");
+    }
+}
+
+fn stays_on_this_machine(socket: &Socket) -> bool {
+    let ip = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
+    ip(socket.local_addr()).is_some_and(|local| local.is_loopback() || Some(local) == ip(socket.peer_addr()))
+}
+
+/// A socket that listens.
+pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
+    let bound = || {
+        let socket = stream_socket(address)?;
+        // On Linux this takes over ports of dead connections, never those of living listeners.
+        socket.set_reuse_address(true)?;
+        if address.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
+            socket.set_only_v6(false)?;
+        }
+        options.set_buffers(&socket)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket)
+    };
+    bound().map_err(|e| Error::io(format!("bind {address}"), e))
+}
+
+/// A socket that has begun to connect. It has connected when it is writable and reports no error.
+pub(crate) fn start_connect(address: SocketAddr, options: &Options) -> io::Result<Socket> {
+    let socket = stream_socket(address)?;
+    options.set_buffers(&socket)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => Ok(socket),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => Ok(socket),
+        Err(e) => Err(e),
+    }
+}
+
+fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Accepts one connection if one waits.
+pub(crate) fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr)>> {
+    match listener.accept() {
+        Ok((socket, address)) => {
+            socket.set_nonblocking(true)?;
+            let address = address.as_socket().unwrap_or_else(unknown_address);
+            Ok(Some((socket, address)))
+        }
+        // A connection that died in the queue is no failure of the listener.
+        Err(e) => match Errno::from_io_error(&e) {
+            Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => Ok(None),
+            _ => Err(e),
+        },
+    }
+}
+
+pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr> {
+    let address = socket.local_addr().map_err(|e| Error::io("read a socket's own address", e))?;
+    Ok(address.as_socket().unwrap_or_else(unknown_address))
+}
+
+fn unknown_address() -> SocketAddr {
+    SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0)
+}
+
+/// Whether a socket that connected is connected to itself, as happens when a port that nobody listens on is dialed
+/// from that very port.
+pub(crate) fn is_connected_to_itself(socket: &Socket) -> bool {
+    let of = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket());
+    let local = of(socket.local_addr());
+    local.is_some() && local == of(socket.peer_addr())
+}
+
+/// Sleeps until a descriptor is ready or the time has come, whichever is first. Tells whether one is ready.
+pub(crate) fn wait(descriptors: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match rustix::event::poll(descriptors, left.and_then(timespec).as_ref()) {
+            Ok(0) if left.is_some_and(|left| !left.is_zero()) => {}
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Sleeps until one descriptor is ready for `flags`. Tells whether it is.
+pub(crate) fn wait_for(descriptor: impl AsFd, flags: PollFlags, until: Instant) -> io::Result<bool> {
+    let descriptor: BorrowedFd<'_> = descriptor.as_fd();
+    wait(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(until))
+}
+
+/// `None`, which waits for ever, for a time that the kernel cannot count.
+pub(crate) fn timespec(duration: Duration) -> Option<Timespec> {
+    Timespec::try_from(duration).ok()
+}

@@ -1,0 +1,229 @@
+//! The client's side of the store.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, Invalid, Result, Store};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use socket2::Socket;
+
+use super::StoreConfig;
+use super::frame::{FrameError, FrameReader, FrameWriter};
+use super::protocol::{PREFIX_BYTES, Request, Response};
+use crate::dial::{Dial, Dialed};
+use crate::hello::Hello;
+use crate::socket::{self, Options};
+
+/// A client of a [`TcpStoreServer`](super::TcpStoreServer).
+///
+/// Any number of threads may use it at a time: each operation has a connection to itself while it runs, so a thread
+/// that waits for a key holds up nobody. Connections are kept and used again.
+#[derive(Debug)]
+pub struct TcpStore {
+    address: SocketAddr,
+    config: StoreConfig,
+    idle: Mutex<Vec<Socket>>,
+}
+
+/// The connections that are kept while nobody uses them.
+const IDLE_MAX: usize = 4;
+
+impl TcpStore {
+    /// Connects, trying again until a server answers or the time is over.
+    ///
+    /// # Errors
+    /// [`Error::Handshake`] if the server is of another job or version, has another secret, or is no store at all.
+    /// [`Error::Io`] if no server answers in time, with the address, the number of attempts and the last reason.
+    pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
+        let store = Self { address, config, idle: Mutex::default() };
+        let socket = store.dial(timeout)?;
+        store.keep(socket);
+        Ok(store)
+    }
+
+    /// The address of the server.
+    #[must_use]
+    pub const fn server_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn dial(&self, timeout: Duration) -> Result<Socket> {
+        let hello = Hello::store(self.config.job);
+        let mut dial = Dial::new(self.address, hello, self.config.secret.clone(), Options::store());
+        match dial.run(after(timeout)) {
+            Ok(Dialed::Open(socket)) => Ok(socket),
+            Ok(Dialed::Refused(refusal)) => {
+                Err(Error::Handshake { with: format!("the store at {}", self.address), refusal })
+            }
+            Ok(Dialed::Pending) => {
+                let (address, attempts) = (self.address, dial.attempts());
+                let doing =
+                    format!("reach the store at {address} within {timeout:?}, in {attempts} attempts");
+                Err(Error::io(doing, dial.excuse()))
+            }
+            Err(e) => Err(Error::io("wait for a connection", e)),
+        }
+    }
+
+    /// A connection that nobody else uses, and that was alive a moment ago.
+    fn take(&self) -> Option<Socket> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(socket) = idle.pop() {
+            let mut byte = [0];
+            let peeked = rustix::net::recv(&socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            if matches!(peeked, Err(Errno::AGAIN)) {
+                return Some(socket);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, socket: Socket) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(socket);
+        }
+    }
+
+    /// Sends a request and reads its response, which must come soon after `timeout`: the server counts too.
+    fn call<T>(
+        &self,
+        key: &str,
+        timeout: Option<Duration>,
+        request: &Request<'_>,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<T> {
+        let frame = request.encode().filter(|f| f.len() - PREFIX_BYTES <= self.config.frame_bytes_max);
+        let frame = frame.ok_or_else(|| {
+            let max = self.config.frame_bytes_max;
+            Error::setting(key, "", format!("key and value together exceed {max} bytes"))
+        })?;
+        let patience = timeout.map_or(self.config.operation_timeout, with_grace);
+        let deadline = after(patience);
+        let socket = self.take().map_or_else(|| self.dial(patience), Ok)?;
+        let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
+            .map_err(|e| self.failed(key, timeout.unwrap_or(patience), e))?;
+        self.keep(socket);
+        match Response::decode(&response) {
+            Some(Response::Done(value)) => read(value).ok_or_else(|| self.nonsense(key)),
+            Some(Response::TimedOut(keys)) => {
+                Err(timed_out(&String::from_utf8_lossy(keys), timeout.unwrap_or(patience)))
+            }
+            Some(Response::NotANumber(value)) => Err(not_a_number(key, value)),
+            Some(Response::Full) => Err(self.full(key)),
+            None => Err(self.nonsense(key)),
+        }
+    }
+
+    fn failed(&self, key: &str, after: Duration, error: FrameError) -> Error {
+        let error = match error {
+            FrameError::Io(e) if e.kind() == io::ErrorKind::TimedOut => return timed_out(key, after),
+            FrameError::Io(e) => e,
+            FrameError::Closed => {
+                io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")
+            }
+            FrameError::TooLong(bytes) => io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("its response of {bytes} bytes is longer than this side accepts"),
+            ),
+        };
+        self.io(key, error)
+    }
+
+    fn full(&self, key: &str) -> Error {
+        self.io(key, io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full"))
+    }
+
+    fn nonsense(&self, key: &str) -> Error {
+        self.io(key, io::Error::new(io::ErrorKind::InvalidData, "its response makes no sense"))
+    }
+
+    fn io(&self, key: &str, error: io::Error) -> Error {
+        Error::io(format!("use key {key:?} of the store at {}", self.address), error)
+    }
+}
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.call(key, None, &Request::Set { key, value }, |_| Some(()))
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.call(key, Some(timeout), &Request::Get { key, timeout }, |value| Some(value.to_vec()))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        let sum = |bytes: &[u8]| bytes.try_into().ok().map(i64::from_le_bytes);
+        self.call(key, None, &Request::Add { key, amount }, sum)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        let request = Request::CompareSet { key, expected, desired };
+        self.call(key, None, &request, |value| Some(value.to_vec()))
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let request = Request::Wait { keys: keys.to_vec(), timeout };
+        self.call(&keys.join(", "), Some(timeout), &request, |_| Some(()))
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.call(key, None, &Request::Delete { key }, |existed| Some(existed == [1]))
+    }
+}
+
+/// Sends a frame and reads one, sleeping in between, until the deadline.
+fn exchange(
+    socket: &Socket,
+    frame: Vec<u8>,
+    bytes_max: usize,
+    deadline: Instant,
+) -> Result<Vec<u8>, FrameError> {
+    let mut writer = FrameWriter::new(frame);
+    while !writer.flush(socket).map_err(FrameError::Io)? {
+        await_socket(socket, PollFlags::OUT, deadline)?;
+    }
+    let mut reader = FrameReader::default();
+    loop {
+        if let Some(response) = reader.fill(socket, bytes_max)? {
+            return Ok(response);
+        }
+        await_socket(socket, PollFlags::IN, deadline)?;
+    }
+}
+
+fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> Result<(), FrameError> {
+    match socket::wait_for(socket, flags, deadline) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(FrameError::Io(io::ErrorKind::TimedOut.into())),
+        Err(e) => Err(FrameError::Io(e)),
+    }
+}
+
+/// The server answers when the time is over; its answer may take a little longer.
+fn with_grace(timeout: Duration) -> Duration {
+    const GRACE_MIN: Duration = Duration::from_secs(1);
+    const GRACE_MAX: Duration = Duration::from_secs(5);
+    timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
+}
+
+/// The instant after a time, or the latest that can be told.
+fn after(timeout: Duration) -> Instant {
+    const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
+    let now = Instant::now();
+    now.checked_add(timeout.min(LATEST)).unwrap_or(now)
+}
+
+fn timed_out(key: &str, after: Duration) -> Error {
+    Error::Timeout { waiting_for: Vec::new(), after, during: During::Store { key: key.to_owned() } }
+}
+
+fn not_a_number(key: &str, value: &[u8]) -> Error {
+    let value = String::from_utf8_lossy(value).into_owned();
+    Invalid::Setting { name: key.to_owned(), value, reason: "no sum: not a number, or too large".into() }
+        .into()
+}

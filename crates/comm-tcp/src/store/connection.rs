@@ -1,0 +1,157 @@
+//! One client's connection to the server, as a state machine.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use comm_core::Refusal;
+use rustix::event::epoll::EventFlags;
+use socket2::Socket;
+
+use super::frame::{FrameError, FrameReader, FrameWriter};
+use super::protocol::Response;
+use crate::handshake::Handshake;
+
+/// One client's connection to the server.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: Socket,
+    pub(super) address: SocketAddr,
+    pub(super) phase: Phase,
+    /// When to give up on what it is doing, or to answer that the time is over.
+    pub(super) deadline: Option<Instant>,
+    /// What the reactor was last told.
+    pub(super) told: Told,
+}
+
+/// What the reactor was last told about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) events: EventFlags,
+    pub(super) deadline: Option<Instant>,
+}
+
+/// What a connection is doing.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// It says who it is.
+    Handshake(Box<Handshake>),
+    /// It may send a request.
+    Receiving(FrameReader),
+    /// Its request waits for keys.
+    Parked(Parked),
+    /// It gets its response.
+    Sending(FrameWriter),
+}
+
+/// A request that waits for keys.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// All that must exist.
+    pub(super) keys: Vec<String>,
+    /// The one that it waits for at present.
+    pub(super) missing: String,
+    /// Whether the answer is the value of the only key.
+    pub(super) wants_value: bool,
+}
+
+/// Why a connection is closed.
+#[derive(Debug)]
+pub(super) enum Gone {
+    /// The client closed it.
+    Closed,
+    /// It broke.
+    Broken(io::Error),
+    /// It is none of ours.
+    Refused(Refusal),
+    /// It sent a frame that is too long.
+    TooLong(usize),
+    /// It sent a frame that is no request.
+    Garbage,
+    /// It took too long.
+    Slow,
+}
+
+impl From<io::Error> for Gone {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Closed,
+            _ => Self::Broken(error),
+        }
+    }
+}
+
+impl From<FrameError> for Gone {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Closed => Self::Closed,
+            FrameError::TooLong(bytes) => Self::TooLong(bytes),
+            FrameError::Io(error) => Self::Broken(error),
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(socket: Socket, address: SocketAddr, handshake: Handshake, deadline: Instant) -> Self {
+        Self {
+            socket,
+            address,
+            phase: Phase::Handshake(Box::new(handshake)),
+            deadline: Some(deadline),
+            told: Told { events: EventFlags::empty(), deadline: None },
+        }
+    }
+
+    /// Whether it has not yet said who it is.
+    pub(super) const fn is_stranger(&self) -> bool {
+        matches!(self.phase, Phase::Handshake(_))
+    }
+
+    /// What must happen on the socket before there is something to do. While a request is parked, only its client's
+    /// departure matters.
+    pub(super) fn events(&self) -> EventFlags {
+        match &self.phase {
+            Phase::Handshake(handshake) if handshake.wants_write() => EventFlags::OUT,
+            Phase::Handshake(_) | Phase::Receiving(_) => EventFlags::IN,
+            Phase::Parked(_) => EventFlags::RDHUP,
+            Phase::Sending(_) => EventFlags::OUT,
+        }
+    }
+
+    /// Sends a response, as far as it goes at once. It must be sent whole by the deadline.
+    pub(super) fn respond(&mut self, response: &Response<'_>, deadline: Option<Instant>) -> Result<(), Gone> {
+        let frame = response.encode().ok_or(Gone::TooLong(usize::MAX))?;
+        self.phase = Phase::Sending(FrameWriter::new(frame));
+        self.deadline = deadline;
+        self.flush()
+    }
+
+    /// Sends more of a response, and is ready for the next request when that was all.
+    pub(super) fn flush(&mut self) -> Result<(), Gone> {
+        if let Phase::Sending(writer) = &mut self.phase
+            && writer.flush(&self.socket)?
+        {
+            self.expect_request();
+        }
+        Ok(())
+    }
+
+    pub(super) fn expect_request(&mut self) {
+        self.phase = Phase::Receiving(FrameReader::default());
+        self.deadline = None;
+    }
+
+    /// Reads more of a request, and returns it when it is whole. It must be whole by the deadline if it has begun.
+    pub(super) fn receive(
+        &mut self,
+        bytes_max: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Vec<u8>>, Gone> {
+        let Phase::Receiving(reader) = &mut self.phase else { return Ok(None) };
+        let frame = reader.fill(&self.socket, bytes_max)?;
+        if frame.is_none() && reader.has_begun() && self.deadline.is_none() {
+            self.deadline = deadline;
+        }
+        Ok(frame)
+    }
+}

@@ -1,0 +1,69 @@
+//! The key-value store through which ranks find each other: a server of one thread, and its clients.
+
+mod client;
+mod connection;
+mod frame;
+mod protocol;
+mod reactor;
+mod server;
+mod table;
+
+use std::time::Duration;
+
+pub use client::TcpStore;
+pub use server::TcpStoreServer;
+
+use crate::secret::Secret;
+
+/// How a store is set up. Server and clients must agree on `job` and `secret`; limits are each side's own.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreConfig {
+    /// The job that the store belongs to. A client of another job is refused.
+    pub job: u64,
+    /// The shared secret. A side that has one refuses a side that has not.
+    pub secret: Option<Secret>,
+    /// The largest request or response in bytes. Nothing larger is ever held in memory.
+    pub frame_bytes_max: usize,
+    /// The most bytes of keys and values that the server holds.
+    pub stored_bytes_max: usize,
+    /// The most clients' connections that the server holds. Further ones are closed.
+    pub connections_max: usize,
+    /// The most connections that have not yet said who they are. Further ones wait in the system's queue.
+    pub strangers_max: usize,
+    /// How long a connection to the server has for its handshake.
+    pub handshake_timeout: Duration,
+    /// How long one request or response may take on its way, once its first byte is there; and how long a client
+    /// waits for the answer to an operation that has no timeout of its own.
+    pub operation_timeout: Duration,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            job: 0,
+            secret: None,
+            frame_bytes_max: 16 << 20,
+            stored_bytes_max: 256 << 20,
+            connections_max: 16_384,
+            strangers_max: 256,
+            handshake_timeout: Duration::from_secs(5),
+            operation_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl StoreConfig {
+    /// The default store of a job.
+    #[must_use]
+    pub fn job(job: u64) -> Self {
+        Self { job, ..Self::default() }
+    }
+
+    /// The same store, with a secret.
+    #[must_use]
+    pub fn secret(mut self, secret: Option<Secret>) -> Self {
+        self.secret = secret;
+        self
+    }
+}

@@ -1,0 +1,367 @@
+//! The loop of the server's thread: waits for any connection, and serves it without blocking.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use comm_core::Refusal;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use socket2::Socket;
+
+use super::StoreConfig;
+use super::connection::{Connection, Gone, Parked, Phase, Told};
+use super::protocol::{Request, Response};
+use super::table::{Denied, Table};
+use crate::handshake::{Handshake, Progress};
+use crate::hello::{Hello, Purpose};
+use crate::socket::{self, Options};
+
+/// The names of the two descriptors that are no connections.
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
+/// How long to leave the listener alone when the system has no descriptors or memory left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// All that the server's thread owns.
+#[derive(Debug)]
+pub(super) struct Reactor {
+    config: StoreConfig,
+    options: Options,
+    epoll: OwnedFd,
+    listener: Socket,
+    /// Whether the listener is watched. It is not while there are too many strangers or too few descriptors.
+    listening: bool,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    strangers: usize,
+    /// What is due when: connections, and the listener's return.
+    deadlines: BTreeSet<(Instant, u64)>,
+    table: Table,
+}
+
+impl Reactor {
+    pub(super) fn new(
+        listener: Socket,
+        options: Options,
+        stop: BorrowedFd<'_>,
+        config: StoreConfig,
+    ) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        Ok(Self {
+            table: Table::new(config.stored_bytes_max),
+            config,
+            options,
+            epoll,
+            listener,
+            listening: true,
+            connections: HashMap::new(),
+            next: FIRST_CONNECTION,
+            strangers: 0,
+            deadlines: BTreeSet::new(),
+        })
+    }
+
+    /// Serves until it is told to stop.
+    pub(super) fn run(mut self) {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            match self.wait(&mut events) {
+                Ok(()) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "the store cannot wait for its connections and stops");
+                    return;
+                }
+            }
+            for event in &events {
+                match event.data.u64() {
+                    STOP => return,
+                    LISTENER => self.accept_all(),
+                    id => self.serve(id, Self::advance),
+                }
+            }
+            self.expire();
+        }
+    }
+
+    fn wait(&self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
+        let left = self.deadlines.first().map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(socket::timespec);
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn accept_all(&mut self) {
+        while self.listening {
+            if self.strangers >= self.config.strangers_max {
+                return self.listen(false);
+            }
+            match socket::accept(&self.listener) {
+                Ok(Some((socket, address))) => self.admit(socket, address),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "the store cannot accept a connection");
+                    self.deadlines.insert((Instant::now() + ACCEPT_PAUSE, LISTENER));
+                    return self.listen(false);
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self, listening: bool) {
+        let events = if listening { EventFlags::IN } else { EventFlags::empty() };
+        match epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
+            Ok(()) => self.listening = listening,
+            Err(errno) => tracing::error!(%errno, "the store cannot watch its listener"),
+        }
+    }
+
+    fn admit(&mut self, socket: Socket, address: SocketAddr) {
+        if self.connections.len() >= self.config.connections_max {
+            tracing::warn!(%address, limit = self.config.connections_max, "the store has no room for a client");
+            return;
+        }
+        let handshake =
+            match self.options.apply(&socket).and_then(|()| Handshake::accept(self.config.secret.clone())) {
+                Ok(handshake) => handshake,
+                Err(error) => {
+                    tracing::warn!(%address, %error, "the store cannot serve a client");
+                    return;
+                }
+            };
+        let id = self.next;
+        let deadline = Instant::now() + self.config.handshake_timeout;
+        let connection = Connection::new(socket, address, handshake, deadline);
+        let data = EventData::new_u64(id);
+        if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
+            tracing::warn!(%address, %errno, "the store cannot watch a client");
+            return;
+        }
+        self.next += 1;
+        self.strangers += 1;
+        self.connections.insert(id, connection);
+        self.serve(id, Self::advance);
+    }
+
+    /// Lets something happen to a connection, and then keeps or closes it.
+    fn serve(
+        &mut self,
+        id: u64,
+        happening: impl FnOnce(&mut Self, u64, &mut Connection) -> Result<(), Gone>,
+    ) {
+        let Some(mut connection) = self.connections.remove(&id) else { return };
+        let was_stranger = connection.is_stranger();
+        let outcome = happening(self, id, &mut connection)
+            .and_then(|()| self.watch(id, &mut connection).map_err(|errno| Gone::Broken(errno.into())));
+        let is_stranger = outcome.is_ok() && connection.is_stranger();
+        match outcome {
+            Ok(()) => {
+                self.connections.insert(id, connection);
+            }
+            Err(gone) => self.bury(id, connection, &gone),
+        }
+        if was_stranger && !is_stranger {
+            self.strangers -= 1;
+            if !self.listening {
+                self.listen(true);
+            }
+        }
+    }
+
+    /// Tells epoll and the deadlines what a connection waits for, if that has changed.
+    fn watch(&mut self, id: u64, connection: &mut Connection) -> rustix::io::Result<()> {
+        let now = Told { events: connection.events(), deadline: connection.deadline };
+        if now.events != connection.told.events {
+            epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id), now.events)?;
+        }
+        if now.deadline != connection.told.deadline {
+            self.forget_deadline(id, connection);
+            self.deadlines.extend(now.deadline.map(|at| (at, id)));
+        }
+        connection.told = now;
+        Ok(())
+    }
+
+    fn forget_deadline(&mut self, id: u64, connection: &Connection) {
+        if let Some(at) = connection.told.deadline {
+            self.deadlines.remove(&(at, id));
+        }
+    }
+
+    /// Closes a connection. Closing removes it from epoll.
+    fn bury(&mut self, id: u64, connection: Connection, gone: &Gone) {
+        self.forget_deadline(id, &connection);
+        if let Phase::Parked(parked) = &connection.phase {
+            self.table.stop_waiting(&parked.missing, id);
+        }
+        let address = connection.address;
+        match gone {
+            Gone::Closed => tracing::debug!(%address, "a client left the store"),
+            Gone::Broken(error) => tracing::debug!(%address, %error, "a connection to the store broke"),
+            Gone::Refused(refusal) => tracing::warn!(%address, %refusal, "the store refused a connection"),
+            Gone::TooLong(bytes) => tracing::warn!(%address, bytes, "the store got too long a request"),
+            Gone::Garbage => tracing::warn!(%address, "the store got a request that makes no sense"),
+            Gone::Slow => tracing::warn!(%address, "the store closed a connection that took too long"),
+        }
+    }
+
+    /// Something can be read from or written to a connection.
+    fn advance(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+        match &mut connection.phase {
+            Phase::Handshake(_) => self.shake(connection),
+            Phase::Parked(_) => Err(Gone::Closed),
+            Phase::Sending(_) => connection.flush(),
+            Phase::Receiving(_) => {
+                let deadline = self.operation_deadline();
+                match connection.receive(self.config.frame_bytes_max, deadline)? {
+                    Some(frame) => self.execute(id, connection, &frame),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn shake(&self, connection: &mut Connection) -> Result<(), Gone> {
+        loop {
+            let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(()) };
+            match handshake.advance(&connection.socket)? {
+                Progress::Pending => return Ok(()),
+                Progress::Judge(hello) => handshake.judge(self.verdict(&hello)),
+                Progress::Done => connection.expect_request(),
+                Progress::Refused(refusal) => return Err(Gone::Refused(refusal)),
+            }
+        }
+    }
+
+    fn verdict(&self, hello: &Hello) -> Result<(), Refusal> {
+        match hello.purpose {
+            Purpose::Store if hello.job == self.config.job => Ok(()),
+            Purpose::Store => Err(Refusal::Job),
+            Purpose::Lane(_) => Err(Refusal::Stranger),
+        }
+    }
+
+    fn operation_deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.config.operation_timeout)
+    }
+
+    fn execute(&mut self, id: u64, connection: &mut Connection, frame: &[u8]) -> Result<(), Gone> {
+        let request = Request::decode(frame).ok_or(Gone::Garbage)?;
+        let (changed, outcome) = match request {
+            Request::Get { key, timeout } => {
+                return self.park(id, connection, vec![key.to_owned()], true, timeout);
+            }
+            Request::Wait { keys, timeout } => {
+                let keys = keys.into_iter().map(str::to_owned).collect();
+                return self.park(id, connection, keys, false, timeout);
+            }
+            Request::Set { key, value } => (Some(key), self.table.set(key, value).map(|()| Vec::new())),
+            Request::Add { key, amount } => {
+                (Some(key), self.table.add(key, amount).map(|sum| sum.to_le_bytes().to_vec()))
+            }
+            Request::CompareSet { key, expected, desired } => {
+                let set = self.table.compare_set(key, expected, desired);
+                let value = set.map(|_| self.table.get(key).unwrap_or_default().to_vec());
+                (set.is_ok_and(|set| set).then_some(key), value)
+            }
+            Request::Delete { key } => (None, Ok(vec![u8::from(self.table.delete(key))])),
+        };
+        self.acknowledge(connection, changed, &outcome)?;
+        if let (Some(key), Ok(_)) = (changed, &outcome) {
+            self.wake(key);
+        }
+        Ok(())
+    }
+
+    fn acknowledge(
+        &self,
+        connection: &mut Connection,
+        key: Option<&str>,
+        outcome: &Result<Vec<u8>, Denied>,
+    ) -> Result<(), Gone> {
+        let response = match outcome {
+            Ok(value) => Response::Done(value),
+            Err(Denied::Full) => Response::Full,
+            Err(Denied::NotANumber) => {
+                Response::NotANumber(key.and_then(|key| self.table.get(key)).unwrap_or_default())
+            }
+        };
+        connection.respond(&response, self.operation_deadline())
+    }
+
+    /// Answers a request for keys when they all exist.
+    fn park(
+        &mut self,
+        id: u64,
+        connection: &mut Connection,
+        keys: Vec<String>,
+        wants_value: bool,
+        timeout: Duration,
+    ) -> Result<(), Gone> {
+        connection.phase = Phase::Parked(Parked { keys, missing: String::new(), wants_value });
+        connection.deadline = Instant::now().checked_add(timeout);
+        self.retry(id, connection)?;
+        if timeout.is_zero() { self.time_out(id, connection) } else { Ok(()) }
+    }
+
+    /// Answers a parked request if all its keys exist, else waits for the first that does not.
+    fn retry(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+        let deadline = self.operation_deadline();
+        let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
+        if let Some(missing) = parked.keys.iter().find(|key| self.table.get(key).is_none()) {
+            self.table.wait(missing, id);
+            parked.missing.clone_from(missing);
+            return Ok(());
+        }
+        let only = parked.keys.first().filter(|_| parked.wants_value);
+        let value = only.and_then(|key| self.table.get(key)).unwrap_or_default();
+        connection.respond(&Response::Done(value), deadline)
+    }
+
+    /// Tells a parked client which keys are missing.
+    fn time_out(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+        let deadline = self.operation_deadline();
+        let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
+        self.table.stop_waiting(&parked.missing, id);
+        let missing = parked.keys.iter().filter(|key| self.table.get(key).is_none());
+        let names = missing.map(String::as_str).collect::<Vec<_>>().join(", ");
+        connection.respond(&Response::TimedOut(names.as_bytes()), deadline)
+    }
+
+    /// Answers whoever waits for a key that now exists.
+    fn wake(&mut self, key: &str) {
+        for waiter in self.table.take_waiters(key) {
+            self.serve(waiter, Self::retry);
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        while let Some(&(at, id)) = self.deadlines.first() {
+            if at > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            match id {
+                LISTENER => self.listen(true),
+                id => self.serve(id, Self::be_late),
+            }
+        }
+    }
+
+    /// The deadline of a connection has passed.
+    fn be_late(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+        connection.told.deadline = None;
+        match connection.phase {
+            Phase::Parked(_) => self.time_out(id, connection),
+            _ => Err(Gone::Slow),
+        }
+    }
+}

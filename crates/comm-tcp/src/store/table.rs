@@ -1,0 +1,142 @@
+//! The keys and values of a store, and who waits for which key. No input or output.
+
+use std::collections::HashMap;
+
+/// A connection that waits.
+pub(super) type Waiter = u64;
+
+/// Keys and values, bounded in bytes.
+#[derive(Debug)]
+pub(super) struct Table {
+    values: HashMap<String, Vec<u8>>,
+    bytes: usize,
+    bytes_max: usize,
+    waiters: HashMap<String, Vec<Waiter>>,
+}
+
+/// Why an operation changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// The table holds as many bytes as it may.
+    Full,
+    /// The value is no number, or the sum is beyond one.
+    NotANumber,
+}
+
+impl Table {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { values: HashMap::new(), bytes: 0, bytes_max, waiters: HashMap::new() }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
+        self.values.get(key).map(Vec::as_slice)
+    }
+
+    /// Sets a key. Whoever waits for it is to be asked for with [`Table::take_waiters`].
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), Denied> {
+        let old = self.values.get(key).map_or(0, |value| key.len() + value.len());
+        let bytes = self.bytes - old + key.len() + value.len();
+        if bytes > self.bytes_max {
+            return Err(Denied::Full);
+        }
+        self.bytes = bytes;
+        self.values.insert(key.to_owned(), value.to_vec());
+        Ok(())
+    }
+
+    /// Adds to a decimal number, and returns the sum.
+    pub(super) fn add(&mut self, key: &str, amount: i64) -> Result<i64, Denied> {
+        let old = self.get(key).map_or(Some(0), |value| std::str::from_utf8(value).ok()?.parse().ok());
+        let sum: i64 = old.and_then(|old: i64| old.checked_add(amount)).ok_or(Denied::NotANumber)?;
+        self.set(key, sum.to_string().as_bytes())?;
+        Ok(sum)
+    }
+
+    /// Sets a key if it holds what is expected; a missing key holds nothing. Returns whether it was set.
+    pub(super) fn compare_set(&mut self, key: &str, expected: &[u8], desired: &[u8]) -> Result<bool, Denied> {
+        let equal = self.get(key).unwrap_or_default() == expected;
+        if equal {
+            self.set(key, desired)?;
+        }
+        Ok(equal)
+    }
+
+    /// Removes a key and returns whether it existed.
+    pub(super) fn delete(&mut self, key: &str) -> bool {
+        let removed = self.values.remove(key);
+        self.bytes -= removed.as_ref().map_or(0, |value| key.len() + value.len());
+        removed.is_some()
+    }
+
+    /// Notes that somebody waits for a key.
+    pub(super) fn wait(&mut self, key: &str, waiter: Waiter) {
+        self.waiters.entry(key.to_owned()).or_default().push(waiter);
+    }
+
+    /// Notes that somebody no longer waits for a key.
+    pub(super) fn stop_waiting(&mut self, key: &str, waiter: Waiter) {
+        if let Some(waiters) = self.waiters.get_mut(key) {
+            waiters.retain(|&other| other != waiter);
+            if waiters.is_empty() {
+                self.waiters.remove(key);
+            }
+        }
+    }
+
+    /// Whoever waits for a key, in the order in which they came. They no longer do.
+    pub(super) fn take_waiters(&mut self, key: &str) -> Vec<Waiter> {
+        self.waiters.remove(key).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_key_equals_an_empty_value() {
+        let mut table = Table::new(1000);
+        assert_eq!(table.compare_set("k", b"old", b"new"), Ok(false));
+        assert_eq!(table.get("k"), None);
+        assert_eq!(table.compare_set("k", b"", b"new"), Ok(true));
+        assert_eq!(table.compare_set("k", b"", b"newer"), Ok(false));
+        assert_eq!(table.get("k"), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn sums_are_decimal_values() {
+        let mut table = Table::new(1000);
+        assert_eq!(table.add("n", -3), Ok(-3));
+        assert_eq!(table.get("n"), Some(&b"-3"[..]));
+        table.set("n", b"41").unwrap();
+        assert_eq!(table.add("n", 1), Ok(42));
+        table.set("n", b"seven").unwrap();
+        assert_eq!(table.add("n", 1), Err(Denied::NotANumber));
+        table.set("n", i64::MAX.to_string().as_bytes()).unwrap();
+        assert_eq!(table.add("n", 1), Err(Denied::NotANumber));
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_given_back() {
+        let mut table = Table::new(10);
+        table.set("key", b"1234567").unwrap();
+        assert_eq!(table.set("k", b""), Err(Denied::Full));
+        assert_eq!(table.set("key", b"12345678"), Err(Denied::Full));
+        assert_eq!(table.get("key"), Some(&b"1234567"[..]));
+        assert!(table.delete("key"));
+        assert!(!table.delete("key"));
+        table.set("0123456789", b"").unwrap();
+    }
+
+    #[test]
+    fn waiters_are_taken_once_and_in_order() {
+        let mut table = Table::new(1000);
+        for waiter in [5, 3, 8] {
+            table.wait("k", waiter);
+        }
+        table.stop_waiting("k", 3);
+        table.stop_waiting("other", 3);
+        assert_eq!(table.take_waiters("k"), [5, 8]);
+        assert_eq!(table.take_waiters("k"), []);
+    }
+}
