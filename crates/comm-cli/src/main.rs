@@ -1,2 +1,47 @@
 //! The tool `commctl`.
-fn main() {}
+
+mod run;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs and examines programs that communicate through the comm library.
+#[derive(Debug, Parser)]
+#[command(name = "commctl", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Subcommands,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    Run(run::Run),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Subcommands::Run(run) => run.execute(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Prints an error and what caused it on one line of standard error.
+fn report(error: &dyn Error) {
+    let mut message = format!("commctl: {error}");
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        message += &format!(": {source}");
+        cause = source.source();
+    }
+    // Nowhere is left to say that standard error is closed.
+    drop(writeln!(std::io::stderr(), "{message}"));
+}

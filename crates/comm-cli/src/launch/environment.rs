@@ -1,0 +1,79 @@
+//! What a rank learns from its environment.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+
+use super::error::LaunchError;
+
+/// The secret that every connection is authenticated with, shared by the store and all ranks.
+pub(super) const SECRET: &str = "COMM_SECRET";
+
+/// Names whose values the launcher chooses. The first six are torchrun's, so that programs written for it find their
+/// place.
+const RANK: &str = "RANK";
+const WORLD_SIZE: &str = "WORLD_SIZE";
+const LOCAL_RANK: &str = "LOCAL_RANK";
+const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+const MASTER_ADDR: &str = "MASTER_ADDR";
+const MASTER_PORT: &str = "MASTER_PORT";
+/// Lets the store refuse a stale process of another job.
+const JOB_ID: &str = "COMM_JOB_ID";
+/// Says who serves the store: with `launcher`, rank 0 must not.
+const STORE: &str = "COMM_STORE";
+
+const RESERVED: [&str; 8] =
+    [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE];
+
+/// What all ranks of one launch share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) ranks: usize,
+    pub(super) store: SocketAddr,
+    pub(super) id: NonZeroU64,
+}
+
+impl Job {
+    /// The variables of one rank. All ranks run on this machine, so local and global numbers agree.
+    pub(super) fn variables(&self, rank: usize) -> [(&'static str, String); RESERVED.len()] {
+        [
+            (RANK, rank.to_string()),
+            (WORLD_SIZE, self.ranks.to_string()),
+            (LOCAL_RANK, rank.to_string()),
+            (LOCAL_WORLD_SIZE, self.ranks.to_string()),
+            (MASTER_ADDR, self.store.ip().to_string()),
+            (MASTER_PORT, self.store.port().to_string()),
+            (JOB_ID, format!("{:x}", self.id)),
+            (STORE, "launcher".to_owned()),
+        ]
+    }
+}
+
+/// Refuses a variable that would contradict what the launcher sets.
+pub(super) fn check_not_reserved(name: &OsStr) -> Result<(), LaunchError> {
+    match RESERVED.into_iter().find(|reserved| name == *reserved) {
+        Some(reserved) => Err(LaunchError::ReservedVariable(reserved)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_of_a_rank_is_reserved() {
+        let id = NonZeroU64::new(0xabc).expect("not zero");
+        let job = Job { ranks: 4, store: "[::1]:4321".parse().expect("an address"), id };
+        let variables = job.variables(2);
+        assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
+        assert_eq!(
+            variables.each_ref().map(|(_, value)| value.as_str()),
+            ["2", "4", "2", "4", "::1", "4321", "abc", "launcher"]
+        );
+        for name in RESERVED {
+            assert!(matches!(check_not_reserved(name.as_ref()), Err(LaunchError::ReservedVariable(_))));
+        }
+        assert!(check_not_reserved(SECRET.as_ref()).is_ok());
+    }
+}

@@ -1,0 +1,219 @@
+//! Starts the ranks of a job on this machine and sees to it that all of them end.
+//!
+//! | file | question |
+//! |---|---|
+//! | `environment` | what does a rank learn about its place? |
+//! | `store` | where do ranks meet? |
+//! | `process` | how is one rank started so that it can always be ended? |
+//! | `signals` | how does Ctrl-C arrive? |
+//! | `supervisor` | who ended first, and what happens to the rest? |
+//! | `relay`, `lines` | how do lines of many ranks become one output? |
+//! | `error` | what went wrong, and which exit code says so? |
+
+mod environment;
+mod error;
+mod lines;
+mod process;
+mod relay;
+mod signals;
+mod store;
+mod supervisor;
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+pub use error::{Ending, LaunchError, RankFailure};
+
+use environment::Job;
+use process::RankProcess;
+use relay::{Destination, Relay, Source};
+use signals::StopSignals;
+use supervisor::Supervisor;
+
+/// Leaves room below the five seconds after which a user reaches for `kill -9`.
+const DEFAULT_GRACE: Duration = Duration::from_secs(3);
+
+/// A program that is to run as several ranks of one job on this machine.
+///
+/// Every rank gets the launcher's environment and on top of it `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
+/// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID`, a random number that is not
+/// zero in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store at `MASTER_ADDR:MASTER_PORT`, on a
+/// free port, and outlives every rank. Ranks read end of file from their standard input.
+///
+/// ```no_run
+/// use comm_cli::launch::Launch;
+///
+/// let program = std::env::current_exe()?;
+/// Launch::new(program).arg("--epochs=5").ranks(4).tag_output(true).run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a launch starts nothing until `run`"]
+pub struct Launch {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    ranks: usize,
+    master_addr: IpAddr,
+    tag_output: bool,
+    grace: Duration,
+}
+
+impl Launch {
+    /// One rank of `program`, which is looked up in `PATH` unless it contains a slash.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            ranks: 1,
+            master_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            tag_output: false,
+            grace: DEFAULT_GRACE,
+        }
+    }
+
+    /// Adds an argument for every rank.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Adds arguments for every rank.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// How many processes to start; at least 1.
+    pub fn ranks(mut self, ranks: usize) -> Self {
+        self.ranks = ranks;
+        self
+    }
+
+    /// Sets an environment variable of every rank. Those that the launcher sets are refused by [`Launch::run`].
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The address of this machine that the store listens on; 127.0.0.1 unless set.
+    pub fn master_addr(mut self, address: IpAddr) -> Self {
+        self.master_addr = address;
+        self
+    }
+
+    /// Whether to put `[rank]: ` before every line that a rank writes. Lines are then passed on whole; an unfinished
+    /// line is held back until its end, however long it gets. Otherwise ranks inherit the launcher's output as it is.
+    pub fn tag_output(mut self, tag: bool) -> Self {
+        self.tag_output = tag;
+        self
+    }
+
+    /// How long ranks that were asked to end may take before they are killed; 3 seconds unless set.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Starts all ranks and returns when the last one is gone. It blocks the calling thread, which the ranks are tied
+    /// to: they are killed when it ends, even if by a SIGKILL to the whole process.
+    ///
+    /// While it runs, SIGINT, SIGTERM and SIGHUP are taken from this process and passed on to the ranks; a SIGINT while
+    /// ranks are already being ended kills them at once. A rank is its whole process group: when the rank itself has
+    /// ended, what it left behind in the group is ended too.
+    ///
+    /// # Errors
+    ///
+    /// - [`LaunchError::RankFailed`] names the rank that failed first. The others were asked to end at once, with
+    ///   SIGTERM, and killed after the grace period.
+    /// - [`LaunchError::Interrupted`]: a signal told the launcher to stop.
+    /// - The other variants tell why nothing was started, or nothing was left running.
+    pub fn run(self) -> Result<(), LaunchError> {
+        self.check()?;
+        let system = |what| move |source| LaunchError::System { what, source };
+        let signals = StopSignals::catch().map_err(system("catch signals"))?;
+        let id = random_job_id().map_err(system("draw a job id"))?;
+        let served = SocketAddr::new(self.master_addr, 0);
+        let serving = |source| LaunchError::Store { address: served, source };
+        let store = store::serve(self.master_addr, id, self.secret().as_deref()).map_err(serving)?;
+        let job = Job { ranks: self.ranks, store: store.address().map_err(serving)?, id };
+        let mut ranks = self.start_all(&job)?;
+        let relay = self.start_relay(&mut ranks).map_err(system("relay output"))?;
+        let supervisor = Supervisor::new(ranks, signals, self.grace).map_err(system("watch the ranks"))?;
+        // From here on a Ctrl-C does what it does by default: only the output of the dead is still being written.
+        let outcome = supervisor.run();
+        let relayed = relay.map_or(Ok(()), Relay::finish).map_err(system("relay output"));
+        outcome.and(relayed)
+    }
+
+    fn check(&self) -> Result<(), LaunchError> {
+        if self.ranks == 0 {
+            return Err(LaunchError::NoRanks);
+        }
+        self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))
+    }
+
+    /// The secret that the ranks will see.
+    fn secret(&self) -> Option<OsString> {
+        let given = self.env.iter().rev().find(|(name, _)| name == environment::SECRET);
+        given.map(|(_, value)| value.clone()).or_else(|| env::var_os(environment::SECRET))
+    }
+
+    /// Starts every rank, or leaves none behind.
+    fn start_all(&self, job: &Job) -> Result<Vec<RankProcess>, LaunchError> {
+        let start = |rank| {
+            RankProcess::spawn(&mut self.command(job, rank)).map_err(|source| self.not_started(rank, source))
+        };
+        (0..self.ranks).map(start).collect()
+    }
+
+    fn command(&self, job: &Job, rank: usize) -> Command {
+        let mut command = Command::new(&self.program);
+        // The terminal belongs to the launcher's process group: a rank that read from it would be stopped.
+        command.args(&self.args).stdin(Stdio::null());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.envs(job.variables(rank));
+        if self.tag_output {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        command
+    }
+
+    fn not_started(&self, rank: usize, source: io::Error) -> LaunchError {
+        let program = self.program.clone();
+        match source.kind() {
+            io::ErrorKind::NotFound => LaunchError::ProgramNotFound { program },
+            _ => LaunchError::Spawn { rank, program, source },
+        }
+    }
+
+    fn start_relay(&self, ranks: &mut [RankProcess]) -> io::Result<Option<Relay>> {
+        if !self.tag_output {
+            return Ok(None);
+        }
+        let mut sources = Vec::with_capacity(2 * ranks.len());
+        for (rank, process) in ranks.iter_mut().enumerate() {
+            sources.extend(process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout)));
+            sources.extend(process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr)));
+        }
+        Relay::start(sources).map(Some)
+    }
+}
+
+fn random_job_id() -> io::Result<NonZeroU64> {
+    loop {
+        let mut bytes = [0; 8];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        if let Some(id) = NonZeroU64::new(u64::from_ne_bytes(bytes)) {
+            return Ok(id);
+        }
+    }
+}

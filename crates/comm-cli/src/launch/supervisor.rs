@@ -1,0 +1,170 @@
+//! Watches all ranks at once until the last one is gone, and ends all of them when one fails.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::error::{LaunchError, RankFailure};
+use super::process::RankProcess;
+use super::signals::StopSignals;
+
+/// How often to look whether what a rank left behind in its process group is gone; nothing announces that.
+const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
+const SIGNALS: u64 = u64::MAX;
+
+/// Supervises ranks until all are gone.
+///
+/// The first failure, or the first stopping signal, decides the outcome; it also starts the one grace period, after
+/// which whatever still lives is killed. What happens to ranks after that is our doing and not reported.
+pub(super) struct Supervisor {
+    members: Vec<Member>,
+    signals: StopSignals,
+    epoll: OwnedFd,
+    grace: Duration,
+    ending: Option<EndOfLaunch>,
+}
+
+struct Member {
+    process: RankProcess,
+    state: State,
+}
+
+enum State {
+    Running,
+    /// The rank has ended and was reaped; others of its process group may live until then.
+    Leftovers {
+        kill_at: Instant,
+    },
+    Gone,
+}
+
+/// Set once the launch is being ended before all ranks were done.
+struct EndOfLaunch {
+    cause: LaunchError,
+    kill_at: Instant,
+    killed: bool,
+}
+
+impl Supervisor {
+    pub(super) fn new(ranks: Vec<RankProcess>, signals: StopSignals, grace: Duration) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &signals, EventData::new_u64(SIGNALS), EventFlags::IN)?;
+        for (rank, process) in ranks.iter().enumerate() {
+            epoll::add(&epoll, process, EventData::new_u64(rank as u64), EventFlags::IN)?;
+        }
+        let members = ranks.into_iter().map(|process| Member { process, state: State::Running }).collect();
+        Ok(Self { members, signals, epoll, grace, ending: None })
+    }
+
+    /// Returns when every rank, and every process in the ranks' process groups, is gone or was killed.
+    pub(super) fn run(mut self) -> Result<(), LaunchError> {
+        let watching = |source| LaunchError::System { what: "watch the ranks", source };
+        let mut events = Vec::with_capacity(self.members.len() + 1);
+        while self.members.iter().any(|member| !matches!(member.state, State::Gone)) {
+            let timeout = self.next_deadline().and_then(|limit| Timespec::try_from(limit).ok());
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(watching(error.into())),
+            }
+            // The kernel queues events in the order in which they happened: when several ranks have ended since we last
+            // looked, the first one here is the one that failed first, which rank order would not tell.
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    SIGNALS => self.on_signals(),
+                    rank => self.on_end(rank as usize).map_err(watching)?,
+                }
+            }
+            self.on_clock();
+        }
+        self.ending.map_or(Ok(()), |ending| Err(ending.cause))
+    }
+
+    fn on_end(&mut self, rank: usize) -> io::Result<()> {
+        let member = &mut self.members[rank];
+        let Some(ending) = member.process.ending()? else { return Ok(()) };
+        epoll::delete(&self.epoll, member.process.as_fd())?;
+        // Before the rank is reaped, while its number is certain to be its own.
+        if self.ending.is_none() {
+            member.process.signal_group(Signal::TERM);
+        }
+        member.process.reap()?;
+        let kill_at = self.ending.as_ref().map_or_else(|| Instant::now() + self.grace, |end| end.kill_at);
+        member.state = State::Leftovers { kill_at };
+        if !ending.is_success() {
+            let failure = RankFailure { rank, pid: member.process.pid(), ending };
+            self.end(Signal::TERM, LaunchError::RankFailed(failure));
+        }
+        Ok(())
+    }
+
+    fn on_signals(&mut self) {
+        for signal in self.signals.take() {
+            if self.ending.is_some() && signal == Signal::INT {
+                self.kill_all();
+            } else if self.ending.is_some() {
+                self.signal_all(signal);
+            } else {
+                self.end(signal, LaunchError::Interrupted { signal: signal.as_raw() });
+            }
+        }
+    }
+
+    /// Asks all ranks to end, once: a later cause is a consequence of the first.
+    fn end(&mut self, signal: Signal, cause: LaunchError) {
+        if self.ending.is_none() {
+            self.ending = Some(EndOfLaunch { cause, kill_at: Instant::now() + self.grace, killed: false });
+            self.signal_all(signal);
+        }
+    }
+
+    fn on_clock(&mut self) {
+        let now = Instant::now();
+        if self.ending.as_ref().is_some_and(|ending| !ending.killed && now >= ending.kill_at) {
+            self.kill_all();
+        }
+        for member in &mut self.members {
+            let State::Leftovers { kill_at } = member.state else { continue };
+            if member.process.group_is_empty() {
+                member.state = State::Gone;
+            } else if now >= kill_at {
+                member.process.signal_group(Signal::KILL);
+                // Not waited for: zombies that nobody reaps, as in a container without an init, stay for ever.
+                member.state = State::Gone;
+            }
+        }
+    }
+
+    fn kill_all(&mut self) {
+        self.signal_all(Signal::KILL);
+        if let Some(ending) = &mut self.ending {
+            ending.killed = true;
+            ending.kill_at = Instant::now();
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for member in &self.members {
+            match member.state {
+                State::Running => member.process.signal_group(signal),
+                State::Leftovers { .. } if !member.process.group_is_empty() => {
+                    member.process.signal_group(signal)
+                }
+                State::Leftovers { .. } | State::Gone => {}
+            }
+        }
+    }
+
+    /// How long the loop may sleep; `None` for as long as nothing happens.
+    fn next_deadline(&self) -> Option<Duration> {
+        if self.members.iter().any(|member| matches!(member.state, State::Leftovers { .. })) {
+            return Some(LEFTOVERS_POLL);
+        }
+        let ending = self.ending.as_ref().filter(|ending| !ending.killed)?;
+        Some(ending.kill_at.saturating_duration_since(Instant::now()))
+    }
+}

@@ -1,0 +1,77 @@
+//! `commctl run`: the launcher's command line.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use clap::Args;
+use comm_cli::launch::{Launch, LaunchError};
+
+/// Start a program as several ranks on this machine
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "commctl run -n N [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = "\
+Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID and \
+COMM_STORE=launcher in its environment; the launcher serves the store at that address, on a free port. COMM_SECRET is \
+passed through.
+
+When a rank fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM and SIGHUP are passed on \
+to all ranks; a second Ctrl-C kills them at once.
+
+Exit status: 0 if every rank exited 0; otherwise the code of the rank that failed first, or 128 plus the signal that \
+killed it or that stopped the launcher; 127 if the program was not found, 126 if it cannot be executed.
+
+Example:
+  commctl run -n 4 --tag-output -- ./train --epochs 5"
+)]
+pub(crate) struct Run {
+    /// Number of ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+
+    /// Put `[rank]: ` before each line of a rank's output
+    #[arg(long)]
+    tag_output: bool,
+
+    /// Set an environment variable of every rank; may be given more than once
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+
+    /// Address of this machine that the store listens on
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    master_addr: IpAddr,
+
+    /// How long ranks that were asked to end may take before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    grace: Duration,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    pub(crate) fn execute(self) -> Result<(), LaunchError> {
+        let mut command = self.command.into_iter();
+        let launch = Launch::new(command.next().unwrap_or_default())
+            .args(command)
+            .ranks(self.ranks as usize)
+            .tag_output(self.tag_output)
+            .master_addr(self.master_addr)
+            .grace(self.grace);
+        self.env.into_iter().fold(launch, |launch, (name, value)| launch.env(name, value)).run()
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE"),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}

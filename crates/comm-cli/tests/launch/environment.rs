@@ -1,0 +1,135 @@
+//! What ranks find when they start, and what keeps them from starting.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::TcpStream;
+
+use comm_cli::launch::{Ending, Launch, LaunchError};
+
+use crate::harness::{FOREVER, commctl, launch, start};
+
+const DUMP: &str = r#"env > "$DIR/env.new.$RANK"; mv "$DIR/env.new.$RANK" "$DIR/env.$RANK""#;
+
+fn variables(text: &str) -> HashMap<String, String> {
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn each_rank_knows_its_place() {
+    let mut launched = launch(&["-n", "3", "--env", "GREETING=a=b c"], DUMP);
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let ranks: Vec<_> = (0..3).map(|rank| variables(&launched.report(&format!("env.{rank}")))).collect();
+    for (rank, found) in ranks.iter().enumerate() {
+        assert_eq!(found["RANK"], rank.to_string());
+        assert_eq!(found["LOCAL_RANK"], rank.to_string());
+        assert_eq!(found["WORLD_SIZE"], "3");
+        assert_eq!(found["LOCAL_WORLD_SIZE"], "3");
+        assert_eq!(found["MASTER_ADDR"], "127.0.0.1");
+        assert_eq!(found["COMM_STORE"], "launcher");
+        assert_eq!(found["GREETING"], "a=b c");
+        assert_eq!(found.get("COMM_SECRET"), None);
+        assert_eq!(found["MASTER_PORT"], ranks[0]["MASTER_PORT"]);
+        assert_eq!(found["COMM_JOB_ID"], ranks[0]["COMM_JOB_ID"]);
+    }
+    assert_ne!(u64::from_str_radix(&ranks[0]["COMM_JOB_ID"], 16).expect("hexadecimal"), 0);
+    assert_ne!(ranks[0]["MASTER_PORT"].parse::<u16>().expect("a port"), 0);
+}
+
+#[test]
+fn two_launches_are_two_jobs() {
+    let script = format!("{DUMP}; {FOREVER}");
+    let launched = [launch(&["-n", "1"], &script), launch(&["-n", "1"], &script)];
+    let [first, second] = launched.each_ref().map(|launched| variables(&launched.report("env.0")));
+    assert_ne!(first["COMM_JOB_ID"], second["COMM_JOB_ID"]);
+    assert_ne!(first["MASTER_PORT"], second["MASTER_PORT"]);
+}
+
+#[test]
+fn the_store_is_served_at_the_master_address() {
+    let launched = launch(&["-n", "1", "--master-addr", "::1"], &format!("{DUMP}; {FOREVER}"));
+    let found = variables(&launched.report("env.0"));
+    assert_eq!(found["MASTER_ADDR"], "::1");
+    let port = found["MASTER_PORT"].parse::<u16>().expect("a port");
+    TcpStream::connect(("::1", port)).expect("somebody listens");
+}
+
+#[test]
+fn the_secret_is_passed_through() {
+    let mut launched = start(|dir| {
+        let mut command = commctl();
+        command.args(["run", "-n", "1", "--", "sh", "-c", DUMP]);
+        command.env("DIR", dir.path()).env("COMM_SECRET", "hush");
+        command
+    });
+    assert_eq!(launched.end().status.code(), Some(0));
+    assert_eq!(variables(&launched.report("env.0"))["COMM_SECRET"], "hush");
+}
+
+#[test]
+fn standard_input_is_empty() {
+    let ended = launch(&["-n", "2"], "if read -r line; then exit 1; fi").end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+}
+
+#[test]
+fn variables_of_the_launcher_cannot_be_given() {
+    let ended = launch(&["-n", "1", "--env", "RANK=7"], "").end();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("RANK is set by the launcher"), "{ended:?}");
+}
+
+#[test]
+fn a_missing_program_is_reported_as_the_shell_would() {
+    let mut launched = start(|_| {
+        let mut command = commctl();
+        command.args(["run", "-n", "3", "--", "no-such-program-anywhere"]);
+        command
+    });
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(127));
+    assert_eq!(ended.stderr, "commctl: program not found: no-such-program-anywhere\n");
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_reported_as_the_shell_would() {
+    let mut launched = start(|dir| {
+        let script = dir.path().join("script");
+        fs::write(&script, "#!/bin/sh\n").expect("a file without the execute bit");
+        let mut command = commctl();
+        command.args(["run", "-n", "2", "--"]).arg(script);
+        command
+    });
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(126));
+    assert!(ended.stderr.contains("cannot start rank 0"), "{ended:?}");
+}
+
+#[test]
+fn an_unusable_master_address_is_reported() {
+    // An address of the documentation range: no interface has it.
+    let ended = launch(&["-n", "1", "--master-addr", "192.0.2.1"], "").end();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("cannot serve the store at 192.0.2.1:0"), "{ended:?}");
+}
+
+#[test]
+fn the_library_returns_typed_errors() {
+    let shell = |script: &str| Launch::new("sh").args(["-c", script]);
+    assert!(shell("exit 0").ranks(2).run().is_ok());
+    assert!(matches!(shell("exit 0").ranks(0).run(), Err(LaunchError::NoRanks)));
+    assert!(matches!(
+        shell("exit 0").env("MASTER_PORT", "1").run(),
+        Err(LaunchError::ReservedVariable("MASTER_PORT"))
+    ));
+    assert!(matches!(
+        Launch::new("no-such-program-anywhere").ranks(2).run(),
+        Err(LaunchError::ProgramNotFound { program }) if program == "no-such-program-anywhere"
+    ));
+    let failed = shell("exit $((RANK * 5))").ranks(2).run();
+    let Err(LaunchError::RankFailed(failure)) = failed else { panic!("{failed:?}") };
+    assert_eq!((failure.rank, failure.ending), (1, Ending::Code(5)));
+}

@@ -1,0 +1,143 @@
+//! One rank fails: who is blamed, and what is left of the others.
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::harness::{FOREVER, Launched, PROMISED, kill, launch, wait_until_dead, wait_until_zombie};
+
+#[test]
+fn success_of_all_ranks_is_success() {
+    let ended = launch(&["-n", "4"], "exit 0").end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn a_rank_that_is_done_early_does_not_end_the_others() {
+    let script = r#"[ $RANK = 0 ] && exit 0; while [ ! -e "$DIR/go" ]; do sleep 0.02; done; report "done" x"#;
+    let mut launched = launch(&["-n", "2"], script);
+    wait_until_dead(launched.pid("pid.0"));
+    std::fs::write(launched.path("go"), "").expect("a file");
+    assert_eq!(launched.report("done"), "x");
+    assert_eq!(launched.end().status.code(), Some(0));
+}
+
+#[test]
+fn a_failing_rank_ends_the_others_and_gives_its_code() {
+    // The last rank: a launcher that waited in rank order would never get there.
+    let script =
+        format!(r#"[ $RANK = 3 ] && while [ ! -e "$DIR/go" ]; do sleep 0.01; done && exit 7; {FOREVER}"#);
+    let mut launched = launch(&["-n", "4"], &script);
+    let pids = launched.pids(4);
+    let cause = Instant::now();
+    std::fs::write(launched.path("go"), "").expect("a file");
+    let ended = launched.end();
+    assert!(cause.elapsed() < PROMISED, "{:?}", cause.elapsed());
+    assert_eq!(ended.status.code(), Some(7));
+    assert_eq!(ended.message(), format!("commctl: rank 3 (pid {}) exited with code 7", pids[3]));
+    pids.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
+fn a_killed_rank_ends_the_others_and_names_the_signal() {
+    let mut launched = launch(&["-n", "4"], FOREVER);
+    let pids = launched.pids(4);
+    let cause = Instant::now();
+    kill(pids[2], Signal::KILL);
+    let ended = launched.end();
+    assert!(cause.elapsed() < PROMISED, "{:?}", cause.elapsed());
+    assert_eq!(ended.status.code(), Some(128 + 9));
+    assert_eq!(ended.message(), format!("commctl: rank 2 (pid {}) was killed by SIGKILL", pids[2]));
+    pids.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
+fn the_first_of_several_failures_is_blamed() {
+    let mut launched = launch(&["-n", "3"], FOREVER);
+    let pids = launched.pids(3);
+    // All failures happen before the launcher can look, neither in rank order nor in the order of process ids.
+    launched.signal(Signal::STOP);
+    for rank in [1, 2, 0] {
+        kill(pids[rank], Signal::USR1);
+        wait_until_zombie(pids[rank]);
+    }
+    launched.signal(Signal::CONT);
+    let ended = launched.end();
+    assert_eq!(ended.message(), format!("commctl: rank 1 (pid {}) was killed by SIGUSR1", pids[1]));
+}
+
+#[test]
+fn a_sibling_that_ignores_sigterm_is_killed_in_time() {
+    let script = format!("[ $RANK = 0 ] || trap '' TERM; report ready.$RANK x; {FOREVER}");
+    let mut launched = launch(&["-n", "3"], &script);
+    let pids = launched.pids(3);
+    (0..3).for_each(|rank| drop(launched.report(&format!("ready.{rank}"))));
+    let cause = Instant::now();
+    kill(pids[0], Signal::KILL);
+    let ended = launched.end();
+    assert!(cause.elapsed() < PROMISED, "{:?}", cause.elapsed());
+    assert_eq!(ended.message(), format!("commctl: rank 0 (pid {}) was killed by SIGKILL", pids[0]));
+    pids.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
+fn the_grace_period_is_the_callers() {
+    let script = format!("[ $RANK = 0 ] || trap '' TERM; report ready.$RANK x; {FOREVER}");
+    let mut launched = launch(&["-n", "2", "--grace", "0.2"], &script);
+    let pids = launched.pids(2);
+    launched.report("ready.1");
+    let cause = Instant::now();
+    kill(pids[0], Signal::KILL);
+    launched.end();
+    assert!(cause.elapsed().as_secs() < 3, "the default would have taken longer: {:?}", cause.elapsed());
+}
+
+#[test]
+fn a_rank_may_end_in_order_during_the_grace_period() {
+    let script = format!("trap 'sleep 0.3; report saved x; exit 0' TERM; report ready.$RANK x; {FOREVER}");
+    let mut launched = launch(&["-n", "2"], &script);
+    let pids = launched.pids(2);
+    launched.report("ready.1");
+    kill(pids[0], Signal::KILL);
+    launched.end();
+    assert_eq!(launched.report("saved"), "x");
+}
+
+/// A rank whose child ignores SIGTERM, so that only being killed ends it.
+const STUBBORN_CHILD: &str = "sh -c \"trap '' TERM; while :; do sleep 0.05; done\" & report child.$RANK $!";
+
+fn children(launched: &Launched, ranks: usize) -> Vec<rustix::process::Pid> {
+    (0..ranks).map(|rank| launched.pid(&format!("child.{rank}"))).collect()
+}
+
+#[test]
+fn children_of_ranks_die_when_a_rank_fails() {
+    let script = format!("{STUBBORN_CHILD}; {FOREVER}");
+    let mut launched = launch(&["-n", "2", "--grace", "0.5"], &script);
+    let pids = launched.pids(2);
+    let children = children(&launched, 2);
+    kill(pids[0], Signal::KILL);
+    assert_eq!(launched.end().status.code(), Some(137));
+    children.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
+fn children_that_outlive_their_rank_are_ended() {
+    let mut launched = launch(&["-n", "2", "--grace", "0.5"], &format!("{STUBBORN_CHILD}; exit 0"));
+    let children = children(&launched, 2);
+    assert_eq!(launched.end().status.code(), Some(0));
+    children.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
+fn a_killed_launcher_leaves_no_rank() {
+    // Stubborn ranks: being orphaned, hung up or asked would not end them.
+    let script = format!("trap '' TERM HUP INT PIPE; report ready.$RANK x; {FOREVER}");
+    let mut launched = launch(&["-n", "3"], &script);
+    let pids = launched.pids(3);
+    (0..3).for_each(|rank| drop(launched.report(&format!("ready.{rank}"))));
+    launched.signal(Signal::KILL);
+    launched.end();
+    pids.into_iter().for_each(wait_until_dead);
+}

@@ -1,0 +1,114 @@
+//! What becomes of the ranks' output.
+
+use std::io;
+
+use rustix::process::Signal;
+
+use crate::harness::{REPORT, commctl, kill, launch, start_into, wait_until_dead};
+
+#[test]
+fn output_is_inherited_unless_tagged() {
+    let ended = launch(&["-n", "1"], "printf 'out'; printf 'err' >&2").end();
+    assert_eq!(ended.stdout, b"out");
+    assert_eq!(ended.stderr, "err");
+}
+
+#[test]
+fn both_streams_are_tagged_and_stay_apart() {
+    let ended = launch(&["-n", "2", "--tag-output"], "echo out $RANK; echo err $RANK >&2").end();
+    let mut stdout: Vec<_> = ended.stdout.split_inclusive(|byte| *byte == b'\n').collect();
+    stdout.sort_unstable();
+    assert_eq!(stdout, [b"[0]: out 0\n", b"[1]: out 1\n"]);
+    let mut stderr: Vec<_> = ended.stderr.lines().collect();
+    stderr.sort_unstable();
+    assert_eq!(stderr, ["[0]: err 0", "[1]: err 1"]);
+}
+
+#[test]
+fn lines_of_different_ranks_never_mix() {
+    // Each line is written in two pieces, so that the other ranks' pieces come between.
+    let script =
+        "i=0; while [ $i -lt 300 ]; do printf \"$RANK$RANK$RANK\"; printf \" $i\\n\"; i=$((i+1)); done";
+    let ended = launch(&["-n", "4", "--tag-output"], script).end();
+    let text = String::from_utf8(ended.stdout).expect("ASCII");
+    let mut seen = [0; 4];
+    for line in text.lines() {
+        let rank: usize = line[1..2].parse().expect("a tag");
+        assert_eq!(line, format!("[{rank}]: {rank}{rank}{rank} {}", seen[rank]));
+        seen[rank] += 1;
+    }
+    assert_eq!(seen, [300; 4]);
+}
+
+#[test]
+fn long_lines_and_arbitrary_bytes_survive() {
+    // A megabyte without a line end from each rank at the same time, far more than a pipe holds.
+    let script = r#"head -c 1000000 /dev/zero | tr '\0' "$RANK"; printf '\377\376\n'"#;
+    let ended = launch(&["-n", "3", "--tag-output"], script).end();
+    let mut lines: Vec<_> = ended.stdout.split_inclusive(|byte| *byte == b'\n').collect();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 3);
+    for (rank, line) in lines.into_iter().enumerate() {
+        let mut expected = format!("[{rank}]: ").into_bytes();
+        expected.extend(std::iter::repeat_n(b'0' + rank as u8, 1_000_000));
+        expected.extend(b"\xff\xfe\n");
+        assert!(line == expected, "rank {rank}: {} bytes", line.len());
+    }
+}
+
+#[test]
+fn an_unfinished_last_line_is_flushed() {
+    let ended = launch(&["-n", "1", "--tag-output"], "printf 'a\\nb'").end();
+    assert_eq!(ended.stdout, b"[0]: a\n[0]: b\n");
+}
+
+#[test]
+fn the_last_words_of_a_failing_rank_are_kept() {
+    let ended = launch(&["-n", "1", "--tag-output"], "printf 'last words' >&2; kill -KILL $$").end();
+    let (first, second) = ended.stderr.split_once('\n').expect("two lines");
+    assert_eq!(first, "[0]: last words");
+    assert!(second.contains("was killed by SIGKILL"), "{second}");
+}
+
+#[test]
+fn ranks_learn_that_nobody_reads_their_output() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let mut launched = start_into(Some(writer), |_| {
+        let mut command = commctl();
+        command.args(["run", "-n", "2", "--tag-output", "--", "yes"]);
+        command
+    });
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(128 + Signal::PIPE.as_raw()));
+    assert!(ended.message().ends_with("was killed by SIGPIPE"), "{ended:?}");
+}
+
+#[test]
+fn a_process_that_left_the_group_with_the_pipe_does_not_delay_the_end() {
+    let script = "echo said; setsid sleep 1000 & while ! kill -0 $!; do :; done; report daemon $!";
+    let mut launched = launch(&["-n", "1", "--tag-output"], script);
+    let daemon = launched.pid("daemon");
+    let ended = launched.end();
+    kill(daemon, Signal::KILL);
+    assert_eq!(ended.stdout, b"[0]: said\n");
+    wait_until_dead(daemon);
+}
+
+#[test]
+fn a_failure_is_noticed_while_the_output_is_stuck() {
+    // Nobody reads: the pipe fills, the relay waits in its write, and the ranks in theirs.
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let mut launched = start_into(Some(writer), |dir| {
+        let mut command = commctl();
+        command.args(["run", "-n", "2", "--tag-output", "--", "sh", "-c", &format!("{REPORT} exec yes")]);
+        command.env("DIR", dir.path());
+        command
+    });
+    let pids = launched.pids(2);
+    kill(pids[0], Signal::KILL);
+    wait_until_dead(pids[1]);
+    assert!(launched.is_running(), "what was written before is not dropped");
+    drop(reader);
+    assert_eq!(launched.end().status.code(), Some(137));
+}
