@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::Signal;
 
-use crate::harness::{REPORT, commctl, kill, launch, start_into, wait_until_dead};
+use crate::harness::{REPORT, commctl, kill, launch, start_into, wait_for, wait_until_dead};
 
 #[test]
 fn output_is_inherited_unless_tagged() {
@@ -106,6 +106,8 @@ fn a_failure_is_noticed_while_the_output_is_stuck() {
         command
     });
     let pids = launched.pids(2);
+    let full = || rustix::io::ioctl_fionread(&reader).expect("a pipe") > 60_000;
+    wait_for("a full pipe", || full().then_some(()));
     kill(pids[0], Signal::KILL);
     wait_until_dead(pids[1]);
     assert!(launched.is_running(), "what was written before is not dropped");
