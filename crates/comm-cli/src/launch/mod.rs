@@ -145,10 +145,11 @@ impl Launch {
         let serving = |source| LaunchError::Store { address: served, source };
         let store = store::serve(self.master_addr, id, self.secret().as_deref()).map_err(serving)?;
         let job = Job { ranks: self.ranks, store: store.address().map_err(serving)?, id };
-        let mut ranks = self.start_all(&job)?;
-        let relay = self.start_relay(&mut ranks).map_err(system("relay output"))?;
-        let supervisor = Supervisor::new(ranks, signals, self.grace).map_err(system("watch the ranks"))?;
-        // From here on a Ctrl-C does what it does by default: only the output of the dead is still being written.
+        let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
+        let outputs = self.start_all(&job, &mut supervisor)?;
+        let relay =
+            self.tag_output.then(|| Relay::start(outputs)).transpose().map_err(system("relay output"))?;
+        // After this a Ctrl-C does what it does by default: only the output of the dead is still being written.
         let outcome = supervisor.run();
         let relayed = relay.map_or(Ok(()), Relay::finish).map_err(system("relay output"));
         outcome.and(relayed)
@@ -167,12 +168,17 @@ impl Launch {
         given.map(|(_, value)| value.clone()).or_else(|| env::var_os(environment::SECRET))
     }
 
-    /// Starts every rank, or leaves none behind.
-    fn start_all(&self, job: &Job) -> Result<Vec<RankProcess>, LaunchError> {
-        let start = |rank| {
-            RankProcess::spawn(&mut self.command(job, rank)).map_err(|source| self.not_started(rank, source))
-        };
-        (0..self.ranks).map(start).collect()
+    /// Starts every rank under the supervisor, and returns what of their output is to be relayed.
+    fn start_all(&self, job: &Job, supervisor: &mut Supervisor) -> Result<Vec<Source>, LaunchError> {
+        let mut outputs = Vec::new();
+        for rank in 0..self.ranks {
+            let not_started = |source| self.not_started(rank, source);
+            let mut process = RankProcess::spawn(&mut self.command(job, rank)).map_err(not_started)?;
+            outputs.extend(process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout)));
+            outputs.extend(process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr)));
+            supervisor.add(process).map_err(not_started)?;
+        }
+        Ok(outputs)
     }
 
     fn command(&self, job: &Job, rank: usize) -> Command {
@@ -193,18 +199,6 @@ impl Launch {
             io::ErrorKind::NotFound => LaunchError::ProgramNotFound { program },
             _ => LaunchError::Spawn { rank, program, source },
         }
-    }
-
-    fn start_relay(&self, ranks: &mut [RankProcess]) -> io::Result<Option<Relay>> {
-        if !self.tag_output {
-            return Ok(None);
-        }
-        let mut sources = Vec::with_capacity(2 * ranks.len());
-        for (rank, process) in ranks.iter_mut().enumerate() {
-            sources.extend(process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout)));
-            sources.extend(process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr)));
-        }
-        Relay::start(sources).map(Some)
     }
 }
 

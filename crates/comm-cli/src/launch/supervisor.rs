@@ -51,14 +51,18 @@ struct EndOfLaunch {
 }
 
 impl Supervisor {
-    pub(super) fn new(ranks: Vec<RankProcess>, signals: StopSignals, grace: Duration) -> io::Result<Self> {
+    pub(super) fn new(signals: StopSignals, grace: Duration) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &signals, EventData::new_u64(SIGNALS), EventFlags::IN)?;
-        for (rank, process) in ranks.iter().enumerate() {
-            epoll::add(&epoll, process, EventData::new_u64(rank as u64), EventFlags::IN)?;
-        }
-        let members = ranks.into_iter().map(|process| Member { process, state: State::Running }).collect();
-        Ok(Self { members, signals, epoll, grace, ending: None })
+        Ok(Self { members: Vec::new(), signals, epoll, grace, ending: None })
+    }
+
+    /// Takes over the next rank. Done before another one starts, because the order of ends is known only from here on.
+    pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
+        let rank = self.members.len() as u64;
+        epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
+        self.members.push(Member { process, state: State::Running });
+        Ok(())
     }
 
     /// Returns when every rank, and every process in the ranks' process groups, is gone or was killed.

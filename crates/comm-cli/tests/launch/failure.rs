@@ -131,6 +131,18 @@ fn children_that_outlive_their_rank_are_ended() {
 }
 
 #[test]
+fn children_that_outlive_their_rank_are_asked_first() {
+    // The shell in the background reports from within its trap; only being asked ends it within the test's patience.
+    let script = format!(
+        "(trap 'report saved x; exit' TERM; report ready x; {FOREVER}) & \
+        while [ ! -e \"$DIR/ready\" ]; do sleep 0.02; done; exit 0"
+    );
+    let mut launched = launch(&["-n", "1", "--grace", "1000"], &script);
+    assert_eq!(launched.end().status.code(), Some(0));
+    assert_eq!(launched.report("saved"), "x");
+}
+
+#[test]
 fn a_killed_launcher_leaves_no_rank() {
     // Stubborn ranks: being orphaned, hung up or asked would not end them.
     let script = format!("trap '' TERM HUP INT PIPE; report ready.$RANK x; {FOREVER}");
