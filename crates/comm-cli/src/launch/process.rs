@@ -1,5 +1,6 @@
 //! One rank as a process: started so that it and its children can be ended, watched and reaped without races.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -63,6 +64,13 @@ impl RankProcess {
         }))
     }
 
+    /// Whether the rank has begun to end, so that nothing sent to it from now on is the cause. It begins before its files
+    /// are closed, and so before a peer can have lost it.
+    pub(super) fn is_ending(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.group)).unwrap_or_default();
+        flags(&stat).is_some_and(|flags| flags & PF_EXITING != 0)
+    }
+
     /// Sends a signal to the rank and all of its process group.
     pub(super) fn signal_group(&self, signal: Signal) {
         signal_group(self.group, signal);
@@ -101,6 +109,16 @@ impl Drop for RankProcess {
     }
 }
 
+/// The kernel's mark of a process that has entered `exit` or was hit by a fatal signal; zombies keep it.
+const PF_EXITING: u32 = 4;
+
+/// The kernel flags of a process: the ninth field of its line in `/proc`, where the second is its name in parentheses
+/// and may hold anything.
+fn flags(stat: &str) -> Option<u32> {
+    let (_name, from_third) = stat.rsplit_once(')')?;
+    from_third.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
 fn signal_group(group: Pid, signal: Signal) {
     // Fails when the group is empty, which is what was wanted, or when its members run as another user, which nothing
     // can be done about.
@@ -120,4 +138,16 @@ fn die_with_this_thread(command: &mut Command) {
     // SAFETY: between fork and exec the closure does two plain system calls on copied integers: it allocates nothing,
     // takes no lock, and cannot unwind.
     unsafe { command.pre_exec(in_child) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_found_behind_any_name() {
+        assert_eq!(flags("71 (a) R 1) S 1 71 71 0 -1 4194564 104 0 0"), Some(4_194_564));
+        assert_eq!(flags("71 (sh) S 1 71"), None);
+        assert_eq!(flags(""), None);
+    }
 }

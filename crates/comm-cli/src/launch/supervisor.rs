@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::error::{LaunchError, RankFailure};
+use super::error::{Ending, LaunchError, RankFailure};
 use super::process::RankProcess;
 use super::signals::StopSignals;
 
@@ -32,6 +32,8 @@ pub(super) struct Supervisor {
 struct Member {
     process: RankProcess,
     state: State,
+    /// Had begun to end by itself when the first failure was noticed.
+    was_ending: bool,
 }
 
 enum State {
@@ -61,7 +63,7 @@ impl Supervisor {
     pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
         let rank = self.members.len() as u64;
         epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
-        self.members.push(Member { process, state: State::Running });
+        self.members.push(Member { process, state: State::Running, was_ending: false });
         Ok(())
     }
 
@@ -99,11 +101,34 @@ impl Supervisor {
         member.process.reap()?;
         let kill_at = self.ending.as_ref().map_or_else(|| Instant::now() + self.grace, |end| end.kill_at);
         member.state = State::Leftovers { kill_at };
+        let pid = member.process.pid();
         if !ending.is_success() {
-            let failure = RankFailure { rank, pid: member.process.pid(), ending };
-            self.end(Signal::TERM, LaunchError::RankFailed(failure));
+            self.on_failure(RankFailure { rank, pid, ending });
         }
         Ok(())
+    }
+
+    /// The first failure counts, with one exception: between a rank's last breath, which its peers can feel, and its end,
+    /// which we see, a peer may have found out and exited. Exiting can be a consequence; being killed, while nobody here
+    /// had killed yet, cannot.
+    fn on_failure(&mut self, failure: RankFailure) {
+        let was_ending = self.members[failure.rank].was_ending;
+        match &mut self.ending {
+            None => {
+                for member in &mut self.members {
+                    member.was_ending = matches!(member.state, State::Running) && member.process.is_ending();
+                }
+                self.end(Signal::TERM, LaunchError::RankFailed(failure));
+            }
+            Some(EndOfLaunch { cause: LaunchError::RankFailed(first), .. })
+                if was_ending
+                    && matches!(first.ending, Ending::Code(_))
+                    && matches!(failure.ending, Ending::Signal(_)) =>
+            {
+                *first = failure;
+            }
+            Some(_) => {}
+        }
     }
 
     fn on_signals(&mut self) {

@@ -2,9 +2,12 @@
 
 use std::time::Instant;
 
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 
-use crate::harness::{FOREVER, Launched, PROMISED, kill, launch, wait_until_dead, wait_until_zombie};
+use crate::harness::{
+    FOREVER, Launched, PROMISED, commctl, kill, launch, start, wait_until_dead, wait_until_zombie,
+};
 
 #[test]
 fn success_of_all_ranks_is_success() {
@@ -65,6 +68,24 @@ fn the_first_of_several_failures_is_blamed() {
     launched.signal(Signal::CONT);
     let ended = launched.end();
     assert_eq!(ended.message(), format!("commctl: rank 1 (pid {}) was killed by SIGUSR1", pids[1]));
+}
+
+#[test]
+fn a_killed_rank_is_blamed_even_if_a_peer_that_lost_it_exits_sooner() {
+    // The kernel closes a dying rank's pipe, on which the peers wait, a little before it lets the launcher know. Who
+    // wins that race is chance, hence the repetition.
+    let script = r#"if [ $RANK = 2 ]; then exec 9> "$DIR/pipe"; kill -KILL $$; else read line < "$DIR/pipe"; exit 1; fi"#;
+    for _ in 0..20 {
+        let mut launched = start(|dir| {
+            mkfifoat(CWD, dir.path().join("pipe"), Mode::RUSR | Mode::WUSR).expect("a named pipe");
+            let mut command = commctl();
+            command.args(["run", "-n", "3", "--", "sh", "-c", script]).env("DIR", dir.path());
+            command
+        });
+        let ended = launched.end();
+        assert!(ended.message().starts_with("commctl: rank 2 "), "{ended:?}");
+        assert!(ended.message().ends_with("was killed by SIGKILL"), "{ended:?}");
+    }
 }
 
 #[test]
