@@ -1,0 +1,10 @@
+//! Handwritten digits, recognised by a small network that several processes train together.
+//!
+//! The program is the binary of the same name. This library holds its parts, so that tests can run them without
+//! processes.
+
+pub mod data;
+pub mod matmul;
+pub mod model;
+pub mod optimizer;
+pub mod real;

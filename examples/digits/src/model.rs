@@ -1,0 +1,324 @@
+//! A multilayer perceptron, its forward pass and its backward pass.
+//!
+//! Backward hands out gradients as it finds them, last layer first. Whoever receives them may send them to other
+//! processes while the layers below are still being worked on.
+
+use crate::{
+    data::{Batch, PIXELS},
+    matmul::Matrix,
+    real::Real,
+};
+
+/// Fully connected layers with rectified linear units between them. Computes logits, one per class.
+#[derive(Debug, Clone)]
+pub struct Mlp<T> {
+    layers: Vec<Layer<T>>,
+}
+
+/// outputs = inputs x weight + bias.
+#[derive(Debug, Clone)]
+struct Layer<T> {
+    /// One row per input, one column per output.
+    weight: Vec<T>,
+    bias: Vec<T>,
+}
+
+/// What forward leaves for backward, and the memory of both: nothing is allocated once batches stop growing.
+#[derive(Debug, Clone, Default)]
+pub struct Pass<T> {
+    /// What each layer read; the last entry is the output of the last layer.
+    activations: Vec<Vec<T>>,
+    /// Slope of the loss in the outputs of the layer at hand, and in its inputs.
+    delta: Vec<T>,
+    delta_below: Vec<T>,
+    weight_gradient: Vec<T>,
+    bias_gradient: Vec<T>,
+}
+
+/// Name, shape and numbers of one parameter.
+#[derive(Debug, Clone)]
+pub struct Parameter<'a, T> {
+    /// Such as `layer0.weight`.
+    pub name: String,
+    /// Rows and columns of a weight, length of a bias.
+    pub shape: Vec<usize>,
+    /// The numbers, in rows.
+    pub numbers: &'a [T],
+}
+
+impl<T: Real> Mlp<T> {
+    /// Layers from [`PIXELS`] inputs over `hidden` units to `classes` outputs. Equal seeds give equal weights, and those
+    /// of `f32` are the rounded ones of `f64`.
+    #[must_use]
+    pub fn new(hidden: &[usize], classes: usize, seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let outputs = hidden.iter().copied().chain([classes]);
+        let inputs = std::iter::once(PIXELS).chain(hidden.iter().copied());
+        let layers = inputs.zip(outputs).map(|(inputs, outputs)| Layer::new(inputs, outputs, &mut random));
+        Self { layers: layers.collect() }
+    }
+
+    /// The parameters in the order in which forward uses them: weight and bias of the first layer, of the second, ...
+    pub fn parameters(&self) -> impl Iterator<Item = Parameter<'_, T>> {
+        self.layers.iter().enumerate().flat_map(|(index, layer)| layer.parameters(index))
+    }
+
+    /// The numbers of the parameters, in the order of [`Mlp::parameters`].
+    pub fn parameters_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        self.layers.iter_mut().flat_map(|layer| [layer.weight.as_mut_slice(), layer.bias.as_mut_slice()])
+    }
+
+    /// The logits of a batch: one row per image, one column per class.
+    pub fn forward<'p>(&self, pass: &'p mut Pass<T>, batch: &Batch<T>) -> &'p [T] {
+        let Pass { activations, .. } = pass;
+        activations.resize_with(self.layers.len() + 1, Vec::new);
+        activations[0].clone_from(&batch.pixels);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let [.., inputs, outputs] = &mut activations[..index + 2] {
+                layer.forward(inputs, outputs);
+                if index + 1 < self.layers.len() {
+                    rectify(outputs);
+                }
+            }
+        }
+        &activations[self.layers.len()]
+    }
+
+    /// Runs forward and backward. Returns the mean loss of the batch; hands its gradient in every parameter to
+    /// `on_gradient(index, gradient)`, last layer first, where `index` counts as [`Mlp::parameters`] does.
+    ///
+    /// # Errors
+    /// Stops at the first error of `on_gradient`.
+    pub fn backward<E>(
+        &self,
+        pass: &mut Pass<T>,
+        batch: &Batch<T>,
+        mut on_gradient: impl FnMut(usize, &[T]) -> Result<(), E>,
+    ) -> Result<T, E> {
+        self.forward(pass, batch);
+        pass.delta.clone_from(&pass.activations[self.layers.len()]);
+        let loss = softmax_cross_entropy(&mut pass.delta, &batch.labels);
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            pass.parameter_gradients(index, layer);
+            on_gradient(2 * index + 1, &pass.bias_gradient)?;
+            on_gradient(2 * index, &pass.weight_gradient)?;
+            if index > 0 {
+                pass.descend(index, layer);
+            }
+        }
+        Ok(loss)
+    }
+}
+
+impl<T: Real> Layer<T> {
+    /// Uniform weights whose variance keeps that of the signal (He et al., 2015), no bias.
+    fn new(inputs: usize, outputs: usize, random: &mut fastrand::Rng) -> Self {
+        let bound = (6.0 / inputs as f64).sqrt();
+        let mut weight = || T::from_f64((2.0 * random.f64() - 1.0) * bound);
+        Self { weight: (0..inputs * outputs).map(|_| weight()).collect(), bias: vec![T::zero(); outputs] }
+    }
+
+    fn parameters(&self, index: usize) -> [Parameter<'_, T>; 2] {
+        let (inputs, outputs) = (self.inputs(), self.outputs());
+        [("weight", vec![inputs, outputs], &self.weight), ("bias", vec![outputs], &self.bias)]
+            .map(|(name, shape, numbers)| Parameter { name: format!("layer{index}.{name}"), shape, numbers })
+    }
+
+    fn inputs(&self) -> usize {
+        self.weight.len() / self.outputs()
+    }
+
+    fn outputs(&self) -> usize {
+        self.bias.len()
+    }
+
+    fn weight(&self) -> Matrix<'_, T> {
+        Matrix::new(&self.weight, self.outputs())
+    }
+
+    fn forward(&self, inputs: &[T], outputs: &mut Vec<T>) {
+        let images = inputs.len() / self.inputs();
+        outputs.resize(images * self.outputs(), T::zero());
+        T::multiply(Matrix::new(inputs, self.inputs()), self.weight(), outputs);
+        for row in outputs.chunks_exact_mut(self.outputs()) {
+            for (output, &bias) in row.iter_mut().zip(&self.bias) {
+                *output += bias;
+            }
+        }
+    }
+}
+
+impl<T: Real> Pass<T> {
+    /// From the slopes in the layer's outputs to those in its weight and bias.
+    fn parameter_gradients(&mut self, index: usize, layer: &Layer<T>) {
+        let inputs = Matrix::new(&self.activations[index], layer.inputs());
+        self.weight_gradient.resize(layer.weight.len(), T::zero());
+        T::multiply(
+            inputs.transposed(),
+            Matrix::new(&self.delta, layer.outputs()),
+            &mut self.weight_gradient,
+        );
+        self.bias_gradient.clear();
+        self.bias_gradient.resize(layer.outputs(), T::zero());
+        for row in self.delta.chunks_exact(layer.outputs()) {
+            for (sum, &slope) in self.bias_gradient.iter_mut().zip(row) {
+                *sum += slope;
+            }
+        }
+    }
+
+    /// From the slopes in the layer's outputs to those in the outputs of the layer below it.
+    fn descend(&mut self, index: usize, layer: &Layer<T>) {
+        let inputs = &self.activations[index];
+        self.delta_below.resize(inputs.len(), T::zero());
+        T::multiply(
+            Matrix::new(&self.delta, layer.outputs()),
+            layer.weight().transposed(),
+            &mut self.delta_below,
+        );
+        for (slope, &input) in self.delta_below.iter_mut().zip(inputs) {
+            if input <= T::zero() {
+                *slope = T::zero();
+            }
+        }
+        std::mem::swap(&mut self.delta, &mut self.delta_below);
+    }
+}
+
+fn rectify<T: Real>(numbers: &mut [T]) {
+    for number in numbers {
+        *number = number.max(T::zero());
+    }
+}
+
+/// Mean over the images of -log(softmax(logits)[label]). Replaces the logits by the slopes of that mean in them.
+fn softmax_cross_entropy<T: Real>(logits: &mut [T], labels: &[u8]) -> T {
+    let (Some(classes), images) = (logits.len().checked_div(labels.len()), labels.len()) else {
+        return T::zero();
+    };
+    let share = T::one() / T::from_f64(images as f64);
+    let mut loss = T::zero();
+    for (row, &label) in logits.chunks_exact_mut(classes).zip(labels) {
+        // Without the shift, exp overflows where a logit is large.
+        let largest = row.iter().copied().fold(T::neg_infinity(), T::max);
+        row.iter_mut().for_each(|logit| *logit -= largest);
+        let right = row[usize::from(label)];
+        row.iter_mut().for_each(|logit| *logit = logit.exp());
+        let total: T = row.iter().copied().sum();
+        loss += (total.ln() - right) * share;
+        row.iter_mut().for_each(|slope| *slope = *slope / total * share);
+        row[usize::from(label)] -= share;
+    }
+    loss
+}
+
+/// How many rows of `logits` have their largest number in the column that `labels` names.
+#[must_use]
+pub fn count_correct<T: Real>(logits: &[T], labels: &[u8]) -> u64 {
+    let Some(classes) = logits.len().checked_div(labels.len()) else { return 0 };
+    let hit = |(row, &label): (&[T], &u8)| {
+        let right = row[usize::from(label)];
+        row.iter().enumerate().all(|(class, &logit)| class == usize::from(label) || logit < right)
+    };
+    logits.chunks_exact(classes).zip(labels).map(|pair| u64::from(hit(pair))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::data::{CLASSES, Images};
+
+    fn batch(images: usize) -> Batch<f64> {
+        let mut batch = Batch::default();
+        Images::training().fill(&mut batch, (0..images).map(|index| index * 7));
+        batch
+    }
+
+    fn loss(model: &Mlp<f64>, batch: &Batch<f64>) -> f64 {
+        let Ok(loss) = model.backward(&mut Pass::default(), batch, |_, _| Ok::<_, Infallible>(()));
+        loss
+    }
+
+    fn gradients(model: &Mlp<f64>, batch: &Batch<f64>) -> Vec<(usize, Vec<f64>)> {
+        let mut gradients = Vec::new();
+        let Ok(_) = model.backward(&mut Pass::default(), batch, |index, gradient| {
+            gradients.push((index, gradient.to_vec()));
+            Ok::<_, Infallible>(())
+        });
+        gradients
+    }
+
+    /// Central difference of the loss in one weight.
+    fn slope(model: &Mlp<f64>, batch: &Batch<f64>, parameter: usize, at: usize) -> f64 {
+        const STEP: f64 = 1e-6;
+        let shifted_loss = |shift: f64| {
+            let mut shifted = model.clone();
+            let numbers = shifted.parameters_mut().nth(parameter).expect("the model has this parameter");
+            numbers[at] += shift;
+            loss(&shifted, batch)
+        };
+        (shifted_loss(STEP) - shifted_loss(-STEP)) / (2.0 * STEP)
+    }
+
+    #[test]
+    fn gradients_are_the_slopes_of_the_loss() {
+        let model = Mlp::<f64>::new(&[9, 7], CLASSES, 3);
+        let batch = batch(5);
+        for (parameter, gradient) in gradients(&model, &batch) {
+            for (at, &claimed) in gradient.iter().enumerate() {
+                let measured = slope(&model, &batch, parameter, at);
+                let error = (claimed - measured).abs();
+                assert!(error < 1e-7, "parameter {parameter}[{at}]: {claimed} is not {measured}");
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_come_last_layer_first_and_once() {
+        let model = Mlp::<f64>::new(&[9, 7], CLASSES, 3);
+        let order: Vec<usize> = gradients(&model, &batch(5)).iter().map(|(index, _)| *index).collect();
+        assert_eq!(order, [5, 4, 3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn parameters_have_names_and_shapes() {
+        let model = Mlp::<f32>::new(&[9], CLASSES, 0);
+        let described: Vec<_> = model.parameters().map(|p| (p.name, p.shape, p.numbers.len())).collect();
+        let expected = [
+            ("layer0.weight".to_owned(), vec![64, 9], 576),
+            ("layer0.bias".to_owned(), vec![9], 9),
+            ("layer1.weight".to_owned(), vec![9, 10], 90),
+            ("layer1.bias".to_owned(), vec![10], 10),
+        ];
+        assert_eq!(described, expected);
+    }
+
+    #[test]
+    fn backward_stops_at_the_first_error() {
+        let model = Mlp::<f64>::new(&[9], CLASSES, 0);
+        let mut calls = 0;
+        let outcome = model.backward(&mut Pass::default(), &batch(2), |_, _| {
+            calls += 1;
+            Err("full")
+        });
+        assert_eq!((outcome, calls), (Err("full"), 1));
+    }
+
+    #[test]
+    fn huge_logits_do_not_overflow() {
+        let mut logits = [1e4_f64, -1e4];
+        assert_eq!(softmax_cross_entropy(&mut logits, &[0]), 0.0);
+        assert_eq!(logits, [0.0, 0.0]);
+        let mut logits = [1e4_f64, -1e4];
+        assert_eq!(softmax_cross_entropy(&mut logits, &[1]), 2e4);
+        assert_eq!(logits, [1.0, -1.0]);
+    }
+
+    #[test]
+    fn a_tie_is_not_a_hit() {
+        assert_eq!(count_correct(&[0.5, 0.5, 0.1, 0.2_f32], &[0, 1]), 1);
+        assert_eq!(count_correct::<f32>(&[], &[]), 0);
+    }
+}

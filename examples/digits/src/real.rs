@@ -1,0 +1,38 @@
+//! The numbers that a model can be trained in.
+
+use std::iter::Sum;
+
+use num_traits::{Float, NumAssign};
+
+use crate::matmul::Multiply;
+
+/// `f32` or `f64`: what the model, the optimizers and the collectives all ask of a number.
+pub trait Real:
+    Float + NumAssign + Sum + Multiply + Default + Send + Sync + std::fmt::Debug + 'static
+{
+    /// The nearest number of this type.
+    fn from_f64(value: f64) -> Self;
+
+    /// This number, exactly.
+    fn to_f64(self) -> f64;
+}
+
+impl Real for f32 {
+    fn from_f64(value: f64) -> Self {
+        value as Self
+    }
+
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+impl Real for f64 {
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+
+    fn to_f64(self) -> f64 {
+        self
+    }
+}
