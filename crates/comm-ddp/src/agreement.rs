@@ -1,0 +1,74 @@
+//! What ranks settle before the first gradient: that they train the same model, and how to cut it into buckets.
+
+use comm_core::Comm;
+
+use crate::{BucketLimits, Error, Parameter, ParameterSet, Result, mismatch};
+
+/// Compares names, shapes and element types across all ranks of `comm`. A collective: every rank must call it.
+///
+/// Costs one all-gather of 16 bytes per rank if all is well.
+///
+/// # Errors
+/// [`Error::Mismatch`], the same on every rank, if the models differ; [`Error::Comm`] if communication fails.
+pub fn check_parameters(comm: &Comm, parameters: &ParameterSet) -> Result<()> {
+    let description = mismatch::encode(parameters.sorted());
+    let own = [mismatch::fingerprint(&description), description.len() as u64];
+    let mut all = vec![0; 2 * comm.size()];
+    comm.all_gather(&own, &mut all)?;
+    let (all, _) = all.as_chunks::<2>();
+    if all.iter().all(|other| *other == own) {
+        return Ok(());
+    }
+    let lengths: Vec<usize> = all.iter().map(|&[_, len]| len as usize).collect();
+    let models = gather_models(comm, &description, &lengths)?;
+    // Unequal fingerprints of equal descriptions would be a bug of the encoding.
+    Err(mismatch::find(&models).map_or_else(malformed, |found| Error::Mismatch(Box::new(found))))
+}
+
+/// The parameters of every rank, in rank order.
+fn gather_models(comm: &Comm, description: &[u8], lengths: &[usize]) -> Result<Vec<Vec<Parameter>>> {
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    let mut own = description.to_vec();
+    own.resize(longest, 0);
+    let mut all = vec![0_u8; longest * comm.size()];
+    comm.all_gather(&own, &mut all)?;
+    let model =
+        |(rank, &len): (usize, &usize)| mismatch::decode(&all[rank * longest..][..len]).ok_or_else(malformed);
+    lengths.iter().enumerate().map(model).collect()
+}
+
+/// What rank 0 decides for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) limits: BucketLimits,
+    pub(crate) follow_first_step: bool,
+}
+
+/// Gives every rank the settings of rank 0 and the order, as slots, in which it registered its parameters.
+pub(crate) fn agree_on_settings(
+    comm: &Comm,
+    settings: &Settings,
+    parameters: &ParameterSet,
+) -> Result<(Settings, Vec<usize>)> {
+    let limits = settings.limits;
+    let mut head = [limits.first_bytes as u64, limits.bytes as u64, u64::from(settings.follow_first_step)];
+    comm.broadcast(0, &mut head)?;
+    let [first_bytes, bytes, follow_first_step] = head;
+    // A limit that does not fit is larger than any bucket.
+    let limit = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let limits = BucketLimits { first_bytes: limit(first_bytes), bytes: limit(bytes) };
+    let order = agree_on_order(comm, parameters.slots(), parameters.len())?;
+    Ok((Settings { limits, follow_first_step: follow_first_step != 0 }, order))
+}
+
+/// Gives every rank the first `count` slots of rank 0's `order`, which is filled up with slots that do not exist.
+pub(crate) fn agree_on_order(comm: &Comm, order: &[usize], count: usize) -> Result<Vec<usize>> {
+    let mut slots: Vec<u64> = order.iter().map(|&slot| slot as u64).collect();
+    slots.resize(count, u64::MAX);
+    comm.broadcast(0, &mut slots)?;
+    Ok(slots.into_iter().map(|slot| usize::try_from(slot).unwrap_or(usize::MAX)).collect())
+}
+
+fn malformed() -> Error {
+    comm_core::Error::Internal("the description of another rank's parameters makes no sense".into()).into()
+}

@@ -1,0 +1,188 @@
+//! Data-parallel training in host memory.
+
+use std::time::Instant;
+
+use comm_core::{Comm, ReduceOp};
+
+use crate::agreement::{Settings, agree_on_order, agree_on_settings, check_parameters};
+use crate::gradients::Gradients;
+use crate::{BucketLimits, BucketPlan, Clock, Error, Gradient, ParameterSet, Reducer, Result, Step};
+
+/// How gradients are averaged. Except for the clock, rank 0's choice counts for all ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// When a bucket is full.
+    pub limits: BucketLimits,
+    /// Whether buckets are cut anew after the first step, in the order in which rank 0's gradients became ready in it.
+    /// Otherwise, and until then, that order is taken to be the reverse of registration.
+    pub follow_first_step: bool,
+    /// Where the instants of [`Timeline`](crate::Timeline) come from.
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { limits: BucketLimits::DEFAULT, follow_first_step: true, clock: Instant::now }
+    }
+}
+
+/// Averages the gradients of a model over all ranks, while backward is still finding more of them.
+///
+/// Every rank holds all parameters and trains on samples of its own. After each backward pass all ranks have the
+/// average of their gradients, the same to the last bit, so that equal optimizers keep the replicas equal.
+///
+/// Gradients live in the memory of buckets, which is allocated once. A bucket is sent by a thread of its own as soon
+/// as it and those before it are full; backward runs on meanwhile. The communicator must not be used for anything
+/// else between the first gradient of a step and the end of [`Step::finish`].
+///
+/// After [`Error::Comm`] or [`Error::Abandoned`] every call fails with [`Error::Poisoned`].
+#[derive(Debug)]
+pub struct DataParallel<T: Gradient> {
+    comm: Comm,
+    parameters: ParameterSet,
+    settings: Settings,
+    pub(crate) reducer: Reducer<Gradients<T>>,
+    /// Slots whose gradient memory has a meaning in this step.
+    pub(crate) written: Vec<bool>,
+    rebuild: Rebuild,
+}
+
+/// Whether the plan follows the first step yet.
+#[derive(Debug)]
+enum Rebuild {
+    /// The first step is still to come.
+    AfterFirstStep,
+    /// It showed this order; the next step will use it.
+    Pending(Vec<usize>),
+    Settled,
+}
+
+impl<T: Gradient> DataParallel<T> {
+    /// Prepares to train a model. A collective: every rank calls it, with the same parameters.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], on every rank, if the parameters are not the same on all; [`Error::WrongType`] if one does
+    /// not hold `T`; [`Error::Comm`] if `T` is no floating point type or communication fails.
+    pub fn new(comm: &Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
+        // Ranks are compared first: if only one has a wrong type, all should learn it instead of waiting.
+        check_parameters(comm, &parameters)?;
+        if let Some(wrong) = parameters.not_of(T::DTYPE) {
+            let (name, got) = (wrong.name().to_owned(), wrong.dtype());
+            return Err(Error::WrongType { name, expected: T::DTYPE, got });
+        }
+        ReduceOp::Avg.check(T::DTYPE).map_err(comm_core::Error::from)?;
+        let settings = Settings { limits: options.limits, follow_first_step: options.follow_first_step };
+        let (settings, mut order) = agree_on_settings(comm, &settings, &parameters)?;
+        order.reverse();
+        let plan = BucketPlan::new(parameters.sorted(), &order, settings.limits);
+        let reducer = Reducer::new(comm.clone(), plan, options.clock, Gradients::new)?;
+        let rebuild = if settings.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
+        let written = vec![false; parameters.len()];
+        Ok(Self { comm: comm.clone(), parameters, settings, reducer, written, rebuild })
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub const fn parameters(&self) -> &ParameterSet {
+        &self.parameters
+    }
+
+    /// Which gradients travel together.
+    #[must_use]
+    pub const fn plan(&self) -> &BucketPlan {
+        self.reducer.plan()
+    }
+
+    /// Gives every rank the parameters of rank 0. A collective. `values` are the numbers of all parameters, in the
+    /// order of registration.
+    ///
+    /// # Errors
+    /// [`Error::Count`] or [`Error::Length`] if the numbers do not fit, before anything is sent; [`Error::Comm`] if
+    /// communication fails, and then the values are unspecified.
+    pub fn broadcast_parameters<'v>(&mut self, values: impl IntoIterator<Item = &'v mut [T]>) -> Result<()>
+    where
+        T: 'v,
+    {
+        self.reducer.check()?;
+        let mut values: Vec<&mut [T]> = values.into_iter().collect();
+        self.check_lengths(&values)?;
+        // The buckets hold nothing between steps: they carry the parameters in a few large messages.
+        if self.comm.rank() == 0 {
+            self.for_each_gradient(&mut values, |gradient, value| gradient.copy_from_slice(value));
+        }
+        for bucket in 0..self.plan().buckets().len() {
+            if let Some(gradients) = self.reducer.buffer_mut(bucket) {
+                let sent = self.comm.broadcast(0, gradients.all_mut());
+                sent.map_err(|error| self.reducer.poison(error.into()))?;
+            }
+        }
+        if self.comm.rank() != 0 {
+            self.for_each_gradient(&mut values, |gradient, value| value.copy_from_slice(gradient));
+        }
+        Ok(())
+    }
+
+    fn check_lengths(&self, values: &[&mut [T]]) -> Result<()> {
+        let (expected, got) = (self.parameters.len(), values.len());
+        if expected != got {
+            return Err(Error::Count { expected, got });
+        }
+        let slots = self.parameters.slots().iter().copied();
+        slots.zip(values).try_for_each(|(slot, value)| self.check_length(slot, value.len()))
+    }
+
+    /// Whether so many elements fit a parameter.
+    pub(crate) fn check_length(&self, slot: usize, got: usize) -> Result<()> {
+        let parameter = &self.parameters.sorted()[slot];
+        let expected = parameter.len();
+        if expected == got {
+            Ok(())
+        } else {
+            Err(Error::Length { name: parameter.name().to_owned(), expected, got })
+        }
+    }
+
+    /// Visits the memory of every gradient together with the value of the same parameter.
+    fn for_each_gradient(&mut self, values: &mut [&mut [T]], mut visit: impl FnMut(&mut [T], &mut [T])) {
+        for (slot, value) in self.parameters.slots().iter().zip(values) {
+            let location = self.reducer.plan().locations()[*slot].clone();
+            if let Some(gradients) = self.reducer.buffer_mut(location.bucket) {
+                visit(gradients.get_mut(&location), value);
+            }
+        }
+    }
+
+    /// Starts a step: one or several backward passes, then one average.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after an error.
+    pub fn step(&mut self) -> Result<Step<'_, T>> {
+        self.reducer.check()?;
+        if let Rebuild::Pending(order) = &self.rebuild {
+            let plan = BucketPlan::new(self.parameters.sorted(), order, self.settings.limits);
+            if plan != *self.reducer.plan() {
+                self.reducer.set_plan(plan, Gradients::new);
+            }
+            self.rebuild = Rebuild::Settled;
+        }
+        self.reducer.begin()?;
+        self.written.fill(false);
+        Ok(Step::new(self))
+    }
+
+    /// After the first step, agrees on the order of gradients in the steps to come.
+    pub(crate) fn learn_order(&mut self) -> Result<()> {
+        if matches!(self.rebuild, Rebuild::AfterFirstStep) {
+            let order = agree_on_order(&self.comm, self.reducer.queue().order(), self.parameters.len());
+            self.rebuild = Rebuild::Pending(order.map_err(|error| self.reducer.poison(error))?);
+        }
+        Ok(())
+    }
+
+    /// Tells all ranks that this one leaves a step in the middle.
+    pub(crate) fn abandon(&mut self) {
+        // The other ranks would wait for the rest of the buckets until their deadline.
+        self.comm.abort("a training step was abandoned");
+        self.reducer.poison(Error::Abandoned);
+    }
+}

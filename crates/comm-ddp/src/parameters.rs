@@ -1,0 +1,154 @@
+//! What is trained: names, shapes and element types, in one order on every rank.
+
+use comm_core::{DType, Element};
+
+use crate::{Error, Result};
+
+/// Name, shape and element type of one parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    name: String,
+    shape: Vec<usize>,
+    dtype: DType,
+}
+
+impl Parameter {
+    /// A parameter with elements of type `T`. Its name must be the same on every rank; a scalar has an empty shape.
+    pub fn new<T: Element>(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
+        Self::with_dtype(name, shape, T::DTYPE)
+    }
+
+    /// A parameter with elements of a type that is known at run time.
+    pub fn with_dtype(name: impl Into<String>, shape: impl Into<Vec<usize>>, dtype: DType) -> Self {
+        Self { name: name.into(), shape: shape.into(), dtype }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The length of every dimension.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of elements: the product of the shape.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there is no element, because a dimension is zero.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The parameters of a model.
+///
+/// A process speaks of a parameter by its *index*, the position in which it registered it. Between processes a
+/// parameter is known by its *slot*, its position when all are sorted by name. So two ranks may register in different
+/// orders, as happens to whoever iterates a hash map, and still the same parameters meet.
+#[derive(Debug, Clone)]
+pub struct ParameterSet {
+    /// Sorted by name.
+    sorted: Vec<Parameter>,
+    /// The slot of every index.
+    slots: Vec<usize>,
+}
+
+impl ParameterSet {
+    /// The set of these parameters, registered in this order: best the order in which forward uses them.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateName`] if two have the same name.
+    pub fn new(parameters: impl IntoIterator<Item = Parameter>) -> Result<Self> {
+        let mut sorted: Vec<(usize, Parameter)> = parameters.into_iter().enumerate().collect();
+        sorted.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0].1.name == pair[1].1.name) {
+            return Err(Error::DuplicateName { name: pair[0].1.name.clone() });
+        }
+        let mut slots = vec![0; sorted.len()];
+        for (slot, (index, _)) in sorted.iter().enumerate() {
+            slots[*index] = slot;
+        }
+        Ok(Self { sorted: sorted.into_iter().map(|(_, parameter)| parameter).collect(), slots })
+    }
+
+    /// How many parameters there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    /// The parameters, sorted by name: position is slot.
+    #[must_use]
+    pub fn sorted(&self) -> &[Parameter] {
+        &self.sorted
+    }
+
+    /// The slot of the parameter that was registered `index`-th.
+    ///
+    /// # Errors
+    /// [`Error::UnknownParameter`] if there are not so many.
+    pub fn slot(&self, index: usize) -> Result<usize> {
+        let count = self.slots.len();
+        self.slots.get(index).copied().ok_or(Error::UnknownParameter { index, count })
+    }
+
+    /// The slots in the order of registration.
+    #[must_use]
+    pub fn slots(&self) -> &[usize] {
+        &self.slots
+    }
+
+    /// The first parameter whose type is not `dtype`.
+    pub(crate) fn not_of(&self, dtype: DType) -> Option<&Parameter> {
+        self.sorted.iter().find(|parameter| parameter.dtype != dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_follow_names_and_indices_follow_registration() {
+        let names = ["b", "c", "a"];
+        let set = ParameterSet::new(names.map(|name| Parameter::new::<f32>(name, [2, 3]))).unwrap();
+        let sorted: Vec<&str> = set.sorted().iter().map(Parameter::name).collect();
+        assert_eq!(sorted, ["a", "b", "c"]);
+        assert_eq!(set.slots(), [1, 2, 0]);
+        assert_eq!(set.slot(2).unwrap(), 0);
+        assert!(matches!(set.slot(3), Err(Error::UnknownParameter { index: 3, count: 3 })));
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let names = ["w", "b", "w"];
+        let outcome = ParameterSet::new(names.map(|name| Parameter::new::<f32>(name, [])));
+        assert!(matches!(outcome, Err(Error::DuplicateName { name }) if name == "w"));
+    }
+
+    #[test]
+    fn a_scalar_has_one_element_and_a_zero_dimension_none() {
+        assert_eq!(Parameter::new::<f64>("scalar", []).len(), 1);
+        assert!(Parameter::new::<f64>("empty", [4, 0]).is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! Which gradients travel together.
+//!
+//! Small gradients are gathered into buckets, because a collective costs much more than the bytes of a bias. A bucket
+//! is sent when all its gradients are there, so buckets are filled in the order in which backward finds gradients,
+//! and the first is small: the network should start early. (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3.)
+
+use std::ops::Range;
+
+use crate::Parameter;
+
+/// When a bucket is full: as soon as it has at least so many bytes. Rank 0's limits count for all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketLimits {
+    /// For the first bucket.
+    pub first_bytes: usize,
+    /// For the others.
+    pub bytes: usize,
+}
+
+impl BucketLimits {
+    /// 1 MiB, then 25 MiB, as in PyTorch.
+    pub const DEFAULT: Self = Self { first_bytes: 1 << 20, bytes: 25 << 20 };
+}
+
+impl Default for BucketLimits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Gradients that are reduced together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    slots: Vec<usize>,
+    len: usize,
+}
+
+impl Bucket {
+    /// The parameters, by slot, in the order in which their gradients lie in the bucket.
+    #[must_use]
+    pub fn slots(&self) -> &[usize] {
+        &self.slots
+    }
+
+    /// The number of elements of all gradients together.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the gradients have no elements.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Where a gradient lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The bucket.
+    pub bucket: usize,
+    /// Position among the parameters of the bucket.
+    pub position: usize,
+    /// Elements of the bucket.
+    pub elements: Range<usize>,
+}
+
+/// An assignment of gradients to buckets: a pure function of parameters, order and limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketPlan {
+    buckets: Vec<Bucket>,
+    locations: Vec<Location>,
+}
+
+impl BucketPlan {
+    /// Fills buckets with `parameters` in this `order` of slots. Equal arguments give equal plans, on every rank.
+    ///
+    /// Slots that `order` lacks come at the end, and what it has beyond once each is ignored: there is a plan for any
+    /// order, and every parameter is in it.
+    #[must_use]
+    pub fn new(parameters: &[Parameter], order: &[usize], limits: BucketLimits) -> Self {
+        let nowhere = Location { bucket: usize::MAX, position: 0, elements: 0..0 };
+        let mut plan = Self { buckets: Vec::new(), locations: vec![nowhere; parameters.len()] };
+        let mut open = Bucket { slots: Vec::new(), len: 0 };
+        let mut open_bytes = 0_usize;
+        for slot in order.iter().copied().chain(0..parameters.len()) {
+            let Some(parameter) = parameters.get(slot) else { continue };
+            if plan.locations[slot].bucket != usize::MAX {
+                continue;
+            }
+            let elements = open.len..open.len + parameter.len();
+            plan.locations[slot] =
+                Location { bucket: plan.buckets.len(), position: open.slots.len(), elements };
+            open.slots.push(slot);
+            open.len += parameter.len();
+            open_bytes += parameter.len() * parameter.dtype().size();
+            if open_bytes >= limits.for_bucket(plan.buckets.len()) {
+                plan.buckets.push(std::mem::replace(&mut open, Bucket { slots: Vec::new(), len: 0 }));
+                open_bytes = 0;
+            }
+        }
+        if !open.slots.is_empty() {
+            plan.buckets.push(open);
+        }
+        plan
+    }
+
+    /// The buckets, in the order in which they are sent.
+    #[must_use]
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// Where the gradient of every slot lies.
+    #[must_use]
+    pub fn locations(&self) -> &[Location] {
+        &self.locations
+    }
+}
+
+impl BucketLimits {
+    const fn for_bucket(self, bucket: usize) -> usize {
+        if bucket == 0 { self.first_bytes } else { self.bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(lengths: &[usize]) -> Vec<Parameter> {
+        let named = |(slot, len): (usize, &usize)| Parameter::new::<f32>(format!("{slot:02}"), [*len]);
+        lengths.iter().enumerate().map(named).collect()
+    }
+
+    fn slots(plan: &BucketPlan) -> Vec<&[usize]> {
+        plan.buckets().iter().map(Bucket::slots).collect()
+    }
+
+    #[test]
+    fn buckets_close_when_they_reach_their_limit() {
+        let limits = BucketLimits { first_bytes: 8, bytes: 24 };
+        let plan = BucketPlan::new(&parameters(&[1, 1, 4, 3, 50, 1]), &[0, 1, 2, 3, 4, 5], limits);
+        assert_eq!(slots(&plan), [&[0, 1][..], &[2, 3], &[4], &[5]]);
+        assert_eq!(plan.buckets()[1].len(), 7);
+        assert_eq!(plan.locations()[3], Location { bucket: 1, position: 1, elements: 4..7 });
+    }
+
+    #[test]
+    fn the_order_decides() {
+        let limits = BucketLimits { first_bytes: 1, bytes: 1 };
+        let plan = BucketPlan::new(&parameters(&[1, 1, 1]), &[2, 0, 1], limits);
+        assert_eq!(slots(&plan), [&[2][..], &[0], &[1]]);
+    }
+
+    #[test]
+    fn every_parameter_has_its_own_elements_whatever_the_order() {
+        let parameters = parameters(&[3, 0, 5, 1, 2]);
+        for order in [&[][..], &[4, 4, 9], &[3, 1], &[0, 1, 2, 3, 4]] {
+            for bytes in [1, 8, 12, 1000] {
+                let plan = BucketPlan::new(&parameters, order, BucketLimits { first_bytes: bytes, bytes });
+                let total: usize = plan.buckets().iter().map(Bucket::len).sum();
+                assert_eq!(total, 11);
+                for (number, bucket) in plan.buckets().iter().enumerate() {
+                    let mut end = 0;
+                    for (position, &slot) in bucket.slots().iter().enumerate() {
+                        let location = &plan.locations()[slot];
+                        assert_eq!((location.bucket, location.position), (number, position));
+                        assert_eq!(location.elements, end..end + parameters[slot].len());
+                        end = location.elements.end;
+                    }
+                    assert_eq!(end, bucket.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_parameters_need_no_bucket() {
+        assert!(BucketPlan::new(&[], &[], BucketLimits::DEFAULT).buckets().is_empty());
+    }
+}

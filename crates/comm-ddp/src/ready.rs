@@ -1,0 +1,182 @@
+//! Which buckets may be sent, given which gradients are there. No thread, no communication.
+
+use std::ops::Range;
+
+use crate::BucketPlan;
+
+/// Tracks one step: gradients become ready in any order, buckets are released in the plan's order.
+///
+/// Collectives must be called in the same order on every rank, but no two ranks need to find their gradients in the
+/// same order. So a full bucket waits for those before it.
+#[derive(Debug, Clone)]
+pub struct ReadyQueue {
+    /// The bucket of every slot.
+    bucket_of: Vec<usize>,
+    /// How many parameters every bucket has.
+    sizes: Vec<usize>,
+    ready: Vec<bool>,
+    /// How many gradients every bucket still waits for.
+    pending: Vec<usize>,
+    /// The first bucket that was not released.
+    next: usize,
+    /// Slots in the order in which they became ready.
+    order: Vec<usize>,
+}
+
+/// What became of a gradient that is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The bucket that it filled.
+    pub filled: Option<usize>,
+    /// The buckets to send now.
+    pub released: Range<usize>,
+}
+
+impl ReadyQueue {
+    /// A queue for the buckets of `plan`, at the start of a step.
+    #[must_use]
+    pub fn new(plan: &BucketPlan) -> Self {
+        let bucket_of: Vec<usize> = plan.locations().iter().map(|location| location.bucket).collect();
+        let sizes: Vec<usize> = plan.buckets().iter().map(|bucket| bucket.slots().len()).collect();
+        let ready = vec![false; bucket_of.len()];
+        let order = Vec::with_capacity(bucket_of.len());
+        Self { ready, pending: sizes.clone(), next: 0, order, bucket_of, sizes }
+    }
+
+    /// Starts the next step.
+    pub fn reset(&mut self) {
+        self.ready.fill(false);
+        self.pending.clone_from(&self.sizes);
+        self.next = 0;
+        self.order.clear();
+    }
+
+    /// Whether the gradient of this slot is ready. Not so for slots that do not exist.
+    #[must_use]
+    pub fn is_ready(&self, slot: usize) -> bool {
+        self.ready.get(slot).copied().unwrap_or(false)
+    }
+
+    /// Marks the gradient of a slot as ready. `None`, and no change, if it is already or does not exist.
+    pub fn mark(&mut self, slot: usize) -> Option<Progress> {
+        let ready = self.ready.get_mut(slot).filter(|ready| !**ready)?;
+        *ready = true;
+        self.order.push(slot);
+        let bucket = self.bucket_of[slot];
+        self.pending[bucket] -= 1;
+        let filled = (self.pending[bucket] == 0).then_some(bucket);
+        Some(Progress { filled, released: self.release() })
+    }
+
+    /// Ends the step: the buckets that remain to be sent, whether full or not.
+    pub fn finish(&mut self) -> Range<usize> {
+        let released = self.next..self.sizes.len();
+        self.next = self.sizes.len();
+        released
+    }
+
+    /// Whether any bucket of this step was released.
+    #[must_use]
+    pub const fn has_released(&self) -> bool {
+        self.next > 0
+    }
+
+    /// The slots that are ready, in the order in which they became so.
+    #[must_use]
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    fn release(&mut self) -> Range<usize> {
+        let first = self.next;
+        while self.pending.get(self.next) == Some(&0) {
+            self.next += 1;
+        }
+        first..self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BucketLimits, Parameter};
+
+    /// Two parameters in the first bucket, then two, then one.
+    fn plan() -> BucketPlan {
+        let parameters: Vec<_> = (0..5).map(|slot| Parameter::new::<f32>(slot.to_string(), [1])).collect();
+        BucketPlan::new(&parameters, &[4, 3, 2, 1, 0], BucketLimits { first_bytes: 8, bytes: 8 })
+    }
+
+    /// Every order of `items`.
+    fn permutations(items: &[usize]) -> Vec<Vec<usize>> {
+        if items.is_empty() {
+            return vec![Vec::new()];
+        }
+        let with_first = |at: usize| {
+            let mut rest = items.to_vec();
+            let first = rest.remove(at);
+            permutations(&rest).into_iter().map(move |tail| [vec![first], tail].concat())
+        };
+        (0..items.len()).flat_map(with_first).collect()
+    }
+
+    /// What a correct queue has released once these slots are ready: the longest run of full buckets.
+    fn expected(plan: &BucketPlan, ready: &[usize]) -> usize {
+        let full = |slots: &[usize]| slots.iter().all(|slot| ready.contains(slot));
+        plan.buckets().iter().take_while(|bucket| full(bucket.slots())).count()
+    }
+
+    #[test]
+    fn in_every_order_each_bucket_is_released_once_in_turn_and_at_once() {
+        let plan = plan();
+        let mut queue = ReadyQueue::new(&plan);
+        let orders = permutations(&[0, 1, 2, 3, 4]);
+        assert_eq!(orders.len(), 120);
+        for order in &orders {
+            queue.reset();
+            let mut released = 0;
+            for count in 1..=order.len() {
+                let progress = queue.mark(order[count - 1]).unwrap();
+                assert_eq!(progress.released.start, released, "{order:?}");
+                released = progress.released.end;
+                assert_eq!(released, expected(&plan, &order[..count]), "{order:?} after {count}");
+            }
+            assert_eq!(released, 3);
+            assert!(queue.finish().is_empty());
+            assert_eq!(queue.order(), order);
+        }
+    }
+
+    #[test]
+    fn every_subset_of_ready_gradients_leaves_the_rest_to_finish() {
+        let plan = plan();
+        for subset in 0_u32..32 {
+            let ready: Vec<usize> = (0..5).filter(|slot| subset >> slot & 1 == 1).collect();
+            let mut queue = ReadyQueue::new(&plan);
+            for &slot in &ready {
+                assert!(queue.mark(slot).is_some());
+            }
+            assert_eq!(queue.has_released(), expected(&plan, &ready) > 0);
+            assert_eq!(queue.finish(), expected(&plan, &ready)..3);
+        }
+    }
+
+    #[test]
+    fn filling_is_told_apart_from_being_released() {
+        let mut queue = ReadyQueue::new(&plan());
+        assert_eq!(queue.mark(0), Some(Progress { filled: Some(2), released: 0..0 }));
+        assert_eq!(queue.mark(3), Some(Progress { filled: None, released: 0..0 }));
+        assert_eq!(queue.mark(4), Some(Progress { filled: Some(0), released: 0..1 }));
+    }
+
+    #[test]
+    fn a_gradient_is_ready_once_per_step() {
+        let mut queue = ReadyQueue::new(&plan());
+        assert!(queue.mark(1).is_some());
+        assert!(queue.is_ready(1));
+        assert_eq!(queue.mark(1), None);
+        assert_eq!(queue.mark(5), None);
+        queue.reset();
+        assert!(queue.mark(1).is_some());
+    }
+}

@@ -1,0 +1,190 @@
+//! One step of training: gradients in, averages out.
+
+use crate::{DataParallel, Error, Gradient, Location, Result, Timeline, gradients};
+
+/// One step of data-parallel training, from the first gradient to the averages.
+///
+/// Backward hands in gradients in any order, which may differ from rank to rank. A parameter is named by the index with
+/// which it was registered.
+///
+/// To accumulate over several backward passes, call [`Step::accumulate`] in all but the last and [`Step::ready`] in
+/// the last: gradients are summed locally and averaged once. As in PyTorch, the sum is not divided by the number of
+/// passes.
+///
+/// A step that is dropped before anything of it was sent leaves no trace. Later, dropping it aborts the communicator,
+/// so that the other ranks do not wait for the rest.
+#[derive(Debug)]
+pub struct Step<'a, T: Gradient> {
+    /// `None` once finished.
+    owner: Option<&'a mut DataParallel<T>>,
+}
+
+impl<'a, T: Gradient> Step<'a, T> {
+    pub(crate) const fn new(owner: &'a mut DataParallel<T>) -> Self {
+        Self { owner: Some(owner) }
+    }
+
+    /// The gradient of a parameter as it will be sent: what was accumulated in this step, or zeros. Write the gradient
+    /// there, then call [`Step::mark_ready`]; no copy is made.
+    ///
+    /// # Errors
+    /// [`Error::UnknownParameter`], or [`Error::AlreadyReady`] if it was marked before.
+    pub fn gradient_mut(&mut self, index: usize) -> Result<&mut [T]> {
+        let owner = owner(&mut self.owner)?;
+        let (slot, location) = locate(owner, index)?;
+        let fresh = !std::mem::replace(&mut owner.written[slot], true);
+        let gradient = memory(owner, &location)?;
+        if fresh {
+            gradient.fill(T::zeroed());
+        }
+        Ok(gradient)
+    }
+
+    /// Adds to the gradient of a parameter. More is to come: nothing is sent.
+    ///
+    /// # Errors
+    /// As [`Step::gradient_mut`], and [`Error::Length`] if `gradient` does not fit.
+    pub fn accumulate(&mut self, index: usize, gradient: &[T]) -> Result<()> {
+        let owner = owner(&mut self.owner)?;
+        let (slot, location) = locate(owner, index)?;
+        owner.check_length(slot, gradient.len())?;
+        let fresh = !std::mem::replace(&mut owner.written[slot], true);
+        let sum = memory(owner, &location)?;
+        if fresh {
+            sum.copy_from_slice(gradient);
+            Ok(())
+        } else {
+            gradients::add(sum, gradient)
+        }
+    }
+
+    /// Adds to the gradient of a parameter, which is complete by that. Its bucket is sent as soon as it can be.
+    ///
+    /// # Errors
+    /// As [`Step::accumulate`].
+    pub fn ready(&mut self, index: usize, gradient: &[T]) -> Result<()> {
+        self.accumulate(index, gradient)?;
+        self.mark_ready(index)
+    }
+
+    /// Declares the gradient of a parameter complete, as it lies in [`Step::gradient_mut`].
+    ///
+    /// # Errors
+    /// As [`Step::gradient_mut`].
+    pub fn mark_ready(&mut self, index: usize) -> Result<()> {
+        let owner = owner(&mut self.owner)?;
+        let (slot, location) = locate(owner, index)?;
+        settle(owner, slot, &location, true);
+        owner.reducer.mark_ready(slot);
+        Ok(())
+    }
+
+    /// Sends what was not sent yet and waits for the averages over all ranks.
+    ///
+    /// Nobody waits for gradients that no backward found: a parameter without one counts as zero on this rank. What was
+    /// accumulated but not marked ready counts as it is.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] if a bucket could not be averaged. Nothing can be averaged any more.
+    pub fn finish(mut self) -> Result<Averaged<'a, T>> {
+        let Some(owner) = self.owner.take() else { return Err(Error::Abandoned) };
+        for slot in 0..owner.parameters().len() {
+            if !owner.reducer.queue().is_ready(slot) {
+                let (location, used) = (owner.plan().locations()[slot].clone(), owner.written[slot]);
+                settle(owner, slot, &location, used);
+            }
+        }
+        let timeline = owner.reducer.finish()?;
+        owner.learn_order()?;
+        Ok(Averaged { owner, timeline })
+    }
+}
+
+impl<T: Gradient> Drop for Step<'_, T> {
+    fn drop(&mut self) {
+        if let Some(owner) = self.owner.take().filter(|owner| owner.reducer.queue().has_released()) {
+            owner.abandon();
+        }
+    }
+}
+
+/// The one who started the step. It is only gone while `finish` runs, which consumes the step.
+fn owner<'s, T: Gradient>(owner: &'s mut Option<&mut DataParallel<T>>) -> Result<&'s mut DataParallel<T>> {
+    owner.as_deref_mut().ok_or(Error::Abandoned)
+}
+
+/// Slot and place of a gradient that may still be written.
+fn locate<T: Gradient>(owner: &DataParallel<T>, index: usize) -> Result<(usize, Location)> {
+    owner.reducer.check()?;
+    let slot = owner.parameters().slot(index)?;
+    if owner.reducer.queue().is_ready(slot) {
+        return Err(Error::AlreadyReady { name: owner.parameters().sorted()[slot].name().to_owned() });
+    }
+    Ok((slot, owner.plan().locations()[slot].clone()))
+}
+
+/// The memory of a gradient that is not ready. Its bucket is here, because a bucket leaves when all are ready.
+fn memory<'o, T: Gradient>(owner: &'o mut DataParallel<T>, location: &Location) -> Result<&'o mut [T]> {
+    let gradients = owner.reducer.buffer_mut(location.bucket).ok_or(Error::Abandoned)?;
+    Ok(gradients.get_mut(location))
+}
+
+/// Gives a gradient the value with which it will be sent, and notes whether this rank has one.
+fn settle<T: Gradient>(owner: &mut DataParallel<T>, slot: usize, location: &Location, used: bool) {
+    let written = owner.written[slot];
+    if let Some(gradients) = owner.reducer.buffer_mut(location.bucket) {
+        if !written {
+            gradients.get_mut(location).fill(T::zeroed());
+        }
+        gradients.set_used(location, used);
+    }
+}
+
+/// The averages of a step, the same on every rank, in the memory of the buckets.
+#[derive(Debug)]
+pub struct Averaged<'a, T: Gradient> {
+    owner: &'a mut DataParallel<T>,
+    timeline: Timeline,
+}
+
+impl<T: Gradient> Averaged<'_, T> {
+    /// The averaged gradient of the parameter with this index; `None` if there is no such parameter.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&[T]> {
+        let location = self.location(index)?;
+        Some(self.owner.reducer.buffer(location.bucket)?.get(location))
+    }
+
+    /// The same, to be scaled or clipped.
+    #[must_use]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut [T]> {
+        let location = self.location(index)?.clone();
+        Some(self.owner.reducer.buffer_mut(location.bucket)?.get_mut(&location))
+    }
+
+    /// The averaged gradients of all parameters, in the order of registration.
+    pub fn iter(&self) -> impl Iterator<Item = &[T]> {
+        (0..self.owner.parameters().len()).filter_map(|index| self.get(index))
+    }
+
+    /// Whether no rank had a gradient for this parameter in this step: its average is zero, and an optimizer had better
+    /// leave it alone. True also if there is no such parameter.
+    #[must_use]
+    pub fn is_unused(&self, index: usize) -> bool {
+        let used = |location: &Location| {
+            self.owner.reducer.buffer(location.bucket).is_some_and(|gradients| gradients.is_used(location))
+        };
+        !self.location(index).is_some_and(used)
+    }
+
+    /// When things happened in this step.
+    #[must_use]
+    pub const fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
+    fn location(&self, index: usize) -> Option<&Location> {
+        let slot = self.owner.parameters().slot(index).ok()?;
+        self.owner.plan().locations().get(slot)
+    }
+}
