@@ -1,0 +1,144 @@
+//! Unused parameters, misuse and failure: nothing hangs, and nothing wrong is returned.
+
+use crate::room::{on_ranks, with_fault};
+use comm_core::Comm;
+use comm_ddp::{BucketLimits, DataParallel, Error, Options, Parameter, ParameterSet};
+
+/// Calls that preparing makes before the first bucket: one to compare models, two to agree on settings.
+const PREPARATION: usize = 3;
+
+/// Four parameters of two elements, each in a bucket of its own.
+fn replicas(comm: &Comm) -> DataParallel<f32> {
+    let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
+    let limits = BucketLimits { first_bytes: 1, bytes: 1 };
+    let parameters = ParameterSet::new((0..4).map(named)).unwrap();
+    DataParallel::new(comm, parameters, Options { limits, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn a_parameter_that_some_ranks_do_not_use_counts_as_zero_there() {
+    on_ranks(4, |comm| {
+        let mut replicas = replicas(&comm);
+        for _ in 0..3 {
+            let mut step = replicas.step().unwrap();
+            // Parameter 3, in the first bucket, is used by rank 1 only; parameter 0 by nobody.
+            if comm.rank() == 1 {
+                step.ready(3, &[4.0, 8.0]).unwrap();
+            }
+            step.ready(2, &[1.0, 1.0]).unwrap();
+            step.ready(1, &[2.0, comm.rank() as f32]).unwrap();
+            let averaged = step.finish().unwrap();
+            let unused: Vec<bool> = (0..4).map(|index| averaged.is_unused(index)).collect();
+            assert_eq!(unused, [true, false, false, false]);
+            assert_eq!(averaged.get(0).unwrap(), [0.0, 0.0]);
+            assert_eq!(averaged.get(1).unwrap(), [2.0, 1.5]);
+            assert_eq!(averaged.get(3).unwrap(), [1.0, 2.0]);
+        }
+    });
+}
+
+#[test]
+fn a_zero_gradient_is_not_an_unused_one() {
+    on_ranks(2, |comm| {
+        let mut replicas = replicas(&comm);
+        let mut step = replicas.step().unwrap();
+        step.ready(2, &[0.0, 0.0]).unwrap();
+        step.mark_ready(1).unwrap();
+        let averaged = step.finish().unwrap();
+        let unused: Vec<bool> = (0..4).map(|index| averaged.is_unused(index)).collect();
+        assert_eq!(unused, [true, false, false, true]);
+        assert_eq!(averaged.get(1).unwrap(), [0.0, 0.0]);
+    });
+}
+
+#[test]
+fn what_was_accumulated_but_never_marked_counts() {
+    on_ranks(2, |comm| {
+        let mut replicas = replicas(&comm);
+        let mut step = replicas.step().unwrap();
+        if comm.rank() == 0 {
+            step.accumulate(1, &[6.0, 2.0]).unwrap();
+        }
+        let averaged = step.finish().unwrap();
+        assert_eq!(averaged.get(1).unwrap(), [3.0, 1.0]);
+        assert!(!averaged.is_unused(1));
+    });
+}
+
+#[test]
+fn misuse_is_refused_and_changes_nothing() {
+    on_ranks(2, |comm| {
+        let mut replicas = replicas(&comm);
+        let mut step = replicas.step().unwrap();
+        step.ready(0, &[1.0, 2.0]).unwrap();
+        let again = [step.ready(0, &[9.0, 9.0]), step.mark_ready(0), step.gradient_mut(0).map(drop)];
+        for refused in again {
+            assert!(matches!(refused, Err(Error::AlreadyReady { name }) if name == "p0"));
+        }
+        assert!(matches!(step.ready(1, &[1.0]), Err(Error::Length { expected: 2, got: 1, .. })));
+        assert!(matches!(step.mark_ready(4), Err(Error::UnknownParameter { index: 4, count: 4 })));
+        let averaged = step.finish().unwrap();
+        assert_eq!(averaged.get(0).unwrap(), [1.0, 2.0]);
+        assert!(averaged.is_unused(1));
+    });
+}
+
+#[test]
+fn an_error_in_any_bucket_fails_the_step_and_all_later_ones() {
+    for bucket in 0..4 {
+        with_fault(3, (1, PREPARATION + bucket), |comm| {
+            let mut replicas = replicas(&comm);
+            let mut step = replicas.step().unwrap();
+            for index in (0..4).rev() {
+                step.ready(index, &[1.0, 1.0]).unwrap();
+            }
+            let failed = step.finish().unwrap_err();
+            let Error::Comm(failed) = failed else { panic!("not of the communicator: {failed}") };
+            assert!(
+                matches!(failed.root_cause(), comm_core::Error::Timeout { waiting_for, .. } if *waiting_for == [1])
+            );
+            let later = replicas.step().unwrap_err();
+            assert!(matches!(&later, Error::Poisoned(_)), "{later}");
+            let Error::Comm(first) = later.root_cause() else { panic!("{later}") };
+            assert!(matches!(first.root_cause(), comm_core::Error::Timeout { .. }));
+            let later = replicas.broadcast_parameters([]).unwrap_err();
+            assert!(matches!(later, Error::Poisoned(_)));
+        });
+    }
+}
+
+#[test]
+fn a_step_dropped_after_something_was_sent_ends_all_ranks() {
+    let failures = on_ranks(3, |comm| {
+        let mut replicas = replicas(&comm);
+        let mut step = replicas.step().unwrap();
+        step.ready(3, &[1.0, 1.0]).unwrap();
+        if comm.rank() == 2 {
+            drop(step);
+            replicas.step().unwrap_err()
+        } else {
+            step.finish().unwrap_err()
+        }
+    });
+    assert!(matches!(failures[2].root_cause(), Error::Abandoned));
+    for failure in &failures[..2] {
+        let Error::Comm(failure) = failure else { panic!("{failure}") };
+        assert!(matches!(failure.root_cause(), comm_core::Error::Aborted { by: 2, .. }), "{failure}");
+    }
+}
+
+#[test]
+fn a_step_dropped_before_anything_was_sent_leaves_no_trace() {
+    on_ranks(2, |comm| {
+        let mut replicas = replicas(&comm);
+        let mut step = replicas.step().unwrap();
+        step.accumulate(3, &[5.0, 5.0]).unwrap();
+        step.ready(0, &[5.0, 5.0]).unwrap();
+        drop(step);
+        let mut step = replicas.step().unwrap();
+        step.ready(3, &[1.0, 1.0]).unwrap();
+        let averaged = step.finish().unwrap();
+        assert_eq!(averaged.get(3).unwrap(), [1.0, 1.0]);
+        assert!(averaged.is_unused(0));
+    });
+}

@@ -1,0 +1,10 @@
+//! Data-parallel training between ranks that are threads.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod agreement;
+mod averages;
+mod faults;
+mod optimizers;
+mod overlap;
+mod room;
