@@ -4,7 +4,9 @@
 //! processes.
 
 pub mod data;
+pub mod error;
 pub mod matmul;
 pub mod model;
 pub mod optimizer;
 pub mod real;
+pub mod train;

@@ -2,19 +2,18 @@
 
 use std::iter::Sum;
 
+use comm_ddp::Gradient;
 use num_traits::{Float, NumAssign};
 
 use crate::matmul::Multiply;
 
 /// `f32` or `f64`: what the model, the optimizers and the collectives all ask of a number.
-pub trait Real:
-    Float + NumAssign + Sum + Multiply + Default + Send + Sync + std::fmt::Debug + 'static
-{
+pub trait Real: Float + NumAssign + Sum + Multiply + Gradient + Default {
     /// The nearest number of this type.
     fn from_f64(value: f64) -> Self;
 
     /// This number, exactly.
-    fn to_f64(self) -> f64;
+    fn widen(self) -> f64;
 }
 
 impl Real for f32 {
@@ -22,7 +21,7 @@ impl Real for f32 {
         value as Self
     }
 
-    fn to_f64(self) -> f64 {
+    fn widen(self) -> f64 {
         f64::from(self)
     }
 }
@@ -32,7 +31,7 @@ impl Real for f64 {
         value
     }
 
-    fn to_f64(self) -> f64 {
+    fn widen(self) -> f64 {
         self
     }
 }

@@ -1,0 +1,42 @@
+//! What can go wrong in a run.
+
+use std::path::PathBuf;
+
+/// The result of anything that can fail in this package.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The ranks could not communicate.
+    #[error(transparent)]
+    Comm(#[from] comm_core::Error),
+    /// Gradients could not be averaged.
+    #[error(transparent)]
+    DataParallel(#[from] comm_ddp::Error),
+    /// Too few images for a single step.
+    #[error("{ranks} ranks x {batch_size} images per step are more than the {images} training images")]
+    BatchTooLarge {
+        /// The number of ranks.
+        ranks: usize,
+        /// Images per rank and step.
+        batch_size: usize,
+        /// Images there are.
+        images: usize,
+    },
+    /// The result could not be printed.
+    #[error("cannot print: {0}")]
+    Print(#[source] std::io::Error),
+    /// A file could not be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system, or the drawing library, said.
+        reason: String,
+    },
+    /// The parameters of the ranks are not the same to the last bit.
+    #[error("the replicas differ")]
+    ReplicasDiffer,
+}

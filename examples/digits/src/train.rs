@@ -1,0 +1,198 @@
+//! Training one replica, together with all others.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::time::{Duration, Instant};
+
+use comm_core::{Comm, HostView, ReduceOp};
+use comm_ddp::{
+    BucketLimits, DataParallel, DistributedSampler, Options, Parameter, ParameterSet, Remainder, Timeline,
+};
+
+use crate::data::{Batch, CLASSES, Images};
+use crate::error::{Error, Result};
+use crate::model::{Mlp, Pass, count_correct};
+use crate::optimizer::{Optimizer, Rule};
+use crate::real::Real;
+
+/// Units of the hidden layers.
+const HIDDEN: [usize; 2] = [128, 128];
+
+/// The model is a hundred times smaller than those that the library's limits are meant for. With these, each layer
+/// has a bucket of its own.
+const LIMITS: BucketLimits = BucketLimits { first_bytes: 4 << 10, bytes: 64 << 10 };
+
+/// What decides the outcome of a run: equal settings and worlds give equal weights, to the last bit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Images per rank and step.
+    pub batch_size: usize,
+    /// How far a step goes.
+    pub learning_rate: f64,
+    /// The update rule.
+    pub rule: Rule,
+    /// Decides initial weights and the order of images.
+    pub seed: u64,
+}
+
+/// What came of one pass over the training images. Loss and accuracy are the same on every rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EpochReport {
+    /// Counts from 1.
+    pub epoch: usize,
+    /// Mean training loss over all steps and ranks.
+    pub loss: f64,
+    /// Share of the held-out images that are recognised.
+    pub accuracy: f64,
+    /// Training images that all ranks went through, per second.
+    pub images_per_second: f64,
+    /// How long training took.
+    pub elapsed: Duration,
+    /// How much of that this rank had nothing to do but wait for communication.
+    pub waited: Duration,
+}
+
+/// A replica of the model and all that trains it.
+#[derive(Debug)]
+pub struct Trainer<T: Real> {
+    comm: Comm,
+    settings: Settings,
+    images: Images,
+    held_out: Images,
+    sampler: DistributedSampler,
+    model: Mlp<T>,
+    optimizer: Optimizer<T>,
+    replicas: DataParallel<T>,
+    batch: Batch<T>,
+    pass: Pass<T>,
+    timelines: Vec<Timeline>,
+}
+
+impl<T: Real> Trainer<T> {
+    /// A replica that starts from the weights of rank 0. A collective: every rank calls it.
+    ///
+    /// # Errors
+    /// [`Error::BatchTooLarge`] if there is not one full step in an epoch; else the ranks could not communicate.
+    pub fn new(comm: &Comm, settings: Settings) -> Result<Self> {
+        let images = Images::training();
+        let sampler = DistributedSampler::new(images.len(), comm.group())
+            .shuffle(settings.seed)
+            .remainder(Remainder::Drop);
+        let (ranks, batch_size) = (comm.size(), settings.batch_size);
+        if batch_size == 0 || sampler.len() < batch_size {
+            return Err(Error::BatchTooLarge { ranks, batch_size, images: images.len() });
+        }
+        // Every rank draws weights of its own, to show that it is not the seed that makes replicas equal.
+        let mut model = Mlp::new(&HIDDEN, CLASSES, settings.seed.wrapping_add(comm.rank() as u64));
+        let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
+        let options = Options { limits: LIMITS, ..Options::default() };
+        let mut replicas = DataParallel::new(comm, parameters, options)?;
+        replicas.broadcast_parameters(model.parameters_mut())?;
+        let lengths = model.parameters().map(|parameter| parameter.numbers.len());
+        let optimizer = Optimizer::new(settings.rule, settings.learning_rate, lengths);
+        Ok(Self {
+            comm: comm.clone(),
+            settings,
+            images,
+            held_out: Images::held_out(),
+            sampler,
+            optimizer,
+            model,
+            replicas,
+            batch: Batch::default(),
+            pass: Pass::default(),
+            timelines: Vec::new(),
+        })
+    }
+
+    /// Steps per epoch. What is left over after full steps is not used in that epoch; the next shuffles again.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.sampler.len() / self.settings.batch_size
+    }
+
+    /// Goes through the training images once, then through the held-out ones. `epoch` counts from 1; `after_step` is
+    /// called after each step.
+    ///
+    /// # Errors
+    /// The ranks could not communicate.
+    pub fn epoch(&mut self, epoch: usize, mut after_step: impl FnMut()) -> Result<EpochReport> {
+        self.sampler.set_epoch(epoch as u64);
+        let indices = self.sampler.indices();
+        let (began, steps) = (Instant::now(), self.steps());
+        let (mut loss, mut waited) = (0.0, Duration::ZERO);
+        for batch in indices.chunks_exact(self.settings.batch_size) {
+            self.images.fill(&mut self.batch, batch.iter().copied());
+            let (step_loss, timeline) = self.step()?;
+            loss += step_loss / steps as f64;
+            waited += timeline.exposed();
+            self.timelines.push(timeline);
+            after_step();
+        }
+        let elapsed = began.elapsed();
+        let images = steps * self.settings.batch_size * self.comm.size();
+        Ok(EpochReport {
+            epoch,
+            loss: self.mean(loss)?,
+            accuracy: self.accuracy()?,
+            images_per_second: images as f64 / elapsed.as_secs_f64(),
+            elapsed,
+            waited,
+        })
+    }
+
+    /// Forward, backward, average, update. Returns the loss of this rank's batch.
+    fn step(&mut self) -> Result<(f64, Timeline)> {
+        let mut step = self.replicas.step()?;
+        let send = |index: usize, gradient: &[T]| step.ready(index, gradient);
+        let loss = self.model.backward(&mut self.pass, &self.batch, send)?;
+        let averaged = step.finish()?;
+        self.optimizer.step(self.model.parameters_mut().zip(averaged.iter()));
+        Ok((loss.widen(), averaged.timeline().clone()))
+    }
+
+    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are counted over all.
+    ///
+    /// # Errors
+    /// The ranks could not communicate.
+    pub fn accuracy(&mut self) -> Result<f64> {
+        let part = (self.comm.rank()..self.held_out.len()).step_by(self.comm.size());
+        self.held_out.fill(&mut self.batch, part);
+        let logits = self.model.forward(&mut self.pass, &self.batch);
+        let mut counts = [count_correct(logits, &self.batch.labels), self.batch.labels.len() as u64];
+        self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
+        Ok(counts[0] as f64 / counts[1] as f64)
+    }
+
+    /// Whether the weights of all ranks are the same to the last bit.
+    ///
+    /// # Errors
+    /// The ranks could not communicate.
+    pub fn replicas_identical(&self) -> Result<bool> {
+        let mut hasher = DefaultHasher::new();
+        for parameter in self.model.parameters() {
+            hasher.write(HostView::new(parameter.numbers).bytes());
+        }
+        let mut hashes = vec![0_u64; self.comm.size()];
+        self.comm.all_gather(&[hasher.finish()], &mut hashes)?;
+        Ok(hashes.iter().all(|hash| *hash == hashes[0]))
+    }
+
+    /// The model as trained so far.
+    #[must_use]
+    pub const fn model(&self) -> &Mlp<T> {
+        &self.model
+    }
+
+    /// When things happened in each step so far.
+    #[must_use]
+    pub fn timelines(&self) -> &[Timeline] {
+        &self.timelines
+    }
+
+    /// The mean of a number over all ranks.
+    fn mean(&self, number: f64) -> Result<f64> {
+        let mut mean = [number];
+        self.comm.all_reduce(&mut mean, ReduceOp::Avg)?;
+        Ok(mean[0])
+    }
+}
