@@ -7,4 +7,5 @@ mod averages;
 mod faults;
 mod optimizers;
 mod overlap;
+mod ring;
 mod room;
