@@ -1,0 +1,121 @@
+//! Every row of the table is proven for every small world, every root, and several segmentations.
+#![allow(clippy::panic, reason = "helpers of tests")]
+
+use comm_core::Collective;
+use comm_ring::schedule::{Algorithm, Params, TABLE};
+use comm_sim::verify::{Buffers, Program, Spec, Stats, verify};
+
+/// Verifies one row for one world, for every root and both kinds of buffers.
+fn prove(row: &Algorithm, ranks: usize, segments: usize, pass: usize) -> Vec<Stats> {
+    let params = |spec: &Spec, rank| Params {
+        ranks,
+        rank,
+        root: spec.root,
+        segments,
+        pass,
+        in_place: spec.buffers == Buffers::InPlace,
+    };
+    let blocks = {
+        let any = Params { ranks, rank: 0, root: 0, segments, pass, in_place: true };
+        row.blocks(&any)
+    };
+    specs(row, ranks, blocks)
+        .map(|spec| {
+            let steps = |rank| (row.steps)(&params(&spec, rank));
+            let slots = (0..ranks).map(|rank| (row.slots)(&params(&spec, rank))).max().unwrap_or(0);
+            let program = Program { spec, scratch_slots: slots, steps: &|rank| steps(rank) };
+            verify(&program).unwrap_or_else(|fault| {
+                panic!("{} {} segments {segments} pass {pass}: {fault}", row.name, program.spec)
+            })
+        })
+        .collect()
+}
+
+/// The calls that a row is for: an all-reduce always works in place, as its communicator copies first.
+fn specs(row: &Algorithm, ranks: usize, blocks: usize) -> impl Iterator<Item = Spec> {
+    let in_place_only = row.collective == Collective::AllReduce;
+    Spec::all(row.collective, ranks, blocks)
+        .filter(move |spec| !in_place_only || spec.buffers == Buffers::InPlace)
+}
+
+fn row(collective: Collective, name: &str) -> &'static Algorithm {
+    Algorithm::find(collective, name).unwrap_or_else(|| panic!("no row {name} for {collective}"))
+}
+
+#[test]
+fn every_schedule_is_proven_for_worlds_1_to_33_and_every_root() {
+    for row in TABLE {
+        for ranks in 1..=33 {
+            prove(row, ranks, 1, 1);
+            if row.segmented {
+                prove(row, ranks, 3, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn segments_and_passes_of_any_size_are_proven() {
+    for row in TABLE.iter().filter(|row| row.segmented) {
+        for ranks in [2, 3, 5, 8] {
+            for segments in 1..=7 {
+                for pass in 1..=4 {
+                    prove(row, ranks, segments, pass);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_worlds_are_proven_too() {
+    for row in TABLE {
+        prove_one_root(row, 100);
+    }
+    prove_one_root(row(Collective::AllReduce, "recursive_doubling"), 1000);
+}
+
+fn prove_one_root(row: &Algorithm, ranks: usize) {
+    let params = |rank| Params { ranks, rank, root: 7, segments: 1, pass: 1, in_place: true };
+    let spec = Spec {
+        collective: row.collective,
+        ranks,
+        blocks: row.blocks(&params(0)),
+        root: 7,
+        buffers: Buffers::InPlace,
+    };
+    let scratch_slots = (0..ranks).map(|rank| (row.slots)(&params(rank))).max().unwrap_or(0);
+    let program = Program { spec, scratch_slots, steps: &|rank| (row.steps)(&params(rank)) };
+    verify(&program).unwrap_or_else(|fault| panic!("{} at {ranks}: {fault}", row.name));
+}
+
+#[test]
+fn steps_and_bytes_are_those_of_the_papers() {
+    for ranks in 1..=33_usize {
+        // The depth of the binomial tree: the most bits in a rank's number.
+        let depth = (0..ranks).map(usize::count_ones).max();
+        for stats in prove(row(Collective::AllReduce, "ring"), ranks, 1, 1) {
+            assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == 2 * (ranks - 1)));
+            assert_eq!(stats.rounds as usize, 2 * (ranks - 1));
+        }
+        for name in [Collective::AllGather, Collective::ReduceScatter] {
+            for stats in prove(row(name, "ring"), ranks, 1, 1) {
+                assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == ranks - 1));
+                assert_eq!(stats.rounds as usize, ranks - 1);
+            }
+        }
+        for stats in prove(row(Collective::AllReduce, "recursive_doubling"), ranks, 1, 1) {
+            let folded = !ranks.is_power_of_two();
+            assert_eq!(stats.rounds as usize, ranks.ilog2() as usize + 2 * usize::from(folded));
+        }
+        for stats in prove(row(Collective::Broadcast, "binomial"), ranks, 1, 1) {
+            assert_eq!(stats.ranks.iter().map(|rank| rank.blocks_received).sum::<usize>(), ranks - 1);
+            assert_eq!(Some(stats.rounds), depth);
+        }
+        for stats in prove(row(Collective::Reduce, "binomial"), ranks, 1, 1) {
+            assert_eq!(stats.ranks.iter().map(|rank| rank.blocks_sent).sum::<usize>(), ranks - 1);
+            // The root takes in one partial sum after the other.
+            assert_eq!(stats.rounds, ranks.next_power_of_two().ilog2());
+        }
+    }
+}
