@@ -1,2 +1,39 @@
-//! Repository chores.
-fn main() {}
+//! Repository chores, run as `cargo xtask`.
+
+#![forbid(unsafe_code)]
+
+mod tidy;
+
+use std::error::Error;
+use std::io::{Write, stderr};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Repository chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Check the rules of this repository that no compiler checks
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
+        Task::Tidy => tidy::run().map_err(Into::into),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nowhere is left to say that standard error is closed.
+            drop(writeln!(stderr(), "xtask: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -15,8 +15,7 @@ use crate::{
 /// What holds for every call, its errors and its thread-safety, is written at [`Communicator`].
 ///
 /// ```no_run
-/// # fn main() -> comm_core::Result<()> {
-/// # let comm: comm_core::Comm = unimplemented!();
+/// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
 /// use comm_core::ReduceOp;
 ///
 /// let mut gradients = vec![comm.rank() as f32; 1000];

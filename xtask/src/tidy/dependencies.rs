@@ -1,0 +1,66 @@
+//! Crates that everything depends on are lean: their list of foreign dependencies is written here, and nowhere grows
+//! by accident.
+
+use super::Finding;
+use super::tree::{Package, Tree};
+
+/// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace builds these.
+const EXACT: [(&str, &[&str]); 1] = [("comm-core", &["bytemuck", "half", "thiserror"])];
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let listed = |package: &&Package| EXACT.iter().find(|(name, _)| *name == package.name);
+    tree.packages
+        .iter()
+        .filter_map(|package| Some((package, listed(&package)?.1)))
+        .flat_map(|(package, exact)| differences(tree, package, exact))
+        .collect()
+}
+
+fn differences(tree: &Tree, package: &Package, exact: &[&str]) -> Vec<Finding> {
+    let found: Vec<&str> = package
+        .dependencies
+        .iter()
+        .filter(|dependency| dependency.kind.is_none() && dependency.path.is_none())
+        .map(|dependency| dependency.name.as_str())
+        .collect();
+    let finding = |name: &&str, what: &str| {
+        Finding::new(
+            &package.manifest,
+            package.line_of(tree, name),
+            format!("{} {what} {name}", package.name),
+        )
+    };
+    let added =
+        found.iter().filter(|name| !exact.contains(name)).map(|name| finding(name, "must not depend on"));
+    let gone = exact
+        .iter()
+        .filter(|name| !found.contains(name))
+        .map(|name| finding(name, "is listed to depend on, but does not:"));
+    added.chain(gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::{Dependency, DependencyKind};
+    use super::*;
+
+    fn findings(names: &[&str]) -> Vec<String> {
+        let mut dependencies: Vec<_> = names.iter().map(|name| Dependency::outside(name)).collect();
+        dependencies.push(Dependency { kind: Some(DependencyKind::Dev), ..Dependency::outside("proptest") });
+        let tree = Tree::with_packages(vec![Package::with_dependencies("comm-core", dependencies)]);
+        check(&tree).into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn the_list_is_exact() {
+        assert!(findings(&["bytemuck", "half", "thiserror"]).is_empty());
+        assert_eq!(
+            findings(&["bytemuck", "half", "libc", "thiserror"]),
+            ["comm-core must not depend on libc"]
+        );
+        assert_eq!(
+            findings(&["bytemuck", "thiserror"]),
+            ["comm-core is listed to depend on, but does not: half"]
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Which crate of the workspace may know which.
+
+use super::Finding;
+use super::tree::{Dependency, DependencyKind, Package, Tree};
+
+/// A crate, the crates of the workspace that it may depend on, and why these and no others.
+struct Node {
+    name: &'static str,
+    may_use: &'static [&'static str],
+    #[allow(dead_code, reason = "written for the reader of this table")]
+    why: &'static str,
+}
+
+const GRAPH: [Node; 9] = [
+    Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
+    Node {
+        name: "comm-tcp",
+        may_use: &["comm-core"],
+        why: "moves bytes; meets algorithms only in the trait Transport",
+    },
+    Node {
+        name: "comm-ring",
+        may_use: &["comm-core"],
+        why: "describes and executes collectives over any transport, so it names none",
+    },
+    Node {
+        name: "comm-sim",
+        may_use: &["comm-core"],
+        why: "verifies any iterator of steps; a judge that used comm-ring would judge itself",
+    },
+    Node {
+        name: "comm-ddp",
+        may_use: &["comm-core"],
+        why: "trains over any communicator, whichever backend is behind it",
+    },
+    Node {
+        name: "comm",
+        may_use: &["comm-core", "comm-ddp", "comm-ring", "comm-sim", "comm-tcp"],
+        why: "the facade puts the parts together, and is the only library that does",
+    },
+    Node {
+        name: "comm-cli",
+        may_use: &["comm", "comm-sim"],
+        why: "the tool uses what users use, and the simulator",
+    },
+    Node {
+        name: "digits",
+        may_use: &["comm", "comm-cli"],
+        why: "an example shows what a user can do, with what a user has",
+    },
+    Node {
+        name: "xtask",
+        may_use: &["comm-core", "comm-ring", "comm-sim"],
+        why: "runs the verifier over every schedule, without any backend",
+    },
+];
+
+/// For tests, the simulator may be used by every crate above the vocabulary: it is where ranks come cheap.
+const FOR_TESTS: &str = "comm-sim";
+const VOCABULARY: &str = "comm-core";
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.packages.iter().flat_map(|package| check_package(tree, package)).collect()
+}
+
+fn check_package(tree: &Tree, package: &Package) -> Vec<Finding> {
+    let Some(node) = GRAPH.iter().find(|node| node.name == package.name) else {
+        let message = format!("{} has no row in the table of xtask/src/tidy/edges.rs", package.name);
+        return vec![Finding::new(&package.manifest, 1, message)];
+    };
+    let forbidden = package.dependencies.iter().filter(|edge| edge.path.is_some() && !is_allowed(node, edge));
+    let finding = |edge: &Dependency| {
+        let message = format!("{} must not depend on {}", package.name, edge.name);
+        Finding::new(&package.manifest, package.line_of(tree, &edge.name), message)
+    };
+    forbidden.map(finding).collect()
+}
+
+fn is_allowed(node: &Node, edge: &Dependency) -> bool {
+    let for_tests =
+        edge.kind == Some(DependencyKind::Dev) && node.name != VOCABULARY && edge.name == FOR_TESTS;
+    for_tests || node.may_use.contains(&edge.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_edge(from: &str, edge: Dependency, allowed: bool) {
+        let name = edge.name.clone();
+        let tree = Tree::with_packages(vec![Package::with_dependencies(from, vec![edge])]);
+        assert_eq!(check(&tree).is_empty(), allowed, "{from} -> {name}");
+    }
+
+    fn for_tests(name: &str) -> Dependency {
+        Dependency { kind: Some(DependencyKind::Dev), ..Dependency::inside(name) }
+    }
+
+    #[test]
+    fn edges_of_the_table_are_allowed_and_others_are_not() {
+        assert_edge("comm-tcp", Dependency::inside("comm-core"), true);
+        assert_edge("comm-tcp", Dependency::inside("comm-ring"), false);
+        assert_edge("comm-core", Dependency::inside("comm-tcp"), false);
+        assert_edge("comm-cli", Dependency::inside("comm-tcp"), false);
+        assert_edge("comm-tcp", Dependency::outside("socket2"), true);
+    }
+
+    #[test]
+    fn tests_may_simulate_except_in_the_vocabulary() {
+        assert_edge("comm-ring", for_tests("comm-sim"), true);
+        assert_edge("comm-ring", Dependency::inside("comm-sim"), false);
+        assert_edge("comm-core", for_tests("comm-sim"), false);
+        assert_edge("comm-ring", for_tests("comm-tcp"), false);
+    }
+
+    #[test]
+    fn a_new_crate_needs_a_row() {
+        let tree = Tree::with_packages(vec![Package::with_dependencies("comm-new", Vec::new())]);
+        assert_eq!(check(&tree).len(), 1);
+    }
+
+    #[test]
+    fn the_table_has_no_cycle() {
+        // Rows come after the rows that they use, except the two that stand at the end of every path.
+        for (index, node) in GRAPH.iter().enumerate() {
+            for used in node.may_use {
+                assert!(GRAPH[..index].iter().any(|before| before.name == *used), "{} -> {used}", node.name);
+            }
+        }
+    }
+}

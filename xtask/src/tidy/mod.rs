@@ -1,0 +1,118 @@
+//! The rules of this repository that no compiler checks, one file per rule.
+//!
+//! A rule is a function from the [`Tree`] to findings. `cargo xtask tidy` prints them; the same rules run as an ordinary
+//! test of this package.
+
+mod changelog;
+mod crate_docs;
+mod dependencies;
+mod edges;
+mod file_length;
+mod links;
+mod lints;
+mod purity;
+mod source;
+mod tree;
+mod unfinished;
+mod unsafe_code;
+
+use std::fmt;
+use std::io::{self, Write, stderr};
+use std::path::{Path, PathBuf};
+
+use tree::{Tree, TreeError};
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+/// Every rule, under the name that its findings carry.
+const RULES: [(&str, Rule); 10] = [
+    ("changelog", changelog::check),
+    ("crate-docs", crate_docs::check),
+    ("dependencies", dependencies::check),
+    ("edges", edges::check),
+    ("file-length", file_length::check),
+    ("links", links::check),
+    ("lints", lints::check),
+    ("purity", purity::check),
+    ("unfinished", unfinished::check),
+    ("unsafe-code", unsafe_code::check),
+];
+
+/// Why `cargo xtask tidy` fails.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TidyError {
+    /// The repository could not be read.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// The findings, already printed, could not be.
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+    /// Rules are violated.
+    #[error("{0} violations of the rules in xtask/src/tidy")]
+    Violations(usize),
+}
+
+/// Checks every rule and prints what violates them.
+pub(crate) fn run() -> Result<(), TidyError> {
+    let violations = violations(&Tree::of_this_repository()?);
+    for violation in &violations {
+        writeln!(stderr(), "{violation}")?;
+    }
+    if violations.is_empty() { Ok(()) } else { Err(TidyError::Violations(violations.len())) }
+}
+
+fn violations(tree: &Tree) -> Vec<Violation> {
+    let mut violations: Vec<_> = RULES
+        .iter()
+        .flat_map(|(rule, check)| check(tree).into_iter().map(|finding| Violation { rule, finding }))
+        .collect();
+    violations.sort_by(|a, b| (&a.finding.path, a.finding.line).cmp(&(&b.finding.path, b.finding.line)));
+    violations
+}
+
+/// A place that a rule objects to.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    /// Relative to the root of the repository.
+    path: PathBuf,
+    /// Counted from 1.
+    line: usize,
+    message: String,
+}
+
+impl Finding {
+    fn new(path: impl AsRef<Path>, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.as_ref().to_owned(), line, message: message.into() }
+    }
+}
+
+#[derive(Debug)]
+struct Violation {
+    rule: &'static str,
+    finding: Finding,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { path, line, message } = &self.finding;
+        write!(f, "{}:{line}: [{}] {message}", path.display(), self.rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_repository_is_tidy() {
+        let tree = Tree::of_this_repository().expect("a readable repository");
+        let violations: Vec<_> = violations(&tree).iter().map(ToString::to_string).collect();
+        assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
+    }
+
+    #[test]
+    fn a_violation_says_where_and_which_rule() {
+        let violation = Violation { rule: "edges", finding: Finding::new("a/b.rs", 7, "no") };
+        assert_eq!(violation.to_string(), "a/b.rs:7: [edges] no");
+    }
+}

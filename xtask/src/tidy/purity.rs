@@ -1,0 +1,131 @@
+//! What crates must not know of: clocks, threads, sockets and the like live in few places, so that everything else can
+//! be tested in virtual time and in one process.
+
+use std::path::Path;
+
+use super::Finding;
+use super::source::{Mentions, is_test_file};
+use super::tree::Tree;
+
+/// A part of the tree and what its code must not mention outside of tests.
+struct Region {
+    path: &'static str,
+    except: &'static [&'static str],
+    forbidden: &'static [&'static str],
+    why: &'static str,
+}
+
+const NO_EFFECTS: &[&str] = &[
+    "std::thread",
+    "std::net",
+    "std::env",
+    "std::fs",
+    "std::process",
+    "Instant::now",
+    "SystemTime",
+    "print!",
+    "println!",
+    "eprint!",
+    "eprintln!",
+];
+
+const REGIONS: [Region; 4] = [
+    Region {
+        path: "crates/comm-core/src",
+        // The worker behind asynchronous work is a thread by nature.
+        except: &["crates/comm-core/src/worker.rs"],
+        forbidden: NO_EFFECTS,
+        why: "the vocabulary has no effects; an instant only passes through",
+    },
+    Region {
+        path: "crates/comm-ring/src",
+        except: &[],
+        forbidden: NO_EFFECTS,
+        why: "schedules and their executor run on whatever transport and clock they are given",
+    },
+    Region {
+        path: "crates/comm-ddp/src",
+        except: &[],
+        forbidden: &["std::net", "std::env", "std::fs"],
+        why: "training knows communicators, not addresses, configuration or files",
+    },
+    Region {
+        path: "crates/comm-tcp/src",
+        except: &[],
+        forbidden: &["Step", "ReduceOp", "DType"],
+        why: "a transport moves bytes and knows nothing of collectives",
+    },
+];
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let sources = tree.texts_with_extension("rs").filter(|(path, _)| !is_test_file(path));
+    sources
+        .flat_map(|(path, text)| regions_of(path).flat_map(|region| check_file(region, path, text)))
+        .collect()
+}
+
+fn regions_of(path: &Path) -> impl Iterator<Item = &'static Region> {
+    let covers = move |region: &&Region| {
+        path.starts_with(region.path) && !region.except.iter().any(|except| path == Path::new(except))
+    };
+    REGIONS.iter().filter(covers)
+}
+
+fn check_file(region: &Region, path: &Path, text: &str) -> Vec<Finding> {
+    let mentions = match Mentions::outside_tests(text) {
+        Ok(mentions) => mentions,
+        Err(error) => {
+            return vec![Finding::new(path, error.span().start().line, format!("not Rust: {error}"))];
+        }
+    };
+    let finding = |wanted: &str, line| Finding::new(path, line, format!("mentions {wanted}: {}", region.why));
+    let forbidden = region.forbidden.iter();
+    forbidden
+        .flat_map(|wanted| mentions.lines(wanted).map(|line| finding(wanted, line)).collect::<Vec<_>>())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_findings(path: &str, text: &str, count: usize) {
+        let findings = check(&Tree::with_texts([(path, text)]));
+        assert_eq!(findings.len(), count, "{findings:?}");
+    }
+
+    #[test]
+    fn effects_are_found_in_the_core() {
+        let text = "use std::{net::TcpStream, sync::Arc};\nfn f() { println!(); let t = Instant::now(); }\n";
+        assert_findings("crates/comm-core/src/deep/down.rs", text, 3);
+        assert_findings("crates/comm-ring/src/lib.rs", text, 3);
+        assert_findings("crates/comm-ddp/src/lib.rs", text, 1);
+        assert_findings("crates/comm-tcp/src/lib.rs", text, 0);
+    }
+
+    #[test]
+    fn the_place_for_threads_may_have_them() {
+        let text = "fn f() { std::thread::yield_now() }";
+        assert_findings("crates/comm-core/src/work.rs", text, 1);
+        assert_findings("crates/comm-core/src/worker.rs", text, 0);
+    }
+
+    #[test]
+    fn a_transport_knows_no_collectives() {
+        assert_findings("crates/comm-tcp/src/a.rs", "use comm_core::{DType, Transport};", 1);
+        assert_findings("crates/comm-tcp/src/a.rs", "/// Like a `Step`.\nfn step() {}", 0);
+    }
+
+    #[test]
+    fn tests_are_free() {
+        assert_findings("crates/comm-core/src/a.rs", "#[cfg(test)] mod tests { use std::thread; }", 0);
+        assert_findings("crates/comm-core/tests/a.rs", "use std::thread;", 0);
+        assert_findings("crates/comm-core/src/a/tests.rs", "use std::thread;", 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_passed_over() {
+        assert_findings("crates/comm-core/src/a.rs", "fn f() {", 1);
+    }
+}

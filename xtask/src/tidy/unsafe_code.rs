@@ -1,0 +1,85 @@
+//! `unsafe` lives in a few named files; every other crate forbids it.
+
+use std::path::Path;
+
+use super::Finding;
+use super::source::Mentions;
+use super::tree::{Package, Tree};
+
+/// The files and folders that may contain `unsafe`, and what for.
+const ALLOWED: [(&str, &str); 4] = [
+    ("crates/comm-cli/src/launch/process.rs", "between fork and exec, so that ranks die with their launcher"),
+    ("crates/comm-core/src/lent.rs", "bytes that another process may write never become a slice"),
+    ("crates/comm-core/src/reduce", "vector instructions, chosen at run time"),
+    ("examples/digits/src/matmul.rs", "the crate matrixmultiply takes pointers"),
+];
+
+const FORBID: &str = "#![forbid(unsafe_code)]";
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let stray = tree
+        .texts_with_extension("rs")
+        .filter(|(path, _)| !is_allowed(path))
+        .flat_map(|(path, text)| stray_uses(path, text));
+    let missing = tree.packages.iter().flat_map(|package| roots_that_do_not_forbid(tree, package));
+    stray.chain(missing).collect()
+}
+
+fn is_allowed(path: &Path) -> bool {
+    ALLOWED.iter().any(|(allowed, _)| path.starts_with(allowed))
+}
+
+fn stray_uses(path: &Path, text: &str) -> Vec<Finding> {
+    let finding = |line| {
+        Finding::new(path, line, "unsafe outside of the files listed in xtask/src/tidy/unsafe_code.rs")
+    };
+    match Mentions::everywhere(text) {
+        Ok(mentions) => mentions.lines("unsafe").map(finding).collect(),
+        Err(error) => vec![Finding::new(path, error.span().start().line, format!("not Rust: {error}"))],
+    }
+}
+
+fn roots_that_do_not_forbid<'a>(tree: &'a Tree, package: &'a Package) -> impl Iterator<Item = Finding> + 'a {
+    let has_allowed_files =
+        ALLOWED.iter().any(|(allowed, _)| Path::new(allowed).starts_with(package.folder()));
+    let roots = package.crate_roots().filter(move |_| !has_allowed_files);
+    roots
+        .filter(|root| !tree.text(root).lines().any(|line| line == FORBID))
+        .map(|root| Finding::new(root, 1, format!("a crate root without unsafe files says {FORBID}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Target;
+    use super::*;
+
+    #[test]
+    fn unsafe_is_found_outside_of_the_list() {
+        let text =
+            "/// unsafe\nfn f() {\n    unsafe { g() }\n}\n#[cfg(test)] mod tests { unsafe fn f() {} }\n";
+        let findings = check(&Tree::with_texts([("crates/comm-ring/src/a.rs", text)]));
+        assert_eq!(findings.iter().map(|finding| finding.line).collect::<Vec<_>>(), [3, 5]);
+        assert_eq!(check(&Tree::with_texts([("crates/comm-core/src/lent.rs", text)])), []);
+        assert_eq!(check(&Tree::with_texts([("crates/comm-core/src/reduce/simd.rs", text)])), []);
+    }
+
+    #[test]
+    fn forbidding_it_is_no_use_of_it() {
+        assert_eq!(check(&Tree::with_texts([("a.rs", FORBID)])), []);
+    }
+
+    #[test]
+    fn crates_without_unsafe_files_forbid_it() {
+        let check_root = |name: &str, text: &str| {
+            let source = format!("crates/{name}/src/lib.rs");
+            let mut tree = Tree::with_texts([(&source, text)]);
+            let target = Target { kind: vec!["lib".to_owned()], source: source.into() };
+            tree.packages =
+                vec![Package { targets: vec![target], ..Package::with_dependencies(name, Vec::new()) }];
+            check(&tree).len()
+        };
+        assert_eq!(check_root("comm-ring", "//! Docs.\n#![forbid(unsafe_code)]\n"), 0);
+        assert_eq!(check_root("comm-ring", "//! Docs.\n// #![forbid(unsafe_code)]\n"), 1);
+        assert_eq!(check_root("comm-core", "//! Docs.\n"), 0);
+    }
+}
