@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use comm_core::{Comm, Host, IntoViewMut, Memory, ReduceOp, Shape, Work, Worker};
@@ -157,7 +158,14 @@ where
         if let Some(filled) = progress.filled.and_then(|bucket| self.buckets.get_mut(bucket)) {
             filled.filled = Some((self.clock)());
         }
+        let released = !progress.released.is_empty();
         self.launch(progress.released);
+        if released {
+            // Where every core computes, the communication thread would get its turn when this one next waits: after
+            // backward. Giving up the core for a moment lets the first bytes leave now. Where a core is free it costs
+            // nothing.
+            thread::yield_now();
+        }
         true
     }
 
