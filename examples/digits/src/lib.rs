@@ -3,10 +3,12 @@
 //! The program is the binary of the same name. This library holds its parts, so that tests can run them without
 //! processes.
 
+pub mod chart;
 pub mod data;
 pub mod error;
 pub mod matmul;
 pub mod model;
 pub mod optimizer;
 pub mod real;
+pub mod trace;
 pub mod train;
