@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod tidy;
+mod verify;
 
 use std::error::Error;
-use std::io::{Write, stderr};
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -22,11 +23,14 @@ struct Cli {
 enum Task {
     /// Check the rules of this repository that no compiler checks
     Tidy,
+    /// Prove every schedule, and break each on purpose to see whether the proof notices
+    Verify,
 }
 
 fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
         Task::Tidy => tidy::run().map_err(Into::into),
+        Task::Verify => verify::run(&mut stdout().lock()).map_err(Into::into),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
