@@ -27,6 +27,8 @@ pub(crate) struct Dial {
     state: State,
     backoff: Duration,
     attempts: u32,
+    /// How many attempts in a row found nobody listening.
+    refusals: u32,
     last_error: Option<io::Error>,
 }
 
@@ -64,6 +66,7 @@ impl Dial {
             state: State::Waiting(None),
             backoff: BACKOFF_MIN,
             attempts: 0,
+            refusals: 0,
             last_error: None,
         }
     }
@@ -76,6 +79,11 @@ impl Dial {
         self.attempts
     }
 
+    /// How many attempts in a row found nobody listening.
+    pub(crate) const fn refusals(&self) -> u32 {
+        self.refusals
+    }
+
     /// Goes on as far as possible without blocking. Not to be called again once it has ended.
     pub(crate) fn advance(&mut self, now: Instant) -> Dialed {
         loop {
@@ -83,6 +91,8 @@ impl Dial {
                 Ok(Some(dialed)) => return dialed,
                 Ok(None) => {}
                 Err(error) => {
+                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
                     self.last_error = Some(error);
                     self.state = State::Waiting(Some(now + self.backoff));
                     self.backoff = (self.backoff * 2).min(BACKOFF_MAX);

@@ -81,6 +81,15 @@ impl Options {
     }
 }
 
+/// Refuses a congestion control that the kernel would refuse, before anybody waits for this rank.
+pub(crate) fn check_congestion(congestion: &Congestion) -> Result<()> {
+    let Congestion::Named(name) = congestion else { return Ok(()) };
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    socket
+        .and_then(|socket| socket.set_tcp_congestion(name.as_bytes()))
+        .map_err(|e| Error::setting("congestion", name, e))
+}
+
 /// Takes the first congestion control without pacing that the system allows. It costs speed, not correctness, if none
 /// is allowed.
 fn unpace(socket: &Socket) {

@@ -31,6 +31,8 @@ pub struct TcpStore {
 
 /// The connections that are kept while nobody uses them.
 const IDLE_MAX: usize = 4;
+/// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 impl TcpStore {
     /// Connects, trying again until a server answers or the time is over.
@@ -104,7 +106,7 @@ impl TcpStore {
         })?;
         let patience = timeout.map_or(self.config.operation_timeout, with_grace);
         let deadline = after(patience);
-        let socket = self.take().map_or_else(|| self.dial(patience), Ok)?;
+        let socket = self.take().map_or_else(|| self.dial(patience.min(RECONNECT_MAX)), Ok)?;
         let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
             .map_err(|e| self.failed(key, timeout.unwrap_or(patience), e))?;
         self.keep(socket);

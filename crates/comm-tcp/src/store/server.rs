@@ -1,14 +1,14 @@
 //! The server's handle.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 
 use comm_core::{Error, Result};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::StoreConfig;
 use super::reactor::Reactor;
+use crate::bell::Bell;
 use crate::socket::{self, Options};
 
 /// A store that serves many clients from one thread of its own, until it is dropped.
@@ -19,7 +19,7 @@ use crate::socket::{self, Options};
 #[derive(Debug)]
 pub struct TcpStoreServer {
     local: SocketAddr,
-    stop: OwnedFd,
+    stop: Bell,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,7 +33,7 @@ impl TcpStoreServer {
         let listener = socket::listen(address, &options)?;
         let local = socket::local_address(&listener)?;
         let failed = |e: rustix::io::Errno| Error::io("set up a store", e.into());
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let stop = Bell::new()?;
         let reactor = Reactor::new(listener, options, stop.as_fd(), config).map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("comm-store".into())
@@ -51,10 +51,7 @@ impl TcpStoreServer {
 
 impl Drop for TcpStoreServer {
     fn drop(&mut self) {
-        if let Err(errno) = rustix::io::write(&self.stop, &1_u64.to_ne_bytes()) {
-            tracing::error!(%errno, "cannot stop the thread of a store");
-            return;
-        }
+        self.stop.ring();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of a store had panicked");
         }

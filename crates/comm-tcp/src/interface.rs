@@ -1,0 +1,191 @@
+//! Which of this machine's addresses the other ranks are told.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use comm_core::{Error, Result};
+use if_addrs::IfOperStatus;
+
+/// The name of the setting in errors.
+const SETTING: &str = "interface";
+
+/// An address of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Candidate {
+    interface: String,
+    ip: IpAddr,
+}
+
+/// Which interfaces may be used, in NCCL's syntax: a list of prefixes of names, separated by commas. `=` in front of
+/// the list asks for whole names, `^` for every interface but those.
+#[derive(Debug, PartialEq, Eq)]
+struct Filter<'a> {
+    names: Vec<&'a str>,
+    exact: bool,
+    exclude: bool,
+}
+
+impl<'a> Filter<'a> {
+    fn parse(setting: &'a str) -> Result<Self> {
+        let (exclude, rest) = strip(setting.trim(), '^');
+        let (exact, rest) = strip(rest, '=');
+        let names: Vec<&str> = rest.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        if names.is_empty() {
+            return Err(Error::setting(SETTING, setting, "it names no interface"));
+        }
+        Ok(Self { names, exact, exclude })
+    }
+
+    /// The place in the list of what makes an interface acceptable, `None` if it is not.
+    fn rank(&self, interface: &str) -> Option<usize> {
+        let matches =
+            |name: &&str| if self.exact { interface == *name } else { interface.starts_with(*name) };
+        let position = self.names.iter().position(matches);
+        match (self.exclude, position) {
+            (false, position) => position,
+            (true, Some(_)) => None,
+            (true, None) => Some(0),
+        }
+    }
+}
+
+fn strip(text: &str, mark: char) -> (bool, &str) {
+    text.strip_prefix(mark).map_or((false, text), |rest| (true, rest))
+}
+
+/// The address to tell the others: on an interface of the given names, or else the one from which packets to `peer`
+/// leave; loopback if there is no peer, as all ranks are then on this machine.
+pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Result<IpAddr> {
+    let ip = match (interfaces, peer) {
+        (Some(setting), _) => select(setting, &candidates()?, peer)?,
+        (None, Some(peer)) => source_towards(peer)?,
+        (None, None) => Ipv4Addr::LOCALHOST.into(),
+    };
+    if ip.is_loopback() && peer.is_some_and(|peer| !is_ours(peer.ip())) {
+        let reason = format!(
+            "the others cannot reach the loopback address {ip}, and the store at {} is on another machine; \
+             this machine has {}",
+            peer.map(|peer| peer.to_string()).unwrap_or_default(),
+            list(&candidates()?)
+        );
+        return Err(Error::setting(SETTING, interfaces.unwrap_or_default(), reason));
+    }
+    Ok(ip)
+}
+
+/// The address that the system puts on packets to `peer`. Nothing is sent.
+fn source_towards(peer: SocketAddr) -> Result<IpAddr> {
+    let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let source = || {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(peer)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    source().map_err(|e| Error::io(format!("find a route to {peer}"), e))
+}
+
+/// Whether an address belongs to this machine: then packets to it come from it.
+fn is_ours(ip: IpAddr) -> bool {
+    ip.is_loopback()
+        || ip.is_unspecified()
+        || source_towards(SocketAddr::new(ip, 9)).is_ok_and(|source| source == ip)
+}
+
+/// The addresses of interfaces that are up, without those that are valid on one cable only.
+fn candidates() -> Result<Vec<Candidate>> {
+    let all = if_addrs::get_if_addrs().map_err(|e| Error::io("list the network interfaces", e))?;
+    let usable = all.into_iter().filter(|i| i.oper_status != IfOperStatus::Down && !i.is_link_local());
+    Ok(usable.map(|i| Candidate { ip: i.ip(), interface: i.name }).collect())
+}
+
+/// The best acceptable address: not loopback, early in the list, of the peer's family, IPv4.
+fn select(setting: &str, candidates: &[Candidate], peer: Option<SocketAddr>) -> Result<IpAddr> {
+    let filter = Filter::parse(setting)?;
+    let badness = |candidate: &Candidate| {
+        let rank = filter.rank(&candidate.interface)?;
+        let ip = candidate.ip;
+        let other_family = peer.is_some_and(|peer| peer.is_ipv4() != ip.is_ipv4());
+        Some((ip.is_loopback(), rank, other_family, ip.is_ipv6()))
+    };
+    let acceptable = candidates.iter().filter_map(|candidate| Some((badness(candidate)?, candidate.ip)));
+    acceptable.min_by_key(|(badness, _)| *badness).map(|(_, ip)| ip).ok_or_else(|| {
+        Error::setting(
+            SETTING,
+            setting,
+            format!("no interface matches; this machine has {}", list(candidates)),
+        )
+    })
+}
+
+/// As in `lo (127.0.0.1), eth0 (10.0.0.1)`.
+fn list(candidates: &[Candidate]) -> String {
+    let names: Vec<_> = candidates.iter().map(|c| format!("{} ({})", c.interface, c.ip)).collect();
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Vec<Candidate> {
+        let addresses = [
+            ("lo", "127.0.0.1"),
+            ("lo", "::1"),
+            ("docker0", "172.17.0.1"),
+            ("eth0", "2001:db8::1"),
+            ("eth0", "10.0.0.1"),
+            ("eth10", "10.0.1.1"),
+            ("ib0", "10.1.0.1"),
+        ];
+        addresses
+            .map(|(interface, ip)| Candidate { interface: interface.into(), ip: ip.parse().unwrap() })
+            .to_vec()
+    }
+
+    fn selected(setting: &str, peer: Option<&str>) -> String {
+        let peer = peer.map(|peer| peer.parse().unwrap());
+        select(setting, &machine(), peer).map_or_else(|e| e.to_string(), |ip| ip.to_string())
+    }
+
+    #[test]
+    fn the_syntax_is_nccls() {
+        assert_eq!(selected("eth", None), "10.0.0.1");
+        assert_eq!(selected("=eth10", None), "10.0.1.1");
+        assert_eq!(selected("eth1", None), "10.0.1.1");
+        assert_eq!(selected("ib,eth", None), "10.1.0.1");
+        assert_eq!(selected("eth,ib", None), "10.0.0.1");
+        assert_eq!(selected("^docker,eth", None), "10.1.0.1");
+        assert_eq!(selected("^=docker0,eth0", None), "10.0.1.1");
+        assert_eq!(selected("lo", None), "127.0.0.1");
+    }
+
+    #[test]
+    fn the_peers_family_decides_between_addresses_of_an_interface() {
+        assert_eq!(selected("=eth0", Some("[2001:db8::2]:1")), "2001:db8::1");
+        assert_eq!(selected("=eth0", Some("10.0.0.2:1")), "10.0.0.1");
+        assert_eq!(selected("=ib0", Some("[2001:db8::2]:1")), "10.1.0.1");
+    }
+
+    #[test]
+    fn an_error_lists_what_there_is() {
+        let error = selected("=eth", None);
+        assert!(error.contains("docker0 (172.17.0.1), eth0 (2001:db8::1), eth0 (10.0.0.1)"), "{error}");
+        assert!(selected("^", None).contains("names no interface"));
+        assert!(selected(" , ", None).contains("names no interface"));
+    }
+
+    #[test]
+    fn the_route_decides_where_nothing_is_set() {
+        let towards = |peer: &str| choose(None, Some(peer.parse().unwrap())).unwrap();
+        assert!(towards("127.0.0.1:1").is_loopback());
+        assert!(towards("127.0.1.1:1").is_loopback());
+        assert!(choose(None, None).unwrap().is_loopback());
+    }
+
+    #[test]
+    fn loopback_is_refused_when_the_store_is_elsewhere() {
+        let elsewhere = "198.51.100.1:29500".parse().unwrap();
+        let error = choose(Some("lo"), Some(elsewhere)).unwrap_err().to_string();
+        assert!(error.contains("another machine") && error.contains("lo (127.0.0.1)"), "{error}");
+        assert!(choose(Some("lo"), Some("127.0.0.1:1".parse().unwrap())).is_ok());
+    }
+}

@@ -1,0 +1,115 @@
+//! What rendezvous yields: lanes between all ranks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use comm_core::{Error, Group, GroupId, LaneId, LaneKind, Lanes, Result, Store};
+
+use crate::config::TcpConfig;
+use crate::handshake::fill_random;
+use crate::interface;
+use crate::mesh::Opening;
+use crate::reception::{Identity, Reception};
+use crate::record::Member;
+use crate::rendezvous::{self, RendezvousConfig};
+use crate::socket::{self, Options};
+use crate::transport::TcpTransport;
+
+/// What a control lane reads ahead per peer, in bytes: it carries short frames, and there are peers in great number.
+const CONTROL_READ_AHEAD: usize = 4096;
+
+/// Opens lanes between all ranks of a job over TCP.
+///
+/// Each lane is a full mesh of sockets of its own: a rank dials the ranks below it and accepts the ranks above it. A
+/// connection for a lane that is not yet opened here waits until it is, so ranks may open lanes in any order, and from
+/// several threads. A lane is opened once; after a failure it may be tried again.
+///
+/// There is no thread in the background: connections are accepted while some lane is being opened. Who connects and is
+/// no member is refused, with a warning, and holds up nobody.
+#[derive(Debug)]
+pub struct TcpLanes {
+    group: Group,
+    config: TcpConfig,
+    /// `None` in a world of one, which has nobody to hear.
+    mesh: Option<Mesh>,
+}
+
+#[derive(Debug)]
+struct Mesh {
+    identity: Identity,
+    reception: Reception,
+}
+
+impl TcpLanes {
+    /// Meets the other ranks through a store, in which each leaves a few short values under keys that begin with
+    /// `comm/`. A world of one uses neither store nor socket.
+    ///
+    /// # Errors
+    /// [`Error::Handshake`] with [`Refusal::DuplicateRank`](comm_core::Refusal::DuplicateRank) if another process has
+    /// this rank already, or with [`Refusal::WorldSize`](comm_core::Refusal::WorldSize) if ranks disagree on how many
+    /// there are. [`Error::Timeout`] naming the ranks that did not come in time. [`Error::Invalid`] for a setting that
+    /// cannot be used, [`Error::Io`] if the store or a port cannot be had.
+    pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
+        let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
+        socket::check_congestion(&config.tcp.congestion)?;
+        if config.world_size == 1 {
+            return Ok(Self { group, config: config.tcp.clone(), mesh: None });
+        }
+        let (listen, tell) = addresses(config)?;
+        let listener = socket::listen(SocketAddr::new(listen, 0), &Options::lane(&config.tcp, false))?;
+        let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
+        let own = Member { process: random_number()?, address };
+        let members = rendezvous::meet(store, config, own)?;
+        let (rank, job, secret) = (config.rank, config.job, config.secret.clone());
+        let identity = Identity { rank, job, secret, members };
+        let mesh = Mesh { identity, reception: Reception::new(listener)? };
+        Ok(Self { group, config: config.tcp.clone(), mesh: Some(mesh) })
+    }
+
+    /// Where each rank listens, in the order of ranks. Empty in a world of one.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let members = self.mesh.as_ref().map(|mesh| &mesh.identity.members);
+        members.into_iter().flatten().map(|member| member.address).collect()
+    }
+}
+
+/// The address to listen on and the address to tell the others.
+fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
+    if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
+        return Ok((bind, bind));
+    }
+    let tell = interface::choose(config.interface.as_deref(), config.store)?;
+    Ok((config.bind.unwrap_or(tell), tell))
+}
+
+fn random_number() -> Result<u64> {
+    let mut bytes = [0; 8];
+    fill_random(&mut bytes).map_err(|e| Error::io("draw a random number", e))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+impl Lanes for TcpLanes {
+    type Lane = TcpTransport;
+
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn open(&self, lane: LaneId, deadline: Instant) -> Result<TcpTransport> {
+        let group = Group::new(lane.group, self.group.rank(), self.group.size())?;
+        let mut config = self.config.clone();
+        if lane.kind == LaneKind::Control {
+            config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
+        }
+        let sockets = match &self.mesh {
+            Some(mesh) => Opening::new(&mesh.identity, &config, &mesh.reception, lane)?.run(deadline)?,
+            None => Vec::new(),
+        };
+        TcpTransport::new(group, sockets, &config)
+    }
+}

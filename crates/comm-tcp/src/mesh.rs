@@ -1,0 +1,147 @@
+//! Opens one lane: dials the ranks below, lets in the ranks above, and waits for both in one loop.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use comm_core::{During, Error, LaneId, LaneKind, Loss, Refusal, Result};
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+
+use crate::bell::Bell;
+use crate::config::TcpConfig;
+use crate::dial::{Dial, Dialed};
+use crate::reception::{Identity, Reception};
+use crate::socket::{self, Options};
+
+/// A listener exists before its address is told to anybody, so a rank whose listener is gone is gone. This many
+/// refusals in a row, about half a second of them, rule out that a packet filter was only just being set up.
+const REFUSALS_MAX: u32 = 8;
+
+const DURING: During = During::Other("opening a lane");
+
+/// A lane that is being opened.
+pub(crate) struct Opening<'a> {
+    identity: &'a Identity,
+    config: &'a TcpConfig,
+    reception: &'a Reception,
+    lane: LaneId,
+    began: Instant,
+    /// Rings when another thread has let in a connection for this lane.
+    bell: Arc<Bell>,
+    dials: Vec<(usize, Dial)>,
+    /// The ranks that are to dial us.
+    expected: Vec<usize>,
+    open: Vec<(usize, Socket)>,
+}
+
+impl<'a> Opening<'a> {
+    pub(crate) fn new(
+        identity: &'a Identity,
+        config: &'a TcpConfig,
+        reception: &'a Reception,
+        lane: LaneId,
+    ) -> Result<Self> {
+        let bell = Arc::new(Bell::new()?);
+        reception.announce(lane, Arc::clone(&bell));
+        let options = Options::lane(config, lane.kind == LaneKind::Control);
+        let dial = |to: usize| {
+            let (address, hello) = (identity.members[to].address, identity.hello(to, lane));
+            (to, Dial::new(address, hello, identity.secret.clone(), options.clone()))
+        };
+        Ok(Self {
+            identity,
+            config,
+            reception,
+            lane,
+            began: Instant::now(),
+            bell,
+            dials: (0..identity.rank).map(dial).collect(),
+            expected: (identity.rank + 1..identity.members.len()).collect(),
+            open: Vec::with_capacity(identity.members.len()),
+        })
+    }
+
+    /// Waits until every other rank is connected. Returns the sockets with their ranks.
+    pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Socket)>> {
+        loop {
+            let now = Instant::now();
+            self.dial(now)?;
+            self.let_in()?;
+            if self.dials.is_empty() && self.expected.is_empty() {
+                return Ok(std::mem::take(&mut self.open));
+            }
+            if now >= deadline {
+                return Err(self.timeout());
+            }
+            self.sleep(deadline).map_err(|e| Error::io("wait for connections", e))?;
+        }
+    }
+
+    fn dial(&mut self, now: Instant) -> Result<()> {
+        let mut at = 0;
+        while let Some((rank, dial)) = self.dials.get_mut(at) {
+            match dial.advance(now) {
+                Dialed::Open(socket) => {
+                    self.open.push((*rank, socket));
+                    self.dials.swap_remove(at);
+                }
+                Dialed::Refused(refusal) => return Err(refused(*rank, dial, refusal)),
+                Dialed::Pending if dial.refusals() >= REFUSALS_MAX => return Err(lost(*rank, dial)),
+                Dialed::Pending => at += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn let_in(&mut self) -> Result<()> {
+        // The bell is silenced before the look at what it rang for.
+        self.bell.silence();
+        let arrived = self.reception.collect(self.identity, self.config, self.lane, &self.expected)?;
+        self.expected.retain(|rank| !arrived.iter().any(|(other, _)| other == rank));
+        self.open.extend(arrived);
+        Ok(())
+    }
+
+    fn sleep(&self, deadline: Instant) -> std::io::Result<()> {
+        let dials = || self.dials.iter().map(|(_, dial)| dial);
+        let until = dials().filter_map(Dial::next_attempt).chain(self.reception.next_deadline());
+        let until = until.fold(deadline, Instant::min);
+        let mut descriptors: Vec<_> = dials().filter_map(Dial::poll_fd).collect();
+        descriptors.push(PollFd::new(self.reception, PollFlags::IN));
+        descriptors.push(PollFd::new(&*self.bell, PollFlags::IN));
+        socket::wait(&mut descriptors, Some(until)).map(drop)
+    }
+
+    /// If a rank could not be reached, how that failed says more than that the time is over.
+    fn timeout(&self) -> Error {
+        for (rank, dial) in &self.dials {
+            let (address, attempts, reason) = (dial.address(), dial.attempts(), dial.excuse());
+            tracing::warn!(rank, %address, attempts, %reason, "a rank did not answer");
+        }
+        if let Some((rank, dial)) = self.dials.iter().find(|(_, dial)| dial.last_error().is_some()) {
+            return lost(*rank, dial);
+        }
+        let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
+        waiting_for.extend(&self.expected);
+        waiting_for.sort_unstable();
+        Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.reception.withdraw(self.lane, &self.bell);
+    }
+}
+
+fn refused(rank: usize, dial: &Dial, refusal: Refusal) -> Error {
+    Error::Handshake { with: format!("rank {rank} at {}", dial.address()), refusal }
+}
+
+fn lost(rank: usize, dial: &Dial) -> Error {
+    let excuse = dial.excuse();
+    let (address, attempts) = (dial.address(), dial.attempts());
+    let words = format!("{excuse} at {address}, in {attempts} attempts");
+    let error = std::io::Error::new(excuse.kind(), words);
+    Error::PeerLost { peer: rank, during: DURING, loss: Loss::Io(Arc::new(error)) }
+}

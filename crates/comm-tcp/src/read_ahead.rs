@@ -1,0 +1,81 @@
+//! What was read from a socket before anybody asked for it.
+
+/// Memory for bytes that have arrived and not been taken. It is allocated at the first use.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    memory: Box<[u8]>,
+    capacity: usize,
+    start: usize,
+    end: usize,
+}
+
+impl ReadAhead {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { memory: Box::default(), capacity, start: 0, end: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.end]
+    }
+
+    /// Moves out as many bytes as fit, and returns how many.
+    pub(crate) fn take(&mut self, into: &mut [u8]) -> usize {
+        let taken = self.len().min(into.len());
+        into[..taken].copy_from_slice(&self.bytes()[..taken]);
+        self.skip(taken);
+        taken
+    }
+
+    /// Forgets the first bytes, or all if there are fewer.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        self.start += bytes.min(self.len());
+    }
+
+    /// Room for more, behind what is there. Moves what is there to the front, so that it should be little.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.memory.is_empty() {
+            self.memory = vec![0; self.capacity].into_boxed_slice();
+        }
+        self.memory.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        &mut self.memory[self.end..]
+    }
+
+    /// Says that the first bytes of the room were filled.
+    pub(crate) fn filled(&mut self, bytes: usize) {
+        self.end = (self.end + bytes).min(self.memory.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_in_the_order_in_which_they_went_in() {
+        let mut ahead = ReadAhead::new(8);
+        assert_eq!(ahead.take(&mut [0; 4]), 0);
+        let (mut next_in, mut next_out) = (0_u8, 0_u8);
+        for round in 0..100 {
+            let room = ahead.room();
+            let filled = room.len().min(round % 9);
+            for byte in &mut room[..filled] {
+                *byte = next_in;
+                next_in = next_in.wrapping_add(1);
+            }
+            ahead.filled(filled);
+            let mut out = vec![0; round % 5];
+            let taken = ahead.take(&mut out);
+            for byte in &out[..taken] {
+                assert_eq!(*byte, next_out);
+                next_out = next_out.wrapping_add(1);
+            }
+        }
+        assert_eq!(ahead.len(), usize::from(next_in.wrapping_sub(next_out)));
+    }
+}

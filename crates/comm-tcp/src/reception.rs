@@ -1,0 +1,346 @@
+//! Where the other ranks' connections arrive: the listener, the handshakes on it, and the connections that wait for
+//! their lane to be opened here.
+//!
+//! There is no thread. Whoever opens a lane drives the reception while it waits, for every lane: two threads that open
+//! two lanes drive it in turn, and ring each other's bell when they let in what the other one waits for.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, LaneId, LaneKind, Refusal, Result};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use socket2::Socket;
+
+use crate::bell::Bell;
+use crate::config::TcpConfig;
+use crate::handshake::{Handshake, Progress};
+use crate::hello::{Hello, Purpose};
+use crate::record::Member;
+use crate::secret::Secret;
+use crate::socket::{self, Options};
+
+const LISTENER: u64 = 0;
+/// Connections that have not yet said who they are; further ones wait in the system's queue.
+const GUESTS_MAX: usize = 1024;
+/// Lanes for which connections are kept although nobody here has opened them.
+const UNOPENED_MAX: usize = 4096;
+const EVENTS_AT_ONCE: usize = 64;
+/// How long to leave the listener alone when the system has no descriptors or memory left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Who we are, to those who dial us.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) rank: usize,
+    pub(crate) job: u64,
+    pub(crate) secret: Option<Secret>,
+    /// All members in the order of their ranks.
+    pub(crate) members: Vec<Member>,
+}
+
+impl Identity {
+    /// How we introduce ourselves to a member.
+    pub(crate) fn hello(&self, to: usize, lane: LaneId) -> Hello {
+        Hello {
+            purpose: Purpose::Lane(lane),
+            job: self.job,
+            rank: wire(self.rank),
+            to: wire(to),
+            world_size: wire(self.members.len()),
+            process: self.members[self.rank].process,
+            to_process: self.members[to].process,
+        }
+    }
+
+    /// Whether who dials us is a member above us, and means us.
+    fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
+        let Purpose::Lane(_) = hello.purpose else { return Err(Refusal::Stranger) };
+        let (ours, theirs) = (self.members.len(), hello.world_size as usize);
+        let dialer = hello.rank as usize;
+        if hello.job != self.job {
+            Err(Refusal::Job)
+        } else if theirs != ours {
+            Err(Refusal::WorldSize { ours, theirs })
+        } else if hello.to_process != self.members[self.rank].process
+            || hello.to != wire(self.rank)
+            || dialer <= self.rank
+        {
+            Err(Refusal::Stranger)
+        } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
+            Err(Refusal::DuplicateRank { rank: dialer })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A group never has more members than this can say.
+fn wire(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
+}
+
+/// Where the other ranks' connections arrive.
+#[derive(Debug)]
+pub(crate) struct Reception {
+    /// Readable when somebody knocks or goes on talking.
+    epoll: OwnedFd,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    listener: Socket,
+    paused_until: Option<Instant>,
+    guests: HashMap<u64, Guest>,
+    next: u64,
+    /// Connections whose lane nobody here has opened yet, or is just opening.
+    arrived: HashMap<(LaneId, usize), Socket>,
+    openers: Vec<(LaneId, Arc<Bell>)>,
+}
+
+/// A connection that has not yet said who it is.
+#[derive(Debug)]
+struct Guest {
+    socket: Socket,
+    address: SocketAddr,
+    handshake: Handshake,
+    deadline: Instant,
+    hello: Option<Hello>,
+    writing: bool,
+}
+
+/// What became of a guest.
+enum Visit {
+    Stays,
+    Member(Hello),
+    Leaves,
+}
+
+impl Reception {
+    pub(crate) fn new(listener: Socket) -> Result<Self> {
+        let failed = |errno: Errno| Error::io("watch a listener", errno.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
+        let desk = Desk {
+            listener,
+            paused_until: None,
+            guests: HashMap::new(),
+            next: LISTENER + 1,
+            arrived: HashMap::new(),
+            openers: Vec::new(),
+        };
+        Ok(Self { epoll, desk: Mutex::new(desk) })
+    }
+
+    /// Nothing is left half done behind the lock, so poison carries no news.
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `bell` ring when another thread lets in a connection for `lane`.
+    pub(crate) fn announce(&self, lane: LaneId, bell: Arc<Bell>) {
+        self.desk().openers.push((lane, bell));
+    }
+
+    /// Ends what [`Reception::announce`] began. Connections that nobody has collected by then are closed.
+    pub(crate) fn withdraw(&self, lane: LaneId, bell: &Arc<Bell>) {
+        let mut desk = self.desk();
+        desk.openers.retain(|(_, other)| !Arc::ptr_eq(other, bell));
+        desk.arrived.retain(|(other, _), _| *other != lane);
+    }
+
+    /// Serves whoever is at the door, without blocking, and hands out the connections of a lane that have arrived
+    /// from the ranks in `expected`.
+    pub(crate) fn collect(
+        &self,
+        identity: &Identity,
+        config: &TcpConfig,
+        lane: LaneId,
+        expected: &[usize],
+    ) -> Result<Vec<(usize, Socket)>> {
+        let mut desk = self.desk();
+        let service = Service { epoll: &self.epoll, identity, config, desk: &mut desk };
+        service.serve()?;
+        let arrived = |rank: &usize| Some((*rank, desk.arrived.remove(&(lane, *rank))?));
+        Ok(expected.iter().filter_map(arrived).collect())
+    }
+
+    /// When there is something to do although nobody moves.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let desk = self.desk();
+        desk.guests.values().map(|guest| guest.deadline).chain(desk.paused_until).min()
+    }
+}
+
+impl AsFd for Reception {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// The reception while somebody serves at its desk.
+struct Service<'a> {
+    epoll: &'a OwnedFd,
+    identity: &'a Identity,
+    config: &'a TcpConfig,
+    desk: &'a mut Desk,
+}
+
+impl Service<'_> {
+    fn serve(mut self) -> Result<()> {
+        self.expire();
+        let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
+        loop {
+            let events = match epoll::wait(self.epoll, &mut room, Some(&Timespec::default())) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Error::io("look at a listener", errno.into())),
+            };
+            for event in &*events {
+                match event.data.u64() {
+                    LISTENER => self.accept_all(),
+                    id => self.attend(id),
+                }
+            }
+            if events.len() < EVENTS_AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        if self.desk.paused_until.is_some_and(|until| until <= now) {
+            self.listen(None);
+        }
+        let late = |guest: &mut Guest| {
+            let late = guest.deadline <= now;
+            if late {
+                tracing::warn!(address = %guest.address, "closed a connection that took too long to say who it is");
+            }
+            late
+        };
+        self.desk.guests.retain(|_, guest| !late(guest));
+    }
+
+    /// Watches the listener again, or not before a time.
+    fn listen(&mut self, paused_until: Option<Instant>) {
+        let events = if paused_until.is_none() { EventFlags::IN } else { EventFlags::empty() };
+        match epoll::modify(self.epoll, &self.desk.listener, EventData::new_u64(LISTENER), events) {
+            Ok(()) => self.desk.paused_until = paused_until,
+            Err(errno) => tracing::error!(%errno, "cannot watch the listener"),
+        }
+    }
+
+    fn accept_all(&mut self) {
+        loop {
+            let full = self.desk.guests.len() >= GUESTS_MAX;
+            let accepted = if full { Ok(None) } else { socket::accept(&self.desk.listener) };
+            match accepted {
+                Ok(Some((socket, address))) => self.admit(socket, address),
+                Ok(None) if !full => return,
+                Ok(None) => return self.listen(Instant::now().checked_add(ACCEPT_PAUSE)),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    return self.listen(Instant::now().checked_add(ACCEPT_PAUSE));
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: Socket, address: SocketAddr) {
+        let id = self.desk.next;
+        let admitted = || {
+            Options::lane(self.config, false).apply(&socket)?;
+            epoll::add(self.epoll, &socket, EventData::new_u64(id), EventFlags::IN)?;
+            Handshake::accept(self.identity.secret.clone())
+        };
+        match admitted() {
+            Ok(handshake) => {
+                self.desk.next += 1;
+                let deadline = Instant::now() + self.config.handshake_timeout;
+                let guest = Guest { socket, address, handshake, deadline, hello: None, writing: false };
+                self.desk.guests.insert(id, guest);
+                self.attend(id);
+            }
+            Err(error) => tracing::warn!(%address, %error, "cannot serve a connection"),
+        }
+    }
+
+    /// Goes on with a guest's handshake.
+    fn attend(&mut self, id: u64) {
+        let Some(mut guest) = self.desk.guests.remove(&id) else { return };
+        match self.shake(&mut guest) {
+            Visit::Stays => match self.watch(id, &mut guest) {
+                Ok(()) => drop(self.desk.guests.insert(id, guest)),
+                Err(errno) => tracing::warn!(address = %guest.address, %errno, "cannot watch a connection"),
+            },
+            Visit::Member(hello) => self.seat(guest, &hello),
+            Visit::Leaves => {}
+        }
+    }
+
+    fn shake(&self, guest: &mut Guest) -> Visit {
+        loop {
+            match guest.handshake.advance(&guest.socket) {
+                Ok(Progress::Pending) => return Visit::Stays,
+                Ok(Progress::Judge(hello)) => {
+                    guest.hello = Some(hello);
+                    guest.handshake.judge(self.judge(&hello));
+                }
+                Ok(Progress::Done) => return guest.hello.map_or(Visit::Leaves, Visit::Member),
+                Ok(Progress::Refused(refusal)) => {
+                    tracing::warn!(address = %guest.address, %refusal, "refused a connection");
+                    return Visit::Leaves;
+                }
+                Err(error) => {
+                    tracing::debug!(address = %guest.address, %error, "a connection broke in its handshake");
+                    return Visit::Leaves;
+                }
+            }
+        }
+    }
+
+    fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
+        self.identity.judge(hello)?;
+        if self.desk.arrived.len() >= UNOPENED_MAX.max(self.identity.members.len() * 16) {
+            tracing::warn!("too many connections wait for lanes that nobody opens here");
+            return Err(Refusal::Stranger);
+        }
+        Ok(())
+    }
+
+    fn watch(&self, id: u64, guest: &mut Guest) -> Result<(), Errno> {
+        let writing = guest.handshake.wants_write();
+        if writing != guest.writing {
+            let events = if writing { EventFlags::OUT } else { EventFlags::IN };
+            epoll::modify(self.epoll, &guest.socket, EventData::new_u64(id), events)?;
+            guest.writing = writing;
+        }
+        Ok(())
+    }
+
+    /// Keeps a member's connection until its lane is opened. A later connection replaces an earlier one: its dialer
+    /// has given the earlier one up.
+    fn seat(&mut self, guest: Guest, hello: &Hello) {
+        let Purpose::Lane(lane) = hello.purpose else { return };
+        let options = Options::lane(self.config, lane.kind == LaneKind::Control);
+        let seated = epoll::delete(self.epoll, &guest.socket)
+            .map_err(std::io::Error::from)
+            .and_then(|()| options.apply(&guest.socket));
+        if let Err(error) = seated {
+            tracing::warn!(rank = hello.rank, address = %guest.address, %error, "lost a connection");
+            return;
+        }
+        self.desk.arrived.insert((lane, hello.rank as usize), guest.socket);
+        for (_, bell) in self.desk.openers.iter().filter(|(other, _)| *other == lane) {
+            bell.ring();
+        }
+    }
+}

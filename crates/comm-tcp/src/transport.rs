@@ -1,0 +1,166 @@
+//! Moves the bytes of one lane through one socket per peer.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use comm_core::{AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Result, Transport};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use socket2::Socket;
+
+use crate::abort::Abort;
+use crate::config::TcpConfig;
+use crate::peer::Peer;
+
+/// What epoll calls the abort; sockets go by their rank.
+const ABORT: u64 = u64::MAX;
+/// How many events one look at epoll takes.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// One socket to every other member of a group.
+///
+/// Sockets are watched edge-triggered from the start to the end, so that sending, receiving and arming make no other
+/// system call than one read, one write, or one look at epoll each, and allocate nothing but, once per peer, the
+/// memory to read ahead.
+///
+/// Dropping it ends the streams in order, without blocking. What was accepted still arrives, unless the peer was
+/// sending at the same time what nobody received.
+#[derive(Debug)]
+pub struct TcpTransport {
+    group: Group,
+    /// By rank; `None` at this rank.
+    peers: Vec<Option<Peer>>,
+    epoll: OwnedFd,
+    abort: Arc<Abort>,
+}
+
+impl TcpTransport {
+    /// Takes over connected sockets, one per peer.
+    pub(crate) fn new(
+        group: Group,
+        sockets: impl IntoIterator<Item = (usize, Socket)>,
+        config: &TcpConfig,
+    ) -> Result<Self> {
+        let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
+        let mut transport = Self {
+            group,
+            peers: (0..group.size()).map(|_| None).collect(),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
+            abort: Arc::new(Abort::new()?),
+        };
+        let (epoll, abort) = (&transport.epoll, &*transport.abort);
+        epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
+        let read_ahead = config.read_ahead.max(TcpConfig::READ_AHEAD_MIN);
+        for (rank, socket) in sockets {
+            let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            epoll::add(epoll, &socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
+            transport.peers[rank] = Some(Peer::new(rank, socket, read_ahead));
+        }
+        Ok(transport)
+    }
+
+    fn peer(&mut self, rank: usize) -> Result<&mut Peer> {
+        self.abort.check()?;
+        let invalid = Invalid::Rank { rank, size: self.group.size() };
+        self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| invalid.into())
+    }
+
+    /// Whether something in the interest can move, as far as is known. A peer that is gone is an error only if
+    /// nothing else can move, so that what has arrived is delivered first.
+    fn is_ready(&self, interest: &Interest) -> Result<bool> {
+        let mut first_error = None;
+        let peer = |rank: &usize| self.peers.get(*rank).and_then(Option::as_ref);
+        let recv = interest.recv().iter().filter_map(peer).map(Peer::can_recv);
+        let send = interest.send().iter().filter_map(peer).map(Peer::can_send);
+        for ready in recv.chain(send) {
+            match ready {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        first_error.map_or(Ok(false), Err)
+    }
+
+    /// Takes note of everything that epoll has to say.
+    fn look(&mut self) -> Result<()> {
+        loop {
+            let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
+            let events = match epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Error::io("look at the sockets of a lane", errno.into())),
+            };
+            for event in &*events {
+                let rank = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+                if let Some(Some(peer)) = self.peers.get_mut(rank) {
+                    peer.note(event.flags);
+                }
+            }
+            self.abort.check()?;
+            if events.len() < EVENTS_AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Transport for TcpTransport {
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        self.peer(to)?.try_send(bytes)
+    }
+
+    fn released(&self, to: usize) -> u64 {
+        self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::accepted)
+    }
+
+    fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        self.peer(from)?.try_recv(into)
+    }
+
+    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+        self.peer(from)?.lend(at_most)
+    }
+
+    fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        self.peer(from)?.consume(bytes)
+    }
+
+    /// Nothing to take back: what was accepted was copied.
+    fn revoke(&mut self) {}
+
+    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        self.abort.check()?;
+        if self.is_ready(interest)? {
+            return Ok(Armed::Ready);
+        }
+        self.look()?;
+        Ok(if self.is_ready(interest)? { Armed::Ready } else { Armed::Sleep })
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn abort_handle(&self) -> Arc<dyn AbortHandle> {
+        Arc::<Abort>::clone(&self.abort)
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        self.peers.iter_mut().flatten().for_each(Peer::close);
+    }
+}

@@ -1,0 +1,435 @@
+//! Rendezvous and lanes, over real sockets, with a thread per rank.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::io::{IoSlice, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Error, GroupId, Interest, Invalid, LaneId, LaneKind, Lanes, Loss, Refusal, Result, Store, Transport,
+};
+use comm_tcp::{
+    RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer, TcpTransport,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+
+fn store() -> (TcpStoreServer, TcpStore) {
+    store_at("127.0.0.1:0").unwrap()
+}
+
+fn store_at(address: &str) -> Result<(TcpStoreServer, TcpStore)> {
+    let server = TcpStoreServer::bind(address.parse().unwrap(), StoreConfig::default())?;
+    let client = TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON)?;
+    Ok((server, client))
+}
+
+fn config(rank: usize, world_size: usize) -> RendezvousConfig {
+    let mut config = RendezvousConfig::new(rank, world_size);
+    config.timeout = SOON;
+    config
+}
+
+/// Runs every configuration in a thread of its own, and returns what became of each in their order.
+fn run<T: Send>(
+    configs: Vec<RendezvousConfig>,
+    store: &TcpStore,
+    then: impl Fn(TcpLanes) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    thread::scope(|scope| {
+        let ranks: Vec<_> = configs
+            .into_iter()
+            .map(|config| {
+                let then = &then;
+                scope.spawn(move || TcpLanes::rendezvous(store, &config).and_then(then))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn meet(configs: Vec<RendezvousConfig>, store: &TcpStore) -> Vec<Result<TcpLanes>> {
+    run(configs, store, Ok)
+}
+
+fn open(lanes: &TcpLanes, lane: LaneId) -> Result<TcpTransport> {
+    lanes.open(lane, Instant::now() + SOON)
+}
+
+fn send(transport: &mut TcpTransport, to: usize, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let sent = transport.try_send(to, &[IoSlice::new(bytes)]).unwrap();
+        bytes = &bytes[sent..];
+    }
+}
+
+fn recv(transport: &mut TcpTransport, from: usize, len: usize) -> Result<Vec<u8>> {
+    let (mut bytes, mut filled) = (vec![0; len], 0);
+    let limit = Instant::now() + SOON;
+    while filled < len {
+        filled += transport.try_recv(from, &mut bytes[filled..])?;
+        assert!(Instant::now() < limit, "{filled} of {len} bytes came from rank {from}");
+    }
+    Ok(bytes)
+}
+
+/// Everybody tells everybody who it is.
+fn introduce(transport: &mut TcpTransport) {
+    let group = transport.group();
+    for peer in group.peers() {
+        send(transport, peer, &[group.rank() as u8, peer as u8]);
+    }
+    for peer in group.peers() {
+        assert_eq!(recv(transport, peer, 2).unwrap(), [peer as u8, group.rank() as u8]);
+    }
+}
+
+#[test]
+fn worlds_of_many_sizes_meet_and_open_lanes() {
+    for n in [1, 2, 3, 5, 8] {
+        let (_server, store) = store();
+        let outcomes = run((0..n).map(|rank| config(rank, n)).collect(), &store, |lanes| {
+            for kind in [LaneKind::Control, LaneKind::Collective] {
+                introduce(&mut open(&lanes, LaneId { kind, ..WORLD })?);
+            }
+            Ok(lanes.addresses().len())
+        });
+        for outcome in outcomes {
+            assert_eq!(outcome.unwrap(), if n == 1 { 0 } else { n });
+        }
+    }
+}
+
+#[test]
+fn ranks_meet_over_ipv6() {
+    let Ok((server, store)) = store_at("[::1]:0") else {
+        return; // This machine has no IPv6.
+    };
+    let configs = (0..3).map(|rank| {
+        let mut config = config(rank, 3);
+        config.store = Some(server.local_addr());
+        config
+    });
+    for outcome in run(configs.collect(), &store, |lanes| {
+        assert!(lanes.addresses().iter().all(SocketAddr::is_ipv6));
+        introduce(&mut open(&lanes, WORLD)?);
+        Ok(())
+    }) {
+        outcome.unwrap();
+    }
+}
+
+#[test]
+fn ranks_with_the_same_secret_meet() {
+    let (_server, store) = store();
+    let configs = (0..3).map(|rank| {
+        let mut config = config(rank, 3);
+        config.secret = Some(Secret::new("sesame").unwrap());
+        config
+    });
+    for outcome in run(configs.collect(), &store, |lanes| {
+        introduce(&mut open(&lanes, WORLD)?);
+        Ok(())
+    }) {
+        outcome.unwrap();
+    }
+}
+
+#[test]
+fn a_rank_with_another_secret_or_job_gets_no_lane() {
+    let (_server, store) = store();
+    let mut stranger = config(1, 2);
+    stranger.secret = Some(Secret::new("simsim").unwrap());
+    let mut host = config(0, 2);
+    host.secret = Some(Secret::new("sesame").unwrap());
+    let outcomes = run(vec![host, stranger], &store, |lanes| {
+        lanes.open(WORLD, Instant::now() + Duration::from_millis(500)).map(drop)
+    });
+    assert!(matches!(&outcomes[0], Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]));
+    match &outcomes[1] {
+        Err(Error::Handshake { with, refusal: Refusal::Authentication }) => {
+            assert!(with.contains("rank 0 at 127.0.0.1"), "{with}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_late_one_of_two_processes_with_one_rank_is_told_so() {
+    let (_server, store) = store();
+    let outcomes = meet(vec![config(0, 2), config(0, 2), config(1, 2)], &store);
+    let duplicates = outcomes.iter().filter(|outcome| {
+        matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 0 }, .. }))
+    });
+    assert_eq!(duplicates.count(), 1);
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 2);
+}
+
+#[test]
+fn everybody_learns_at_once_that_sizes_differ() {
+    let (_server, store) = store();
+    let began = Instant::now();
+    let outcomes = meet(vec![config(0, 3), config(1, 4), config(2, 3)], &store);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    for outcome in outcomes {
+        let Err(Error::Handshake { refusal: Refusal::WorldSize { ours, theirs }, .. }) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(ours.min(theirs), 3);
+        assert_eq!(ours.max(theirs), 4);
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named_in_time() {
+    let (_server, store) = store();
+    for absent in [&[0_usize][..], &[2], &[1, 3]] {
+        let timeout = Duration::from_millis(600);
+        let configs = (0..4).filter(|rank| !absent.contains(rank)).map(|rank| {
+            let mut config = config(rank, 4);
+            config.timeout = timeout;
+            config.round = absent[0] as u64;
+            config
+        });
+        let began = Instant::now();
+        for outcome in meet(configs.collect(), &store) {
+            let Err(Error::Timeout { waiting_for, .. }) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(waiting_for, absent);
+        }
+        assert!(
+            began.elapsed() >= timeout && began.elapsed() < timeout.mul_f64(1.2),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}
+
+#[test]
+fn jobs_and_rounds_share_a_store() {
+    let (_server, store) = store();
+    let with = |rank, job, round| {
+        let mut config = config(rank, 2);
+        (config.job, config.round) = (job, round);
+        config
+    };
+    let configs =
+        vec![with(0, 1, 0), with(0, 2, 0), with(0, 1, 1), with(1, 2, 0), with(1, 1, 1), with(1, 1, 0)];
+    for outcome in meet(configs, &store) {
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
+    let (_server, store) = store();
+    let invalid = |change: &dyn Fn(&mut RendezvousConfig)| {
+        let mut config = config(0, 2);
+        change(&mut config);
+        let began = Instant::now();
+        let error = TcpLanes::rendezvous(&store, &config).unwrap_err();
+        assert!(matches!(&error, Error::Invalid(_)), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(1));
+        error.to_string()
+    };
+    invalid(&|config| config.rank = 2);
+    assert!(invalid(&|config| config.interface = Some("=nothing".into())).contains("lo (127.0.0.1)"));
+    invalid(&|config| config.tcp.congestion = comm_tcp::Congestion::Named("nothing".into()));
+    let elsewhere = Some("198.51.100.1:29500".parse().unwrap());
+    invalid(&|config| (config.interface, config.store) = (Some("=lo".into()), elsewhere));
+}
+
+#[test]
+fn a_rank_that_never_opens_the_lane_is_named() {
+    let (_server, store) = store();
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
+        if lanes.group().rank() == 1 {
+            thread::sleep(Duration::from_millis(800));
+            return Ok(());
+        }
+        let began = Instant::now();
+        let opened = lanes.open(WORLD, Instant::now() + Duration::from_millis(400)).map(drop);
+        assert!(began.elapsed() < Duration::from_millis(600));
+        assert!(
+            matches!(&opened, Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]),
+            "{opened:?}"
+        );
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok));
+}
+
+#[test]
+fn a_rank_that_is_gone_is_an_error_with_its_address_and_the_reason() {
+    let (_server, store) = store();
+    let mut lanes: Vec<_> =
+        meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    let address = lanes[0].addresses()[0];
+    drop(lanes.remove(0));
+    let began = Instant::now();
+    let error = open(&lanes[0], WORLD).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(matches!(&error, Error::PeerLost { peer: 0, loss: Loss::Io(_), .. }), "{error}");
+    let words = error.to_string();
+    assert!(words.contains(&address.to_string()) && words.contains("refused"), "{words}");
+    assert!(words.contains("attempts"), "{words}");
+}
+
+#[test]
+fn lanes_of_one_name_open_in_any_order_and_from_several_threads() {
+    let (_server, store) = store();
+    let ids: Vec<LaneId> = (0..6).map(|group| LaneId { group: GroupId(group), ..WORLD }).collect();
+    let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |lanes| {
+        let rank = lanes.group().rank();
+        thread::scope(|scope| {
+            for at in 0..ids.len() {
+                let (lanes, id) = (&lanes, ids[(at + rank) % ids.len()]);
+                scope.spawn(move || introduce(&mut open(lanes, id).unwrap()));
+            }
+        });
+        // And one after the other, in opposite directions.
+        let mut order: Vec<u64> = (10..14).collect();
+        if rank % 2 == 1 {
+            order.reverse();
+        }
+        let mut opened: Vec<_> = order
+            .into_iter()
+            .map(|group| open(&lanes, LaneId { group: GroupId(group), ..WORLD }))
+            .collect::<Result<_>>()?;
+        opened.sort_by_key(|transport| transport.group().id());
+        opened.iter_mut().for_each(introduce);
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+/// Whatever knocks on the listener while ranks connect.
+fn disturb(address: SocketAddr) -> Vec<TcpStream> {
+    let floods: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0xff; 10_000], b"\x93comm\r\n\x1a\x01\x00", b""];
+    let knock = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(bytes);
+        stream
+    };
+    floods.into_iter().cycle().take(40).map(knock).collect()
+}
+
+#[test]
+fn strangers_on_the_listeners_hold_up_nobody() {
+    let (_server, store) = store();
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
+        let held: Vec<_> = lanes.addresses().into_iter().map(disturb).collect();
+        let began = Instant::now();
+        introduce(&mut open(&lanes, WORLD)?);
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        drop(held);
+        introduce(&mut open(&lanes, LaneId { kind: LaneKind::Control, ..WORLD })?);
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+/// The bytes from one rank to another.
+fn pattern(from: usize, to: usize, len: usize) -> Vec<u8> {
+    let seed = (from * 31 + to * 7 + 1) as u64;
+    (0..len as u64).map(|i| (i.wrapping_mul(seed) ^ (i >> 9)) as u8).collect()
+}
+
+#[test]
+fn all_pairs_exchange_megabytes_through_tiny_buffers() {
+    const LEN: usize = 8 << 20;
+    let (_server, store) = store();
+    let configs = (0..3).map(|rank| {
+        let mut config = config(rank, 3);
+        let mut tcp = TcpConfig::default();
+        (tcp.send_buffer, tcp.recv_buffer) = (Some(4096), Some(4096));
+        tcp.read_ahead = 1000 + 3000 * rank;
+        config.tcp = tcp;
+        config
+    });
+    let outcomes = run(configs.collect(), &store, |lanes| {
+        let mut transport = open(&lanes, WORLD)?;
+        exchange(&mut transport, LEN)?;
+        introduce(&mut transport);
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+/// Sends to and receives from everybody at once, sleeping when nothing moves.
+fn exchange(transport: &mut TcpTransport, len: usize) -> Result<()> {
+    let group = transport.group();
+    let rank = group.rank();
+    let outgoing: Vec<_> = (0..group.size()).map(|peer| pattern(rank, peer, len)).collect();
+    let mut incoming: Vec<_> = (0..group.size()).map(|_| vec![0; len]).collect();
+    let (mut sent, mut received) = (vec![0; group.size()], vec![0; group.size()]);
+    let mut interest = Interest::default();
+    loop {
+        let mut moved = 0;
+        interest.clear();
+        for peer in group.peers() {
+            if sent[peer] < len {
+                let (first, second) = outgoing[peer][sent[peer]..].split_at((len - sent[peer]).min(24));
+                let more = transport.try_send(peer, &[IoSlice::new(first), IoSlice::new(second)])?;
+                sent[peer] += more;
+                moved += more;
+                interest.add_send(peer);
+            }
+            if received[peer] < len {
+                let more = transport.try_recv(peer, &mut incoming[peer][received[peer]..])?;
+                received[peer] += more;
+                moved += more;
+                interest.add_recv(peer);
+            }
+        }
+        if interest.recv().is_empty() && interest.send().is_empty() {
+            break;
+        }
+        if moved == 0 && transport.arm(&interest)? == comm_core::Armed::Sleep {
+            let polled =
+                rustix::event::PollFd::from_borrowed_fd(transport.descriptor(), rustix::event::PollFlags::IN);
+            let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(
+                rustix::event::poll(&mut [polled], Some(&limit)).unwrap(),
+                1,
+                "nobody wakes the sleeper"
+            );
+        }
+    }
+    for peer in group.peers() {
+        assert!(incoming[peer] == pattern(peer, rank, len), "rank {peer} sent something else");
+        assert_eq!(transport.released(peer), len as u64);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_that_is_gone_is_an_error_and_not_a_hang() {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
+    let mut patience = StoreConfig::default();
+    patience.operation_timeout = Duration::from_millis(300);
+    let store = TcpStore::connect(server.local_addr(), patience, SOON).unwrap();
+    store.set("k", b"v").unwrap();
+    drop(server);
+    let error = TcpLanes::rendezvous(&store, &{
+        let mut config = config(0, 2);
+        config.timeout = Duration::from_millis(500);
+        config
+    })
+    .unwrap_err();
+    assert!(matches!(error, Error::Io { .. } | Error::Timeout { .. }), "{error}");
+}
+
+#[test]
+fn a_rank_outside_the_group_is_the_callers_mistake() {
+    let (_server, store) = store();
+    let lanes = TcpLanes::rendezvous(&store, &config(0, 1)).unwrap();
+    let mut alone = open(&lanes, WORLD).unwrap();
+    for rank in [0, 1, usize::MAX] {
+        assert!(matches!(alone.try_recv(rank, &mut [0]), Err(Error::Invalid(Invalid::Rank { .. }))));
+        assert!(matches!(alone.try_send(rank, &[]), Err(Error::Invalid(Invalid::Rank { .. }))));
+        assert_eq!(alone.released(rank), 0);
+    }
+}
