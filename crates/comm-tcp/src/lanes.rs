@@ -53,7 +53,7 @@ impl TcpLanes {
         let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
         socket::check_congestion(&config.tcp.congestion)?;
         if config.world_size == 1 {
-            return Ok(Self { group, config: config.tcp.clone(), mesh: None });
+            return Self::alone(&config.tcp);
         }
         let (listen, tell) = addresses(config)?;
         let listener = socket::listen(SocketAddr::new(listen, 0), &Options::lane(&config.tcp, false))?;
@@ -64,6 +64,14 @@ impl TcpLanes {
         let identity = Identity { rank, job, secret, members };
         let mesh = Mesh { identity, reception: Reception::new(listener)? };
         Ok(Self { group, config: config.tcp.clone(), mesh: Some(mesh) })
+    }
+
+    /// The lanes of a world of one, which has nobody to meet.
+    ///
+    /// # Errors
+    /// None today; a rank of one in a world of one is always valid.
+    pub fn alone(config: &TcpConfig) -> Result<Self> {
+        Ok(Self { group: Group::new(GroupId::WORLD, 0, 1)?, config: config.clone(), mesh: None })
     }
 
     /// Where each rank listens, in the order of ranks. Empty in a world of one.

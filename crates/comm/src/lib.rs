@@ -1,1 +1,56 @@
-//! The facade of the comm library.
+//! Collective communication and data parallel training between processes.
+//!
+//! One process per rank. [`init`] meets the other ranks as the environment says, and returns a [`Comm`] on which
+//! collectives are called:
+//!
+//! ```no_run
+//! use comm::ReduceOp;
+//!
+//! # fn main() -> comm::Result<()> {
+//! let comm = comm::init()?;
+//! let mut gradients = vec![comm.rank() as f32; 1 << 20];
+//! comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Processes are started by `commctl run -n 4 -- PROGRAM`, by torchrun, by `mpirun`, by `srun`, or by hand with the
+//! variables that [`Config::from_env`] reads. Everything that the environment says can be said with a [`Config`]
+//! instead.
+//!
+//! # Features
+//!
+//! - `tcp` (default): ranks in different processes, over sockets;
+//! - `ddp` (default): data parallel training, in [`ddp`];
+//! - `sim`: ranks as threads of one process, for tests, in [`threads`].
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "tcp")]
+mod config;
+#[cfg(feature = "tcp")]
+mod env;
+#[cfg(feature = "tcp")]
+mod init;
+#[cfg(feature = "sim")]
+pub mod threads;
+
+#[cfg(feature = "tcp")]
+pub use config::{Config, StoreHost};
+#[cfg(feature = "tcp")]
+pub use init::{init, init_with};
+
+pub use comm_core::{
+    Call, CallOptions, Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element,
+    Error, Exchange, Group, GroupId, Host, Invalid, Lanes, Loss, Memory, ReduceOp, Refusal, Result, Store,
+    Transport, Work, Worker,
+};
+pub use comm_ring::{RingCommunicator, RingConfig};
+
+/// Data parallel training.
+#[cfg(feature = "ddp")]
+pub use comm_ddp as ddp;
+
+/// Sockets: the store, rendezvous and the transport.
+#[cfg(feature = "tcp")]
+pub use comm_tcp as tcp;

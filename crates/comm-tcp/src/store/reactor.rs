@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::Refusal;
@@ -40,6 +41,28 @@ pub(super) struct Reactor {
     /// What is due when: connections, and the listener's return.
     deadlines: BTreeSet<(Instant, u64)>,
     table: Table,
+    census: Arc<Census>,
+}
+
+/// How many connections there are, for who waits until there are none.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    connections: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Census {
+    fn set(&self, now: usize) {
+        *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.changed.notify_all();
+    }
+
+    /// Waits until there are no connections, or the time is over.
+    pub(super) fn wait_for_none(&self, timeout: Duration) {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whether it came to that is for nobody to know.
+        drop(self.changed.wait_timeout_while(connections, timeout, |connections| *connections > 0));
+    }
 }
 
 impl Reactor {
@@ -48,6 +71,7 @@ impl Reactor {
         options: Options,
         stop: BorrowedFd<'_>,
         config: StoreConfig,
+        census: Arc<Census>,
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -63,6 +87,7 @@ impl Reactor {
             next: FIRST_CONNECTION,
             strangers: 0,
             deadlines: BTreeSet::new(),
+            census,
         })
     }
 
@@ -85,6 +110,7 @@ impl Reactor {
                 }
             }
             self.expire();
+            self.census.set(self.connections.len());
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use comm_core::{Error, Result};
 
 use super::StoreConfig;
-use super::reactor::Reactor;
+use super::reactor::{Census, Reactor};
 use crate::bell::Bell;
 use crate::socket::{self, Options};
 
@@ -20,6 +22,7 @@ use crate::socket::{self, Options};
 pub struct TcpStoreServer {
     local: SocketAddr,
     stop: Bell,
+    census: Arc<Census>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,18 +37,26 @@ impl TcpStoreServer {
         let local = socket::local_address(&listener)?;
         let failed = |e: rustix::io::Errno| Error::io("set up a store", e.into());
         let stop = Bell::new()?;
-        let reactor = Reactor::new(listener, options, stop.as_fd(), config).map_err(failed)?;
+        let census = Arc::default();
+        let reactor =
+            Reactor::new(listener, options, stop.as_fd(), config, Arc::clone(&census)).map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("comm-store".into())
             .spawn(move || reactor.run())
             .map_err(|e| Error::io("start the thread of a store", e))?;
-        Ok(Self { local, stop, thread: Some(thread) })
+        Ok(Self { local, stop, census, thread: Some(thread) })
     }
 
     /// The address that the server listens on.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Stops once every client has disconnected, but after `timeout` at the latest: clients that wait for a last word
+    /// get it.
+    pub fn drain(self, timeout: Duration) {
+        self.census.wait_for_none(timeout);
     }
 }
 

@@ -1,0 +1,107 @@
+//! Everything that can be said about meeting the other ranks.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Result};
+use comm_ring::RingConfig;
+use comm_tcp::{Secret, TcpConfig};
+
+/// Who serves the store in which ranks find each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StoreHost {
+    /// Rank 0, at the master address.
+    #[default]
+    RankZero,
+    /// Somebody else, who was there before the ranks: the launcher. Every rank is a client.
+    Launcher,
+}
+
+/// Who this process is and how it meets the others: what the environment says, in a struct.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// This process's rank, below `world_size`.
+    pub rank: usize,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// This process's number among those on its host.
+    pub local_rank: usize,
+    /// The number of ranks on this host.
+    pub local_world_size: usize,
+    /// The host, name or address, at which the store is served. Not needed in a world of one.
+    pub master_addr: String,
+    /// The port at which the store is served.
+    pub master_port: u16,
+    /// Who serves the store.
+    pub store: StoreHost,
+    /// Tells this job from others: processes of another job are refused.
+    pub job: u64,
+    /// A shared secret without which nobody takes part.
+    pub secret: Option<Secret>,
+    /// The network interfaces whose address the other ranks may be told, in NCCL's syntax: `eth` (prefix), `=eth0`
+    /// (exactly), `^docker` (all but), and lists with commas. By default the one that leads to the master.
+    pub interface: Option<String>,
+    /// The address to listen on, if it is not the one that the others are told.
+    pub bind: Option<IpAddr>,
+    /// How long to wait for the other ranks.
+    pub rendezvous_timeout: Duration,
+    /// How long a collective may take, unless the call says otherwise.
+    pub timeout: Duration,
+    /// Sockets.
+    pub tcp: TcpConfig,
+    /// Algorithms.
+    pub ring: RingConfig,
+}
+
+impl Config {
+    /// A rank of a world on one host, whose rank 0 serves the store at `master_addr:master_port`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `rank` is not below `world_size`.
+    pub fn new(rank: usize, world_size: usize, master_addr: &str, master_port: u16) -> Result<Self> {
+        Group::new(GroupId::WORLD, rank, world_size)?;
+        Ok(Self {
+            rank,
+            world_size,
+            local_rank: rank,
+            local_world_size: world_size,
+            master_addr: master_addr.into(),
+            master_port,
+            store: StoreHost::default(),
+            job: 0,
+            secret: None,
+            interface: None,
+            bind: None,
+            rendezvous_timeout: DEFAULT_TIMEOUT,
+            timeout: DEFAULT_TIMEOUT,
+            tcp: TcpConfig::default(),
+            ring: RingConfig::default(),
+        })
+    }
+
+    /// What the environment says. This is the one place that reads it.
+    ///
+    /// The first of these families whose rank is set tells rank and size: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
+    /// `LOCAL_WORLD_SIZE` (torchrun, `commctl run`); `OMPI_COMM_WORLD_*` (Open MPI); `PMI_*` (MPICH);
+    /// `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`. With more than one rank, `MASTER_ADDR` and `MASTER_PORT` tell
+    /// where the store is.
+    ///
+    /// Optional: `COMM_STORE` (`rank0` or `launcher`), `COMM_JOB_ID` (hexadecimal), `COMM_SECRET`,
+    /// `COMM_SOCKET_IFNAME` (as `interface`), `COMM_TIMEOUT_S` and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the variable, what it holds and what is wrong with it.
+    pub fn from_env() -> Result<Self> {
+        crate::env::config(&|name| std::env::var(name).ok())
+    }
+
+    /// The addresses of the store.
+    pub(crate) fn master(&self) -> Result<SocketAddr> {
+        let host = self.master_addr.trim_start_matches('[').trim_end_matches(']');
+        let wrong = |reason: String| Error::setting("MASTER_ADDR", &self.master_addr, reason);
+        let mut found =
+            (host, self.master_port).to_socket_addrs().map_err(|source| wrong(source.to_string()))?;
+        found.next().ok_or_else(|| wrong("the name has no address".into()))
+    }
+}

@@ -1,0 +1,181 @@
+//! What the variables of the environment mean.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+use comm_core::{Error, Result};
+use comm_tcp::Secret;
+
+use crate::{Config, StoreHost};
+
+/// Looks up a variable.
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The variables of one launcher.
+struct Family {
+    rank: &'static str,
+    world_size: &'static str,
+    local_rank: &'static str,
+    local_world_size: &'static str,
+}
+
+const FAMILIES: [Family; 4] = [
+    Family {
+        rank: "RANK",
+        world_size: "WORLD_SIZE",
+        local_rank: "LOCAL_RANK",
+        local_world_size: "LOCAL_WORLD_SIZE",
+    },
+    Family {
+        rank: "OMPI_COMM_WORLD_RANK",
+        world_size: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_world_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    },
+    Family {
+        rank: "PMI_RANK",
+        world_size: "PMI_SIZE",
+        local_rank: "MPI_LOCALRANKID",
+        local_world_size: "MPI_LOCALNRANKS",
+    },
+    Family {
+        rank: "SLURM_PROCID",
+        world_size: "SLURM_NTASKS",
+        local_rank: "SLURM_LOCALID",
+        local_world_size: "SLURM_NTASKS_PER_NODE",
+    },
+];
+
+const MISSING: &str =
+    "it is not set; start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
+
+/// The configuration that the environment describes.
+pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
+    let [torch, ..] = &FAMILIES;
+    let family = FAMILIES.iter().find(|family| lookup(family.rank).is_some()).unwrap_or(torch);
+    let rank: usize = required(lookup, family.rank)?;
+    let world_size: usize = required(lookup, family.world_size)?;
+    if rank >= world_size {
+        let reason =
+            format!("ranks of {} = {world_size} count from 0 to {world_size} - 1", family.world_size);
+        return Err(Error::setting(family.rank, rank.to_string(), reason));
+    }
+    let alone = world_size == 1;
+    let master_addr = if alone { String::new() } else { required(lookup, "MASTER_ADDR")? };
+    let master_port = if alone { 0 } else { required(lookup, "MASTER_PORT")? };
+    let mut config = Config::new(rank, world_size, &master_addr, master_port)?;
+    if let Some(local_rank) = optional(lookup, family.local_rank)? {
+        config.local_rank = local_rank;
+    }
+    if let Some(local_world_size) = optional(lookup, family.local_world_size)? {
+        config.local_world_size = local_world_size;
+    }
+    config.store = store_host(lookup)?;
+    config.job = job(lookup)?;
+    config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
+    config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
+    if let Some(seconds) = optional::<u64>(lookup, "COMM_TIMEOUT_S")? {
+        config.timeout = Duration::from_secs(seconds);
+    }
+    if let Some(seconds) = optional::<u64>(lookup, "COMM_RENDEZVOUS_TIMEOUT_S")? {
+        config.rendezvous_timeout = Duration::from_secs(seconds);
+    }
+    Ok(config)
+}
+
+fn store_host(lookup: Lookup<'_>) -> Result<StoreHost> {
+    match lookup("COMM_STORE").as_deref() {
+        None if lookup("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => {
+            let reason = "the agent's store speaks PyTorch's protocol, which is not supported; set it to False and \
+                          MASTER_PORT to a free port";
+            Err(Error::setting("TORCHELASTIC_USE_AGENT_STORE", "True", reason))
+        }
+        None | Some("rank0") => Ok(StoreHost::RankZero),
+        Some("launcher") => Ok(StoreHost::Launcher),
+        Some(other) => Err(Error::setting("COMM_STORE", other, "it must be rank0 or launcher")),
+    }
+}
+
+fn job(lookup: Lookup<'_>) -> Result<u64> {
+    let Some(job) = lookup("COMM_JOB_ID") else { return Ok(0) };
+    u64::from_str_radix(&job, 16)
+        .map_err(|_| Error::setting("COMM_JOB_ID", job, "it must be a hexadecimal number of at most 64 bits"))
+}
+
+fn required<T: FromStr<Err: Display>>(lookup: Lookup<'_>, name: &str) -> Result<T> {
+    optional(lookup, name)?.ok_or_else(|| Error::setting(name, "", MISSING))
+}
+
+fn optional<T: FromStr<Err: Display>>(lookup: Lookup<'_>, name: &str) -> Result<Option<T>> {
+    let Some(value) = lookup(name) else { return Ok(None) };
+    let parsed = value.trim().parse();
+    parsed.map(Some).map_err(|reason: T::Err| Error::setting(name, value, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(variables: &[(&str, &str)]) -> Result<Config> {
+        config(&|name| {
+            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    const TORCH: [(&str, &str); 4] =
+        [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+
+    /// The environment with one variable replaced, or removed.
+    fn but(name: &str, value: Option<&str>) -> String {
+        let mut variables: Vec<_> = TORCH.into_iter().filter(|(variable, _)| *variable != name).collect();
+        variables.extend(value.map(|value| (name, value)));
+        from(&variables).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn torchrun_style() {
+        let config = from(&TORCH).unwrap();
+        assert_eq!((config.rank, config.world_size, config.master_port), (1, 4, 29500));
+        assert_eq!(config.store, StoreHost::RankZero);
+        assert_eq!(config.master().unwrap().port(), 29500);
+    }
+
+    #[test]
+    fn other_launchers_are_understood_and_not_mixed() {
+        let master = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
+        let open_mpi = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "3"), ("PMI_RANK", "0")];
+        assert_eq!(from(&[&master[..], &open_mpi].concat()).unwrap().rank, 2);
+        let slurm = [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "1")];
+        let config = from(&[&master[..], &slurm].concat()).unwrap();
+        assert_eq!((config.rank, config.world_size, config.local_rank), (5, 8, 1));
+    }
+
+    #[test]
+    fn a_world_of_one_needs_no_master() {
+        assert_eq!(from(&[("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap().world_size, 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let contains = |text: String, parts: &[&str]| {
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        };
+        contains(but("RANK", None), &["RANK", "not set", "commctl run"]);
+        contains(but("RANK", Some("4")), &["RANK", "\"4\"", "WORLD_SIZE = 4"]);
+        contains(but("RANK", Some("-1")), &["RANK", "\"-1\""]);
+        contains(but("WORLD_SIZE", None), &["WORLD_SIZE", "not set"]);
+        contains(but("WORLD_SIZE", Some("0")), &["WORLD_SIZE = 0"]);
+        contains(but("MASTER_ADDR", None), &["MASTER_ADDR"]);
+        contains(but("MASTER_PORT", Some("http")), &["MASTER_PORT", "\"http\""]);
+        contains(but("MASTER_PORT", Some("70000")), &["MASTER_PORT", "\"70000\""]);
+        contains(but("COMM_STORE", Some("redis")), &["COMM_STORE", "redis"]);
+        contains(but("COMM_JOB_ID", Some("xyz")), &["COMM_JOB_ID", "xyz"]);
+    }
+
+    #[test]
+    fn a_host_without_address_is_the_callers_fault() {
+        let config = Config::new(0, 2, "no.such.host.invalid", 1).unwrap();
+        assert!(!config.master().unwrap_err().is_fatal());
+    }
+}

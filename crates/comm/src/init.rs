@@ -1,0 +1,83 @@
+//! Meeting the other ranks.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use comm_core::{Comm, Error, Result};
+use comm_ring::RingCommunicator;
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
+
+use crate::{Config, StoreHost};
+
+/// How long rank 0 keeps the store up after a failed meeting, so that the others learn why from it.
+const STORE_LINGER: Duration = Duration::from_secs(2);
+
+/// Meets the other ranks as the environment says, and returns the group of all of them.
+///
+/// # Errors
+/// As [`Config::from_env`] and [`init_with`].
+pub fn init() -> Result<Comm> {
+    init_with(&Config::from_env()?)
+}
+
+/// Meets the other ranks and returns the group of all of them. Every rank calls this.
+///
+/// # Errors
+/// [`Error::Timeout`] naming the ranks that did not come before the deadline; [`Error::Handshake`] if ranks disagree
+/// about job, size, ranks or secret; [`Error::Invalid`] for settings that cannot be; [`Error::Io`] if the store can
+/// be neither served nor reached.
+pub fn init_with(config: &Config) -> Result<Comm> {
+    let start = Instant::now();
+    if config.world_size == 1 {
+        return communicator(&TcpLanes::alone(&config.tcp)?, config, start);
+    }
+    let master = config.master()?;
+    let server = serve(config, master)?;
+    let met = meet(config, master, start);
+    if let (Some(server), true) = (server, met.is_err()) {
+        server.drain(STORE_LINGER);
+    }
+    met
+}
+
+fn store_config(config: &Config) -> StoreConfig {
+    StoreConfig::job(config.job).secret(config.secret.clone())
+}
+
+/// Serves the store, if that is this rank's duty. It is not needed once the lanes are open.
+fn serve(config: &Config, master: SocketAddr) -> Result<Option<TcpStoreServer>> {
+    if config.store == StoreHost::Launcher || config.rank != 0 {
+        return Ok(None);
+    }
+    TcpStoreServer::bind(master, store_config(config)).map(Some).map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::AddrNotAvailable => Error::setting(
+            "MASTER_ADDR",
+            &config.master_addr,
+            "it is no address of the host on which rank 0 runs",
+        ),
+        other => other,
+    })
+}
+
+fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<Comm> {
+    let store = TcpStore::connect(master, store_config(config), config.rendezvous_timeout)?;
+    let mut rendezvous = RendezvousConfig::new(config.rank, config.world_size);
+    rendezvous.job = config.job;
+    rendezvous.secret.clone_from(&config.secret);
+    rendezvous.timeout = left(config, start);
+    rendezvous.store = Some(master);
+    rendezvous.interface.clone_from(&config.interface);
+    rendezvous.bind = config.bind;
+    rendezvous.tcp = config.tcp.clone();
+    communicator(&TcpLanes::rendezvous(&store, &rendezvous)?, config, start)
+}
+
+fn communicator(lanes: &TcpLanes, config: &Config, start: Instant) -> Result<Comm> {
+    let communicator = RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?;
+    Ok(Comm::new(communicator).with_timeout(config.timeout))
+}
+
+/// What is left of the time to meet.
+fn left(config: &Config, start: Instant) -> Duration {
+    config.rendezvous_timeout.saturating_sub(start.elapsed())
+}
