@@ -1,0 +1,147 @@
+//! Ranks as real processes, some of which are killed.
+//!
+//! The test binary starts itself once per rank, asking for the ignored test `rank`, which plays a part and prints what
+//! it saw.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use comm::{Comm, Error, ReduceOp};
+use common::{JOB, store};
+
+const PART: &str = "COMM_TEST_PART";
+
+/// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
+struct Rank {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(part: &str, rank: usize, ranks: usize, port: u16) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(PART, part)
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", ranks.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .env("COMM_JOB_ID", format!("{JOB:x}"))
+            .env("COMM_STORE", "launcher")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// The next line that the part said, without what the test harness says.
+    fn said(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.lines.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            if let Some((_, said)) = line.split_once("said: ") {
+                return Some(said.trim_end().to_owned());
+            }
+        }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(part: &str, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+    let store = store();
+    let port = store.local_addr().port();
+    let ranks = (0..ranks).map(|rank| Rank::start(part, rank, ranks, port)).collect();
+    (store, ranks)
+}
+
+/// What a process does when it is started for a test.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let comm = comm::init().unwrap();
+    match part.as_str() {
+        "loop small" => all_reduce_forever(&comm, 10),
+        "loop large" => all_reduce_forever(&comm, 1_000_000),
+        "leave first" => leave_first(&comm),
+        other => panic!("no such part: {other}"),
+    }
+}
+
+/// Reduces until it fails, then says how.
+fn all_reduce_forever(comm: &Comm, len: usize) {
+    let mut buffer = vec![1.0_f32; len];
+    for round in 0_u64.. {
+        buffer.fill(1.0);
+        if let Err(error) = comm.all_reduce(&mut buffer, ReduceOp::Sum) {
+            let lost = match error {
+                Error::PeerLost { peer, .. } => format!("lost {peer}"),
+                ref other => format!("other: {other}"),
+            };
+            println!("said: {lost}");
+            return;
+        }
+        assert!(buffer.iter().all(|&element| element == comm.size() as f32));
+        if round == 50 {
+            println!("said: running");
+        }
+    }
+}
+
+/// Rank 0 sends a broadcast and leaves at once; the others take their time.
+fn leave_first(comm: &Comm) {
+    let mut buffer = vec![7_u8; 1 << 20];
+    if comm.rank() > 0 {
+        buffer.fill(0);
+        std::thread::sleep(Duration::from_millis(300 * comm.rank() as u64));
+    }
+    comm.broadcast(0, &mut buffer).unwrap();
+    println!("said: {}", buffer.iter().all(|&byte| byte == 7));
+}
+
+fn kill_one(part: &str, ranks: usize, victim: usize) {
+    let (_store, mut processes) = start(part, ranks);
+    for process in &mut processes {
+        assert_eq!(process.said().as_deref(), Some("running"));
+    }
+    let killed = Instant::now();
+    processes[victim].child.kill().unwrap();
+    for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+        let said = process.said();
+        assert_eq!(said, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {part}");
+        assert!(killed.elapsed() < Duration::from_secs(2), "rank {rank}: {:?}", killed.elapsed());
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
+    for part in ["loop small", "loop large"] {
+        kill_one(part, 2, 1);
+        kill_one(part, 5, 0);
+        kill_one(part, 6, 3);
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_in_order_is_no_failure() {
+    let (_store, mut processes) = start("leave first", 4);
+    for process in &mut processes {
+        assert_eq!(process.said().as_deref(), Some("true"));
+        assert!(process.child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,219 @@
+//! The public interface over real sockets.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use comm::{Comm, Config, Error, ReduceOp, Refusal, StoreHost};
+use common::{config, each, store, world, world_with};
+
+/// What `rank` contributes at `at`: small, so that sums are exact.
+fn contribution(rank: usize, at: usize) -> f32 {
+    ((rank * 7 + at * 3) % 11) as f32
+}
+
+fn contributions(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| contribution(rank, at)).collect()
+}
+
+fn sums(ranks: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| (0..ranks).map(|rank| contribution(rank, at)).sum()).collect()
+}
+
+/// Every collective once, on `len` elements per rank.
+fn every_collective(comm: &Comm, len: usize) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let (send, root) = (contributions(rank, len), ranks - 1);
+    let mut buffer = send.clone();
+    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    assert_eq!(buffer, sums(ranks, len));
+    let mut buffer = send.clone();
+    comm.broadcast(root, &mut buffer).unwrap();
+    assert_eq!(buffer, contributions(root, len));
+    let mut buffer = send.clone();
+    comm.reduce(root, &mut buffer, ReduceOp::Sum).unwrap();
+    assert_eq!(buffer, if rank == root { sums(ranks, len) } else { send.clone() });
+    let mut all = vec![0.0; len * ranks];
+    comm.all_gather(&send, &mut all).unwrap();
+    assert_eq!(all, (0..ranks).flat_map(|rank| contributions(rank, len)).collect::<Vec<_>>());
+    let (send, mut share) = (contributions(rank, len * ranks), vec![0.0; len]);
+    comm.reduce_scatter(&send, &mut share, ReduceOp::Sum).unwrap();
+    assert_eq!(share, sums(ranks, len * ranks)[rank * len..][..len]);
+    comm.barrier().unwrap();
+}
+
+#[test]
+fn every_collective_at_worlds_1_to_9() {
+    for ranks in 1..=9 {
+        world(ranks, |comm| {
+            for len in [0, 1, ranks - 1, ranks, ranks + 1, 1000, 30_000] {
+                every_collective(&comm, len);
+            }
+        });
+    }
+}
+
+#[test]
+fn large_messages_through_tiny_socket_buffers_do_not_deadlock() {
+    for ranks in 2..=9 {
+        let tiny = |config: &mut Config| {
+            config.tcp.send_buffer = Some(4096);
+            config.tcp.recv_buffer = Some(4096);
+        };
+        world_with(ranks, tiny, |comm| {
+            let len = (8 << 20) / size_of::<f32>();
+            let mut buffer = contributions(comm.rank(), len);
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            assert_eq!(buffer, sums(ranks, len));
+            comm.broadcast(0, &mut buffer).unwrap();
+            comm.reduce(ranks - 1, &mut buffer, ReduceOp::Max).unwrap();
+            assert_eq!(buffer, sums(ranks, len));
+        });
+    }
+}
+
+#[test]
+fn ipv6() {
+    let store =
+        comm::tcp::TcpStoreServer::bind("[::1]:0".parse().unwrap(), comm::tcp::StoreConfig::job(common::JOB))
+            .unwrap();
+    each(3, |rank| every_collective(&comm::init_with(&config(rank, 3, store.local_addr())).unwrap(), 100));
+}
+
+#[test]
+fn two_roots_that_each_name_the_other_are_both_told() {
+    let errors = world(2, |comm| comm.broadcast(1 - comm.rank(), &mut [1_u8; 100]).unwrap_err());
+    for error in errors {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Desync(_)), "{text}");
+        assert!(text.contains("root 0") && text.contains("root 1"), "{text}");
+    }
+}
+
+#[test]
+fn unequal_lengths_are_told_on_every_rank() {
+    for (short, long) in [(1000, 1001), (10, 100_000), (0, 5)] {
+        let errors = world(3, |comm| {
+            let len = if comm.rank() == 1 { short } else { long };
+            let result = comm.all_reduce(&mut vec![1.0_f64; len], ReduceOp::Sum);
+            result.and_then(|()| comm.barrier()).unwrap_err()
+        });
+        for error in errors {
+            assert!(matches!(error.root_cause(), Error::Desync(_)), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_by_all_within_the_deadline() {
+    let store = store();
+    let start = Instant::now();
+    let errors = each(4, |rank| {
+        (rank != 2).then(|| {
+            let mut config = config(rank, 4, store.local_addr());
+            config.rendezvous_timeout = Duration::from_secs(1);
+            comm::init_with(&config).unwrap_err()
+        })
+    });
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    for error in errors.into_iter().flatten() {
+        match &error {
+            Error::Timeout { waiting_for, .. } => assert_eq!(waiting_for, &[2], "{error}"),
+            other => panic!("expected a timeout, got: {other}"),
+        }
+    }
+}
+
+#[test]
+fn rank_0_serves_the_store_and_tells_the_others_why_it_failed() {
+    let port = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port() };
+    let adjusted = |rank| {
+        let mut config = config(rank, 4, ([127, 0, 0, 1], port).into());
+        config.store = StoreHost::RankZero;
+        config.rendezvous_timeout = Duration::from_secs(2);
+        config
+    };
+    let errors = each(4, |rank| (rank != 3).then(|| comm::init_with(&adjusted(rank)).unwrap_err()));
+    for error in errors.into_iter().flatten() {
+        assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[3]), "{error}");
+    }
+    each(4, |rank| every_collective(&comm::init_with(&adjusted(rank)).unwrap(), 10));
+}
+
+#[test]
+fn strangers_at_the_master_port_disturb_nobody() {
+    let store = store();
+    let address = store.local_addr();
+    let strangers: Vec<TcpStream> = [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 5000], b"", b"COMM"]
+        .into_iter()
+        .map(|bytes| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // The store may hang up at any moment.
+            let _ = stream.write_all(bytes);
+            stream
+        })
+        .collect();
+    each(3, |rank| every_collective(&comm::init_with(&config(rank, 3, address)).unwrap(), 1000));
+    drop(strangers);
+}
+
+#[test]
+fn who_does_not_belong_is_refused_with_the_reason() {
+    let store = store();
+    let refused = |adjust: &dyn Fn(&mut Config)| {
+        let mut config = config(0, 2, store.local_addr());
+        config.rendezvous_timeout = Duration::from_secs(5);
+        adjust(&mut config);
+        comm::init_with(&config).unwrap_err()
+    };
+    let job = refused(&|config| config.job = 1);
+    assert!(matches!(job, Error::Handshake { refusal: Refusal::Job, .. }), "{job}");
+    let secret = refused(&|config| config.secret = Some(comm::tcp::Secret::new("wrong").unwrap()));
+    assert!(matches!(secret, Error::Handshake { refusal: Refusal::Authentication, .. }), "{secret}");
+}
+
+#[test]
+fn two_processes_with_one_rank_are_told() {
+    let store = store();
+    let results = each(2, |_| {
+        let mut config = config(0, 2, store.local_addr());
+        config.rendezvous_timeout = Duration::from_secs(2);
+        comm::init_with(&config).unwrap_err()
+    });
+    let duplicate = |error: &&Error| {
+        matches!(error, Error::Handshake { refusal: Refusal::DuplicateRank { rank: 0 }, .. })
+    };
+    assert_eq!(results.iter().filter(duplicate).count(), 1, "{results:?}");
+}
+
+#[test]
+fn ranks_that_disagree_on_the_size_are_told() {
+    let store = store();
+    let errors = each(2, |rank| {
+        let mut config = config(rank, 2 + rank, store.local_addr());
+        config.rendezvous_timeout = Duration::from_secs(3);
+        comm::init_with(&config).unwrap_err()
+    });
+    for error in errors {
+        assert!(matches!(error, Error::Handshake { refusal: Refusal::WorldSize { .. }, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_shared_secret_is_enough() {
+    let secret = || comm::tcp::Secret::new("open sesame").unwrap();
+    let server = comm::tcp::TcpStoreServer::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        comm::tcp::StoreConfig::job(common::JOB).secret(Some(secret())),
+    )
+    .unwrap();
+    each(3, |rank| {
+        let mut config = config(rank, 3, server.local_addr());
+        config.secret = Some(secret());
+        every_collective(&comm::init_with(&config).unwrap(), 10);
+    });
+}
