@@ -82,13 +82,16 @@ pub(crate) fn meet(store: &dyn Store, config: &RendezvousConfig, own: Member) ->
     let meeting = Meeting { store, config, began: Instant::now() };
     let own = Record { world_size: config.world_size, member: own };
     meeting.claim(&own)?;
-    let outcome = if config.rank == 0 {
-        let outcome = meeting.gather(own)?;
-        store.set(&config.key("outcome"), outcome.to_string().as_bytes())?;
-        outcome
-    } else {
-        meeting.hear_outcome()?
-    };
+    let sizes = meeting.compare_sizes();
+    if let (0, Err(Error::Handshake { .. })) = (config.rank, &sizes) {
+        // Ranks of the other size hear of it from nobody else.
+        meeting.tell(&Outcome::WorldSize { rank: 0, world_size: config.world_size })?;
+    }
+    sizes?;
+    let outcome = if config.rank == 0 { meeting.gather(own)? } else { meeting.hear()? };
+    if config.rank == 0 {
+        meeting.tell(&outcome)?;
+    }
     let members = meeting.judge(outcome)?;
     check_reach(&members)?;
     Ok(members)
@@ -99,7 +102,7 @@ impl Meeting<'_> {
         self.config.timeout.saturating_sub(self.began.elapsed())
     }
 
-    /// Takes this rank's place, and compares the sizes of the world.
+    /// Takes this rank's place.
     fn claim(&self, own: &Record) -> Result<()> {
         let rank = self.config.rank;
         let text = own.to_string();
@@ -111,6 +114,11 @@ impl Meeting<'_> {
             );
             return Err(Error::Handshake { with, refusal: Refusal::DuplicateRank { rank } });
         }
+        Ok(())
+    }
+
+    /// Fails if the first rank came with another size of the world.
+    fn compare_sizes(&self) -> Result<()> {
         let ours = self.config.world_size;
         let size =
             self.store.compare_set(&self.config.key("world_size"), b"", ours.to_string().as_bytes())?;
@@ -152,8 +160,13 @@ impl Meeting<'_> {
         Ok(missing)
     }
 
+    /// Rank 0 writes down how it ended.
+    fn tell(&self, outcome: &Outcome) -> Result<()> {
+        self.store.set(&self.config.key("outcome"), outcome.to_string().as_bytes())
+    }
+
     /// Others read what rank 0 wrote. If it wrote nothing, they look for themselves who is missing.
-    fn hear_outcome(&self) -> Result<Outcome> {
+    fn hear(&self) -> Result<Outcome> {
         match self.store.get(&self.config.key("outcome"), self.left()) {
             Ok(text) => parse(&text),
             Err(Error::Timeout { .. }) => {
