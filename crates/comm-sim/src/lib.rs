@@ -1,6 +1,7 @@
 //! Everything that the `comm` library is tested with, and nothing that it needs to run.
 //!
 //! - [`in_process`]: ranks as threads of one process, over byte queues that can be made as awkward as a test likes;
+//! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time, repeatable from a seed;
 //! - [`verify`]: proves that a schedule computes what it should and cannot deadlock;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
 //! - [`conformance`]: one suite that every transport passes.
@@ -9,10 +10,18 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+mod endpoint;
 pub mod in_process;
 pub mod mutate;
+pub mod network;
+mod queue;
 mod random;
+mod release;
 mod threads;
 pub mod verify;
 
+pub use release::Release;
 pub use threads::run_each;
+
+use queue::ByteQueue;
+use release::revocation;

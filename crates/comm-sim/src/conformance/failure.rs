@@ -31,6 +31,11 @@ pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
         assert_eq!(lost(&port.transport.lend(1, 1)), Some(1));
         let error = loop_until_error(&mut port, 1);
         assert_eq!(lost(&error), Some(1), "{error:?}");
+        // Nobody sleeps on a stream that has ended: it has nothing to wait for.
+        for _ in 0..3 {
+            port.wait(&[1], &[])?;
+            port.wait(&[], &[1])?;
+        }
         Ok(())
     })?;
     Ok(())
@@ -60,6 +65,32 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) 
             1 => heard.wait(),
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A death that came before anybody slept is not slept through: whoever lies down hears of it.
+pub fn death_before_sleep_is_not_slept_through<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let (dead, heard) = (Gate::new(3), Gate::new(2));
+    each(meet, 3, |lanes| {
+        let mut port = open(lanes)?;
+        if port.rank() == 2 {
+            drop(port);
+            dead.wait();
+            return Ok(());
+        }
+        dead.wait();
+        // A kernel may need a moment to tell.
+        std::thread::sleep(Duration::from_millis(50));
+        let peer = 1 - port.rank();
+        loop {
+            port.wait(&[peer], &[])?;
+            if lost(&port.transport.try_recv(2, &mut [0])) == Some(2) {
+                break;
+            }
+        }
+        heard.wait();
         Ok(())
     })?;
     Ok(())

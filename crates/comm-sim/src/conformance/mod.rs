@@ -13,7 +13,8 @@ mod sleep;
 mod streams;
 
 pub use failure::{
-    abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper, death_delivers_bytes_first,
+    abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper,
+    death_before_sleep_is_not_slept_through, death_delivers_bytes_first,
     death_of_an_uninvolved_peer_wakes_a_sleeper, other_streams_outlive_a_peer,
 };
 pub use lending::{
@@ -56,6 +57,7 @@ macro_rules! transport_conformance {
                 abort_fails_everything_with_the_first_cause
                 abort_wakes_a_sleeper
                 all_pairs_exchange_ordered_bytes
+                death_before_sleep_is_not_slept_through
                 death_delivers_bytes_first
                 death_of_an_uninvolved_peer_wakes_a_sleeper
                 elements_are_lent_whole

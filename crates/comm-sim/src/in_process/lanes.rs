@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Loss, Result};
 
-use super::endpoint::Endpoint;
 use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
+use crate::endpoint::Endpoint;
 
 /// One rank's ability to open lanes to the other threads. Dropping it tells the others not to wait for this rank.
 #[derive(Debug)]

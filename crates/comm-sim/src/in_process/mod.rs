@@ -21,11 +21,11 @@
 //! assert_eq!(heard.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [1, 0]);
 //! ```
 
-mod endpoint;
 mod lanes;
 mod pipe;
 mod transport;
 
+pub use crate::Release;
 pub use lanes::InProcessLanes;
 pub use transport::InProcessTransport;
 
@@ -45,16 +45,6 @@ impl Default for InProcessConfig {
     fn default() -> Self {
         Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None }
     }
-}
-
-/// When bytes that were accepted from a sender count as released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
-    /// At once, as in a transport that copies.
-    OnAccept,
-    /// When the receiver has consumed them, as in a transport that lends the sender's memory. A revocation takes back
-    /// all that is not consumed, and breaks the streams concerned.
-    OnConsume,
 }
 
 /// Runs `rank` on a thread per rank, each with its lanes, and returns the results in rank order.

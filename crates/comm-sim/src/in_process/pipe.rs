@@ -1,18 +1,15 @@
 //! The byte queue from one rank to another.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use comm_core::Loss;
 
-use super::Release;
+use crate::{ByteQueue, Release, revocation};
 
 /// The bytes on their way from one rank to another, and who sleeps on them. Behind a mutex.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
-    bytes: VecDeque<u8>,
-    /// How many bytes at the front the receiver has been shown: what was shown once stays.
-    shown: usize,
+    bytes: ByteQueue,
     accepted: u64,
     consumed: u64,
     /// What the sender was last told about released bytes.
@@ -46,7 +43,7 @@ impl Pipe {
         let mut left = take;
         for part in parts {
             let now = part.len().min(left);
-            self.bytes.extend(&part[..now]);
+            self.bytes.push(&part[..now]);
             left -= now;
         }
         self.accepted += take as u64;
@@ -77,25 +74,14 @@ impl Pipe {
         }
     }
 
-    /// How many bytes have been shown, after showing up to `more`.
-    pub(super) fn show(&mut self, more: impl FnOnce(usize) -> usize) -> usize {
-        self.shown += more(self.bytes.len() - self.shown);
-        self.shown
-    }
-
-    /// Copies the first bytes without consuming them. There must be as many.
-    pub(super) fn peek(&self, into: &mut [u8]) {
-        let (front, back) = self.bytes.as_slices();
-        let from_front = front.len().min(into.len());
-        let (head, tail) = into.split_at_mut(from_front);
-        head.copy_from_slice(&front[..from_front]);
-        tail.copy_from_slice(&back[..tail.len()]);
+    /// What has arrived.
+    pub(super) const fn bytes(&mut self) -> &mut ByteQueue {
+        &mut self.bytes
     }
 
     /// Drops the first bytes, which must have been shown.
     pub(super) fn consume(&mut self, bytes: usize) {
-        self.bytes.drain(..bytes);
-        self.shown -= bytes;
+        self.bytes.consume(bytes);
         self.consumed += bytes as u64;
     }
 
@@ -105,7 +91,6 @@ impl Pipe {
         if lent {
             self.revoked = true;
             self.bytes.clear();
-            self.shown = 0;
         }
         lent
     }
@@ -149,10 +134,4 @@ impl Pipe {
     pub(super) const fn rouse_receiver(&mut self) -> bool {
         std::mem::replace(&mut self.receiver_sleeps, false)
     }
-}
-
-fn revocation() -> Loss {
-    let reason =
-        std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the sender took its memory back");
-    Loss::Io(std::sync::Arc::new(reason))
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use comm_core::{AbortHandle, Armed, During, Error, Group, Interest, Invalid, Lent, Loss, Result, Transport};
 
-use super::endpoint::Endpoint;
 use super::lanes::Lane;
 use super::pipe::Pipe;
+use crate::endpoint::Endpoint;
 use crate::random::{Random, mix};
 
 /// Byte queues to and from every other thread of a lane. Dropping it ends the streams: the others receive what was
@@ -123,8 +123,8 @@ impl Transport for InProcessTransport {
         if let Some(loss) = pipe.recv_loss() {
             return Err(lost(from, loss, "receiving"));
         }
-        let received = pipe.show(|hidden| portion(&mut self.dribble, hidden)).min(into.len());
-        pipe.peek(&mut into[..received]);
+        let received = pipe.bytes().show(|hidden| portion(&mut self.dribble, hidden)).min(into.len());
+        pipe.bytes().peek(&mut into[..received]);
         self.consume_from(pipe, from, received);
         Ok(received)
     }
@@ -135,9 +135,9 @@ impl Transport for InProcessTransport {
         if let Some(loss) = pipe.recv_loss() {
             return Err(lost(from, loss, "receiving"));
         }
-        let shown = pipe.show(|hidden| portion(&mut self.dribble, hidden)).min(at_most);
+        let shown = pipe.bytes().show(|hidden| portion(&mut self.dribble, hidden)).min(at_most);
         self.lent.resize(shown, 0);
-        pipe.peek(&mut self.lent);
+        pipe.bytes().peek(&mut self.lent);
         drop(pipe);
         Ok(Lent::from_slice(&self.lent))
     }
@@ -148,7 +148,7 @@ impl Transport for InProcessTransport {
         if let Some(loss) = pipe.recv_loss() {
             return Err(lost(from, loss, "receiving"));
         }
-        let shown = pipe.show(|_| 0);
+        let shown = pipe.bytes().shown();
         if bytes > shown {
             return Err(Error::Internal(format!("{bytes} bytes consumed where {shown} were lent")));
         }

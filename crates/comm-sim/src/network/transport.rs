@@ -1,0 +1,171 @@
+//! One rank's end of the network.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
+
+use comm_core::{AbortHandle, Armed, During, Error, Group, Interest, Invalid, Lent, Loss, Result, Transport};
+
+use super::Shared;
+use super::world::World;
+use crate::endpoint::Endpoint;
+
+/// Streams to and from every other rank of a [`Network`](super::Network). Dropping it closes them in order.
+///
+/// Nothing wakes its descriptor but an abort: virtual time stands still while anybody sleeps.
+#[derive(Debug)]
+pub struct NetworkTransport {
+    group: Group,
+    world: Shared,
+    endpoint: Arc<Endpoint>,
+    breaks_seen: u64,
+    lent: Vec<u8>,
+}
+
+impl NetworkTransport {
+    pub(super) fn new(group: Group, world: Shared) -> Result<Self> {
+        let endpoint = Arc::new(Endpoint::new()?);
+        Ok(Self { group, world, endpoint, breaks_seen: 0, lent: Vec::new() })
+    }
+
+    /// The world, if this rank lives and the peer is one.
+    fn enter(&self, peer: usize) -> Result<MutexGuard<'_, World>> {
+        if peer >= self.group.size() || peer == self.group.rank() {
+            return Err(Invalid::Rank { rank: peer, size: self.group.size() }.into());
+        }
+        self.enter_alone()
+    }
+
+    fn enter_alone(&self) -> Result<MutexGuard<'_, World>> {
+        self.endpoint.check()?;
+        let world = self.world.lock();
+        if world.is_dead(self.group.rank()) {
+            return Err(Error::Internal("a dead rank uses its transport".into()));
+        }
+        Ok(world)
+    }
+
+    /// The world, if bytes can be received.
+    fn receive(&self, from: usize) -> Result<MutexGuard<'_, World>> {
+        let mut world = self.enter(from)?;
+        match world.link(from, self.group.rank()).recv_loss() {
+            Some(loss) => Err(lost(from, loss, "receiving")),
+            None => Ok(world),
+        }
+    }
+
+    /// Shows bytes that have arrived, and returns how many have been shown.
+    fn show(&self, world: &mut World, from: usize) -> usize {
+        let rank = self.group.rank();
+        let arrived = world.link(from, rank).arrived();
+        let hidden = arrived.len() - arrived.shown();
+        let more = world.portion(hidden);
+        world.link(from, rank).arrived().show(|_| more)
+    }
+}
+
+fn lost(peer: usize, loss: Loss, doing: &'static str) -> Error {
+    Error::PeerLost { peer, during: During::Other(doing), loss }
+}
+
+/// The first `count` bytes of `parts`.
+fn gather(parts: &[IoSlice<'_>], count: usize) -> Vec<u8> {
+    parts.iter().flat_map(|part| part.iter().copied()).take(count).collect()
+}
+
+impl Transport for NetworkTransport {
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        self.world.lock().instant()
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        let rank = self.group.rank();
+        let mut world = self.enter(to)?;
+        if let Some(loss) = world.link(rank, to).send_loss() {
+            return Err(lost(to, loss, "sending"));
+        }
+        let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
+        let capacity = world.plan.capacity.max(1);
+        let room = world.link(rank, to).room(capacity).min(offered);
+        let sent = world.portion(room);
+        world.link(rank, to).note_offer(offered, sent);
+        if sent > 0 {
+            world.carry(rank, to, gather(bytes, sent));
+        }
+        Ok(sent)
+    }
+
+    fn released(&self, to: usize) -> u64 {
+        let mut world = self.world.lock();
+        let release = world.plan.release;
+        if to < self.group.size() { world.link(self.group.rank(), to).released(release) } else { 0 }
+    }
+
+    fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        let mut world = self.receive(from)?;
+        let received = self.show(&mut world, from).min(into.len());
+        world.link(from, self.group.rank()).arrived().peek(&mut into[..received]);
+        world.consume(from, self.group.rank(), received);
+        Ok(received)
+    }
+
+    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+        let mut lent = std::mem::take(&mut self.lent);
+        let mut world = self.receive(from)?;
+        lent.resize(self.show(&mut world, from).min(at_most), 0);
+        world.link(from, self.group.rank()).arrived().peek(&mut lent);
+        drop(world);
+        self.lent = lent;
+        Ok(Lent::from_slice(&self.lent))
+    }
+
+    fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        let mut world = self.receive(from)?;
+        let shown = world.link(from, self.group.rank()).arrived().shown();
+        if bytes > shown {
+            return Err(Error::Internal(format!("{bytes} bytes consumed where {shown} were lent")));
+        }
+        world.consume(from, self.group.rank(), bytes);
+        Ok(())
+    }
+
+    fn revoke(&mut self) {
+        self.world.lock().revoke(self.group.rank());
+    }
+
+    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        for &peer in interest.recv().iter().chain(interest.send()) {
+            drop(self.enter(peer)?);
+        }
+        self.endpoint.drain()?;
+        let rank = self.group.rank();
+        let mut world = self.enter_alone()?;
+        let (capacity, release) = (world.plan.capacity.max(1), world.plan.release);
+        let breaks = world.breaks(rank);
+        let ready = interest.recv().iter().any(|&from| world.link(from, rank).can_recv())
+            || interest.send().iter().any(|&to| world.link(rank, to).can_send(capacity, release))
+            || breaks != self.breaks_seen;
+        drop(world);
+        self.breaks_seen = breaks;
+        Ok(if ready { Armed::Ready } else { Armed::Sleep })
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.endpoint.descriptor()
+    }
+
+    fn abort_handle(&self) -> Arc<dyn AbortHandle> {
+        Arc::<Endpoint>::clone(&self.endpoint)
+    }
+}
+
+impl Drop for NetworkTransport {
+    fn drop(&mut self) {
+        self.world.lock().leave(self.group.rank());
+    }
+}

@@ -1,0 +1,55 @@
+//! Bytes that have arrived.
+
+use std::collections::VecDeque;
+
+/// A queue of bytes, of which the receiver may be shown only a part: what was shown once stays.
+#[derive(Debug, Default)]
+pub(crate) struct ByteQueue {
+    bytes: VecDeque<u8>,
+    shown: usize,
+}
+
+impl ByteQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.shown = 0;
+    }
+
+    /// How many bytes have been shown, after showing as many of the others as `more` says.
+    pub(crate) fn show(&mut self, more: impl FnOnce(usize) -> usize) -> usize {
+        self.shown += more(self.bytes.len() - self.shown);
+        self.shown
+    }
+
+    /// How many bytes have been shown.
+    pub(crate) const fn shown(&self) -> usize {
+        self.shown
+    }
+
+    /// Copies the first bytes without consuming them. There must be as many.
+    pub(crate) fn peek(&self, into: &mut [u8]) {
+        let (front, back) = self.bytes.as_slices();
+        let from_front = front.len().min(into.len());
+        let (head, tail) = into.split_at_mut(from_front);
+        head.copy_from_slice(&front[..from_front]);
+        tail.copy_from_slice(&back[..tail.len()]);
+    }
+
+    /// Drops the first bytes, which must have been shown.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.bytes.drain(..bytes);
+        self.shown -= bytes;
+    }
+}
