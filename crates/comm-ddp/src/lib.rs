@@ -5,8 +5,7 @@
 //! tensor and no backend is known here.
 //!
 //! ```no_run
-//! # fn main() -> comm_ddp::Result<()> {
-//! # let comm: comm_core::Comm = unimplemented!();
+//! # fn example(comm: comm_core::Comm) -> comm_ddp::Result<()> {
 //! # let (mut weight, mut bias) = (vec![0.0_f32; 640], vec![0.0_f32; 10]);
 //! # fn backward(weight: &[f32], bias: &[f32]) -> (Vec<f32>, Vec<f32>) { (weight.into(), bias.into()) }
 //! use comm_ddp::{DataParallel, Options, Parameter, ParameterSet};
