@@ -35,12 +35,12 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The store, where the ranks meet, could not be served.
-    #[error("cannot serve the store at {address}")]
+    #[error("cannot serve the store at {address}: {error}")]
     Store {
         /// The address that was to be bound; port 0 stands for any free port.
         address: SocketAddr,
         /// What went wrong.
-        source: io::Error,
+        error: comm::Error,
     },
     /// A rank failed, and the launcher ended the others.
     #[error("{0}")]

@@ -141,10 +141,10 @@ impl Launch {
         let system = |what| move |source| LaunchError::System { what, source };
         let signals = StopSignals::catch().map_err(system("catch signals"))?;
         let id = random_job_id().map_err(system("draw a job id"))?;
-        let served = SocketAddr::new(self.master_addr, 0);
-        let serving = |source| LaunchError::Store { address: served, source };
-        let store = store::serve(self.master_addr, id, self.secret().as_deref()).map_err(serving)?;
-        let job = Job { ranks: self.ranks, store: store.address().map_err(serving)?, id };
+        let address = SocketAddr::new(self.master_addr, 0);
+        let store = store::serve(address, id, self.secret().as_deref())
+            .map_err(|error| LaunchError::Store { address, error })?;
+        let job = Job { ranks: self.ranks, store: store.local_addr(), id };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =

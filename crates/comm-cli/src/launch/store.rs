@@ -1,21 +1,19 @@
 //! The store where the ranks of a launch meet.
 
 use std::ffi::OsStr;
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
 
-/// A store that is served until it is dropped.
-#[derive(Debug)]
-pub(super) struct Store(TcpListener);
+use comm::tcp::{Secret, StoreConfig, TcpStoreServer};
 
-/// Serves a store on any free port of `address`.
-pub(super) fn serve(address: IpAddr, _job: NonZeroU64, _secret: Option<&OsStr>) -> io::Result<Store> {
-    TcpListener::bind(SocketAddr::new(address, 0)).map(Store)
-}
-
-impl Store {
-    pub(super) fn address(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
+/// Serves a store until it is dropped. The launcher does it, and not rank 0, so that it outlives every rank: whoever is
+/// left after a failure can still meet the others there.
+pub(super) fn serve(
+    address: SocketAddr,
+    job: NonZeroU64,
+    secret: Option<&OsStr>,
+) -> comm::Result<TcpStoreServer> {
+    let secret = secret.map(|secret| Secret::new(secret.as_bytes())).transpose()?;
+    TcpStoreServer::bind(address, StoreConfig::job(job.get()).secret(secret))
 }

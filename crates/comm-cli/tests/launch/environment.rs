@@ -2,11 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
 
+use comm::Store;
+use comm::tcp::{Secret, StoreConfig, TcpStore};
 use comm_cli::launch::{Ending, Launch, LaunchError};
 
-use crate::harness::{FOREVER, commctl, launch, start};
+use crate::harness::{FOREVER, commctl, launch, start, wait_until_dead};
 
 const DUMP: &str = r#"env > "$DIR/env.new.$RANK"; mv "$DIR/env.new.$RANK" "$DIR/env.$RANK""#;
 
@@ -48,25 +52,60 @@ fn two_launches_are_two_jobs() {
     assert_ne!(first["MASTER_PORT"], second["MASTER_PORT"]);
 }
 
-#[test]
-fn the_store_is_served_at_the_master_address() {
-    let launched = launch(&["-n", "1", "--master-addr", "::1"], &format!("{DUMP}; {FOREVER}"));
-    let found = variables(&launched.report("env.0"));
-    assert_eq!(found["MASTER_ADDR"], "::1");
-    let port = found["MASTER_PORT"].parse::<u16>().expect("a port");
-    TcpStream::connect(("::1", port)).expect("somebody listens");
+/// Connects to the store that ranks with these variables would use.
+fn connect(rank: &HashMap<String, String>, secret: Option<&str>) -> comm::Result<TcpStore> {
+    let address = IpAddr::from_str(&rank["MASTER_ADDR"]).expect("an address");
+    let address = SocketAddr::new(address, rank["MASTER_PORT"].parse().expect("a port"));
+    let job = u64::from_str_radix(&rank["COMM_JOB_ID"], 16).expect("hexadecimal");
+    let secret = secret.map(|secret| Secret::new(secret).expect("not empty"));
+    TcpStore::connect(address, StoreConfig::job(job).secret(secret), Duration::from_secs(30))
 }
 
 #[test]
-fn the_secret_is_passed_through() {
-    let mut launched = start(|dir| {
+fn the_store_is_served_at_the_master_address() {
+    let launched = launch(&["-n", "1", "--master-addr", "::1"], &format!("{DUMP}; {FOREVER}"));
+    let mut rank = variables(&launched.report("env.0"));
+    assert_eq!(rank["MASTER_ADDR"], "::1");
+    let store = connect(&rank, None).expect("a store of this job");
+    store.set("key", b"value").expect("a store that works");
+    assert_eq!(store.get("key", Duration::from_secs(30)).expect("a value"), b"value");
+
+    rank.insert("COMM_JOB_ID".to_owned(), "1".to_owned());
+    assert!(matches!(connect(&rank, None), Err(comm::Error::Handshake { .. })), "a process of another job");
+}
+
+#[test]
+fn the_store_outlives_rank_0() {
+    let script = format!("{DUMP}; [ $RANK = 0 ] && exit 0; {FOREVER}");
+    let launched = launch(&["-n", "2"], &script);
+    wait_until_dead(launched.pid("pid.0"));
+    let store = connect(&variables(&launched.report("env.1")), None).expect("a store without rank 0");
+    assert_eq!(store.add("counter", 2).expect("a store that works"), 2);
+}
+
+#[test]
+fn the_secret_is_passed_through_and_demanded() {
+    let inherited = start(|dir| {
         let mut command = commctl();
-        command.args(["run", "-n", "1", "--", "sh", "-c", DUMP]);
+        command.args(["run", "-n", "1", "--", "sh", "-c", &format!("{DUMP}; {FOREVER}")]);
         command.env("DIR", dir.path()).env("COMM_SECRET", "hush");
         command
     });
-    assert_eq!(launched.end().status.code(), Some(0));
-    assert_eq!(variables(&launched.report("env.0"))["COMM_SECRET"], "hush");
+    let given = launch(&["-n", "1", "--env", "COMM_SECRET=hush"], &format!("{DUMP}; {FOREVER}"));
+    for launched in [inherited, given] {
+        let rank = variables(&launched.report("env.0"));
+        assert_eq!(rank["COMM_SECRET"], "hush");
+        connect(&rank, Some("hush")).expect("the secret opens the store");
+        assert!(matches!(connect(&rank, None), Err(comm::Error::Handshake { .. })));
+        assert!(matches!(connect(&rank, Some("loud")), Err(comm::Error::Handshake { .. })));
+    }
+}
+
+#[test]
+fn an_empty_secret_is_refused() {
+    let ended = launch(&["-n", "1", "--env", "COMM_SECRET="], "").end();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("secret"), "{ended:?}");
 }
 
 #[test]
