@@ -136,8 +136,7 @@ where
     /// Starts a step.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] after an error; [`Error::Abandoned`], now and then as [`Error::Poisoned`], if the step
-    /// before sent buckets but was not finished.
+    /// [`Error::Abandoned`] if the step before sent buckets but was not finished; [`Error::Poisoned`] after an error.
     pub fn begin(&mut self) -> Result<()> {
         self.check()?;
         if self.buckets.iter().any(|bucket| matches!(bucket.place, Place::InFlight(_))) {

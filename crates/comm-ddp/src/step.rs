@@ -14,6 +14,7 @@ use crate::{DataParallel, Error, Gradient, Location, Result, Timeline, gradients
 /// A step that is dropped before anything of it was sent leaves no trace. Later, dropping it aborts the communicator,
 /// so that the other ranks do not wait for the rest.
 #[derive(Debug)]
+#[must_use = "a step averages nothing until it is finished"]
 pub struct Step<'a, T: Gradient> {
     /// `None` once finished.
     owner: Option<&'a mut DataParallel<T>>,

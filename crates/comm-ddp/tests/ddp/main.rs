@@ -5,6 +5,7 @@
 mod agreement;
 mod averages;
 mod faults;
+mod memory;
 mod optimizers;
 mod overlap;
 mod ring;
