@@ -11,10 +11,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The ranks could not communicate.
     #[error(transparent)]
-    Comm(#[from] comm_core::Error),
+    Comm(#[from] comm::Error),
     /// Gradients could not be averaged.
     #[error(transparent)]
-    DataParallel(#[from] comm_ddp::Error),
+    DataParallel(#[from] comm::ddp::Error),
     /// Too few images for a single step.
     #[error("{ranks} ranks x {batch_size} images per step are more than the {images} training images")]
     BatchTooLarge {

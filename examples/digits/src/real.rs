@@ -2,7 +2,7 @@
 
 use std::iter::Sum;
 
-use comm_ddp::Gradient;
+use comm::ddp::Gradient;
 use num_traits::{Float, NumAssign};
 
 use crate::matmul::Multiply;

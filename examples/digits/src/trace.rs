@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 use std::{fs, iter};
 
-use comm_core::Comm;
-use comm_ddp::{BucketTimes, Timeline};
+use comm::Comm;
+use comm::ddp::{BucketTimes, Timeline};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};

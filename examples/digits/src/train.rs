@@ -3,10 +3,10 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, HostView, ReduceOp};
-use comm_ddp::{
+use comm::ddp::{
     BucketLimits, DataParallel, DistributedSampler, Options, Parameter, ParameterSet, Remainder, Timeline,
 };
+use comm::{Comm, ReduceOp};
 
 use crate::data::{Batch, CLASSES, Images};
 use crate::error::{Error, Result};
@@ -169,8 +169,9 @@ impl<T: Real> Trainer<T> {
     /// The ranks could not communicate.
     pub fn replicas_identical(&self) -> Result<bool> {
         let mut hasher = DefaultHasher::new();
-        for parameter in self.model.parameters() {
-            hasher.write(HostView::new(parameter.numbers).bytes());
+        for number in self.model.parameters().flat_map(|parameter| parameter.numbers) {
+            // Widening is exact, so equal bits before are equal bits after, and unequal ones unequal.
+            hasher.write_u64(number.widen().to_bits());
         }
         let mut hashes = vec![0_u64; self.comm.size()];
         self.comm.all_gather(&[hasher.finish()], &mut hashes)?;

@@ -2,11 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::time::Duration;
-
-use comm_core::Comm;
-use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig};
+use comm::Comm;
 use digits::optimizer::Rule;
 use digits::real::Real;
 use digits::train::{Settings, Trainer};
@@ -35,10 +31,7 @@ fn rank_main<T: Real>(comm: &Comm, settings: Settings) -> Course {
 
 fn course<T: Real>(ranks: usize, rule: Rule, learning_rate: f64) -> Course {
     let settings = Settings { batch_size: GLOBAL_BATCH / ranks, learning_rate, rule, seed: 1 };
-    let courses = in_process::run(ranks, &InProcessConfig::default(), |lanes| {
-        let communicator = RingCommunicator::new(&lanes, RingConfig::default(), Duration::from_secs(20));
-        rank_main::<T>(&Comm::new(communicator.unwrap()), settings)
-    });
+    let courses = comm::threads::run(ranks, |comm| rank_main::<T>(&comm, settings)).unwrap();
     assert!(courses.iter().all(|course| *course == courses[0]), "ranks differ");
     courses[0].clone()
 }

@@ -1,0 +1,126 @@
+//! The command line.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use digits::optimizer::Rule;
+use digits::train::Settings;
+
+/// Recognises handwritten digits with a small network that several processes train together.
+///
+/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of that launcher's.
+///
+/// The column `comm` is the time in which rank 0 had nothing to do but wait for gradients, and its share of the time
+/// spent training. Exits with 1 if the replicas are not the same to the last bit at the end.
+#[derive(Debug, Parser)]
+#[command(name = "digits", version)]
+pub(crate) struct Args {
+    /// Processes to start, unless a launcher has started them
+    #[arg(short = 'n', long, default_value = "4")]
+    pub(crate) ranks: NonZeroUsize,
+
+    /// Passes over the training images
+    #[arg(long, default_value = "20")]
+    pub(crate) epochs: NonZeroUsize,
+
+    /// Images per rank and step
+    #[arg(long, default_value = "16")]
+    pub(crate) batch_size: NonZeroUsize,
+
+    /// Learning rate [default: 0.05 for sgd, 0.002 for adamw]
+    #[arg(long, value_parser = positive)]
+    pub(crate) lr: Option<f64>,
+
+    /// Numbers to train in
+    #[arg(long, value_enum, default_value = "f32")]
+    pub(crate) dtype: Number,
+
+    /// Update rule
+    #[arg(long, value_enum, default_value = "sgd")]
+    pub(crate) optimizer: OptimizerName,
+
+    /// Decides initial weights and the order of images
+    #[arg(long, default_value = "0")]
+    pub(crate) seed: u64,
+
+    /// Where to draw the loss curve
+    #[arg(long, value_name = "FILE", default_value = "out/digits-loss.svg")]
+    pub(crate) svg: PathBuf,
+
+    /// Where to write when buckets were sent, as a trace for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Never show a progress bar; there is none anyway unless standard error is a terminal
+    #[arg(long)]
+    pub(crate) no_progress: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Number {
+    /// 32 bits
+    F32,
+    /// 64 bits
+    F64,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum OptimizerName {
+    /// Gradient descent with momentum 0.9
+    Sgd,
+    /// Adam with decoupled weight decay
+    #[value(name = "adamw")]
+    AdamW,
+}
+
+impl Args {
+    pub(crate) fn settings(&self) -> Settings {
+        let (rule, learning_rate) = match self.optimizer {
+            OptimizerName::Sgd => (Rule::SGD, 0.05),
+            OptimizerName::AdamW => (Rule::ADAM_W, 0.002),
+        };
+        Settings {
+            batch_size: self.batch_size.get(),
+            learning_rate: self.lr.unwrap_or(learning_rate),
+            rule,
+            seed: self.seed,
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        Ok(_) => Err("not a positive number".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn each_rule_has_its_own_learning_rate() {
+        let settings = |line: &[&str]| Args::try_parse_from(line).unwrap().settings();
+        assert_eq!(settings(&["digits"]).learning_rate, 0.05);
+        assert_eq!(settings(&["digits", "--optimizer", "adamw"]).learning_rate, 0.002);
+        assert_eq!(settings(&["digits", "--lr", "0.5"]).learning_rate, 0.5);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [["--lr", "0"], ["--lr", "nan"], ["-n", "0"], ["--epochs", "0"], ["--batch-size", "0"]] {
+            assert!(Args::try_parse_from(["digits"].iter().chain(&line)).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the user sees: a table on standard output, a progress bar on standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use digits::error::{Error, Result};
+use digits::train::EpochReport;
+
+/// Prints on rank 0, and nothing elsewhere.
+pub(crate) struct Console {
+    speaks: bool,
+    bar: ProgressBar,
+}
+
+impl Console {
+    /// `steps` is the length of the progress bar, if one is wanted.
+    pub(crate) fn new(rank: usize, steps: Option<u64>) -> Self {
+        let speaks = rank == 0;
+        let bar = match steps {
+            Some(steps) if speaks && io::stderr().is_terminal() => ProgressBar::new(steps),
+            _ => ProgressBar::hidden(),
+        };
+        // The template is a constant; if it were wrong the default would do.
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} step {pos} of {len}, {eta} left") {
+            bar.set_style(style);
+        }
+        Self { speaks, bar }
+    }
+
+    pub(crate) fn line(&self, line: &str) -> Result<()> {
+        if !self.speaks {
+            return Ok(());
+        }
+        self.bar.suspend(|| writeln!(io::stdout(), "{line}")).map_err(Error::Print)
+    }
+
+    pub(crate) fn heading(&self) -> Result<()> {
+        self.line("epoch     loss   held-out   images/s    comm ms   comm %")
+    }
+
+    pub(crate) fn row(&self, report: &EpochReport) -> Result<()> {
+        let EpochReport { epoch, loss, accuracy, images_per_second, elapsed, waited } = *report;
+        let (millis, share) = (waited.as_secs_f64() * 1e3, waited.div_duration_f64(elapsed) * 100.0);
+        self.line(&format!(
+            "{epoch:5} {loss:8.4} {accuracy:10.4} {images_per_second:10.0} {millis:10.1} {share:8.1}"
+        ))
+    }
+
+    pub(crate) fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    pub(crate) fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,100 @@
+//! The program as users run it: real processes, over sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn scratch(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file)
+}
+
+fn digits(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_digits")).args(args).output().unwrap()
+}
+
+/// Trains on so many ranks; returns what was printed.
+fn train(ranks: &str, more: &[&str]) -> String {
+    let svg = scratch(&format!("loss-{ranks}-{}.svg", more.concat().replace('/', "-")));
+    let args = [&["-n", ranks, "--svg", svg.to_str().unwrap()], more].concat();
+    let output = digits(&args);
+    let (printed, complaints) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert!(output.status.success(), "{printed}\n{complaints}");
+    assert_eq!(complaints, "", "a progress bar without a terminal, or a warning");
+    assert!(fs::read_to_string(&svg).unwrap().trim_end().ends_with("</svg>"));
+    printed
+}
+
+/// The last two lines are a promise to scripts.
+fn accuracy(printed: &str) -> f64 {
+    let lines: Vec<&str> = printed.lines().collect();
+    let [.., accuracy, replicas] = lines[..] else { panic!("{printed}") };
+    assert_eq!(replicas, "replicas bit-identical: yes");
+    let number = accuracy.strip_prefix("held-out accuracy ").unwrap();
+    assert_eq!(number.len(), "0.9694".len());
+    number.parse().unwrap()
+}
+
+#[test]
+fn every_world_learns_and_keeps_its_replicas_equal() {
+    for ranks in ["1", "2", "3", "4", "8"] {
+        let printed = train(ranks, &[]);
+        assert!(accuracy(&printed) >= 0.95, "{printed}");
+    }
+}
+
+#[test]
+fn the_other_optimizer_and_number_type_learn_too() {
+    assert!(accuracy(&train("2", &["--optimizer", "adamw", "--dtype", "f64"])) >= 0.95);
+}
+
+#[test]
+fn the_table_has_a_row_per_epoch() {
+    let printed = train("2", &["--epochs", "3"]);
+    let heading = printed.lines().position(|line| line.starts_with("epoch")).unwrap();
+    for (row, line) in printed.lines().skip(heading + 1).take(3).enumerate() {
+        let columns: Vec<f64> = line.split_whitespace().map(|column| column.parse().unwrap()).collect();
+        let [epoch, loss, accuracy, images_per_second, _, share] = columns[..] else { panic!("{line}") };
+        assert_eq!(epoch, (row + 1) as f64);
+        assert!(loss > 0.0 && (0.0..=1.0).contains(&accuracy) && images_per_second > 0.0);
+        assert!((0.0..=100.0).contains(&share));
+    }
+}
+
+#[test]
+fn equal_runs_end_alike() {
+    let outcome = |printed: String| -> Vec<String> {
+        let columns = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+        printed.lines().filter(|line| line.starts_with(' ')).map(columns).collect()
+    };
+    let run = || outcome(train("3", &["--epochs", "2", "--seed", "7"]));
+    let first = run();
+    assert_eq!((first.len(), &first), (2, &run()));
+}
+
+#[test]
+fn a_trace_shows_buckets_in_flight_before_backward_ends() {
+    let path = scratch("trace.json");
+    train("2", &["--epochs", "2", "--trace", path.to_str().unwrap()]);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for rank in 0..2 {
+        let of_rank = || events.iter().filter(|event| event["pid"] == rank);
+        let overlapping = of_rank().filter(|event| event["args"]["began_before_backward_ended"] == true);
+        assert!(overlapping.count() > 0, "rank {rank} communicated only after backward");
+        let last_bucket = of_rank().filter(|event| event["name"] == "bucket 2");
+        assert!(last_bucket.count() > 0, "there are fewer than three buckets");
+    }
+}
+
+#[test]
+fn a_batch_that_leaves_no_full_step_is_refused() {
+    let output = digits(&["-n", "2", "--batch-size", "1000"]);
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(complaint.contains("2 ranks x 1000 images"), "{complaint}");
+}
