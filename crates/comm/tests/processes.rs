@@ -3,7 +3,7 @@
 //! The test binary starts itself once per rank, asking for the ignored test `rank`, which plays a part and prints what
 //! it saw.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 mod common;
 
