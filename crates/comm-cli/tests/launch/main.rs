@@ -3,6 +3,7 @@
 // Clippy lets tests panic, but not the helpers of an integration test.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod collectives;
 mod environment;
 mod failure;
 mod harness;

@@ -1,0 +1,61 @@
+//! Ranks that really communicate. This test program starts itself: what runs as a rank is one of the tests below.
+
+use std::env;
+use std::time::Instant;
+
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::harness::{Ended, PROMISED, commctl, start};
+
+/// Says that a test runs as a rank.
+const ROLE: &str = "COMM_CLI_TEST_RANK";
+
+fn is_rank() -> bool {
+    env::var_os(ROLE).is_some()
+}
+
+/// Runs one of these tests as several ranks.
+fn run_as_ranks(ranks: &str, test: &str) -> Ended {
+    let program = env::current_exe().expect("this program");
+    let mut launched = start(|_| {
+        let mut command = commctl();
+        command.args(["run", "-n", ranks, "--tag-output", "--"]).arg(program);
+        command.args(["--exact", test, "--nocapture"]).env(ROLE, "1");
+        command
+    });
+    launched.end()
+}
+
+#[test]
+fn ranks_meet_and_gather() {
+    if !is_rank() {
+        let ended = run_as_ranks("3", "collectives::ranks_meet_and_gather");
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        return;
+    }
+    let comm = comm::init().expect("the other ranks");
+    let mut ranks = [u64::MAX; 3];
+    comm.all_gather(&[comm.rank() as u64], &mut ranks).expect("what each rank contributes");
+    assert_eq!(ranks, [0, 1, 2]);
+}
+
+#[test]
+fn the_rank_that_dies_amid_collectives_is_blamed() {
+    if !is_rank() {
+        let started = Instant::now();
+        let ended = run_as_ranks("4", "collectives::the_rank_that_dies_amid_collectives_is_blamed");
+        assert!(started.elapsed() < 2 * PROMISED, "{:?}", started.elapsed());
+        assert!(ended.message().starts_with("commctl: rank 2 "), "{ended:?}");
+        assert!(ended.message().ends_with("was killed by SIGKILL"), "{ended:?}");
+        return;
+    }
+    let comm = comm::init().expect("the other ranks");
+    for round in 0.. {
+        if comm.rank() == 2 && round == 20 {
+            kill_process(getpid(), Signal::KILL).expect("this process");
+        }
+        let mut gathered = [0_u8; 4];
+        comm.all_gather(&[comm.rank() as u8], &mut gathered)
+            .expect("all contributions, until rank 2 is gone");
+    }
+}
