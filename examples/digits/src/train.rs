@@ -197,3 +197,47 @@ impl<T: Real> Trainer<T> {
         Ok(mean[0])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings = Settings { batch_size: 100, learning_rate: 0.05, rule: Rule::SGD, seed: 3 };
+
+    #[test]
+    fn one_bit_on_one_rank_is_a_difference() {
+        let found = comm::threads::run(3, |comm| {
+            let mut trainer = Trainer::<f32>::new(&comm, SETTINGS).unwrap();
+            trainer.epoch(1, || ()).unwrap();
+            let before = trainer.replicas_identical().unwrap();
+            if comm.rank() == 2 {
+                let bias = trainer.model.parameters_mut().last().unwrap();
+                bias[9] = f32::from_bits(bias[9].to_bits() ^ 1);
+            }
+            (before, trainer.replicas_identical().unwrap())
+        });
+        assert_eq!(found.unwrap(), [(true, false); 3]);
+    }
+
+    #[test]
+    fn every_held_out_image_counts_once() {
+        let accuracies = |ranks| {
+            let rank_main = |comm: Comm| Trainer::<f64>::new(&comm, SETTINGS).unwrap().accuracy().unwrap();
+            comm::threads::run(ranks, rank_main).unwrap()
+        };
+        let alone = accuracies(1)[0];
+        assert!((alone * 360.0 - (alone * 360.0).round()).abs() < 1e-9);
+        assert_eq!(accuracies(7), [alone; 7]);
+    }
+
+    #[test]
+    fn there_must_be_a_full_step() {
+        let refused = comm::threads::run(2, |comm| {
+            let most = Trainer::<f32>::new(&comm, Settings { batch_size: 718, ..SETTINGS });
+            let settings = Settings { batch_size: 719, ..SETTINGS };
+            (most.unwrap().steps(), Trainer::<f32>::new(&comm, settings).unwrap_err().to_string())
+        });
+        let reason = "2 ranks x 719 images per step are more than the 1437 training images";
+        assert_eq!(refused.unwrap(), [(1, reason.to_owned()), (1, reason.to_owned())]);
+    }
+}
