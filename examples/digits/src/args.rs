@@ -12,8 +12,8 @@ use digits::train::Settings;
 ///
 /// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of that launcher's.
 ///
-/// The column `comm` is the time in which rank 0 had nothing to do but wait for gradients, and its share of the time
-/// spent training. Exits with 1 if the replicas are not the same to the last bit at the end.
+/// The columns `comm` tell how long collectives of rank 0 ran, and their share of the time spent training; `wait` is the
+/// share in which rank 0 had nothing else to do. The difference was hidden behind backward. Exits with 1 if the replicas are not the same to the last bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "digits", version)]
 pub(crate) struct Args {

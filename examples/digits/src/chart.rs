@@ -60,8 +60,8 @@ mod tests {
     use super::*;
 
     fn report(epoch: usize, loss: f64) -> EpochReport {
-        let (elapsed, waited) = (Duration::from_secs(1), Duration::ZERO);
-        EpochReport { epoch, loss, accuracy: 0.9, images_per_second: 1e3, elapsed, waited }
+        let (elapsed, communicating, waiting) = (Duration::from_secs(1), Duration::ZERO, Duration::ZERO);
+        EpochReport { epoch, loss, accuracy: 0.9, images_per_second: 1e3, elapsed, communicating, waiting }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the user sees: a table on standard output, a progress bar on standard error.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -36,14 +37,16 @@ impl Console {
     }
 
     pub(crate) fn heading(&self) -> Result<()> {
-        self.line("epoch     loss   held-out   images/s    comm ms   comm %")
+        self.line("epoch     loss   held-out   images/s    comm ms   comm %   wait %")
     }
 
     pub(crate) fn row(&self, report: &EpochReport) -> Result<()> {
-        let EpochReport { epoch, loss, accuracy, images_per_second, elapsed, waited } = *report;
-        let (millis, share) = (waited.as_secs_f64() * 1e3, waited.div_duration_f64(elapsed) * 100.0);
+        let EpochReport { epoch, loss, accuracy, images_per_second, .. } = *report;
+        let millis = report.communicating.as_secs_f64() * 1e3;
+        let share = |time: Duration| time.div_duration_f64(report.elapsed) * 100.0;
+        let (communicating, waiting) = (share(report.communicating), share(report.waiting));
         self.line(&format!(
-            "{epoch:5} {loss:8.4} {accuracy:10.4} {images_per_second:10.0} {millis:10.1} {share:8.1}"
+            "{epoch:5} {loss:8.4} {accuracy:10.4} {images_per_second:10.0} {millis:10.1} {communicating:8.1} {waiting:8.1}"
         ))
     }
 

@@ -47,8 +47,10 @@ pub struct EpochReport {
     pub images_per_second: f64,
     /// How long training took.
     pub elapsed: Duration,
-    /// How much of that this rank had nothing to do but wait for communication.
-    pub waited: Duration,
+    /// How long collectives of this rank ran meanwhile, hidden behind backward or not.
+    pub communicating: Duration,
+    /// How long this rank had nothing to do but wait for them.
+    pub waiting: Duration,
 }
 
 /// A replica of the model and all that trains it.
@@ -119,12 +121,13 @@ impl<T: Real> Trainer<T> {
         self.sampler.set_epoch(epoch as u64);
         let indices = self.sampler.indices();
         let (began, steps) = (Instant::now(), self.steps());
-        let (mut loss, mut waited) = (0.0, Duration::ZERO);
+        let (mut loss, mut communicating, mut waiting) = (0.0, Duration::ZERO, Duration::ZERO);
         for batch in indices.chunks_exact(self.settings.batch_size) {
             self.images.fill(&mut self.batch, batch.iter().copied());
             let (step_loss, timeline) = self.step()?;
             loss += step_loss / steps as f64;
-            waited += timeline.exposed();
+            communicating += timeline.communicating();
+            waiting += timeline.exposed();
             self.timelines.push(timeline);
             after_step();
         }
@@ -136,7 +139,8 @@ impl<T: Real> Trainer<T> {
             accuracy: self.accuracy()?,
             images_per_second: images as f64 / elapsed.as_secs_f64(),
             elapsed,
-            waited,
+            communicating,
+            waiting,
         })
     }
 

@@ -58,10 +58,12 @@ fn the_table_has_a_row_per_epoch() {
     let heading = printed.lines().position(|line| line.starts_with("epoch")).unwrap();
     for (row, line) in printed.lines().skip(heading + 1).take(3).enumerate() {
         let columns: Vec<f64> = line.split_whitespace().map(|column| column.parse().unwrap()).collect();
-        let [epoch, loss, accuracy, images_per_second, _, share] = columns[..] else { panic!("{line}") };
+        let [epoch, loss, accuracy, images_per_second, millis, communicating, waiting] = columns[..] else {
+            panic!("{line}")
+        };
         assert_eq!(epoch, (row + 1) as f64);
         assert!(loss > 0.0 && (0.0..=1.0).contains(&accuracy) && images_per_second > 0.0);
-        assert!((0.0..=100.0).contains(&share));
+        assert!(millis > 0.0 && communicating > 0.0 && (0.0..100.0).contains(&waiting));
     }
 }
 
