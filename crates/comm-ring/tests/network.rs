@@ -1,0 +1,159 @@
+//! The executor on a faulty network in virtual time: every seed is another order of events, and a deadlock is certain
+//! when it is found.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
+use comm_ring::executor::{Buffers, Executor, Job, Progress, Stop};
+use comm_ring::schedule::{Algorithm, Chunks, Params, Steps, TABLE};
+use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
+
+const ELEMENTS: usize = 40;
+
+/// A rank that carries out one schedule in place, on its own and without anything around the executor.
+struct Rank {
+    transport: NetworkTransport,
+    executor: Executor,
+    steps: Steps,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    scratch: Vec<u8>,
+    layout: Layout,
+    ended: Option<Result<(), Stop>>,
+}
+
+fn contribution(rank: usize, at: usize) -> u32 {
+    (rank as u32 + 1) * 1000 + at as u32
+}
+
+impl Rank {
+    fn new(transport: NetworkTransport, row: &Algorithm, params: &Params, window: usize) -> Self {
+        let ranks = params.ranks;
+        let chunks = if row.chunks == Chunks::PerRank { ranks } else { 1 };
+        // Gathers and scatters need a chunk of the same length for every rank.
+        let partition = Partition::even(ELEMENTS * chunks, chunks).segments(params.segments).element_bytes(4);
+        let layout = Layout::uniform(&partition);
+        let data: Vec<u8> =
+            (0..ELEMENTS * chunks).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
+        Self {
+            transport,
+            executor: Executor::new(ranks, window),
+            steps: (row.steps)(params),
+            input: data.clone(),
+            output: data,
+            scratch: vec![0; (row.slots)(params) * layout.slot_bytes()],
+            layout,
+            ended: None,
+        }
+    }
+
+    fn turn(&mut self, ranks: usize) -> Turn {
+        if self.ended.is_some() {
+            return Turn::Done;
+        }
+        let job = Job {
+            layout: &self.layout,
+            reduction: Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap()),
+            ranks,
+            sequence: 1,
+            fingerprint: 0xfeed,
+        };
+        let mut buffers =
+            Buffers { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
+        match self.executor.progress(&mut self.transport, &mut *self.steps, &job, &mut buffers) {
+            Ok(Progress::Done) => self.ended = Some(Ok(())),
+            // Before a rank sleeps it asks whether there is reason to: a transport may move nothing and be ready.
+            Ok(Progress::Blocked { moved }) => match self.transport.arm(self.executor.interest()) {
+                Ok(armed) => return Turn::of(moved || armed == Armed::Ready),
+                Err(error) => self.ended = Some(Err(error.into())),
+            },
+            Err(stop) => self.ended = Some(Err(stop)),
+        }
+        Turn::Done
+    }
+
+    fn element(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.output[at * 4..][..4].try_into().unwrap())
+    }
+
+    /// Whether the output holds what the collective asks of this rank.
+    fn check(&self, row: &Algorithm, params: &Params) {
+        let Params { rank, ranks, root, .. } = *params;
+        let sum = |at| (0..ranks).map(|rank| contribution(rank, at)).sum::<u32>();
+        let elements = self.output.len() / 4;
+        for at in 0..elements {
+            let owner = at / ELEMENTS;
+            let expected = match row.collective {
+                Collective::AllReduce => sum(at),
+                Collective::Reduce if rank == root => sum(at),
+                Collective::ReduceScatter if owner == rank => sum(at),
+                Collective::Broadcast => contribution(root, at),
+                Collective::AllGather => contribution(owner, at),
+                _ => continue,
+            };
+            assert_eq!(self.element(at), expected, "{} {} at {at} of {params:?}", row.collective, row.name);
+        }
+    }
+}
+
+/// Runs a row on a network. Returns how it ended and the ranks.
+fn run(
+    row: &Algorithm,
+    ranks: usize,
+    window: usize,
+    (seed, plan): (u64, &FaultPlan),
+) -> (Outcome, Vec<(Params, Rank)>) {
+    let segments = if row.segmented { 3 } else { 1 };
+    let root = ranks - 1;
+    let (mut network, transports) = Network::new(ranks, seed, plan).unwrap();
+    let mut world: Vec<(Params, Rank)> = transports
+        .into_iter()
+        .enumerate()
+        .map(|(rank, transport)| {
+            let params = Params { ranks, rank, root, segments, pass: 2, in_place: true };
+            (params, Rank::new(transport, row, &params, window))
+        })
+        .collect();
+    let outcome = network.drive(ranks, |rank| world[rank].1.turn(ranks));
+    (outcome, world)
+}
+
+#[test]
+fn every_schedule_completes_on_a_rough_network() {
+    for row in TABLE {
+        for ranks in [1, 2, 3, 4, 5, 8] {
+            for seed in 0..20 {
+                for window in [2, 5, 32] {
+                    let (outcome, world) = run(row, ranks, window, (seed, &FaultPlan::rough()));
+                    assert_eq!(outcome, Outcome::Done, "{} {} seed {seed}", row.collective, row.name);
+                    for (params, rank) in &world {
+                        assert!(matches!(rank.ended, Some(Ok(()))), "{params:?}: {:?}", rank.ended);
+                        rank.check(row, params);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_death_at_any_time_yields_right_results_or_the_name_of_the_dead() {
+    for row in TABLE {
+        for seed in 0..60 {
+            let dead = seed as usize % 5;
+            let after = Duration::from_micros(100 + 400 * seed);
+            let plan = FaultPlan::rough().and(after, Incident::Death { rank: dead });
+            let (_, world) = run(row, 5, 32, (seed, &plan));
+            for (params, rank) in world.iter().filter(|(params, _)| params.rank != dead) {
+                match &rank.ended {
+                    Some(Ok(())) => rank.check(row, params),
+                    Some(Err(Stop::Failed(Error::PeerLost { peer, .. }))) => assert_eq!(*peer, dead),
+                    Some(Err(other)) => panic!("{params:?}: {other:?}"),
+                    // It waits for somebody who waits for the dead: the control lane would tell it.
+                    None => {}
+                }
+            }
+        }
+    }
+}
