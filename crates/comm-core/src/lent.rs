@@ -55,6 +55,13 @@ impl<'a> Lent<'a> {
         Self { len: self.len.min(len), ..self }
     }
 
+    /// What follows the first `len` bytes, or nothing if there are fewer.
+    #[must_use]
+    pub fn skip(self, len: usize) -> Self {
+        let len = self.len.min(len);
+        Self { start: self.start.wrapping_add(len), len: self.len - len, ..self }
+    }
+
     /// Copies as many bytes as fit, and returns how many.
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let len = self.len.min(into.len());
@@ -78,5 +85,10 @@ mod tests {
         assert_eq!(lent.first(2).copy_to(&mut into), 2);
         assert_eq!(lent.first(9).len(), 6);
         assert!(lent.first(0).is_empty());
+        assert_eq!(lent.skip(2).copy_to(&mut into), 4);
+        assert_eq!(&into, b"cdef");
+        assert_eq!(lent.skip(5).copy_to(&mut into), 1);
+        assert_eq!(&into, b"fdef");
+        assert!(lent.skip(9).is_empty());
     }
 }

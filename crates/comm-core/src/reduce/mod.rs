@@ -1,13 +1,31 @@
 //! Reduction kernels: how elements are combined.
+//!
+//! - `ops`: what an operator does to one pair of elements;
+//! - `float`: what the four floating point types share, and the conversions of the 16-bit ones;
+//! - `f16c`: the operators on blocks of `f16`, where the machine converts them;
+//! - `pass`: the one loop that applies an operator to buffers;
+//! - `isa`: compiles that loop for several instruction sets and picks one at run time;
+//! - `dispatch`: from the values of [`ReduceOp`] and [`DType`] to types, outside of the loop.
 
-mod kernels;
+mod dispatch;
+#[cfg(target_arch = "x86_64")]
+mod f16c;
+mod float;
+mod isa;
+mod ops;
+mod pass;
+#[cfg(test)]
+mod tests;
 
+use self::isa::Isa;
 use crate::{DType, Lent, ReduceOp, Result};
 
 /// An operator on an element type, checked to be defined.
 ///
-/// Floats of 16 bits are combined in 32 bits and rounded once per combination. Integers wrap around. NaN wins in
-/// minimum and maximum, and -0 is less than +0.
+/// Floats of 16 bits are combined in 32 bits and rounded once per combination, to nearest, ties to even. Integers
+/// wrap around. NaN wins in minimum and maximum, and -0 is less than +0. Every NaN that comes out is the same, the
+/// positive quiet one without payload. So the order of two operands never shows, in no bit of the result, and neither
+/// does the instruction set of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reduction {
     op: ReduceOp,
@@ -39,20 +57,25 @@ impl Reduction {
     /// Combines as many whole elements as both hold: `into[i] = into[i] op from[i]`. Returns how many bytes of each
     /// were used. Neither needs alignment.
     pub fn combine(self, into: &mut [u8], from: Lent<'_>) -> usize {
-        kernels::combine(self, into, from)
+        dispatch::combine(Isa::best(), self, into, from)
     }
 
     /// Ends a reduction over `ranks` contributions: the division of an average. Nothing for other operators.
+    ///
+    /// Only whole elements are divided.
     pub fn finish(self, elements: &mut [u8], ranks: usize) {
         if self.op == ReduceOp::Avg {
-            kernels::divide(self.dtype, elements, ranks);
+            dispatch::divide(Isa::best(), self.dtype, elements, ranks);
         }
     }
 
     /// Starts a contribution: the multiplication of a premultiplied sum. Nothing for other operators.
+    ///
+    /// Only whole elements are multiplied. The factor is rounded first to the type that computes: `f64` for `f64`,
+    /// `f32` for the others.
     pub fn start(self, elements: &mut [u8]) {
         if let ReduceOp::PreMulSum(factor) = self.op {
-            kernels::multiply(self.dtype, elements, factor);
+            dispatch::multiply(Isa::best(), self.dtype, elements, factor);
         }
     }
 }

@@ -1,0 +1,63 @@
+//! Arithmetic on `f16` by the conversion instructions of x86, eight elements at a time.
+
+use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
+
+use half::f16;
+
+use super::isa::Isa;
+use super::ops::Combine;
+
+/// Eight elements.
+pub(super) type Block = [f16; 8];
+
+/// Splits a buffer into whole blocks and what remains.
+pub(super) fn split_blocks(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
+    let remainder = buffer.len() % size_of::<Block>();
+    buffer.split_at_mut(buffer.len() - remainder)
+}
+
+/// An operator on `f32`, applied to blocks of `f16`. It exists only where the machine has AVX2 and F16C.
+pub(super) struct Blocks<O>(O);
+
+impl<O: Combine<f32>> Blocks<O> {
+    pub(super) fn new(isa: Isa, operator: O) -> Option<Self> {
+        isa.has_f16c().then_some(Self(operator))
+    }
+}
+
+impl<O: Combine<f32>> Combine<Block> for Blocks<O> {
+    #[inline(always)]
+    fn combine(&self, left: Block, right: Block) -> Block {
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        let left = unsafe { widen(left) };
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        let right = unsafe { widen(right) };
+        let result = std::array::from_fn(|at| self.0.combine(left[at], right[at]));
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        unsafe { narrow(result) }
+    }
+}
+
+impl<O: Combine<f32>> Combine<Block, f32> for Blocks<O> {
+    #[inline(always)]
+    fn combine(&self, left: Block, right: f32) -> Block {
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        let left = unsafe { widen(left) };
+        let result = left.map(|left| self.0.combine(left, right));
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        unsafe { narrow(result) }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn widen(block: Block) -> [f32; 8] {
+    bytemuck::cast(_mm256_cvtph_ps(bytemuck::cast(block)))
+}
+
+/// Rounds as [`Float::narrow`](super::float::Float::narrow) does. The NaN of `f32` operators becomes that of `f16`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn narrow(wide: [f32; 8]) -> Block {
+    bytemuck::cast(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)))
+}

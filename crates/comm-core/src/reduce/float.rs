@@ -1,0 +1,169 @@
+//! The floating point types: in which type they compute, how they get there and back, and how they are ordered.
+
+use std::ops::{Add, Div, Mul};
+
+use half::{bf16, f16};
+
+use crate::Element;
+
+/// An element type that is a float. Every NaN that comes out is the same, whatever NaN went in.
+pub(super) trait Float: Element {
+    /// The type that computes.
+    type Wide: Copy + Add<Output = Self::Wide> + Mul<Output = Self::Wide> + Div<Output = Self::Wide>;
+
+    /// The same number in the type that computes.
+    fn widen(self) -> Self::Wide;
+
+    /// The nearest element; of two, the one with an even last place.
+    fn narrow(wide: Self::Wide) -> Self;
+
+    /// The minimum, where -0 is less than +0. NaN if either is.
+    fn lower(self, other: Self) -> Self;
+
+    /// The maximum, where -0 is less than +0. NaN if either is.
+    fn higher(self, other: Self) -> Self;
+}
+
+macro_rules! computes_itself {
+    ($($float:ident, $nan:literal;)+) => {
+        $(
+            impl Float for $float {
+                type Wide = Self;
+
+                #[inline(always)]
+                fn widen(self) -> Self {
+                    self
+                }
+
+                #[inline(always)]
+                fn narrow(wide: Self) -> Self {
+                    // The language does not promise which NaN `NAN` is.
+                    if wide.is_nan() { Self::from_bits($nan) } else { wide }
+                }
+
+                // Where the operands are equal or one is NaN, the two selections below are the two operands. Of -0
+                // and +0 it takes both to tell: the sign of either makes the minimum negative, only both make the
+                // maximum negative.
+
+                #[inline(always)]
+                fn lower(self, other: Self) -> Self {
+                    let this = if self < other { self } else { other };
+                    let that = if other < self { other } else { self };
+                    // NaN with more bits set is still NaN.
+                    Self::narrow(Self::from_bits(this.to_bits() | that.to_bits()))
+                }
+
+                #[inline(always)]
+                fn higher(self, other: Self) -> Self {
+                    let this = if self > other { self } else { other };
+                    let that = if other > self { other } else { self };
+                    let bits = this.to_bits() & that.to_bits();
+                    Self::from_bits(if self.is_nan() | other.is_nan() { $nan } else { bits })
+                }
+            }
+        )+
+    };
+}
+
+computes_itself! {
+    f32, 0x7fc0_0000;
+    f64, 0x7ff8_0000_0000_0000;
+}
+
+/// The bits of a 16-bit float as an integer of the same order, or the other way.
+#[inline(always)]
+fn ordinal(bits: i16) -> i16 {
+    // The bits are sign and magnitude: of a negative number the magnitude is inverted.
+    bits ^ (bits >> 15 & i16::MAX)
+}
+
+/// The order of 16-bit floats, found without converting them.
+macro_rules! ordered_by_bits {
+    () => {
+        #[inline(always)]
+        fn lower(self, other: Self) -> Self {
+            let least = ordinal(self.to_bits() as i16).min(ordinal(other.to_bits() as i16));
+            if self.is_nan() | other.is_nan() { Self::NAN } else { Self::from_bits(ordinal(least) as u16) }
+        }
+
+        #[inline(always)]
+        fn higher(self, other: Self) -> Self {
+            let most = ordinal(self.to_bits() as i16).max(ordinal(other.to_bits() as i16));
+            if self.is_nan() | other.is_nan() { Self::NAN } else { Self::from_bits(ordinal(most) as u16) }
+        }
+    };
+}
+
+// The conversions of `half` decide at each element whether the machine has instructions for them, which keeps loops
+// from vectorising.
+
+impl Float for bf16 {
+    type Wide = f32;
+
+    ordered_by_bits!();
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        let bits = wide.to_bits();
+        // Just under half of the last place, or half where the last place is odd. A carry into the exponent is right,
+        // even up to infinity.
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        if wide.is_nan() { Self::NAN } else { Self::from_bits(rounded as u16) }
+    }
+}
+
+/// One more in the exponent of an `f32`.
+const DOUBLE: u32 = 1 << 23;
+/// How far the exponents of `f16` and `f32` are apart.
+const REBIAS: u32 = (127 - 15) * DOUBLE;
+
+/// After F. Giesen, "Half-float conversions" (public domain): the float adder scales and rounds subnormal numbers.
+impl Float for f16 {
+    type Wide = f32;
+
+    ordered_by_bits!();
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let magnitude = (bits & 0x7fff) << 13;
+        let normal = magnitude + REBIAS;
+        let subnormal = f32::from_bits(normal + DOUBLE) - f32::from_bits(REBIAS + DOUBLE);
+        let wide = if magnitude >= 0x7c00 << 13 {
+            normal + REBIAS
+        } else if magnitude >= DOUBLE {
+            normal
+        } else {
+            subnormal.to_bits()
+        };
+        f32::from_bits(wide | (bits & 0x8000) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        /// The power of two whose last place, as `f32`, is that of the subnormal `f16`.
+        const ALIGNED: f32 = 0.5;
+        /// The power of two after the largest number.
+        const OVERFLOW: u32 = (127 + 16) * DOUBLE;
+
+        let bits = wide.to_bits();
+        let magnitude = bits & 0x7fff_ffff;
+        // Rounded as above.
+        let normal = magnitude.wrapping_sub(REBIAS).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+        let subnormal = (f32::from_bits(magnitude) + ALIGNED).to_bits().wrapping_sub(ALIGNED.to_bits());
+        let narrow = if magnitude >= OVERFLOW {
+            0x7c00
+        } else if magnitude >= REBIAS + DOUBLE {
+            normal
+        } else {
+            subnormal
+        };
+        let signed = narrow | bits >> 16 & 0x8000;
+        if wide.is_nan() { Self::NAN } else { Self::from_bits(signed as u16) }
+    }
+}

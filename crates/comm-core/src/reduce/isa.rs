@@ -1,0 +1,69 @@
+//! Compiles a kernel for several instruction sets and picks one at run time.
+//!
+//! Kernels are plain loops. Inlined into a function that may use wider vectors, they are vectorised for them. AVX-512
+//! is not among the sets: measured on Zen 4, it gains on few types, only in cache, and loses a little on the others.
+
+/// Work worth compiling several times. Implementations are `#[inline(always)]`: only what is inlined is compiled anew.
+pub(super) trait Kernel {
+    fn run(self);
+}
+
+/// An instruction set that this machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Isa(Level);
+
+/// Private, so that `Isa` is proof of what was detected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// What the compiler assumes of the target: SSE2 on x86-64, NEON on AArch64.
+    Baseline,
+    /// AVX2 and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Isa {
+    /// The instruction set that every machine of this target has.
+    pub(super) const BASELINE: Self = Self(Level::Baseline);
+
+    /// The instruction set with the fastest loops.
+    #[inline]
+    pub(super) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+            return Self(Level::Avx2);
+        }
+        Self::BASELINE
+    }
+
+    /// Every instruction set that this machine has.
+    #[cfg(test)]
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = vec![Self::BASELINE];
+        all.extend(Some(Self::best()).filter(|best| *best != Self::BASELINE));
+        all
+    }
+
+    /// Whether there are AVX2 and F16C.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(super) fn has_f16c(self) -> bool {
+        self.0 == Level::Avx2
+    }
+
+    #[inline]
+    pub(super) fn run(self, kernel: impl Kernel) {
+        match self.0 {
+            Level::Baseline => kernel.run(),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: this level exists only where the machine was seen to have AVX2 and F16C.
+            Level::Avx2 => unsafe { run_avx2(kernel) },
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn run_avx2(kernel: impl Kernel) {
+    kernel.run();
+}

@@ -1,0 +1,277 @@
+mod reference;
+
+use super::float::Float;
+use super::{DType, Isa, Lent, ReduceOp, Reduction, dispatch};
+use half::{bf16, f16};
+
+const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+
+/// What lies around the buffers, and must still lie there afterwards.
+const GUARD: u8 = 0xa5;
+
+fn every_reduction() -> impl Iterator<Item = Reduction> {
+    DType::ALL
+        .into_iter()
+        .flat_map(|dtype| ReduceOp::ALL.into_iter().filter_map(move |op| Reduction::new(op, dtype).ok()))
+}
+
+fn every_isa_and_reduction() -> impl Iterator<Item = (Isa, Reduction)> {
+    Isa::all().into_iter().flat_map(|isa| every_reduction().map(move |reduction| (isa, reduction)))
+}
+
+/// Numbers without pattern (splitmix64).
+struct Random(u64);
+
+impl Iterator for Random {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(mixed ^ mixed >> 31)
+    }
+}
+
+/// Elements at the edges of their type, then some of which few are special.
+fn samples(dtype: DType) -> Vec<u64> {
+    let sign = 1 << (8 * dtype.size() - 1);
+    let all_ones = sign | (sign - 1);
+    let mut samples = vec![0, 1, 2, 3, sign - 2, sign - 1, sign, sign + 1, all_ones - 1, all_ones];
+    samples.extend([all_ones / 3, all_ones / 3 * 2]);
+    if dtype.is_float() {
+        let (infinity, step) = (reference::infinity(dtype), 1 << reference::mantissa_bits(dtype));
+        let one = infinity / 2 / step * step;
+        for edge in [step, one, one + step, infinity, infinity + step / 2] {
+            samples.extend([edge - 1, edge, edge + 1].map(|sample| sample % sign));
+            samples.extend([edge - 1, edge, edge + 1].map(|sample| sample | sign));
+        }
+        // Of like magnitudes, which neither vanish nor overflow.
+        samples.extend(Random(1).take(24).map(|random| (one - step + random % (4 * step)) | (random & sign)));
+    }
+    samples.extend(Random(2).take(48).map(|random| random & all_ones));
+    samples
+}
+
+fn to_bytes(dtype: DType, elements: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    elements.into_iter().flat_map(|element| element.to_le_bytes().into_iter().take(dtype.size())).collect()
+}
+
+fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u64> {
+    let element = |bytes: &[u8]| bytes.iter().rev().fold(0, |element, byte| element << 8 | u64::from(*byte));
+    bytes.chunks(dtype.size()).map(element).collect()
+}
+
+/// Combines elements on `isa`, and checks that all of them were.
+fn combined(isa: Isa, reduction: Reduction, left: &[u64], right: &[u64]) -> Vec<u64> {
+    let mut into = to_bytes(reduction.dtype, left.iter().copied());
+    let from = to_bytes(reduction.dtype, right.iter().copied());
+    let used = dispatch::combine(isa, reduction, &mut into, Lent::from_slice(&from));
+    assert_eq!(used, into.len());
+    from_bytes(reduction.dtype, &into)
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn every_pair_of_values_gives_what_the_reference_gives() {
+    for (isa, reduction) in every_isa_and_reduction() {
+        let samples = samples(reduction.dtype);
+        for left in &samples {
+            let results = combined(isa, reduction, &vec![*left; samples.len()], &samples);
+            for (right, result) in samples.iter().zip(results) {
+                let expected = reference::combine(reduction.op, reduction.dtype, *left, *right);
+                assert_eq!(result, expected, "{isa:?}, {reduction:?} of {left:#x} and {right:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn the_order_of_operands_never_shows() {
+    for (isa, reduction) in every_isa_and_reduction() {
+        let samples = samples(reduction.dtype);
+        for left in &samples {
+            let lefts = vec![*left; samples.len()];
+            let one_way = combined(isa, reduction, &lefts, &samples);
+            let other_way = combined(isa, reduction, &samples, &lefts);
+            assert_eq!(one_way, other_way, "{isa:?}, {reduction:?} of {left:#x}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn instruction_sets_agree_on_every_bit() {
+    for (isa, reduction) in every_isa_and_reduction() {
+        let (left, right): (Vec<_>, Vec<_>) = Random(3).zip(Random(4)).take(5000).unzip();
+        let expected = combined(Isa::BASELINE, reduction, &left, &right);
+        for (at, result) in combined(isa, reduction, &left, &right).into_iter().enumerate() {
+            assert_eq!(
+                result, expected[at],
+                "{isa:?}, {reduction:?} of {:#x} and {:#x}",
+                left[at], right[at]
+            );
+        }
+    }
+}
+
+#[test]
+fn every_length_and_alignment_works_and_nothing_else_is_written() {
+    let lens = if cfg!(miri) { vec![0, 1, 9] } else { (0..=70).chain([127, 128, 129, 200, 300]).collect() };
+    for (isa, reduction) in every_isa_and_reduction() {
+        let size = reduction.dtype.size();
+        let misalignments = if cfg!(miri) { size.min(2) } else { size };
+        let bytes = |seed| to_bytes(reduction.dtype, Random(seed).take(lens[lens.len() - 1]));
+        let (left, right) = (bytes(5), bytes(6));
+        let expected = to_bytes(
+            reduction.dtype,
+            from_bytes(reduction.dtype, &left)
+                .into_iter()
+                .zip(from_bytes(reduction.dtype, &right))
+                .map(|(left, right)| reference::combine(reduction.op, reduction.dtype, left, right)),
+        );
+        for misaligned_into in 0..misalignments {
+            for misaligned_from in 0..misalignments {
+                let mut from = vec![GUARD; misaligned_from];
+                from.extend(&right);
+                for len in lens.iter().map(|len| len * size) {
+                    let mut buffer = vec![GUARD; misaligned_into + len + 64];
+                    let into = &mut buffer[misaligned_into..][..len];
+                    into.copy_from_slice(&left[..len]);
+                    let used =
+                        dispatch::combine(isa, reduction, into, Lent::from_slice(&from[misaligned_from..]));
+                    assert_eq!(used, len);
+                    assert!(into == &expected[..len], "{isa:?}, {reduction:?} of {len} bytes");
+                    assert!(buffer[..misaligned_into].iter().all(|byte| *byte == GUARD));
+                    assert!(buffer[misaligned_into + len..].iter().all(|byte| *byte == GUARD));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn as_many_whole_elements_are_used_as_both_hold() {
+    for (isa, reduction) in every_isa_and_reduction() {
+        let size = reduction.dtype.size();
+        let left = to_bytes(reduction.dtype, Random(7).take(20));
+        let right = to_bytes(reduction.dtype, Random(8).take(20));
+        let mut expected = left.clone();
+        dispatch::combine(isa, reduction, &mut expected, Lent::from_slice(&right));
+        let lens = || (8 * size..=10 * size).step_by(if cfg!(miri) { size.div_ceil(2) } else { 1 });
+        for into_len in lens() {
+            for from_len in lens() {
+                let mut into = left[..into_len].to_vec();
+                let whole = into_len.min(from_len) / size * size;
+                let used = dispatch::combine(isa, reduction, &mut into, Lent::from_slice(&right[..from_len]));
+                assert_eq!(used, whole, "{isa:?}, {reduction:?} of {into_len} and {from_len} bytes");
+                assert_eq!(into[..whole], expected[..whole]);
+                assert_eq!(into[whole..], left[whole..into_len]);
+            }
+        }
+    }
+}
+
+/// Checks what becomes of every sample, and that bytes after the last whole element stay.
+fn check_each(dtype: DType, apply: impl Fn(&mut [u8]), expected: impl Fn(u64) -> u64) {
+    let samples = samples(dtype);
+    for extra in 0..dtype.size() {
+        let mut bytes = to_bytes(dtype, samples.iter().copied());
+        bytes.extend(std::iter::repeat_n(GUARD, extra));
+        apply(&mut bytes);
+        let (elements, rest) = bytes.split_at(samples.len() * dtype.size());
+        assert!(rest.iter().all(|byte| *byte == GUARD), "{dtype}");
+        for (sample, result) in samples.iter().zip(from_bytes(dtype, elements)) {
+            assert_eq!(result, expected(*sample), "{dtype} {sample:#x}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn an_average_is_divided_by_the_ranks() {
+    for (isa, dtype) in Isa::all().into_iter().flat_map(|isa| FLOATS.map(|dtype| (isa, dtype))) {
+        for ranks in [1, 2, 3, 7, 8, 10, 1000, 70_000] {
+            let apply = |bytes: &mut [u8]| dispatch::divide(isa, dtype, bytes, ranks);
+            check_each(dtype, apply, |sample| reference::divide(dtype, sample, ranks));
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn a_contribution_is_multiplied_by_the_factor() {
+    for (isa, dtype) in Isa::all().into_iter().flat_map(|isa| FLOATS.map(|dtype| (isa, dtype))) {
+        for factor in [1.0, 0.5, -1.0 / 3.0, 0.1, -0.0, 1e-30, 1e30, 1e300, f64::INFINITY, f64::NAN] {
+            let apply = |bytes: &mut [u8]| dispatch::multiply(isa, dtype, bytes, factor);
+            check_each(dtype, apply, |sample| reference::multiply(dtype, sample, factor));
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn only_averages_finish_and_only_premultiplied_sums_start() {
+    for reduction in every_reduction() {
+        let (op, dtype) = (reduction.op, reduction.dtype);
+        let finished =
+            |sample| if op == ReduceOp::Avg { reference::divide(dtype, sample, 3) } else { sample };
+        check_each(dtype, |bytes| reduction.finish(bytes, 3), finished);
+        let started = |sample| match op {
+            ReduceOp::PreMulSum(factor) => reference::multiply(dtype, sample, factor),
+            _ => sample,
+        };
+        check_each(dtype, |bytes| reduction.start(bytes), started);
+    }
+}
+
+#[test]
+fn a_reduction_combines_on_the_best_instruction_set() {
+    for reduction in every_reduction() {
+        let (left, right): (Vec<_>, Vec<_>) = Random(9).zip(Random(10)).take(40).unzip();
+        let mut into = to_bytes(reduction.dtype, left.iter().copied());
+        let from = to_bytes(reduction.dtype, right.iter().copied());
+        assert_eq!(reduction.combine(&mut into, Lent::from_slice(&from)), into.len());
+        assert_eq!(from_bytes(reduction.dtype, &into), combined(Isa::best(), reduction, &left, &right));
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn floats_of_16_bits_widen_exactly() {
+    for bits in 0..=u16::MAX {
+        for (dtype, wide) in
+            [(DType::F16, f16::from_bits(bits).widen()), (DType::BF16, bf16::from_bits(bits).widen())]
+        {
+            let expected = reference::value(dtype, u64::from(bits));
+            assert!(wide.is_nan() == expected.is_nan(), "{dtype} {bits:#x}");
+            assert!(wide.is_nan() || wide.to_bits() == (expected as f32).to_bits(), "{dtype} {bits:#x}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn floats_of_16_bits_are_rounded_to_nearest_even() {
+    for (isa, dtype) in Isa::all().into_iter().flat_map(|isa| [(isa, DType::F16), (isa, DType::BF16)]) {
+        let one = reference::nearest(dtype, 1.0);
+        let infinity = reference::infinity(dtype);
+        for magnitude in 0..infinity {
+            let exact = reference::unbounded(dtype, magnitude);
+            let half_way = exact.midpoint(reference::unbounded(dtype, magnitude + 1)) as f32;
+            for number in [exact as f32, half_way.next_down(), half_way, half_way.next_up()] {
+                for number in [number, -number].map(f64::from) {
+                    // A block, and an element alone. The product with one is what is rounded.
+                    let mut ones = to_bytes(dtype, [one; 9]);
+                    dispatch::multiply(isa, dtype, &mut ones, number);
+                    assert_eq!(
+                        from_bytes(dtype, &ones),
+                        [reference::nearest(dtype, number); 9],
+                        "{isa:?} {number:e}"
+                    );
+                }
+            }
+        }
+    }
+}
