@@ -110,6 +110,30 @@ fn only_ranks_that_never_came_are_blamed() {
 }
 
 #[test]
+fn a_rank_that_left_is_not_waited_for() {
+    let opened = in_process::run(2, &InProcessConfig::default(), |lanes| {
+        let deadline = lanes.now() + Duration::from_secs(300);
+        if lanes.group().rank() == 0 { Some(lanes.open(LANE, deadline)) } else { None }
+    });
+    assert!(matches!(opened[0], Some(Err(Error::PeerLost { peer: 1, .. }))), "{opened:?}");
+}
+
+#[test]
+fn a_rank_that_gave_up_may_come_again() {
+    let opened = in_process::run(2, &InProcessConfig::default(), |lanes| {
+        let late = Duration::from_secs(30);
+        if lanes.group().rank() == 1 {
+            std::thread::sleep(Duration::from_millis(100));
+            return lanes.open(LANE, lanes.now() + late).is_ok();
+        }
+        let first = lanes.open(LANE, lanes.now() + Duration::from_millis(20));
+        let second = lanes.open(LANE, lanes.now() + late);
+        first.is_err() && second.is_ok()
+    });
+    assert_eq!(opened, [true, true]);
+}
+
+#[test]
 fn a_lane_opens_again_once_every_rank_has_opened_it() {
     let meetings = in_process::run(3, &InProcessConfig::default(), |lanes| {
         let open = || lanes.open(LANE, lanes.now() + Duration::from_secs(30));

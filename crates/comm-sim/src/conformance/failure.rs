@@ -6,6 +6,7 @@ use comm_core::{Armed, Error, Lanes, Result, Transport};
 
 use super::Meet;
 use super::port::{Gate, Port, bytes, each, limit, lost, open};
+use super::sleep::fill;
 
 /// A peer's last bytes come before the news of its death, which names it.
 pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
@@ -34,6 +35,35 @@ pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
         // Nobody sleeps on a stream that has ended: it has nothing to wait for.
         for _ in 0..3 {
             port.wait(&[1], &[])?;
+            port.wait(&[], &[1])?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A sender that waits for room hears that its peer is gone, and does not go to sleep on it again.
+pub fn death_wakes_a_sender_without_room<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let full = Gate::new(2);
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        if port.rank() == 1 {
+            full.wait();
+            std::thread::sleep(Duration::from_millis(30));
+            return Ok(());
+        }
+        fill(&mut port, 1)?;
+        full.wait();
+        let limit = limit();
+        let error = loop {
+            port.wait(&[], &[1])?;
+            let sent = port.transport.try_send(1, &[std::io::IoSlice::new(&[0])]);
+            if sent.is_err() || std::time::Instant::now() > limit {
+                break sent;
+            }
+        };
+        assert_eq!(lost(&error), Some(1), "{error:?}");
+        for _ in 0..3 {
             port.wait(&[], &[1])?;
         }
         Ok(())

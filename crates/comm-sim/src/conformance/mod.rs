@@ -15,7 +15,8 @@ mod streams;
 pub use failure::{
     abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper,
     death_before_sleep_is_not_slept_through, death_delivers_bytes_first,
-    death_of_an_uninvolved_peer_wakes_a_sleeper, other_streams_outlive_a_peer,
+    death_of_an_uninvolved_peer_wakes_a_sleeper, death_wakes_a_sender_without_room,
+    other_streams_outlive_a_peer,
 };
 pub use lending::{
     elements_are_lent_whole, lent_bytes_stay_until_consumed, receiving_goes_on_behind_what_was_lent,
@@ -60,6 +61,7 @@ macro_rules! transport_conformance {
                 death_before_sleep_is_not_slept_through
                 death_delivers_bytes_first
                 death_of_an_uninvolved_peer_wakes_a_sleeper
+                death_wakes_a_sender_without_room
                 elements_are_lent_whole
                 empty_calls_move_nothing
                 lanes_open_in_any_order
