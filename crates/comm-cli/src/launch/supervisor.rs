@@ -15,6 +15,8 @@ use super::signals::StopSignals;
 
 /// How often to look whether what a rank left behind in its process group is gone; nothing announces that.
 const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
+/// Longer than anybody waits, and short enough to be added to any instant.
+const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const SIGNALS: u64 = u64::MAX;
 
 /// Supervises ranks until all are gone.
@@ -56,7 +58,7 @@ impl Supervisor {
     pub(super) fn new(signals: StopSignals, grace: Duration) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &signals, EventData::new_u64(SIGNALS), EventFlags::IN)?;
-        Ok(Self { members: Vec::new(), signals, epoll, grace, ending: None })
+        Ok(Self { members: Vec::new(), signals, epoll, grace: grace.min(GRACE_MAX), ending: None })
     }
 
     /// Takes over the next rank. Done before another one starts, because the order of ends is known only from here on.

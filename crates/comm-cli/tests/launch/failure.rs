@@ -115,6 +115,12 @@ fn the_grace_period_is_the_callers() {
 }
 
 #[test]
+fn a_grace_period_without_end_is_no_overflow() {
+    let ended = launch(&["-n", "2", "--grace", "1e19"], "exit 3").end();
+    assert_eq!(ended.status.code(), Some(3), "{ended:?}");
+}
+
+#[test]
 fn a_rank_may_end_in_order_during_the_grace_period() {
     let script = format!("trap 'sleep 0.3; report saved x; exit 0' TERM; report ready.$RANK x; {FOREVER}");
     let mut launched = launch(&["-n", "2"], &script);
