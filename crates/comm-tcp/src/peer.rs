@@ -33,7 +33,7 @@ pub(crate) struct Peer {
     /// helps nobody until more arrive.
     left: usize,
     accepted: u64,
-    /// Whether a read or a write may move something. Cleared when one moved less than it could, set by epoll.
+    /// Whether a read or a write may move something. Set by epoll, cleared when one moved less than it could.
     readable: bool,
     writable: bool,
     /// The last read or write moved less than it could. Whoever asks in a loop until nothing moves asks once more at
@@ -54,8 +54,8 @@ impl Peer {
             ahead: ReadAhead::new(read_ahead),
             left: 0,
             accepted: 0,
-            readable: true,
-            writable: true,
+            readable: false,
+            writable: false,
             just_read_all: false,
             just_filled: false,
             hung_up: false,

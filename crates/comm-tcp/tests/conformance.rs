@@ -1,0 +1,38 @@
+//! The contract of every transport, kept over real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+use std::thread;
+use std::time::Duration;
+
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer};
+
+/// The lanes of `n` ranks, in rank order. The store is gone when they are there: lanes do not need it.
+fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpLanes> {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
+    let timeout = Duration::from_secs(30);
+    let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
+    let rank = |rank| {
+        let mut config = RendezvousConfig::new(rank, n);
+        (config.timeout, config.tcp) = (timeout, tcp.clone());
+        TcpLanes::rendezvous(&store, &config).unwrap()
+    };
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..n).map(|r| scope.spawn(move || rank(r))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn with_defaults(n: usize) -> Vec<TcpLanes> {
+    meet(n, &TcpConfig::default())
+}
+
+/// The kernel buffers little, and we as little as we can.
+fn with_tiny_buffers(n: usize) -> Vec<TcpLanes> {
+    let mut tcp = TcpConfig::default();
+    (tcp.send_buffer, tcp.recv_buffer, tcp.read_ahead) = (Some(4096), Some(4096), TcpConfig::READ_AHEAD_MIN);
+    meet(n, &tcp)
+}
+
+comm_sim::transport_conformance!(defaults, with_defaults);
+comm_sim::transport_conformance!(tiny_buffers, with_tiny_buffers);
