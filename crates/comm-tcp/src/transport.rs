@@ -143,10 +143,9 @@ impl Transport for TcpTransport {
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         self.abort.check()?;
-        if self.is_ready(interest)? {
-            return Ok(Armed::Ready);
+        if !matches!(self.is_ready(interest), Ok(true)) {
+            self.look()?;
         }
-        self.look()?;
         Ok(if self.is_ready(interest)? { Armed::Ready } else { Armed::Sleep })
     }
 
@@ -164,3 +163,6 @@ impl Drop for TcpTransport {
         self.peers.iter_mut().flatten().for_each(Peer::close);
     }
 }
+
+#[cfg(test)]
+mod tests;
