@@ -5,6 +5,7 @@
 //! step conflicts with it; messages to one peer, and from one peer, keep the order of the schedule.
 
 mod buffers;
+mod carry;
 mod window;
 
 use std::io::IoSlice;
@@ -13,6 +14,7 @@ use std::ops::Range;
 use comm_core::{Action, Error, Interest, Layout, Reduction, Result, Step, Transport};
 
 pub use buffers::Buffers;
+use carry::Carry;
 use window::{Stage, Window};
 
 use crate::message::Header;
@@ -272,7 +274,9 @@ impl Executor {
             let payload = buffers.write(entry.step.place, bytes)?;
             let rest = &mut payload[entry.moved - Header::BYTES..];
             entry.moved += match (entry.step.action, job.reduction) {
-                (Action::RecvReduce { .. }, Some(reduction)) => reduce(transport, from, rest, reduction)?,
+                (Action::RecvReduce { .. }, Some(reduction)) => {
+                    reduce(transport, from, rest, reduction, &mut entry.carry)?
+                }
                 (Action::RecvReduce { .. }, None) => return Err(no_reduction().into()),
                 _ => fill(transport, from, rest)?,
             };
@@ -306,17 +310,27 @@ fn reduce(
     from: usize,
     rest: &mut [u8],
     reduction: Reduction,
+    carry: &mut Carry,
 ) -> Result<usize> {
     let mut done = 0;
     while done < rest.len() {
-        let lent = transport.lend(from, rest.len() - done)?;
-        match reduction.combine(&mut rest[done..], lent) {
-            0 => break,
-            used => {
-                transport.consume(from, used)?;
-                done += used;
+        let rest = &mut rest[done..];
+        let mut used = 0;
+        if carry.is_empty() {
+            let lent = transport.lend(from, rest.len())?;
+            if lent.is_empty() {
+                break;
             }
+            used = reduction.combine(rest, lent);
+            transport.consume(from, used)?;
         }
+        if used == 0 {
+            used = carry.reduce(transport, from, rest, reduction)?;
+        }
+        if used == 0 {
+            break;
+        }
+        done += used;
     }
     Ok(done)
 }

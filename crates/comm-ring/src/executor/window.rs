@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use comm_core::Step;
 
+use super::carry::Carry;
 use crate::message::Header;
 
 /// How far a step is.
@@ -29,6 +30,8 @@ pub(super) struct Entry {
     pub(super) moved: usize,
     /// The header of the message that is being sent or received.
     pub(super) header: [u8; Header::BYTES],
+    /// The start of an element whose rest has not arrived.
+    pub(super) carry: Carry,
     /// An earlier step that this one waits for, by its number.
     blocker: Option<u64>,
 }
@@ -63,7 +66,8 @@ impl Window {
 
     pub(super) fn push(&mut self, step: Step) {
         let header = [0; Header::BYTES];
-        self.entries.push_back(Entry { step, stage: Stage::Open, moved: 0, header, blocker: None });
+        let carry = Carry::default();
+        self.entries.push_back(Entry { step, stage: Stage::Open, moved: 0, header, carry, blocker: None });
     }
 
     pub(super) fn entry(&mut self, at: usize) -> &mut Entry {
