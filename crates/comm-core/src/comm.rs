@@ -82,10 +82,10 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
-    pub fn all_reduce_into<'a>(
+    pub fn all_reduce_into<'a, S: IntoView<'a, M>>(
         &self,
-        send: impl IntoView<'a, M>,
-        recv: impl IntoViewMut<'a, M>,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
         op: ReduceOp,
     ) -> Result<()> {
         self.communicator.all_reduce(separate(send, recv), op, &self.options)
@@ -103,11 +103,11 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or types differ.
-    pub fn reduce_into<'a>(
+    pub fn reduce_into<'a, S: IntoView<'a, M>>(
         &self,
         root: usize,
-        send: impl IntoView<'a, M>,
-        recv: impl IntoViewMut<'a, M>,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
         op: ReduceOp,
     ) -> Result<()> {
         self.communicator.reduce(root, separate(send, recv), op, &self.options)
@@ -134,7 +134,11 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
     /// [`Communicator`].
-    pub fn all_gather<'a>(&self, send: impl IntoView<'a, M>, recv: impl IntoViewMut<'a, M>) -> Result<()> {
+    pub fn all_gather<'a, S: IntoView<'a, M>>(
+        &self,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+    ) -> Result<()> {
         self.communicator.all_gather(separate(send, recv), &self.options)
     }
 
@@ -152,10 +156,10 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit; otherwise as written at
     /// [`Communicator`].
-    pub fn reduce_scatter<'a>(
+    pub fn reduce_scatter<'a, S: IntoView<'a, M>>(
         &self,
-        send: impl IntoView<'a, M>,
-        recv: impl IntoViewMut<'a, M>,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
         op: ReduceOp,
     ) -> Result<()> {
         self.communicator.reduce_scatter(separate(send, recv), op, &self.options)

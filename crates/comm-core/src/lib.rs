@@ -39,7 +39,7 @@ pub use error::{Desync, During, Error, Invalid, Loss, Refusal, Result};
 pub use group::{Group, GroupId};
 pub use lane::{LaneId, LaneKind, Lanes};
 pub use lent::Lent;
-pub use memory::{Host, HostView, HostViewMut, IntoView, IntoViewMut, Memory, Shape};
+pub use memory::{Erased, Host, HostView, HostViewMut, IntoView, IntoViewMut, Memory, Shape};
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
 pub use reduce::Reduction;

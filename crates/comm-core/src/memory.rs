@@ -105,23 +105,37 @@ impl Shape for HostViewMut<'_> {
 
 /// What a call can read from: slices, arrays and vectors of [`Element`]s for [`Host`].
 pub trait IntoView<'a, M: Memory> {
+    /// The type of the elements, so that the buffers of one call must agree.
+    type Element;
+
     /// The erased view.
     fn into_view(self) -> M::View<'a>;
 }
 
 /// What a call can write to: slices, arrays and vectors of [`Element`]s for [`Host`].
 pub trait IntoViewMut<'a, M: Memory> {
+    /// The type of the elements, so that the buffers of one call must agree.
+    type Element;
+
     /// The erased view.
     fn into_view_mut(self) -> M::ViewMut<'a>;
 }
 
+/// The element type of views that are erased already: it is checked when the call is made.
+#[derive(Debug, Clone, Copy)]
+pub enum Erased {}
+
 impl<'a> IntoView<'a, Host> for HostView<'a> {
+    type Element = Erased;
+
     fn into_view(self) -> HostView<'a> {
         self
     }
 }
 
 impl<'a> IntoViewMut<'a, Host> for HostViewMut<'a> {
+    type Element = Erased;
+
     fn into_view_mut(self) -> HostViewMut<'a> {
         self
     }
@@ -132,12 +146,16 @@ macro_rules! host_buffers {
     ($( [$($param:tt)*] $buffer:ty ),+ $(,)?) => {
         $(
             impl<'a, T: Element, $($param)*> IntoView<'a, Host> for &'a $buffer {
+                type Element = T;
+
                 fn into_view(self) -> HostView<'a> {
                     HostView::new(&self[..])
                 }
             }
 
             impl<'a, T: Element, $($param)*> IntoViewMut<'a, Host> for &'a mut $buffer {
+                type Element = T;
+
                 fn into_view_mut(self) -> HostViewMut<'a> {
                     HostViewMut::new(&mut self[..])
                 }
@@ -149,18 +167,24 @@ macro_rules! host_buffers {
 host_buffers!([] [T], [const N: usize] [T; N], [] Vec<T>, [] Box<[T]>);
 
 impl<'a, T: Element> IntoViewMut<'a, Host> for &'a mut &mut [T] {
+    type Element = T;
+
     fn into_view_mut(self) -> HostViewMut<'a> {
         HostViewMut::new(self)
     }
 }
 
 impl<'a, T: Element> IntoView<'a, Host> for &'a &mut [T] {
+    type Element = T;
+
     fn into_view(self) -> HostView<'a> {
         HostView::new(self)
     }
 }
 
 impl<'a, T: Element> IntoView<'a, Host> for &'a &[T] {
+    type Element = T;
+
     fn into_view(self) -> HostView<'a> {
         HostView::new(self)
     }

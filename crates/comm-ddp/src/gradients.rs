@@ -59,6 +59,8 @@ impl<T: Gradient> Gradients<T> {
 }
 
 impl<'a, T: Gradient> comm_core::IntoViewMut<'a, comm_core::Host> for &'a mut Gradients<T> {
+    type Element = T;
+
     fn into_view_mut(self) -> HostViewMut<'a> {
         HostViewMut::new(&mut self.elements)
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Collective, Comm, ReduceOp};
+use comm_core::{Collective, Comm, HostView, HostViewMut, ReduceOp};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::{InProcessConfig, Release};
@@ -229,7 +229,8 @@ fn a_wrong_call_is_refused_and_the_next_one_works() {
         assert!(!comm.broadcast(3, &mut floats).unwrap_err().is_fatal());
         assert!(!comm.all_gather(&floats, &mut vec![0.0_f32; 29]).unwrap_err().is_fatal());
         assert!(!comm.reduce_scatter(&floats, &mut vec![0.0_f32; 3], ReduceOp::Sum).unwrap_err().is_fatal());
-        assert!(!comm.all_reduce_into(&floats, &mut ints, ReduceOp::Sum).unwrap_err().is_fatal());
+        let mixed = comm.all_reduce_into(HostView::new(&floats), HostViewMut::new(&mut ints), ReduceOp::Sum);
+        assert!(!mixed.unwrap_err().is_fatal());
         assert!(!comm.with_algorithm("magic").barrier().unwrap_err().is_fatal());
         comm.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
         assert_eq!(floats, [3.0; 10]);

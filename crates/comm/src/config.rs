@@ -93,7 +93,14 @@ impl Config {
     /// # Errors
     /// [`Error::Invalid`] naming the variable, what it holds and what is wrong with it.
     pub fn from_env() -> Result<Self> {
-        crate::env::config(&|name| std::env::var(name).ok())
+        crate::env::config(&variable)
+    }
+
+    /// Whether a launcher has told this process its rank: whether [`Config::from_env`] would find one, right or wrong.
+    /// A program that can also work alone, or start its own ranks, asks this first.
+    #[must_use]
+    pub fn is_launched() -> bool {
+        crate::env::is_launched(&variable)
     }
 
     /// The addresses of the store.
@@ -104,4 +111,8 @@ impl Config {
             (host, self.master_port).to_socket_addrs().map_err(|source| wrong(source.to_string()))?;
         found.next().ok_or_else(|| wrong("the name has no address".into()))
     }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }

@@ -50,6 +50,11 @@ const FAMILIES: [Family; 4] = [
 const MISSING: &str =
     "it is not set; start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
 
+/// Whether some launcher has told a rank.
+pub(crate) fn is_launched(lookup: Lookup<'_>) -> bool {
+    FAMILIES.iter().any(|family| lookup(family.rank).is_some())
+}
+
 /// The configuration that the environment describes.
 pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     let [torch, ..] = &FAMILIES;
@@ -149,6 +154,12 @@ mod tests {
         let slurm = [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "1")];
         let config = from(&[&master[..], &slurm].concat()).unwrap();
         assert_eq!((config.rank, config.world_size, config.local_rank), (5, 8, 1));
+    }
+
+    #[test]
+    fn who_was_launched_knows_it() {
+        assert!(is_launched(&|name| (name == "PMI_RANK").then(|| "0".into())));
+        assert!(!is_launched(&|name| (name == "WORLD_SIZE").then(|| "1".into())));
     }
 
     #[test]

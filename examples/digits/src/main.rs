@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use comm::{Config, Invalid};
+use comm::Config;
 use comm_cli::launch::Launch;
 
 use args::Args;
@@ -17,19 +17,16 @@ use digits::error::Result;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if !Config::is_launched() {
+        return launch(&args);
+    }
     match Config::from_env() {
         Ok(config) => match run_rank(&config, &args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("rank {}: {error}", config.rank), 1),
         },
-        Err(error) if is_alone(&error) => launch(&args),
         Err(error) => fail(&error.to_string(), 1),
     }
-}
-
-/// Whether the environment is incomplete because no launcher has written to it, rather than wrong.
-fn is_alone(error: &comm::Error) -> bool {
-    matches!(error, comm::Error::Invalid(Invalid::Setting { name, value, .. }) if name == "RANK" && value.is_empty())
 }
 
 /// Runs as one rank of a group that a launcher has started.

@@ -48,6 +48,8 @@ impl Shape for ViewMut<'_> {
 }
 
 impl<'a> IntoViewMut<'a, Device> for &'a mut Buffer {
+    type Element = f32;
+
     fn into_view_mut(self) -> ViewMut<'a> {
         ViewMut(self)
     }
