@@ -18,8 +18,11 @@ const ELEMENT_BYTES_MAX: usize = 8;
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
 /// How much to read behind a large read.
 const BEHIND_DIRECT_BYTES: usize = 4 * 1024;
-/// The most pieces that the kernel takes at once.
-const PIECES_MAX: usize = 1024;
+/// The most pieces and bytes of one write, and the most bytes of one direct read. A peer that drains as fast as we fill
+/// could keep a write in the kernel for as long as there are bytes, while others wait to be received from; and the
+/// kernel cuts what exceeds 2 GiB, which would look like a full socket.
+const PIECES_MAX: usize = 16;
+const BYTES_MAX: usize = 4 << 20;
 /// The most bytes that are read from a peer only to be thrown away.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
 
@@ -68,40 +71,40 @@ impl Peer {
         self.accepted
     }
 
-    /// Takes note of what epoll saw.
-    pub(crate) fn note(&mut self, events: EventFlags) {
+    /// Takes note of what epoll saw. Tells whether it is news that the stream has ended or broken.
+    pub(crate) fn note(&mut self, events: EventFlags) -> bool {
         let broken = events.intersects(EventFlags::HUP | EventFlags::ERR);
-        self.hung_up |= broken || events.contains(EventFlags::RDHUP);
+        let ended = broken || events.contains(EventFlags::RDHUP);
+        let news = ended && !self.hung_up;
+        self.hung_up |= ended;
         self.readable |= self.hung_up || events.contains(EventFlags::IN);
         self.writable |= broken || events.contains(EventFlags::OUT);
         self.just_read_all &= !self.readable;
         self.just_filled &= !self.writable;
+        news
     }
 
-    /// Whether a receive would move bytes, as far as is known; the error if none ever will.
-    pub(crate) fn can_recv(&self) -> Result<bool> {
-        match &self.recv_end {
-            _ if self.ahead.len() > self.left => Ok(true),
-            Some(end) => Err(end.clone()),
-            None => Ok(self.readable),
-        }
+    /// Whether a receive would move bytes or fail, as far as is known.
+    pub(crate) const fn can_recv(&self) -> bool {
+        self.readable || self.recv_end.is_some() || self.ahead.len() > self.left
     }
 
-    /// Whether a send would move bytes, as far as is known; the error if none ever will.
-    pub(crate) fn can_send(&self) -> Result<bool> {
-        self.send_end.as_ref().map_or(Ok(self.writable), |end| Err(end.clone()))
+    /// Whether a send would move bytes or fail, as far as is known.
+    pub(crate) const fn can_send(&self) -> bool {
+        self.writable || self.send_end.is_some()
     }
 
     pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
         if let Some(end) = &self.send_end {
             return Err(end.clone());
         }
-        let pieces = &pieces[..pieces.len().min(PIECES_MAX)];
-        let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut bounded = [IoSlice::new(&[]); PIECES_MAX];
+        let offered = bound(pieces, &mut bounded);
         if offered == 0 || std::mem::take(&mut self.just_filled) {
             return Ok(0);
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let pieces = &bounded[..pieces.len().min(PIECES_MAX)];
         match rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
             Ok(sent) => {
                 self.writable = sent == offered;
@@ -175,7 +178,8 @@ impl Peer {
         if std::mem::take(&mut self.just_read_all) {
             return Ok(0);
         }
-        let direct = into.len();
+        let direct = into.len().min(BYTES_MAX);
+        let into = &mut into[..direct];
         let room = self.ahead.room();
         let behind = if direct < DIRECT_BYTES_MIN { room.len() } else { room.len().min(BEHIND_DIRECT_BYTES) };
         let room = &mut room[..behind];
@@ -225,6 +229,17 @@ impl Peer {
             }
         }
     }
+}
+
+/// Fills `bounded` with the first of the pieces, as far as one write may take them. Returns how many bytes that is.
+fn bound<'a>(pieces: &'a [IoSlice<'a>], bounded: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
+    let mut offered = 0;
+    for (piece, bounded) in pieces.iter().zip(bounded) {
+        let taken = piece.len().min(BYTES_MAX - offered);
+        *bounded = IoSlice::new(&piece[..taken]);
+        offered += taken;
+    }
+    offered
 }
 
 /// One read into two pieces of memory, the first of which may be empty.

@@ -35,6 +35,8 @@ pub struct TcpTransport {
     /// By rank; `None` at this rank.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
+    /// Some stream has ended, and nobody was kept from sleeping on it yet.
+    unheard_end: bool,
     abort: Arc<Abort>,
 }
 
@@ -50,6 +52,7 @@ impl TcpTransport {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
+            unheard_end: false,
             abort: Arc::new(Abort::new()?),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
@@ -69,21 +72,11 @@ impl TcpTransport {
         self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| invalid.into())
     }
 
-    /// Whether something in the interest can move, as far as is known. A peer that is gone is an error only if
-    /// nothing else can move, so that what has arrived is delivered first.
-    fn is_ready(&self, interest: &Interest) -> Result<bool> {
-        let mut first_error = None;
+    /// Whether something in the interest can move or fail, as far as is known.
+    fn is_ready(&self, interest: &Interest) -> bool {
         let peer = |rank: &usize| self.peers.get(*rank).and_then(Option::as_ref);
-        let recv = interest.recv().iter().filter_map(peer).map(Peer::can_recv);
-        let send = interest.send().iter().filter_map(peer).map(Peer::can_send);
-        for ready in recv.chain(send) {
-            match ready {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        first_error.map_or(Ok(false), Err)
+        interest.recv().iter().filter_map(peer).any(Peer::can_recv)
+            || interest.send().iter().filter_map(peer).any(Peer::can_send)
     }
 
     /// Takes note of everything that epoll has to say.
@@ -98,7 +91,7 @@ impl TcpTransport {
             for event in &*events {
                 let rank = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
                 if let Some(Some(peer)) = self.peers.get_mut(rank) {
-                    peer.note(event.flags);
+                    self.unheard_end |= peer.note(event.flags);
                 }
             }
             self.abort.check()?;
@@ -143,10 +136,12 @@ impl Transport for TcpTransport {
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         self.abort.check()?;
-        if !matches!(self.is_ready(interest), Ok(true)) {
-            self.look()?;
+        if self.is_ready(interest) {
+            return Ok(Armed::Ready);
         }
-        Ok(if self.is_ready(interest)? { Armed::Ready } else { Armed::Sleep })
+        self.look()?;
+        let awake = std::mem::take(&mut self.unheard_end) || self.is_ready(interest);
+        Ok(if awake { Armed::Ready } else { Armed::Sleep })
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
