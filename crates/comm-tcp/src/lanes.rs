@@ -7,9 +7,10 @@ use comm_core::{Error, Group, GroupId, LaneId, LaneKind, Lanes, Result, Store};
 
 use crate::config::TcpConfig;
 use crate::handshake::fill_random;
+use crate::identity::Identity;
 use crate::interface;
 use crate::mesh::Opening;
-use crate::reception::{Identity, Reception};
+use crate::reception::Reception;
 use crate::record::Member;
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::socket::{self, Options};

@@ -10,7 +10,8 @@ use socket2::Socket;
 use crate::bell::Bell;
 use crate::config::TcpConfig;
 use crate::dial::{Dial, Dialed};
-use crate::reception::{Identity, Reception};
+use crate::identity::Identity;
+use crate::reception::Reception;
 use crate::socket::{self, Options};
 
 /// A listener exists before its address is told to anybody, so a rank whose listener is gone is gone. This many

@@ -21,8 +21,7 @@ use crate::bell::Bell;
 use crate::config::TcpConfig;
 use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
-use crate::record::Member;
-use crate::secret::Secret;
+use crate::identity::Identity;
 use crate::socket::{self, Options};
 
 const LISTENER: u64 = 0;
@@ -33,57 +32,6 @@ const UNOPENED_MAX: usize = 4096;
 const EVENTS_AT_ONCE: usize = 64;
 /// How long to leave the listener alone when the system has no descriptors or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Who we are, to those who dial us.
-#[derive(Debug)]
-pub(crate) struct Identity {
-    pub(crate) rank: usize,
-    pub(crate) job: u64,
-    pub(crate) secret: Option<Secret>,
-    /// All members in the order of their ranks.
-    pub(crate) members: Vec<Member>,
-}
-
-impl Identity {
-    /// How we introduce ourselves to a member.
-    pub(crate) fn hello(&self, to: usize, lane: LaneId) -> Hello {
-        Hello {
-            purpose: Purpose::Lane(lane),
-            job: self.job,
-            rank: wire(self.rank),
-            to: wire(to),
-            world_size: wire(self.members.len()),
-            process: self.members[self.rank].process,
-            to_process: self.members[to].process,
-        }
-    }
-
-    /// Whether who dials us is a member above us, and means us.
-    fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
-        let Purpose::Lane(_) = hello.purpose else { return Err(Refusal::Stranger) };
-        let (ours, theirs) = (self.members.len(), hello.world_size as usize);
-        let dialer = hello.rank as usize;
-        if hello.job != self.job {
-            Err(Refusal::Job)
-        } else if theirs != ours {
-            Err(Refusal::WorldSize { ours, theirs })
-        } else if hello.to_process != self.members[self.rank].process
-            || hello.to != wire(self.rank)
-            || dialer <= self.rank
-        {
-            Err(Refusal::Stranger)
-        } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
-            Err(Refusal::DuplicateRank { rank: dialer })
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// A group never has more members than this can say.
-fn wire(rank: usize) -> u32 {
-    u32::try_from(rank).unwrap_or(u32::MAX)
-}
 
 /// Where the other ranks' connections arrive.
 #[derive(Debug)]

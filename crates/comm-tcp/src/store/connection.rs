@@ -49,8 +49,8 @@ pub(super) enum Phase {
 pub(super) struct Parked {
     /// All that must exist.
     pub(super) keys: Vec<String>,
-    /// The one that it waits for at present.
-    pub(super) missing: String,
+    /// The place among them of the one that it waits for at present.
+    pub(super) missing: usize,
     /// Whether the answer is the value of the only key.
     pub(super) wants_value: bool,
 }
@@ -70,6 +70,26 @@ pub(super) enum Gone {
     Garbage,
     /// It took too long.
     Slow,
+}
+
+impl Parked {
+    /// The key that it waits for at present, if any.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        self.keys.get(self.missing).map(String::as_str)
+    }
+
+    /// Looks for a key that does not exist, first among those not yet looked at: many keys that come one by one cost
+    /// one look each.
+    pub(super) fn find_missing(&mut self, exists: impl Fn(&str) -> bool) -> Option<&str> {
+        let (seen, unseen) = self.keys.split_at(self.missing.min(self.keys.len()));
+        let missing = unseen
+            .iter()
+            .position(|key| !exists(key))
+            .map(|at| seen.len() + at)
+            .or_else(|| seen.iter().position(|key| !exists(key)));
+        self.missing = missing.unwrap_or(self.keys.len());
+        self.awaited()
+    }
 }
 
 impl From<io::Error> for Gone {

@@ -5,6 +5,7 @@ mod connection;
 mod frame;
 mod protocol;
 mod reactor;
+mod requests;
 mod server;
 mod table;
 

@@ -1,0 +1,110 @@
+//! Two sides of a handshake, over a pair of sockets.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::hello::MESSAGE_BYTES_MAX;
+
+/// Runs both sides until each has ended. The acceptor judges by job 7.
+fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Progress) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let secret = |text: Option<&str>| text.map(|text| Secret::new(text).unwrap());
+    let mut dialer = Handshake::dial(secret(dialer), Hello::store(job)).unwrap();
+    let mut acceptor = Handshake::accept(secret(acceptor)).unwrap();
+    let (mut dialed, mut accepted) = (Progress::Pending, Progress::Pending);
+    for _ in 0..10 {
+        if dialed == Progress::Pending {
+            dialed = dialer.advance(&near).unwrap();
+        }
+        if accepted == Progress::Pending {
+            accepted = acceptor.advance(&far).unwrap();
+        }
+        if let Progress::Judge(hello) = accepted {
+            acceptor.judge(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) });
+            accepted = acceptor.advance(&far).unwrap();
+        }
+    }
+    (dialed, accepted)
+}
+
+#[test]
+fn sides_with_the_same_secret_or_none_agree() {
+    assert_eq!(meet(None, None, 7), (Progress::Done, Progress::Done));
+    assert_eq!(meet(Some("sesame"), Some("sesame"), 7), (Progress::Done, Progress::Done));
+}
+
+#[test]
+fn both_sides_learn_why_they_do_not_agree() {
+    let both = |refusal: Refusal| (Progress::Refused(refusal.clone()), Progress::Refused(refusal));
+    assert_eq!(meet(None, None, 8), both(Refusal::Job));
+    assert_eq!(meet(Some("sesame"), Some("sesame"), 8), both(Refusal::Job));
+    assert_eq!(meet(Some("sesame"), Some("simsim"), 7), both(Refusal::Authentication));
+    assert_eq!(meet(Some("sesame"), None, 7), both(Refusal::Authentication));
+    assert_eq!(meet(None, Some("sesame"), 7), both(Refusal::Authentication));
+}
+
+#[test]
+fn what_follows_the_handshake_stays_in_the_socket() {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let mut dialer = Handshake::dial(None, Hello::store(7)).unwrap();
+    let mut acceptor = Handshake::accept(None).unwrap();
+    dialer.advance(&near).unwrap();
+    acceptor.advance(&far).unwrap();
+    dialer.advance(&near).unwrap();
+    (&near).write_all(b"payload").unwrap();
+    assert!(matches!(acceptor.advance(&far).unwrap(), Progress::Judge(_)));
+    acceptor.judge(Ok(()));
+    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Done);
+    let mut payload = [0; 7];
+    far.read_exact(&mut payload).unwrap();
+    assert_eq!(&payload, b"payload");
+}
+
+#[test]
+fn a_secret_holder_that_hears_its_own_words_refuses() {
+    let (near, mut mirror) = UnixStream::pair().unwrap();
+    let mut dialer = Handshake::dial(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
+    assert_eq!(dialer.advance(&near).unwrap(), Progress::Pending);
+    let mut echo = [0; GREETING_BYTES];
+    mirror.read_exact(&mut echo).unwrap();
+    mirror.write_all(&echo).unwrap();
+    assert_eq!(dialer.advance(&near).unwrap(), Progress::Refused(Refusal::Stranger));
+}
+
+#[test]
+fn a_reflected_proof_does_not_count() {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let mut dialer = Handshake::dial(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
+    dialer.advance(&near).unwrap();
+    let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [1; 32] };
+    far.write_all(&greeting.encode()).unwrap();
+    dialer.advance(&near).unwrap();
+    let mut said = [0; GREETING_BYTES + MESSAGE_BYTES_MAX];
+    far.read_exact(&mut said).unwrap();
+    far.write_all(&Verdict(Ok(())).encode()).unwrap();
+    far.write_all(&said[GREETING_BYTES + HELLO_BYTES..]).unwrap();
+    assert_eq!(dialer.advance(&near).unwrap(), Progress::Refused(Refusal::Authentication));
+}
+
+#[test]
+fn another_version_is_told_ours() {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    let mut acceptor = Handshake::accept(None).unwrap();
+    let mut greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [1; 32] }.encode();
+    greeting[8] = 2;
+    near.write_all(&greeting[..10]).unwrap();
+    let refused = Progress::Refused(Refusal::Version { ours: 1, theirs: 2 });
+    assert_eq!(acceptor.advance(&far).unwrap(), refused);
+    let mut reply = [0; GREETING_BYTES];
+    near.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply[..10], &acceptor.ours.encode()[..10]);
+}
+
+#[test]
+fn a_text_protocol_is_refused_at_its_first_byte() {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    let mut acceptor = Handshake::accept(None).unwrap();
+    near.write_all(b"G").unwrap();
+    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::Stranger));
+}

@@ -1,0 +1,58 @@
+//! Who this rank is on lanes, and who may connect to it.
+
+use comm_core::{LaneId, Refusal};
+
+use crate::hello::{Hello, Purpose};
+use crate::record::Member;
+use crate::secret::Secret;
+
+/// Who we are, to those who dial us.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) rank: usize,
+    pub(crate) job: u64,
+    pub(crate) secret: Option<Secret>,
+    /// All members in the order of their ranks.
+    pub(crate) members: Vec<Member>,
+}
+
+impl Identity {
+    /// How we introduce ourselves to a member.
+    pub(crate) fn hello(&self, to: usize, lane: LaneId) -> Hello {
+        Hello {
+            purpose: Purpose::Lane(lane),
+            job: self.job,
+            rank: wire(self.rank),
+            to: wire(to),
+            world_size: wire(self.members.len()),
+            process: self.members[self.rank].process,
+            to_process: self.members[to].process,
+        }
+    }
+
+    /// Whether who dials us is a member above us, and means us.
+    pub(crate) fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
+        let Purpose::Lane(_) = hello.purpose else { return Err(Refusal::Stranger) };
+        let (ours, theirs) = (self.members.len(), hello.world_size as usize);
+        let dialer = hello.rank as usize;
+        if hello.job != self.job {
+            Err(Refusal::Job)
+        } else if theirs != ours {
+            Err(Refusal::WorldSize { ours, theirs })
+        } else if hello.to_process != self.members[self.rank].process
+            || hello.to != wire(self.rank)
+            || dialer <= self.rank
+        {
+            Err(Refusal::Stranger)
+        } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
+            Err(Refusal::DuplicateRank { rank: dialer })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A group never has more members than this can say.
+fn wire(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
+}
