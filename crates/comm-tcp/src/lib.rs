@@ -20,6 +20,7 @@ mod rendezvous;
 mod secret;
 mod socket;
 mod store;
+mod throttle;
 mod transport;
 
 pub use config::{Congestion, Keepalive, TcpConfig};

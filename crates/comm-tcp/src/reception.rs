@@ -23,6 +23,7 @@ use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
 use crate::identity::Identity;
 use crate::socket::{self, Options};
+use crate::throttle::Throttle;
 
 const LISTENER: u64 = 0;
 /// Connections that have not yet said who they are; further ones wait in the system's queue.
@@ -50,6 +51,7 @@ struct Desk {
     /// Connections whose lane nobody here has opened yet, or is just opening.
     arrived: HashMap<(LaneId, usize), Socket>,
     openers: Vec<(LaneId, Arc<Bell>)>,
+    warnings: Throttle,
 }
 
 /// A connection that has not yet said who it is.
@@ -82,6 +84,7 @@ impl Reception {
             next: LISTENER + 1,
             arrived: HashMap::new(),
             openers: Vec::new(),
+            warnings: Throttle::default(),
         };
         Ok(Self { epoll, desk: Mutex::new(desk) })
     }
@@ -167,14 +170,14 @@ impl Service<'_> {
         if self.desk.paused_until.is_some_and(|until| until <= now) {
             self.listen(None);
         }
-        let late = |guest: &mut Guest| {
+        let Desk { guests, warnings, .. } = &mut *self.desk;
+        guests.retain(|_, guest| {
             let late = guest.deadline <= now;
             if late {
-                tracing::warn!(address = %guest.address, "closed a connection that took too long to say who it is");
+                refuse(warnings, guest.address, "it took too long to say who it is");
             }
-            late
-        };
-        self.desk.guests.retain(|_, guest| !late(guest));
+            !late
+        });
     }
 
     /// Watches the listener again, or not before a time.
@@ -234,7 +237,7 @@ impl Service<'_> {
         }
     }
 
-    fn shake(&self, guest: &mut Guest) -> Visit {
+    fn shake(&mut self, guest: &mut Guest) -> Visit {
         loop {
             match guest.handshake.advance(&guest.socket) {
                 Ok(Progress::Pending) => return Visit::Stays,
@@ -244,7 +247,7 @@ impl Service<'_> {
                 }
                 Ok(Progress::Done) => return guest.hello.map_or(Visit::Leaves, Visit::Member),
                 Ok(Progress::Refused(refusal)) => {
-                    tracing::warn!(address = %guest.address, %refusal, "refused a connection");
+                    refuse(&mut self.desk.warnings, guest.address, refusal);
                     return Visit::Leaves;
                 }
                 Err(error) => {
@@ -290,5 +293,11 @@ impl Service<'_> {
         for (_, bell) in self.desk.openers.iter().filter(|(other, _)| *other == lane) {
             bell.ring();
         }
+    }
+}
+
+fn refuse(warnings: &mut Throttle, address: SocketAddr, reason: impl std::fmt::Display) {
+    if let Some(withheld) = warnings.admit(Instant::now()) {
+        tracing::warn!(%address, %reason, withheld, "refused a connection");
     }
 }

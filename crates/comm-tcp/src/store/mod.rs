@@ -68,3 +68,6 @@ impl StoreConfig {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

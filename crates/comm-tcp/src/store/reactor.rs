@@ -17,6 +17,7 @@ use super::table::Table;
 use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
 use crate::socket::{self, Options};
+use crate::throttle::Throttle;
 
 /// The names of the two descriptors that are no connections.
 const LISTENER: u64 = 0;
@@ -39,6 +40,7 @@ pub(super) struct Reactor {
     strangers: usize,
     /// What is due when: connections, and the listener's return.
     deadlines: BTreeSet<(Instant, u64)>,
+    warnings: Throttle,
     pub(super) table: Table,
     census: Arc<Census>,
 }
@@ -86,6 +88,7 @@ impl Reactor {
             next: FIRST_CONNECTION,
             strangers: 0,
             deadlines: BTreeSet::new(),
+            warnings: Throttle::default(),
             census,
         })
     }
@@ -150,7 +153,10 @@ impl Reactor {
 
     fn admit(&mut self, socket: Socket, address: SocketAddr) {
         if self.connections.len() >= self.config.connections_max {
-            tracing::warn!(%address, limit = self.config.connections_max, "the store has no room for a client");
+            let limit = self.config.connections_max;
+            if let Some(withheld) = self.warnings.admit(Instant::now()) {
+                tracing::warn!(%address, limit, withheld, "the store has no room for a client");
+            }
             return;
         }
         let handshake =
@@ -229,13 +235,18 @@ impl Reactor {
             self.table.stop_waiting(key, id);
         }
         let address = connection.address;
-        match gone {
-            Gone::Closed => tracing::debug!(%address, "a client left the store"),
-            Gone::Broken(error) => tracing::debug!(%address, %error, "a connection to the store broke"),
-            Gone::Refused(refusal) => tracing::warn!(%address, %refusal, "the store refused a connection"),
-            Gone::TooLong(bytes) => tracing::warn!(%address, bytes, "the store got too long a request"),
-            Gone::Garbage => tracing::warn!(%address, "the store got a request that makes no sense"),
-            Gone::Slow => tracing::warn!(%address, "the store closed a connection that took too long"),
+        let reason = match gone {
+            Gone::Closed => return tracing::debug!(%address, "a client left the store"),
+            Gone::Broken(error) => {
+                return tracing::debug!(%address, %error, "a connection to the store broke");
+            }
+            Gone::Refused(refusal) => refusal.to_string(),
+            Gone::TooLong(bytes) => format!("it sent a request of {bytes} bytes"),
+            Gone::Garbage => "it sent a request that makes no sense".into(),
+            Gone::Slow => "it took too long".into(),
+        };
+        if let Some(withheld) = self.warnings.admit(Instant::now()) {
+            tracing::warn!(%address, reason, withheld, "the store closed a connection");
         }
     }
 

@@ -1,0 +1,149 @@
+//! Clients that passed the handshake and then misbehave.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use comm_core::{GroupId, LaneId, LaneKind, Refusal, Store};
+
+use super::protocol::{Request, Response};
+use super::{StoreConfig, TcpStore, TcpStoreServer};
+use crate::dial::{Dial, Dialed};
+use crate::hello::{Hello, Purpose};
+use crate::socket::Options;
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn dial(address: SocketAddr, hello: Hello) -> Dialed {
+    Dial::new(address, hello, None, Options::store()).run(Instant::now() + SOON).unwrap()
+}
+
+/// A connection on which the server expects requests.
+fn raw(address: SocketAddr) -> TcpStream {
+    let Dialed::Open(socket) = dial(address, Hello::store(0)) else { panic!("the store refused us") };
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+fn serve(config: StoreConfig) -> (TcpStoreServer, TcpStore) {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), config.clone()).unwrap();
+    let store = TcpStore::connect(server.local_addr(), config, SOON).unwrap();
+    (server, store)
+}
+
+fn response(stream: &mut TcpStream) -> Vec<u8> {
+    let mut prefix = [0; 4];
+    stream.read_exact(&mut prefix).unwrap();
+    let mut body = vec![0; u32::from_le_bytes(prefix) as usize];
+    stream.read_exact(&mut body).unwrap();
+    body
+}
+
+/// Whether the server closed the connection without an answer.
+fn closed(stream: &mut TcpStream) -> bool {
+    stream.read(&mut [0]).map_or_else(|e| e.kind() != std::io::ErrorKind::WouldBlock, |read| read == 0)
+}
+
+#[test]
+fn frames_that_are_too_long_or_make_no_sense_close_their_connection_only() {
+    let (server, store) = serve(StoreConfig::default());
+    let hostile: [&[u8]; 6] = [
+        &u32::MAX.to_le_bytes(),
+        &(16 << 20 | 1_u32).to_le_bytes(),
+        &[0, 0, 0, 0],
+        &[1, 0, 0, 0, 77],
+        &[6, 0, 0, 0, 1, 255, 255, 255, 255, 0],
+        b"GET / HTTP/1.1\r\n\r\n",
+    ];
+    for bytes in hostile {
+        let mut stream = raw(server.local_addr());
+        stream.write_all(bytes).unwrap();
+        assert!(closed(&mut stream), "{bytes:?}");
+        store.set("k", b"v").unwrap();
+    }
+}
+
+#[test]
+fn a_request_that_stalls_is_given_up_but_a_silent_client_is_not() {
+    let config = StoreConfig { operation_timeout: Duration::from_millis(200), ..StoreConfig::default() };
+    let (server, _store) = serve(config);
+    let mut silent = raw(server.local_addr());
+    let mut stalled = raw(server.local_addr());
+    stalled.write_all(&[9, 0, 0]).unwrap();
+    assert!(closed(&mut stalled));
+    silent.write_all(&Request::Delete { key: "k" }.encode().unwrap()).unwrap();
+    assert_eq!(Response::decode(&response(&mut silent)), Some(Response::Done(&[0])));
+}
+
+#[test]
+fn requests_may_dribble_or_come_many_at_once() {
+    let (server, _store) = serve(StoreConfig::default());
+    let mut stream = raw(server.local_addr());
+    let requests = [
+        Request::Add { key: "n", amount: 2 },
+        Request::Get { key: "missing", timeout: Duration::from_millis(20) },
+        Request::Add { key: "n", amount: 3 },
+    ];
+    let frames: Vec<u8> = requests.iter().flat_map(|request| request.encode().unwrap()).collect();
+    for byte in &frames {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    stream.write_all(&frames).unwrap();
+    for sum in [2_i64, 5, 7, 10] {
+        assert_eq!(Response::decode(&response(&mut stream)), Some(Response::Done(&sum.to_le_bytes())));
+        if sum % 5 == 2 {
+            assert_eq!(Response::decode(&response(&mut stream)), Some(Response::TimedOut(b"missing")));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
+    let config = StoreConfig { connections_max: 2, ..StoreConfig::default() };
+    let (server, store) = serve(config);
+    for _ in 0..20 {
+        let mut waiting = raw(server.local_addr());
+        let forever = Request::Wait { keys: vec!["never"], timeout: Duration::MAX };
+        waiting.write_all(&forever.encode().unwrap()).unwrap();
+        store.set("k", b"v").unwrap();
+    }
+}
+
+#[test]
+fn a_wait_ends_when_all_keys_exist_at_the_same_time() {
+    let (server, store) = serve(StoreConfig::default());
+    let mut waiting = raw(server.local_addr());
+    let wait = Request::Wait { keys: vec!["a", "b", "c"], timeout: SOON };
+    waiting.write_all(&wait.encode().unwrap()).unwrap();
+    for (key, gone) in [("a", "a"), ("b", ""), ("c", "b")] {
+        store.set(key, b"").unwrap();
+        store.delete(gone).unwrap();
+    }
+    waiting.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(!closed(&mut waiting), "the wait ended although keys are missing");
+    waiting.set_read_timeout(Some(SOON)).unwrap();
+    store.set("b", b"").unwrap();
+    store.set("a", b"").unwrap();
+    assert_eq!(Response::decode(&response(&mut waiting)), Some(Response::Done(b"")));
+}
+
+#[test]
+fn a_lane_is_none_of_the_stores_business() {
+    let (server, _store) = serve(StoreConfig::default());
+    let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Control };
+    let dialed = dial(server.local_addr(), Hello { purpose: Purpose::Lane(lane), ..Hello::store(0) });
+    assert!(matches!(dialed, Dialed::Refused(Refusal::Stranger)));
+}
+
+#[test]
+fn a_response_beyond_the_clients_limit_is_an_error() {
+    let (server, store) = serve(StoreConfig::default());
+    store.set("k", &[7; 1000]).unwrap();
+    let config = StoreConfig { frame_bytes_max: 100, ..StoreConfig::default() };
+    let modest = TcpStore::connect(server.local_addr(), config, SOON).unwrap();
+    let error = modest.get("k", SOON).unwrap_err().to_string();
+    assert!(error.contains("1001 bytes"), "{error}");
+    assert!(!modest.delete("other").unwrap());
+}

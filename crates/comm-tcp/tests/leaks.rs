@@ -1,0 +1,57 @@
+//! Nothing is left behind. A test binary of its own, with one test: descriptors and threads belong to the process.
+
+#![allow(clippy::unwrap_used)]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{GroupId, LaneId, LaneKind, Lanes};
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
+
+fn count(what: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
+}
+
+fn config(rank: usize, size: usize, round: u64, timeout: Duration) -> RendezvousConfig {
+    let mut config = RendezvousConfig::new(rank, size);
+    (config.round, config.timeout) = (round, timeout);
+    config
+}
+
+/// Meets, opens lanes, fails to meet, fails to open.
+fn live(store: &TcpStore, round: u64) {
+    let soon = Duration::from_secs(20);
+    let lane = |kind| LaneId { group: GroupId::WORLD, kind };
+    thread::scope(|scope| {
+        for rank in 0..3 {
+            scope.spawn(move || {
+                let lanes = TcpLanes::rendezvous(store, &config(rank, 3, round, soon)).unwrap();
+                let _control = lanes.open(lane(LaneKind::Control), Instant::now() + soon).unwrap();
+                if rank != 1 {
+                    let soon = Instant::now() + Duration::from_millis(50);
+                    lanes.open(lane(LaneKind::Collective), soon).unwrap_err();
+                }
+            });
+        }
+    });
+    let alone = config(0, 2, round + 1, Duration::from_millis(20));
+    TcpLanes::rendezvous(store, &alone).unwrap_err();
+}
+
+#[test]
+fn neither_descriptors_nor_threads_are_left_behind() {
+    let (descriptors, threads) = (count("fd"), count("task"));
+    {
+        let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
+        let timeout = Duration::from_secs(20);
+        let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
+        (0..5).for_each(|round| live(&store, 2 * round));
+    }
+    assert_eq!(count("fd"), descriptors);
+    // The system takes a moment to bury a thread that has ended.
+    let limit = Instant::now() + Duration::from_secs(10);
+    while count("task") > threads {
+        assert!(Instant::now() < limit, "{} threads are left of {threads}", count("task"));
+        thread::sleep(Duration::from_millis(1));
+    }
+}
