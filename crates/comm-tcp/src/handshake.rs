@@ -179,8 +179,13 @@ impl Handshake {
             self.outgoing.put(&Verdict(Err(Refusal::Authentication)).encode(), &[0; PROOF_BYTES]);
             return Err(Refusal::Authentication);
         }
-        self.hello = Hello::decode(&bytes).ok_or(Refusal::Stranger)?;
-        self.state = State::Judging;
+        match Hello::decode(&bytes) {
+            Some(hello) => {
+                self.hello = hello;
+                self.state = State::Judging;
+            }
+            None => self.judge(Err(Refusal::Stranger)),
+        }
         Ok(())
     }
 

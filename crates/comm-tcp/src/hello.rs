@@ -246,6 +246,29 @@ mod tests {
         assert_eq!(Verdict::decode(&sizes.encode(), &hello), seen);
     }
 
+    /// What `docs/wire-tcp.md` says. A change here is a change of the version.
+    #[test]
+    fn messages_are_pinned_to_the_byte() {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [0xee; 32] };
+        let prefix = "93636f6d6d0d0a1a0100010200000000";
+        assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
+        let hello = Hello {
+            purpose: Purpose::Lane(LaneId { group: GroupId(0x0a0b), kind: LaneKind::PointToPoint }),
+            job: 0x0102,
+            rank: 3,
+            to: 2,
+            world_size: 5,
+            process: 0x1111,
+            to_process: 0x2222,
+        };
+        let words = ["02020000", "03000000", "02000000", "05000000", "0201000000000000"];
+        let rest = ["0b0a000000000000", "1111000000000000", "2222000000000000"];
+        assert_eq!(hex(&hello.encode()), words.concat() + &rest.concat());
+        let verdict = Verdict(Err(Refusal::WorldSize { ours: 8, theirs: 5 }));
+        assert_eq!(hex(&verdict.encode()), "04000000000000000800000000000000");
+    }
+
     #[test]
     fn a_stranger_shows_in_its_first_byte() {
         assert_eq!(Greeting::check_prefix(b"G"), Err(Refusal::Stranger));

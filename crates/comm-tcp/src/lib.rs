@@ -1,4 +1,61 @@
 //! TCP transport, store and rendezvous of the comm collective communication library.
+//!
+//! Three things, which use each other through the seams of `comm-core` only:
+//!
+//! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job find each other;
+//! - [`TcpLanes::rendezvous`]: makes the processes that share a store a group of ranks, and opens lanes between them;
+//! - [`TcpTransport`]: one lane, a socket to every other rank.
+//!
+//! What is put on a connection is specified to the byte in `docs/wire-tcp.md`. Whoever connects must first complete a
+//! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until then nothing that it sends is
+//! looked at, and nothing is allocated for it but a few hundred bytes. Strangers are refused with a warning and disturb
+//! nobody.
+//!
+//! Every wait has a deadline, and the error at the deadline names the ranks that are missing. The only thread is the
+//! store server's.
+//!
+//! | question | file |
+//! |---|---|
+//! | what is said first on a connection | `handshake.rs`, `hello.rs`, `secret.rs` |
+//! | where does a connect time out or try again | `dial.rs` |
+//! | how do ranks find each other | `rendezvous.rs`, `record.rs`, `interface.rs` |
+//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `reception.rs`, `identity.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs`, `read_ahead.rs`, `abort.rs` |
+//! | how is a socket set up | `config.rs`, `socket.rs` |
+//! | how does the store work | `store/` |
+//!
+//! # Example
+//!
+//! Two ranks, here threads, meet and exchange a byte each way.
+//!
+//! ```
+//! use std::io::IoSlice;
+//! use std::time::{Duration, Instant};
+//!
+//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Transport};
+//! use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
+//!
+//! fn rank(rank: usize, store: &TcpStore) -> Result<u8> {
+//!     let lanes = TcpLanes::rendezvous(store, &RendezvousConfig::new(rank, 2))?;
+//!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+//!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;
+//!     let mut byte = [0];
+//!     while transport.try_send(1 - rank, &[IoSlice::new(&[rank as u8])])? == 0 {}
+//!     while transport.try_recv(1 - rank, &mut byte)? == 0 {}
+//!     Ok(byte[0])
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default())?;
+//! let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), Duration::from_secs(10))?;
+//! std::thread::scope(|scope| {
+//!     let other = scope.spawn(|| rank(1, &store));
+//!     assert_eq!(rank(0, &store)?, 1);
+//!     assert_eq!(other.join().unwrap()?, 0);
+//!     Ok(())
+//! })
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod abort;

@@ -108,3 +108,19 @@ fn a_text_protocol_is_refused_at_its_first_byte() {
     near.write_all(b"G").unwrap();
     assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::Stranger));
 }
+
+#[test]
+fn a_purpose_that_does_not_exist_is_refused_in_words() {
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut dialer = Handshake::dial(None, Hello::store(7)).unwrap();
+    let mut acceptor = Handshake::accept(None).unwrap();
+    dialer.advance(&near).unwrap();
+    acceptor.advance(&far).unwrap();
+    dialer.outgoing.put(&[9; HELLO_BYTES], &[0; PROOF_BYTES]);
+    dialer.expect(State::Verdict, VERDICT_BYTES + PROOF_BYTES);
+    dialer.advance(&near).unwrap();
+    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::Stranger));
+    let mut verdict = [0; VERDICT_BYTES + PROOF_BYTES];
+    (&near).read_exact(&mut verdict).unwrap();
+    assert_eq!(verdict[..VERDICT_BYTES], Verdict(Err(Refusal::Stranger)).encode());
+}

@@ -216,6 +216,19 @@ mod tests {
         }
     }
 
+    /// What `docs/wire-tcp.md` says. A change here is a change of the version.
+    #[test]
+    fn frames_are_pinned_to_the_byte() {
+        let request = Request::Wait { keys: vec!["a", "bc"], timeout: Duration::from_millis(1) };
+        let frame = b"\x14\0\0\0\x05\xe8\x03\0\0\0\0\0\0\x01\0\0\0a\x02\0\0\0bc";
+        assert_eq!(request.encode().as_deref(), Some(&frame[..]));
+        let request = Request::CompareSet { key: "k", expected: b"", desired: b"v" };
+        let frame = b"\x0f\0\0\0\x04\x01\0\0\0k\0\0\0\0\x01\0\0\0v";
+        assert_eq!(request.encode().as_deref(), Some(&frame[..]));
+        let response = Response::TimedOut(b"a, bc").encode();
+        assert_eq!(response.as_deref(), Some(&b"\x06\0\0\0\x01a, bc"[..]));
+    }
+
     #[test]
     fn responses_survive_the_wire() {
         let responses = [
