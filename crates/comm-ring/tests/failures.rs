@@ -148,6 +148,33 @@ fn a_rank_that_leaves_too_early_is_named() {
 }
 
 #[test]
+fn a_rank_that_left_before_the_call_is_named_without_waiting_for_its_neighbours() {
+    let errors = run(6, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 5 {
+            return None;
+        }
+        // Everybody has heard the goodbye by now, and only rank 2 calls.
+        std::thread::sleep(Duration::from_millis(200));
+        if comm.rank() != 2 {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let start = Instant::now();
+        let error = comm.with_algorithm("ring").all_reduce(&mut [1_u8; 60], ReduceOp::Sum).unwrap_err();
+        assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+        Some(error)
+    });
+    for error in errors.into_iter().flatten() {
+        assert!(matches!(error, Error::PeerLost { peer: 5, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_deadline_may_be_as_far_away_as_can_be() {
+    run(2, |comm| comm.with_timeout(Duration::MAX).barrier().unwrap());
+}
+
+#[test]
 fn an_abort_from_another_thread_ends_the_call_on_every_rank() {
     let errors = run(4, |comm| {
         let aborter = comm.clone();

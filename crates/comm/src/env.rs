@@ -69,6 +69,9 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     let alone = world_size == 1;
     let master_addr = if alone { String::new() } else { required(lookup, "MASTER_ADDR")? };
     let master_port = if alone { 0 } else { required(lookup, "MASTER_PORT")? };
+    if !alone && master_port == 0 {
+        return Err(Error::setting("MASTER_PORT", "0", "ranks cannot find a port that the system chooses"));
+    }
     let mut config = Config::new(rank, world_size, &master_addr, master_port)?;
     if let Some(local_rank) = optional(lookup, family.local_rank)? {
         config.local_rank = local_rank;
@@ -180,6 +183,7 @@ mod tests {
         contains(but("MASTER_ADDR", None), &["MASTER_ADDR"]);
         contains(but("MASTER_PORT", Some("http")), &["MASTER_PORT", "\"http\""]);
         contains(but("MASTER_PORT", Some("70000")), &["MASTER_PORT", "\"70000\""]);
+        contains(but("MASTER_PORT", Some("0")), &["MASTER_PORT", "\"0\""]);
         contains(but("COMM_STORE", Some("redis")), &["COMM_STORE", "redis"]);
         contains(but("COMM_JOB_ID", Some("xyz")), &["COMM_JOB_ID", "xyz"]);
     }

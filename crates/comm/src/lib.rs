@@ -54,3 +54,8 @@ pub use comm_ddp as ddp;
 /// Sockets: the store, rendezvous and the transport.
 #[cfg(feature = "tcp")]
 pub use comm_tcp as tcp;
+
+/// The README's code must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

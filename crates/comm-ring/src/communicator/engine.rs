@@ -214,6 +214,7 @@ impl<T: Transport> Engine<T> {
         if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
             self.hear()?;
         }
+        self.check_members()?;
         self.compare_with_announced()?;
         loop {
             match self.executor.progress(&mut self.data, steps, job, buffers)? {

@@ -16,6 +16,9 @@ use crate::RingConfig;
 use engine::Engine;
 use request::Request;
 
+/// A time that can be added to any instant.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
 /// Runs collectives as schedules over two lanes: one for data, one for control.
 ///
 /// What holds for its calls is written at [`Communicator`]. Dropped in order, it tells the other ranks, so that a rank
@@ -33,7 +36,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// # Errors
     /// As [`Lanes::open`].
     pub fn new<L: Lanes<Lane = T>>(lanes: &L, config: RingConfig, timeout: Duration) -> Result<Self> {
-        let deadline = lanes.now() + timeout;
+        let deadline = lanes.now() + timeout.min(FOREVER);
         let lane = |kind| lanes.open(LaneId { group: GroupId::WORLD, kind }, deadline);
         Ok(Self::over(lane(LaneKind::Control)?, lane(LaneKind::Collective)?, config))
     }
