@@ -118,7 +118,9 @@ fn required<T: FromStr<Err: Display>>(lookup: Lookup<'_>, name: &str) -> Result<
 fn optional<T: FromStr<Err: Display>>(lookup: Lookup<'_>, name: &str) -> Result<Option<T>> {
     let Some(value) = lookup(name) else { return Ok(None) };
     let parsed = value.trim().parse();
-    parsed.map(Some).map_err(|reason: T::Err| Error::setting(name, value, reason))
+    parsed
+        .map(Some)
+        .map_err(|reason: T::Err| Error::setting(name, value, format!("no whole number in range ({reason})")))
 }
 
 #[cfg(test)]
