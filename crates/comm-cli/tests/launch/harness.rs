@@ -51,9 +51,11 @@ pub(crate) fn launch(flags: &[&str], script: &str) -> Launched {
     })
 }
 
-/// The tool itself, without the variables of a launch that the tests may run under.
+/// The tool itself, without the variables of a launch and the ignored signals that the tests may run under: with
+/// `nohup`, and in the background of a shell, some are ignored from the start.
 pub(crate) fn commctl() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_commctl"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_commctl")]);
     command.env_remove("COMM_SECRET");
     command
 }
