@@ -4,7 +4,7 @@
 //! There is no thread. Whoever opens a lane drives the reception while it waits, for every lane: two threads that open
 //! two lanes drive it in turn, and ring each other's bell when they let in what the other one waits for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,12 +26,15 @@ use crate::socket::{self, Options};
 use crate::throttle::Throttle;
 
 const LISTENER: u64 = 0;
-/// Connections that have not yet said who they are; further ones wait in the system's queue.
+/// Connections that have not yet said who they are; a further one takes the place of the oldest, if that has been
+/// silent for a while, or waits. Members say it at once, so that a flood of silent strangers holds them up but little.
 const GUESTS_MAX: usize = 1024;
 /// Lanes for which connections are kept although nobody here has opened them.
 const UNOPENED_MAX: usize = 4096;
 const EVENTS_AT_ONCE: usize = 64;
-/// How long to leave the listener alone when the system has no descriptors or memory left.
+/// How long a connection may be silent when others want its place.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long to leave the listener alone when there is no place, or when the system has no descriptors or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the other ranks' connections arrive.
@@ -46,7 +49,8 @@ pub(crate) struct Reception {
 struct Desk {
     listener: Socket,
     paused_until: Option<Instant>,
-    guests: HashMap<u64, Guest>,
+    /// By number, so that the first is the oldest.
+    guests: BTreeMap<u64, Guest>,
     next: u64,
     /// Connections whose lane nobody here has opened yet, or is just opening.
     arrived: HashMap<(LaneId, usize), Socket>,
@@ -60,6 +64,7 @@ struct Guest {
     socket: Socket,
     address: SocketAddr,
     handshake: Handshake,
+    since: Instant,
     deadline: Instant,
     hello: Option<Hello>,
     writing: bool,
@@ -80,7 +85,7 @@ impl Reception {
         let desk = Desk {
             listener,
             paused_until: None,
-            guests: HashMap::new(),
+            guests: BTreeMap::new(),
             next: LISTENER + 1,
             arrived: HashMap::new(),
             openers: Vec::new(),
@@ -190,19 +195,31 @@ impl Service<'_> {
     }
 
     fn accept_all(&mut self) {
-        loop {
-            let full = self.desk.guests.len() >= GUESTS_MAX;
-            let accepted = if full { Ok(None) } else { socket::accept(&self.desk.listener) };
-            match accepted {
+        while self.make_place() {
+            match socket::accept(&self.desk.listener) {
                 Ok(Some((socket, address))) => self.admit(socket, address),
-                Ok(None) if !full => return,
-                Ok(None) => return self.listen(Instant::now().checked_add(ACCEPT_PAUSE)),
+                Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    return self.listen(Instant::now().checked_add(ACCEPT_PAUSE));
+                    break;
                 }
             }
         }
+        self.listen(Instant::now().checked_add(ACCEPT_PAUSE));
+    }
+
+    /// Whether there is place for a guest, if need be that of the oldest.
+    fn make_place(&mut self) -> bool {
+        if self.desk.guests.len() < GUESTS_MAX {
+            return true;
+        }
+        let oldest = self.desk.guests.first_entry();
+        let Some(oldest) = oldest.filter(|guest| guest.get().since.elapsed() >= SILENCE) else {
+            return false;
+        };
+        let address = oldest.remove().address;
+        refuse(&mut self.desk.warnings, address, "it was silent while many others came");
+        true
     }
 
     fn admit(&mut self, socket: Socket, address: SocketAddr) {
@@ -215,8 +232,10 @@ impl Service<'_> {
         match admitted() {
             Ok(handshake) => {
                 self.desk.next += 1;
-                let deadline = Instant::now() + self.config.handshake_timeout;
-                let guest = Guest { socket, address, handshake, deadline, hello: None, writing: false };
+                let since = Instant::now();
+                let deadline = since + self.config.handshake_timeout;
+                let guest =
+                    Guest { socket, address, handshake, since, deadline, hello: None, writing: false };
                 self.desk.guests.insert(id, guest);
                 self.attend(id);
             }

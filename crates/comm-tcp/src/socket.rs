@@ -194,3 +194,60 @@ pub(crate) fn wait_for(descriptor: impl AsFd, flags: PollFlags, until: Instant) 
 pub(crate) fn timespec(duration: Duration) -> Option<Timespec> {
     Timespec::try_from(duration).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ends of a connection over loopback.
+    fn pair(options: &Options) -> (Socket, Socket) {
+        let listener = listen("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        let near = start_connect(local_address(&listener).unwrap(), options).unwrap();
+        assert!(wait_for(&listener, PollFlags::IN, Instant::now() + Duration::from_secs(10)).unwrap());
+        let (far, _) = accept(&listener).unwrap().unwrap();
+        for socket in [&near, &far] {
+            options.apply(socket).unwrap();
+        }
+        (near, far)
+    }
+
+    #[test]
+    fn both_ends_of_a_lane_are_set_up_alike() {
+        let mut config = TcpConfig { send_buffer: Some(20_000), ..TcpConfig::default() };
+        config.recv_buffer = Some(30_000);
+        for control in [false, true] {
+            let (near, far) = pair(&Options::lane(&config, control));
+            for socket in [near, far] {
+                assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+                assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
+                let timeout = if control { config.control_timeout } else { None };
+                assert_eq!(socket.tcp_user_timeout().unwrap(), timeout);
+                // Linux doubles what it is asked for.
+                assert_eq!(socket.send_buffer_size().unwrap(), 40_000);
+                assert_eq!(socket.recv_buffer_size().unwrap(), 60_000);
+            }
+        }
+    }
+
+    #[test]
+    fn congestion_control_is_the_one_that_was_asked_for() {
+        let name = |congestion| {
+            let config = TcpConfig { congestion, ..TcpConfig::default() };
+            let name = pair(&Options::lane(&config, false)).0.tcp_congestion().unwrap();
+            String::from_utf8(name).unwrap().trim_end_matches('\0').to_owned()
+        };
+        let system = name(Congestion::System);
+        assert_eq!(name(Congestion::Named(system.clone())), system);
+        let auto = name(Congestion::Auto);
+        assert!(["cubic", "reno"].contains(&&*auto) || auto == system, "{auto}");
+        assert!(check_congestion(&Congestion::Named(system)).is_ok());
+        assert!(check_congestion(&Congestion::Named("nothing".into())).is_err());
+    }
+
+    #[test]
+    fn waiting_ends_at_its_time() {
+        let began = Instant::now();
+        assert!(!wait(&mut [], Some(began + Duration::from_millis(30))).unwrap());
+        assert!(began.elapsed() >= Duration::from_millis(30));
+    }
+}

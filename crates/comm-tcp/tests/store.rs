@@ -306,6 +306,28 @@ fn silent_and_slow_strangers_are_closed_and_give_their_places_to_others() {
 }
 
 #[test]
+fn strangers_that_are_silent_for_long_give_way_before_their_time() {
+    let mut config = StoreConfig::default();
+    config.handshake_timeout = Duration::from_secs(60);
+    config.strangers_max = 4;
+    let server = serve(config.clone());
+    let _silent: Vec<_> = (0..10).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
+    TcpStore::connect(server.local_addr(), config, SOON).unwrap();
+}
+
+#[test]
+fn many_clients_may_come_at_once() {
+    let mut config = StoreConfig::default();
+    config.strangers_max = 4;
+    let server = serve(config.clone());
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| TcpStore::connect(server.local_addr(), config.clone(), SOON).unwrap());
+        }
+    });
+}
+
+#[test]
 fn clients_beyond_the_limit_wait_their_turn() {
     let mut config = StoreConfig::default();
     config.connections_max = 2;

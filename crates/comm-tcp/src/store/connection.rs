@@ -68,6 +68,8 @@ pub(super) enum Gone {
     TooLong(usize),
     /// It sent a frame that is no request.
     Garbage,
+    /// It had not said who it is when others came.
+    Crowded,
     /// It took too long.
     Slow,
 }

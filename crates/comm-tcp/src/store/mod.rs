@@ -30,7 +30,8 @@ pub struct StoreConfig {
     pub stored_bytes_max: usize,
     /// The most clients' connections that the server holds. Further ones are closed.
     pub connections_max: usize,
-    /// The most connections that have not yet said who they are. Further ones wait in the system's queue.
+    /// The most connections that have not yet said who they are. A further one takes the place of the oldest if that has
+    /// been silent for a second, or waits.
     pub strangers_max: usize,
     /// How long a connection to the server has for its handshake.
     pub handshake_timeout: Duration,

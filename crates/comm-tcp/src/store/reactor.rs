@@ -1,6 +1,6 @@
 //! The loop of the server's thread: waits for any connection, and serves it without blocking.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -23,7 +23,9 @@ use crate::throttle::Throttle;
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
-/// How long to leave the listener alone when the system has no descriptors or memory left.
+/// How long a connection may be silent when others want its place.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long to leave the listener alone when there is no place, or when the system has no descriptors or memory left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// All that the server's thread owns.
@@ -33,11 +35,10 @@ pub(super) struct Reactor {
     options: Options,
     epoll: OwnedFd,
     listener: Socket,
-    /// Whether the listener is watched. It is not while there are too many strangers or too few descriptors.
-    listening: bool,
     connections: HashMap<u64, Connection>,
     next: u64,
-    strangers: usize,
+    /// Connections that have not yet said who they are, and since when. The first is the oldest.
+    strangers: BTreeMap<u64, Instant>,
     /// What is due when: connections, and the listener's return.
     deadlines: BTreeSet<(Instant, u64)>,
     warnings: Throttle,
@@ -83,10 +84,9 @@ impl Reactor {
             options,
             epoll,
             listener,
-            listening: true,
             connections: HashMap::new(),
             next: FIRST_CONNECTION,
-            strangers: 0,
+            strangers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             warnings: Throttle::default(),
             census,
@@ -127,27 +127,35 @@ impl Reactor {
     }
 
     fn accept_all(&mut self) {
-        while self.listening {
-            if self.strangers >= self.config.strangers_max {
-                return self.listen(false);
-            }
+        while self.make_place() {
             match socket::accept(&self.listener) {
                 Ok(Some((socket, address))) => self.admit(socket, address),
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "the store cannot accept a connection");
-                    self.deadlines.insert((Instant::now() + ACCEPT_PAUSE, LISTENER));
-                    return self.listen(false);
+                    break;
                 }
             }
         }
+        self.deadlines.insert((Instant::now() + ACCEPT_PAUSE, LISTENER));
+        self.listen(EventFlags::empty());
     }
 
-    fn listen(&mut self, listening: bool) {
-        let events = if listening { EventFlags::IN } else { EventFlags::empty() };
-        match epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
-            Ok(()) => self.listening = listening,
-            Err(errno) => tracing::error!(%errno, "the store cannot watch its listener"),
+    /// Whether there is place for a stranger, if need be that of the oldest.
+    fn make_place(&mut self) -> bool {
+        if self.strangers.len() < self.config.strangers_max.max(1) {
+            return true;
+        }
+        let oldest = self.strangers.first_key_value().filter(|(_, since)| since.elapsed() >= SILENCE);
+        let Some(id) = oldest.map(|(&id, _)| id) else { return false };
+        self.serve(id, |_, _, _| Err(Gone::Crowded));
+        true
+    }
+
+    fn listen(&self, events: EventFlags) {
+        let data = EventData::new_u64(LISTENER);
+        if let Err(errno) = epoll::modify(&self.epoll, &self.listener, data, events) {
+            tracing::error!(%errno, "the store cannot watch its listener");
         }
     }
 
@@ -168,7 +176,8 @@ impl Reactor {
                 }
             };
         let id = self.next;
-        let deadline = Instant::now() + self.config.handshake_timeout;
+        let since = Instant::now();
+        let deadline = since + self.config.handshake_timeout;
         let connection = Connection::new(socket, address, handshake, deadline);
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
@@ -176,7 +185,7 @@ impl Reactor {
             return;
         }
         self.next += 1;
-        self.strangers += 1;
+        self.strangers.insert(id, since);
         self.connections.insert(id, connection);
         self.serve(id, Self::advance);
     }
@@ -188,21 +197,16 @@ impl Reactor {
         happening: impl FnOnce(&mut Self, u64, &mut Connection) -> Result<(), Gone>,
     ) {
         let Some(mut connection) = self.connections.remove(&id) else { return };
-        let was_stranger = connection.is_stranger();
         let outcome = happening(self, id, &mut connection)
             .and_then(|()| self.watch(id, &mut connection).map_err(|errno| Gone::Broken(errno.into())));
-        let is_stranger = outcome.is_ok() && connection.is_stranger();
+        if outcome.is_err() || !connection.is_stranger() {
+            self.strangers.remove(&id);
+        }
         match outcome {
             Ok(()) => {
                 self.connections.insert(id, connection);
             }
             Err(gone) => self.bury(id, connection, &gone),
-        }
-        if was_stranger && !is_stranger {
-            self.strangers -= 1;
-            if !self.listening {
-                self.listen(true);
-            }
         }
     }
 
@@ -243,6 +247,7 @@ impl Reactor {
             Gone::Refused(refusal) => refusal.to_string(),
             Gone::TooLong(bytes) => format!("it sent a request of {bytes} bytes"),
             Gone::Garbage => "it sent a request that makes no sense".into(),
+            Gone::Crowded => "it said nothing while many others came".into(),
             Gone::Slow => "it took too long".into(),
         };
         if let Some(withheld) = self.warnings.admit(Instant::now()) {
@@ -299,7 +304,7 @@ impl Reactor {
             }
             self.deadlines.pop_first();
             match id {
-                LISTENER => self.listen(true),
+                LISTENER => self.listen(EventFlags::IN),
                 id => self.serve(id, Self::be_late),
             }
         }
