@@ -86,7 +86,10 @@ fn ranks_learn_that_nobody_reads_their_output() {
 
 #[test]
 fn a_process_that_left_the_group_with_the_pipe_does_not_delay_the_end() {
-    let script = "echo said; setsid sleep 1000 & while ! kill -0 $!; do :; done; report daemon $!";
+    // The rank ends only once its child leads a session of its own, and so is out of reach.
+    let script = "echo said; setsid sleep 1000 & \
+                  while read -r _ _ _ _ _ session _ </proc/$!/stat; [ \"$session\" != $! ]; do :; done; \
+                  report daemon $!";
     let mut launched = launch(&["-n", "1", "--tag-output"], script);
     let daemon = launched.pid("daemon");
     let ended = launched.end();
