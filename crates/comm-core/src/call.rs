@@ -21,12 +21,48 @@ pub enum Collective {
     ReduceScatter = 5,
     /// No rank leaves before every rank has entered.
     Barrier = 6,
+    /// The root gets the contributions of all ranks, in rank order.
+    Gather = 7,
+    /// Every rank gets its chunk of the root's data.
+    Scatter = 8,
+    /// An all-gather of contributions of different lengths.
+    AllGatherV = 9,
+    /// A reduce-scatter into chunks of different lengths.
+    ReduceScatterV = 10,
+    /// A gather of contributions of different lengths.
+    GatherV = 11,
+    /// A scatter of chunks of different lengths.
+    ScatterV = 12,
 }
 
 impl Collective {
     /// Every collective, in the order of their codes.
-    pub const ALL: [Self; 6] =
-        [Self::AllReduce, Self::Reduce, Self::Broadcast, Self::AllGather, Self::ReduceScatter, Self::Barrier];
+    pub const ALL: [Self; 12] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Barrier,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllGatherV,
+        Self::ReduceScatterV,
+        Self::GatherV,
+        Self::ScatterV,
+    ];
+
+    /// The collective without the V: the same messages between the same ranks, all of the same length.
+    #[must_use]
+    pub const fn base(self) -> Self {
+        match self {
+            Self::AllGatherV => Self::AllGather,
+            Self::ReduceScatterV => Self::ReduceScatter,
+            Self::GatherV => Self::Gather,
+            Self::ScatterV => Self::Scatter,
+            other => other,
+        }
+    }
 
     /// The code on the wire, never zero.
     #[must_use]
@@ -50,6 +86,12 @@ impl Collective {
             Self::AllGather => "all_gather",
             Self::ReduceScatter => "reduce_scatter",
             Self::Barrier => "barrier",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllGatherV => "all_gather_v",
+            Self::ReduceScatterV => "reduce_scatter_v",
+            Self::GatherV => "gather_v",
+            Self::ScatterV => "scatter_v",
         }
     }
 }
@@ -73,7 +115,8 @@ pub struct Call {
     pub op: Option<ReduceOp>,
     /// The element type, unless no data moves.
     pub dtype: Option<DType>,
-    /// The number of elements: of the buffer, or of one rank's contribution in a gather or result in a scatter.
+    /// The number of elements: of the buffer, or of one rank's contribution in a gather or result in a scatter. Of all
+    /// ranks together where every rank knows the lengths of all, and 0 where only the root does.
     pub count: u64,
     /// The root, for rooted collectives.
     pub root: Option<usize>,

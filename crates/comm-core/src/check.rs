@@ -24,6 +24,44 @@ fn share(what: &'static str, all: usize, group: Group) -> Result<usize> {
     }
 }
 
+/// The sum of one count per rank.
+fn total(counts: &[usize], group: Group) -> Result<usize> {
+    length("the list of counts", counts.len(), group.size())?;
+    counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count)).ok_or_else(|| {
+        Invalid::Length { what: "the sum of the counts", expected: usize::MAX, got: usize::MAX }.into()
+    })
+}
+
+/// How long each rank's share is.
+#[derive(Debug, Clone, Copy)]
+pub enum Shares<'a> {
+    /// As long as everybody else's.
+    Equal,
+    /// As long as this list says, in rank order.
+    Counts(&'a [usize]),
+}
+
+impl Shares<'_> {
+    /// Checks a buffer for all ranks, of which this rank's share has `own` elements if that is known, and returns the
+    /// count by which the call is known: of one share if they are equal, else of all together.
+    fn check(self, what: &'static str, all: usize, own: Option<usize>, group: Group) -> Result<usize> {
+        match self {
+            Self::Equal => {
+                let count = share(what, all, group)?;
+                length(what, all, own.unwrap_or(count).saturating_mul(group.size()))?;
+                Ok(count)
+            }
+            Self::Counts(counts) => {
+                let total = total(counts, group)?;
+                length(what, all, total)?;
+                let expected = counts[group.rank()];
+                length("this rank's share", own.unwrap_or(expected), expected)?;
+                Ok(total)
+            }
+        }
+    }
+}
+
 impl<M: Memory> Exchange<'_, M> {
     /// The type of the contribution's elements.
     #[must_use]
@@ -72,36 +110,78 @@ impl<M: Memory> Exchange<'_, M> {
         }
     }
 
-    /// Checks an all-gather and returns the count of one contribution.
+    /// Checks an all-gather and returns the count by which it is known.
     ///
     /// # Errors
     /// [`Invalid`], naming what does not fit.
-    pub fn check_all_gather(&self, group: Group) -> Result<usize> {
+    pub fn check_all_gather(&self, group: Group, shares: Shares<'_>) -> Result<usize> {
         match self {
-            Self::InPlace(buffer) => share("the buffer", buffer.len(), group),
+            Self::InPlace(buffer) => shares.check("the buffer", buffer.len(), None, group),
             Self::Separate { send, recv } => {
                 same_dtype::<M>(send, recv)?;
-                length("the receive buffer", recv.len(), send.len().saturating_mul(group.size()))?;
-                Ok(send.len())
+                shares.check("the receive buffer", recv.len(), Some(send.len()), group)
             }
             Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
         }
     }
 
-    /// Checks a reduce-scatter and returns the count of one result.
+    /// Checks a reduce-scatter and returns the count by which it is known.
     ///
     /// # Errors
     /// [`Invalid`], naming what does not fit.
-    pub fn check_reduce_scatter(&self, group: Group, op: ReduceOp) -> Result<usize> {
+    pub fn check_reduce_scatter(&self, group: Group, shares: Shares<'_>, op: ReduceOp) -> Result<usize> {
         op.check(self.dtype())?;
         match self {
-            Self::InPlace(buffer) => share("the buffer", buffer.len(), group),
+            Self::InPlace(buffer) => shares.check("the buffer", buffer.len(), None, group),
             Self::Separate { send, recv } => {
                 same_dtype::<M>(send, recv)?;
-                length("the send buffer", send.len(), recv.len().saturating_mul(group.size()))?;
-                Ok(recv.len())
+                shares.check("the send buffer", send.len(), Some(recv.len()), group)
             }
             Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+        }
+    }
+
+    /// Checks a gather and returns the count by which it is known on this rank. Receive buffers of other ranks than
+    /// the root are ignored.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_gather(&self, group: Group, root: usize, shares: Shares<'_>) -> Result<usize> {
+        group.check_root(root)?;
+        match self {
+            Self::InPlace(buffer) if group.rank() == root => {
+                shares.check("the root's buffer", buffer.len(), None, group)
+            }
+            Self::Separate { send, recv } if group.rank() == root => {
+                same_dtype::<M>(send, recv)?;
+                shares.check("the root's receive buffer", recv.len(), Some(send.len()), group)
+            }
+            Self::SendOnly(_) if group.rank() == root => Err(Invalid::RootWithoutRecv.into()),
+            Self::InPlace(buffer) => Ok(buffer.len()),
+            Self::Separate { send, .. } | Self::SendOnly(send) => Ok(send.len()),
+        }
+    }
+
+    /// Checks a scatter and returns the count by which it is known on this rank. Send buffers of other ranks than the
+    /// root are ignored.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_scatter(&self, group: Group, root: usize, shares: Shares<'_>) -> Result<usize> {
+        group.check_root(root)?;
+        match self {
+            Self::Separate { send, recv } if group.rank() == root => {
+                same_dtype::<M>(send, recv)?;
+                shares.check("the root's send buffer", send.len(), Some(recv.len()), group)
+            }
+            Self::InPlace(buffer) if group.rank() == root => {
+                shares.check("the root's buffer", buffer.len(), None, group)
+            }
+            Self::SendOnly(send) if group.rank() == root => {
+                shares.check("the root's send buffer", send.len(), None, group)
+            }
+            Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+            Self::InPlace(recv) | Self::Separate { recv, .. } => Ok(recv.len()),
         }
     }
 }
@@ -122,15 +202,20 @@ mod tests {
     #[test]
     fn lengths_are_those_that_the_group_needs() {
         let (two, mut four) = ([0.0; 2], [0.0; 4]);
-        assert_eq!(separate(&two, &mut four).check_all_gather(group(0)).unwrap(), 2);
+        assert_eq!(separate(&two, &mut four).check_all_gather(group(0), Shares::Equal).unwrap(), 2);
         assert!(separate(&two, &mut four).check_all_reduce(ReduceOp::Sum).is_err());
-        assert!(separate(&two, &mut four).check_reduce_scatter(group(0), ReduceOp::Sum).is_err());
+        assert!(
+            separate(&two, &mut four).check_reduce_scatter(group(0), Shares::Equal, ReduceOp::Sum).is_err()
+        );
         let (four, mut two) = ([0.0; 4], [0.0; 2]);
-        assert_eq!(separate(&four, &mut two).check_reduce_scatter(group(0), ReduceOp::Sum).unwrap(), 2);
-        assert!(separate(&four, &mut two).check_all_gather(group(0)).is_err());
+        assert_eq!(
+            separate(&four, &mut two).check_reduce_scatter(group(0), Shares::Equal, ReduceOp::Sum).unwrap(),
+            2
+        );
+        assert!(separate(&four, &mut two).check_all_gather(group(0), Shares::Equal).is_err());
         let mut odd = [0_u8; 5];
         let exchange: Exchange<'_, Host> = Exchange::InPlace(HostViewMut::new(&mut odd));
-        assert!(exchange.check_all_gather(group(0)).is_err());
+        assert!(exchange.check_all_gather(group(0), Shares::Equal).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    CallOptions, Communicator, Exchange, Group, Host, IntoView, IntoViewMut, Memory, ReduceOp, Result,
+    CallOptions, Communicator, Exchange, Group, Host, IntoView, IntoViewMut, Memory, ReduceOp, Result, Shares,
 };
 
 /// A group of ranks that communicate: the handle on which collectives are called.
@@ -139,7 +139,7 @@ impl<M: Memory> Comm<M> {
         send: S,
         recv: impl IntoViewMut<'a, M, Element = S::Element>,
     ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv), &self.options)
+        self.communicator.all_gather(separate(send, recv), Shares::Equal, &self.options)
     }
 
     /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its contribution.
@@ -148,7 +148,7 @@ impl<M: Memory> Comm<M> {
     /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks; otherwise as written
     /// at [`Communicator`].
     pub fn all_gather_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
-        self.communicator.all_gather(Exchange::InPlace(buffer.into_view_mut()), &self.options)
+        self.communicator.all_gather(Exchange::InPlace(buffer.into_view_mut()), Shares::Equal, &self.options)
     }
 
     /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
@@ -162,7 +162,7 @@ impl<M: Memory> Comm<M> {
         recv: impl IntoViewMut<'a, M, Element = S::Element>,
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv), op, &self.options)
+        self.communicator.reduce_scatter(separate(send, recv), Shares::Equal, op, &self.options)
     }
 
     /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are unspecified.
@@ -171,7 +171,101 @@ impl<M: Memory> Comm<M> {
     /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or the operator does
     /// not fit; otherwise as written at [`Communicator`].
     pub fn reduce_scatter_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
-        self.communicator.reduce_scatter(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+        self.communicator.reduce_scatter(
+            Exchange::InPlace(buffer.into_view_mut()),
+            Shares::Equal,
+            op,
+            &self.options,
+        )
+    }
+
+    /// Gathers `send` of all ranks, in rank order, into `root`'s `recv`, which is `size` times as long. On other ranks
+    /// `recv` is ignored and may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
+    /// written at [`Communicator`].
+    pub fn gather<'a, S: IntoView<'a, M>>(
+        &self,
+        root: usize,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+    ) -> Result<()> {
+        self.communicator.gather(root, separate(send, recv), Shares::Equal, &self.options)
+    }
+
+    /// A gather in which rank `i` contributes `counts[i]` elements. Only the root's `counts` are looked at; others may
+    /// give an empty list.
+    ///
+    /// # Errors
+    /// As [`Comm::gather`].
+    pub fn gather_v<'a, S: IntoView<'a, M>>(
+        &self,
+        root: usize,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        counts: &[usize],
+    ) -> Result<()> {
+        self.communicator.gather(root, separate(send, recv), Shares::Counts(counts), &self.options)
+    }
+
+    /// Every rank gets its block of `root`'s `send`, which has one block per rank, into `recv`. On other ranks `send`
+    /// is ignored and may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
+    /// written at [`Communicator`].
+    pub fn scatter<'a, S: IntoView<'a, M>>(
+        &self,
+        root: usize,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+    ) -> Result<()> {
+        self.communicator.scatter(root, separate(send, recv), Shares::Equal, &self.options)
+    }
+
+    /// A scatter in which rank `i` gets `counts[i]` elements. Only the root's `counts` are looked at; others may give
+    /// an empty list.
+    ///
+    /// # Errors
+    /// As [`Comm::scatter`].
+    pub fn scatter_v<'a, S: IntoView<'a, M>>(
+        &self,
+        root: usize,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        counts: &[usize],
+    ) -> Result<()> {
+        self.communicator.scatter(root, separate(send, recv), Shares::Counts(counts), &self.options)
+    }
+
+    /// An all-gather in which rank `i` contributes `counts[i]` elements, zero included. Every rank gives the same
+    /// `counts`, and `recv` has room for all of them.
+    ///
+    /// # Errors
+    /// As [`Comm::all_gather`].
+    pub fn all_gather_v<'a, S: IntoView<'a, M>>(
+        &self,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        counts: &[usize],
+    ) -> Result<()> {
+        self.communicator.all_gather(separate(send, recv), Shares::Counts(counts), &self.options)
+    }
+
+    /// A reduce-scatter in which rank `i` gets `counts[i]` elements, zero included. Every rank gives the same
+    /// `counts`, and `send` has all of them.
+    ///
+    /// # Errors
+    /// As [`Comm::reduce_scatter`].
+    pub fn reduce_scatter_v<'a, S: IntoView<'a, M>>(
+        &self,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.communicator.reduce_scatter(separate(send, recv), Shares::Counts(counts), op, &self.options)
     }
 
     /// Returns once every rank has called it.

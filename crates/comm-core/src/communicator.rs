@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{Group, Host, Memory, ReduceOp, Result};
+use crate::{Group, Host, Memory, ReduceOp, Result, Shares};
 
 /// How long a collective may take unless the caller says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -85,19 +85,53 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
     fn broadcast(&self, root: usize, buffer: M::ViewMut<'_>, options: &CallOptions) -> Result<()>;
 
     /// Every rank gets the contributions of all ranks, in rank order. A receive buffer has the length of all
-    /// contributions together; in place, a rank's contribution lies where its block of the result goes.
+    /// contributions together; in place, a rank's contribution lies where its block of the result goes. Every rank
+    /// gives the same `shares`.
     ///
     /// # Errors
     /// See [`Error`](crate::Error).
-    fn all_gather(&self, buffers: Exchange<'_, M>, options: &CallOptions) -> Result<()>;
+    fn all_gather(&self, buffers: Exchange<'_, M>, shares: Shares<'_>, options: &CallOptions) -> Result<()>;
 
     /// Combines the contributions of all ranks; each rank gets the block with its number. A send buffer has the
     /// length of all results together. In place, the result lies in this rank's block and the other blocks are
-    /// unspecified.
+    /// unspecified. Every rank gives the same `shares`.
     ///
     /// # Errors
     /// See [`Error`](crate::Error).
-    fn reduce_scatter(&self, buffers: Exchange<'_, M>, op: ReduceOp, options: &CallOptions) -> Result<()>;
+    fn reduce_scatter(
+        &self,
+        buffers: Exchange<'_, M>,
+        shares: Shares<'_>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()>;
+
+    /// `root` gets the contributions of all ranks, in rank order. On other ranks every buffer is only read. In place,
+    /// the root's contribution lies where its block of the result goes. Only the root's `shares` are looked at.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn gather(
+        &self,
+        root: usize,
+        buffers: Exchange<'_, M>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()>;
+
+    /// Every rank gets its block of `root`'s data, which has one block per rank. Other ranks than the root give a
+    /// buffer to receive into; what they give to send is ignored. The root keeps its own block where it is if it gives
+    /// no separate buffer to receive into. Only the root's `shares` are looked at.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn scatter(
+        &self,
+        root: usize,
+        buffers: Exchange<'_, M>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()>;
 
     /// Returns once every rank has called it.
     ///

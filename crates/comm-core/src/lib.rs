@@ -32,6 +32,7 @@ mod work;
 mod worker;
 
 pub use call::{Call, Collective, DecodeError};
+pub use check::Shares;
 pub use comm::Comm;
 pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange};
 pub use dtype::{DType, Element};

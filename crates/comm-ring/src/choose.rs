@@ -44,10 +44,11 @@ pub(crate) fn choose(
 }
 
 fn preferred(question: &Question, config: &RingConfig) -> &'static str {
-    match question.collective {
+    match question.collective.base() {
         Collective::AllReduce if question.bytes > config.doubling_bytes_max => "ring",
         Collective::AllReduce | Collective::Barrier => "recursive_doubling",
         Collective::Broadcast | Collective::Reduce => "binomial",
+        Collective::Gather | Collective::Scatter => "flat",
         _ => "ring",
     }
 }

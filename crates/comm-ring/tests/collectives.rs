@@ -110,6 +110,63 @@ fn reduce_scatter<T: Sample>(comm: &Comm) {
     }
 }
 
+fn gather_and_scatter<T: Sample>(comm: &Comm) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    for len in lengths(ranks) {
+        for root in [0, ranks / 2, ranks - 1] {
+            let all: Vec<T> = (0..ranks).flat_map(|rank| contributions::<T>(rank, len)).collect();
+            let send = contributions::<T>(rank, len);
+            let mut recv = if rank == root { vec![T::of(99.0); len * ranks] } else { Vec::new() };
+            comm.gather(root, &send, &mut recv).unwrap();
+            assert_eq!(recv, if rank == root { all.clone() } else { Vec::new() }, "{len} to {root}");
+            let send = if rank == root { all.clone() } else { Vec::new() };
+            let mut recv = vec![T::of(99.0); len];
+            comm.scatter(root, &send, &mut recv).unwrap();
+            assert_eq!(recv, contributions::<T>(rank, len), "{len} from {root}");
+        }
+    }
+}
+
+/// Lists of counts that are uneven, and empty in different places.
+fn uneven(ranks: usize) -> Vec<Vec<usize>> {
+    let only = |rank: usize| (0..ranks).map(|at| if at == rank { 50 } else { 0 }).collect();
+    let falling = (0..ranks).map(|rank| 3 * (ranks - 1 - rank)).collect();
+    let mixed = (0..ranks).map(|rank| [5, 0, 31, 1][rank % 4]).collect();
+    vec![vec![0; ranks], only(0), only(ranks - 1), falling, mixed]
+}
+
+/// The collectives with counts, for every list.
+fn with_counts<T: Sample>(comm: &Comm) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    for counts in uneven(ranks) {
+        let (own, total) = (counts[rank], counts.iter().sum());
+        let start = counts[..rank].iter().sum::<usize>();
+        let all: Vec<T> = (0..ranks).flat_map(|rank| contributions::<T>(rank, counts[rank])).collect();
+        let send = contributions::<T>(rank, own);
+
+        let mut recv = vec![T::of(99.0); total];
+        comm.all_gather_v(&send, &mut recv, &counts).unwrap();
+        assert_eq!(recv, all, "{counts:?}");
+
+        let mut recv = vec![T::of(99.0); own];
+        comm.reduce_scatter_v(&contributions::<T>(rank, total), &mut recv, &counts, ReduceOp::Max).unwrap();
+        let reduced = reductions::<T>(ranks, total, ReduceOp::Max);
+        assert_eq!(recv, reduced[start..start + own], "{counts:?}");
+
+        let root = ranks - 1;
+        // Only the root knows all counts.
+        let known = if rank == root { &counts[..] } else { &[] };
+        let mut recv = vec![T::of(99.0); if rank == root { total } else { 0 }];
+        comm.gather_v(root, &send, &mut recv, known).unwrap();
+        assert_eq!(recv, if rank == root { all.clone() } else { Vec::new() }, "{counts:?}");
+
+        let mut recv = vec![T::of(99.0); own];
+        let send = if rank == root { all } else { Vec::new() };
+        comm.scatter_v(root, &send, &mut recv, known).unwrap();
+        assert_eq!(recv, contributions::<T>(rank, own), "{counts:?}");
+    }
+}
+
 fn every_collective<T: Sample>(comm: &Comm) {
     for algorithm in Algorithm::for_collective(Collective::AllReduce) {
         all_reduce::<T>(comm, algorithm.name);
@@ -118,6 +175,8 @@ fn every_collective<T: Sample>(comm: &Comm) {
     broadcast::<T>(comm);
     all_gather::<T>(comm);
     reduce_scatter::<T>(comm);
+    gather_and_scatter::<T>(comm);
+    with_counts::<T>(comm);
     comm.barrier().unwrap();
 }
 
@@ -151,6 +210,7 @@ fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
             world(ranks, &network, &small_segments(), |comm| {
                 broadcast::<i64>(&comm);
                 all_gather::<i8>(&comm);
+                with_counts::<u16>(&comm);
                 let (len, sum) = (67, ReduceOp::Sum);
                 let send = contributions::<f32>(comm.rank(), len * ranks);
                 let expected = reductions::<f32>(ranks, len * ranks, sum);

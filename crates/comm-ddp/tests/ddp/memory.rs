@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use comm_core::{
     CallOptions, Comm, Communicator, DType, Error, Exchange, Group, GroupId, IntoViewMut, Memory, ReduceOp,
-    Result, Shape,
+    Result, Shape, Shares,
 };
 use comm_ddp::{BucketLimits, BucketPlan, Parameter, Reducer};
 
@@ -80,11 +80,25 @@ impl Communicator<Device> for Recorder {
         Err(unused())
     }
 
-    fn all_gather(&self, _: Exchange<'_, Device>, _: &CallOptions) -> Result<()> {
+    fn all_gather(&self, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
         Err(unused())
     }
 
-    fn reduce_scatter(&self, _: Exchange<'_, Device>, _: ReduceOp, _: &CallOptions) -> Result<()> {
+    fn gather(&self, _: usize, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
+    fn scatter(&self, _: usize, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
+    fn reduce_scatter(
+        &self,
+        _: Exchange<'_, Device>,
+        _: Shares<'_>,
+        _: ReduceOp,
+        _: &CallOptions,
+    ) -> Result<()> {
         Err(unused())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comm_core::{
     CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, HostView, HostViewMut, Lent,
-    ReduceOp, Reduction, Result, Shape,
+    ReduceOp, Reduction, Result, Shape, Shares,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -168,7 +168,7 @@ impl Communicator for Member {
         Ok(())
     }
 
-    fn all_gather(&self, buffers: Exchange<'_>, _: &CallOptions) -> Result<()> {
+    fn all_gather(&self, buffers: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
         let Exchange::Separate { send, recv } = buffers else { return Err(unused()) };
         let all = self.exchange(describe::<HostView<'_>>("all_gather", &send), send.bytes().to_vec())?;
         recv.into_bytes()
@@ -180,7 +180,15 @@ impl Communicator for Member {
         Err(unused())
     }
 
-    fn reduce_scatter(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
+    fn gather(&self, _: usize, _: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
+    fn scatter(&self, _: usize, _: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
+    fn reduce_scatter(&self, _: Exchange<'_>, _: Shares<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
         Err(unused())
     }
 

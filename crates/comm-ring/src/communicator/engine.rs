@@ -95,7 +95,7 @@ impl<T: Transport> Engine<T> {
     /// Every rank gets the reduction: worked out in the output.
     pub(super) fn reduce_everywhere(
         &mut self,
-        request: Request,
+        request: Request<'_>,
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
@@ -107,7 +107,7 @@ impl<T: Transport> Engine<T> {
     /// The root gets the reduction; other ranks' memory is only read.
     pub(super) fn reduce_to_root(
         &mut self,
-        request: Request,
+        request: Request<'_>,
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
@@ -125,7 +125,7 @@ impl<T: Transport> Engine<T> {
 
     pub(super) fn reduce_scatter(
         &mut self,
-        request: Request,
+        request: Request<'_>,
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
@@ -137,10 +137,39 @@ impl<T: Transport> Engine<T> {
         self.with_scaled_input(request, bytes, options)
     }
 
-    /// A collective whose contribution is sent as it is.
-    pub(super) fn in_place(
+    /// The root gets all contributions; other ranks' memory is only read.
+    pub(super) fn gather(
         &mut self,
-        request: Request,
+        request: Request<'_>,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let is_root = request.root == Some(self.group.rank());
+        let bytes = if is_root { Bytes::of(buffers) } else { Bytes::read_only(buffers) };
+        self.run(request, bytes, options)
+    }
+
+    /// Every rank gets its share of what the root has, which is only read.
+    pub(super) fn scatter(
+        &mut self,
+        request: Request<'_>,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let is_root = request.root == Some(self.group.rank());
+        let bytes = match buffers {
+            Exchange::InPlace(_) | Exchange::SendOnly(_) if is_root => {
+                Bytes { in_place: true, ..Bytes::read_only(buffers) }
+            }
+            buffers => Bytes::of(buffers),
+        };
+        self.run(request, bytes, options)
+    }
+
+    /// A collective whose contribution is sent as it is.
+    pub(super) fn as_it_is(
+        &mut self,
+        request: Request<'_>,
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
@@ -153,7 +182,12 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Runs with an input that may have to be multiplied first, in memory of our own.
-    fn with_scaled_input(&mut self, request: Request, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
+    fn with_scaled_input(
+        &mut self,
+        request: Request<'_>,
+        bytes: Bytes<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
         if !matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
             return self.run(request, bytes, options);
         }
@@ -167,7 +201,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Carries out a call.
-    fn run(&mut self, request: Request, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
+    fn run(&mut self, request: Request<'_>, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
         let question = Question {
             collective: request.collective,
             group: self.group,
@@ -303,7 +337,7 @@ impl<T: Transport> Engine<T> {
 }
 
 /// Multiplies contributions that are to be multiplied before they are summed.
-fn start(request: &Request, contribution: &mut [u8]) -> Result<()> {
+fn start(request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
     if let (Some(op), Some(dtype)) = (request.op, request.dtype) {
         Reduction::new(op, dtype)?.start(contribution);
     }

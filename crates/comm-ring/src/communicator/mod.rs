@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, CallOptions, Collective, Communicator, Error, Exchange, Group, GroupId, Host, HostViewMut,
-    LaneId, LaneKind, Lanes, ReduceOp, Result, Transport,
+    LaneId, LaneKind, Lanes, ReduceOp, Result, Shares, Transport,
 };
 
 use crate::RingConfig;
@@ -83,19 +83,49 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         self.group.check_root(root)?;
         let buffers: Exchange<'_, Host> = Exchange::InPlace(buffer);
         let request = Request::new(Collective::Broadcast, request::len(&buffers)).of(&buffers).root(root);
-        self.engine()?.in_place(request, buffers, options)
+        self.engine()?.as_it_is(request, buffers, options)
     }
 
-    fn all_gather(&self, buffers: Exchange<'_>, options: &CallOptions) -> Result<()> {
-        let count = buffers.check_all_gather(self.group)?;
-        let request = Request::new(Collective::AllGather, count).of(&buffers);
-        self.engine()?.in_place(request, buffers, options)
+    fn all_gather(&self, buffers: Exchange<'_>, shares: Shares<'_>, options: &CallOptions) -> Result<()> {
+        let count = buffers.check_all_gather(self.group, shares)?;
+        let request = Request::new(Collective::AllGather, count).of(&buffers).shares(shares);
+        self.engine()?.as_it_is(request, buffers, options)
     }
 
-    fn reduce_scatter(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        let count = buffers.check_reduce_scatter(self.group, op)?;
-        let request = Request::new(Collective::ReduceScatter, count).of(&buffers).op(op);
+    fn reduce_scatter(
+        &self,
+        buffers: Exchange<'_>,
+        shares: Shares<'_>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let count = buffers.check_reduce_scatter(self.group, shares, op)?;
+        let request = Request::new(Collective::ReduceScatter, count).of(&buffers).op(op).shares(shares);
         self.engine()?.reduce_scatter(request, buffers, options)
+    }
+
+    fn gather(
+        &self,
+        root: usize,
+        buffers: Exchange<'_>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let count = buffers.check_gather(self.group, root, shares)?;
+        let request = Request::new(Collective::Gather, count).of(&buffers).root(root).shares(shares);
+        self.engine()?.gather(request, buffers, options)
+    }
+
+    fn scatter(
+        &self,
+        root: usize,
+        buffers: Exchange<'_>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let count = buffers.check_scatter(self.group, root, shares)?;
+        let request = Request::new(Collective::Scatter, count).of(&buffers).root(root).shares(shares);
+        self.engine()?.scatter(request, buffers, options)
     }
 
     fn barrier(&self, options: &CallOptions) -> Result<()> {

@@ -1,25 +1,42 @@
 //! What a caller asked for, and how it is laid out.
 
 use comm_core::{
-    Call, Collective, DType, Exchange, Group, Host, HostView, HostViewMut, Layout, Partition, ReduceOp, Shape,
+    Call, Collective, DType, Exchange, Group, Host, HostView, HostViewMut, Layout, Partition, ReduceOp,
+    Shape, Shares,
 };
 
 use crate::schedule::{Algorithm, Chunks, Params};
 
 /// A checked call.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct Request<'a> {
     pub(super) collective: Collective,
     pub(super) op: Option<ReduceOp>,
     pub(super) dtype: Option<DType>,
     /// Elements as in [`Call::count`].
     count: usize,
     pub(super) root: Option<usize>,
+    shares: Shares<'a>,
 }
 
-impl Request {
+impl<'a> Request<'a> {
     pub(super) const fn new(collective: Collective, count: usize) -> Self {
-        Self { collective, op: None, dtype: None, count, root: None }
+        Self { collective, op: None, dtype: None, count, root: None, shares: Shares::Equal }
+    }
+
+    /// With shares of these lengths: the collective becomes the one with counts if they are given.
+    pub(super) const fn shares(mut self, shares: Shares<'a>) -> Self {
+        self.shares = shares;
+        if let Shares::Counts(_) = shares {
+            self.collective = match self.collective {
+                Collective::AllGather => Collective::AllGatherV,
+                Collective::ReduceScatter => Collective::ReduceScatterV,
+                Collective::Gather => Collective::GatherV,
+                Collective::Scatter => Collective::ScatterV,
+                other => other,
+            };
+        }
+        self
     }
 
     /// With the element type of these buffers.
@@ -44,9 +61,35 @@ impl Request {
 
     /// The elements of all ranks together, where each has a chunk of its own; else those of the buffer.
     fn elements(&self, group: Group) -> usize {
-        match self.collective {
-            Collective::AllGather | Collective::ReduceScatter => self.count * group.size(),
+        match (self.collective.base(), self.shares) {
+            (
+                Collective::AllGather | Collective::ReduceScatter | Collective::Gather | Collective::Scatter,
+                Shares::Equal,
+            ) => self.count * group.size(),
             _ => self.count,
+        }
+    }
+
+    /// The count that every rank knows: in a gather or scatter with counts, only the root does.
+    fn known_count(&self) -> usize {
+        match self.collective {
+            Collective::GatherV | Collective::ScatterV => 0,
+            _ => self.count,
+        }
+    }
+
+    /// How the elements of all ranks are cut.
+    fn partition(&self, group: Group, chunks: usize) -> Partition {
+        let alone = self.root.is_some_and(|root| root != group.rank());
+        match self.shares {
+            Shares::Equal => Partition::even(self.elements(group), chunks),
+            // A rank that is not the root knows of its own share alone.
+            Shares::Counts(_) if alone => {
+                let mut counts = vec![0; group.size()];
+                counts[group.rank()] = self.count;
+                Partition::given(&counts)
+            }
+            Shares::Counts(counts) => Partition::given(counts),
         }
     }
 
@@ -60,7 +103,7 @@ impl Request {
             collective: self.collective,
             op: self.op,
             dtype: self.dtype,
-            count: self.count as u64,
+            count: self.known_count() as u64,
             root: self.root,
             algorithm: algorithm.name.into(),
         }
@@ -72,17 +115,17 @@ impl Request {
             Chunks::PerRank => group.size(),
             Chunks::Whole => 1,
         };
-        let all = Partition::even(self.elements(group), chunks)
-            .segments(params.segments)
-            .element_bytes(self.element_bytes());
+        let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
         let mut layout = Layout::uniform(&all);
-        if !params.in_place {
-            // The side that concerns one rank only holds just that rank's chunk.
-            match self.collective {
-                Collective::AllGather => layout.input = all.starting_at(group.rank()),
-                Collective::ReduceScatter => layout.output = all.starting_at(group.rank()),
-                _ => {}
-            }
+        // The side that concerns one rank only holds just that rank's chunk.
+        let is_root = self.root == Some(group.rank());
+        let own = all.starting_at(group.rank());
+        match self.collective.base() {
+            Collective::AllGather if !params.in_place => layout.input = own,
+            Collective::ReduceScatter if !params.in_place => layout.output = own,
+            Collective::Gather if !(is_root && params.in_place) => layout.input = own,
+            Collective::Scatter if !(is_root && params.in_place) => layout.output = own,
+            _ => {}
         }
         layout
     }

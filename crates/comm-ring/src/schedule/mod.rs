@@ -6,6 +6,8 @@
 
 mod binomial_broadcast;
 mod binomial_reduce;
+mod flat_gather;
+mod flat_scatter;
 mod recursive_doubling;
 mod ring_all_gather;
 mod ring_all_reduce;
@@ -142,6 +144,22 @@ pub static TABLE: &[Algorithm] = &[
         slots: binomial_reduce::slots,
         steps: binomial_reduce::steps,
     },
+    Algorithm {
+        name: "flat",
+        collective: Collective::Gather,
+        chunks: Chunks::PerRank,
+        segmented: false,
+        slots: flat_gather::slots,
+        steps: flat_gather::steps,
+    },
+    Algorithm {
+        name: "flat",
+        collective: Collective::Scatter,
+        chunks: Chunks::PerRank,
+        segmented: false,
+        slots: flat_scatter::slots,
+        steps: flat_scatter::steps,
+    },
     // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
     Algorithm {
         name: "recursive_doubling",
@@ -163,7 +181,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name for a collective.
+    /// The algorithm of this name for a collective, with or without counts.
     #[must_use]
     pub fn find(collective: Collective, name: &str) -> Option<&'static Self> {
         Self::for_collective(collective).find(|row| row.name == name)
@@ -171,6 +189,6 @@ impl Algorithm {
 
     /// Every algorithm for a collective.
     pub fn for_collective(collective: Collective) -> impl Iterator<Item = &'static Self> {
-        TABLE.iter().filter(move |row| row.collective == collective)
+        TABLE.iter().filter(move |row| row.collective == collective.base())
     }
 }

@@ -81,13 +81,16 @@ impl Spec {
             Collective::ReduceScatter if rank == self.owner(block) => Required::Reduced,
             Collective::Broadcast => Required::Of(self.root),
             Collective::AllGather => Required::Of(self.owner(block)),
+            Collective::Gather if rank == self.root => Required::Of(self.owner(block)),
+            Collective::Scatter if self.receives(rank, block) => Required::Of(self.root),
             _ => Required::Nothing,
         }
     }
 
     /// Refuses a call that cannot be.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        let known = Collective::ALL.contains(&self.collective);
+        // A collective with counts is the one without, on blocks of other sizes.
+        let known = self.collective.base() == self.collective;
         let root = !is_rooted(self.collective) || self.root < self.ranks;
         let chunks = !is_chunked(self.collective) || self.blocks.is_multiple_of(self.ranks.max(1));
         if known && root && chunks && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
@@ -108,6 +111,8 @@ impl Spec {
         let holds = match self.collective {
             Collective::Reduce => separate || rank != self.root,
             Collective::AllGather => separate && self.owner(block) == rank,
+            Collective::Gather => (separate || rank != self.root) && self.owner(block) == rank,
+            Collective::Scatter => rank == self.root,
             Collective::Broadcast | Collective::Barrier => false,
             _ => separate,
         };
@@ -117,14 +122,21 @@ impl Spec {
     fn start_output(&self, rank: usize, block: usize) -> Start {
         let in_place = self.buffers == Buffers::InPlace;
         match self.collective {
-            Collective::Reduce if rank != self.root => Start::Absent,
+            Collective::Reduce | Collective::Gather if rank != self.root => Start::Absent,
+            Collective::Scatter if self.receives(rank, block) => Start::Empty,
+            Collective::Scatter => Start::Absent,
             Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
             Collective::Broadcast if rank == self.root => Start::Contribution,
             Collective::Broadcast => Start::Empty,
-            Collective::AllGather if self.owner(block) != rank => Start::Empty,
+            Collective::AllGather | Collective::Gather if self.owner(block) != rank => Start::Empty,
             _ if in_place => Start::Contribution,
             _ => Start::Empty,
         }
+    }
+
+    /// Whether a rank gets a block in a scatter. The root keeps its own where it is, in place.
+    fn receives(&self, rank: usize, block: usize) -> bool {
+        self.owner(block) == rank && !(rank == self.root && self.buffers == Buffers::InPlace)
     }
 
     /// The rank whose chunk a block belongs to, in a gather or scatter.
@@ -134,11 +146,17 @@ impl Spec {
 }
 
 const fn is_rooted(collective: Collective) -> bool {
-    matches!(collective, Collective::Reduce | Collective::Broadcast)
+    matches!(
+        collective,
+        Collective::Reduce | Collective::Broadcast | Collective::Gather | Collective::Scatter
+    )
 }
 
 const fn is_chunked(collective: Collective) -> bool {
-    matches!(collective, Collective::AllGather | Collective::ReduceScatter)
+    matches!(
+        collective,
+        Collective::AllGather | Collective::ReduceScatter | Collective::Gather | Collective::Scatter
+    )
 }
 
 impl std::fmt::Display for Spec {

@@ -1,0 +1,26 @@
+//! Flat gather: every rank sends its chunk straight to the root.
+//!
+//! One round; the root receives n-1 chunks, the least that it can. Every chunk travels once, so this is best for large
+//! chunks, and it is the only way when nobody but the root knows how long they are.
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    if p.rank != p.root {
+        return Box::new(std::iter::once(Step::send(p.root, Place::Input, Blocks::one(p.rank))));
+    }
+    let own = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, Blocks::one(p.root)));
+    // From its successor on, so that no rank is always last.
+    let receives = (1..p.ranks).map(move |distance| {
+        let from = (p.root + distance) % p.ranks;
+        Step::recv(from, Place::Output, Blocks::one(from))
+    });
+    Box::new(own.into_iter().chain(receives))
+}
