@@ -23,10 +23,11 @@ const CONTROL_READ_AHEAD: usize = 4096;
 ///
 /// Each lane is a full mesh of sockets of its own: a rank dials the ranks below it and accepts the ranks above it. A
 /// connection for a lane that is not yet opened here waits until it is, so ranks may open lanes in any order, and from
-/// several threads. A lane is opened once; after a failure it may be tried again.
+/// several threads. A lane of one name is opened once.
 ///
-/// There is no thread in the background: connections are accepted while some lane is being opened. Who connects and is
-/// no member is refused, with a warning, and holds up nobody.
+/// There is no thread in the background: connections are accepted while some lane is being opened. A rank that opens
+/// one lane also lets in those who open another, so that these may have a lane before every other rank has asked for
+/// it. Who connects and is no member is refused, with a warning, and holds up nobody.
 #[derive(Debug)]
 pub struct TcpLanes {
     group: Group,

@@ -27,9 +27,12 @@ fn live(store: &TcpStore, round: u64) {
             scope.spawn(move || {
                 let lanes = TcpLanes::rendezvous(store, &config(rank, 3, round, soon)).unwrap();
                 let _control = lanes.open(lane(LaneKind::Control), Instant::now() + soon).unwrap();
-                if rank != 1 {
-                    let soon = Instant::now() + Duration::from_millis(50);
-                    lanes.open(lane(LaneKind::Collective), soon).unwrap_err();
+                let soon = Instant::now() + Duration::from_millis(50);
+                match rank {
+                    0 => drop(lanes.open(lane(LaneKind::Collective), soon).unwrap_err()),
+                    // Rank 1 may still open the control lane, and let rank 2 in.
+                    2 => drop(lanes.open(lane(LaneKind::Collective), soon)),
+                    _ => {}
                 }
             });
         }
