@@ -124,3 +124,34 @@ fn a_purpose_that_does_not_exist_is_refused_in_words() {
     (&near).read_exact(&mut verdict).unwrap();
     assert_eq!(verdict[..VERDICT_BYTES], Verdict(Err(Refusal::Stranger)).encode());
 }
+
+#[test]
+fn whatever_a_stranger_says_the_handshake_ends_or_waits() {
+    let mut state = 1_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize
+    };
+    let greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [3; 32] }.encode();
+    let honest = [&greeting[..], &Hello::store(7).encode(), &[0; PROOF_BYTES]].concat();
+    for _ in 0..2000 {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let mut acceptor = Handshake::accept(None).unwrap();
+        let mut words = honest.clone();
+        for _ in 0..random() % 4 {
+            let at = random() % words.len();
+            words[at] ^= random() as u8;
+        }
+        words.truncate(random() % (honest.len() + 1));
+        for piece in words.chunks(1 + random() % 60) {
+            near.write_all(piece).unwrap();
+            match acceptor.advance(&far).unwrap() {
+                Progress::Judge(hello) => {
+                    acceptor.judge(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) })
+                }
+                Progress::Pending | Progress::Done => {}
+                Progress::Refused(_) => break,
+            }
+        }
+    }
+}

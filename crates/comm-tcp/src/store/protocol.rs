@@ -255,6 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn arbitrary_bytes_are_refused_or_read_but_never_trusted() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize
+        };
+        for _ in 0..20_000 {
+            let mut bytes: Vec<u8> = (0..random() % 40).map(|_| random() as u8 % 12).collect();
+            if let Some(request) = Request::decode(&bytes) {
+                assert_eq!(request.encode().unwrap()[PREFIX_BYTES..], bytes);
+            }
+            if let Some(code) = bytes.first_mut() {
+                *code %= 5;
+            }
+            if let Some(response) = Response::decode(&bytes) {
+                assert_eq!(response.encode().unwrap()[PREFIX_BYTES..], bytes);
+            }
+        }
+    }
+
+    #[test]
     fn a_timeout_beyond_counting_is_the_longest() {
         let forever = Request::Get { key: "k", timeout: Duration::MAX };
         let frame = forever.encode().unwrap();

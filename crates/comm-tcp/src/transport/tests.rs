@@ -244,3 +244,35 @@ fn a_peer_that_only_stops_sending_is_gone_too() {
     assert!(matches!(error, Error::PeerLost { peer: 1, loss: Loss::Closed, .. }), "{error}");
     assert!(transport.try_send(1, &[IoSlice::new(b"?")]).is_err());
 }
+
+#[test]
+fn more_than_two_gigabytes_go_from_one_slice() {
+    const LEN: usize = (2 << 30) + 4097;
+    let (mut transport, mut peer) = pair();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let (mut buffer, mut received) = (vec![1; 1 << 20], 0);
+            loop {
+                match peer.read(&mut buffer).unwrap() {
+                    0 => return received,
+                    more => {
+                        assert!(buffer[..more].iter().step_by(997).all(|&byte| byte == 0));
+                        received += more;
+                    }
+                }
+            }
+        });
+        // Zeros that nobody writes to take no memory.
+        let (zeros, mut sent, waiting) = (vec![0; LEN], 0, interest(&[], &[1]));
+        while sent < LEN {
+            let more = transport.try_send(1, &[IoSlice::new(&zeros[sent..])]).unwrap();
+            sent += more;
+            if more == 0 && transport.arm(&waiting).unwrap() == Armed::Sleep {
+                sleep(&transport);
+            }
+        }
+        assert_eq!(transport.released(1), LEN as u64);
+        drop(transport);
+        assert_eq!(receiver.join().unwrap(), LEN);
+    });
+}
