@@ -2,21 +2,23 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Invalid, Result, Store};
+use comm_core::{Error, Result, Store};
 use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use socket2::Socket;
 
 use super::StoreConfig;
 use super::frame::{FrameError, FrameReader, FrameWriter};
+use super::idle::Idle;
+use super::patience::{
+    RECONNECT_MAX, after, await_socket, failed, nonsense, not_a_number, timed_out, unreachable, using,
+    with_grace,
+};
 use super::protocol::{PREFIX_BYTES, Request, Response};
 use crate::dial::{Dial, Dialed};
 use crate::hello::Hello;
-use crate::socket::{self, Options};
+use crate::socket::Options;
 
 /// A client of a [`TcpStoreServer`](super::TcpStoreServer).
 ///
@@ -26,13 +28,8 @@ use crate::socket::{self, Options};
 pub struct TcpStore {
     address: SocketAddr,
     config: StoreConfig,
-    idle: Mutex<Vec<Socket>>,
+    idle: Idle,
 }
-
-/// The connections that are kept while nobody uses them.
-const IDLE_MAX: usize = 4;
-/// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
-const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 impl TcpStore {
     /// Connects, trying again until a server answers or the time is over.
@@ -41,9 +38,9 @@ impl TcpStore {
     /// [`Error::Handshake`] if the server is of another job or version, has another secret, or is no store at all.
     /// [`Error::Io`] if no server answers in time, with the address, the number of attempts and the last reason.
     pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
-        let store = Self { address, config, idle: Mutex::default() };
+        let store = Self { address, config, idle: Idle::default() };
         let socket = store.dial(timeout)?;
-        store.keep(socket);
+        store.idle.keep(socket);
         Ok(store)
     }
 
@@ -61,33 +58,8 @@ impl TcpStore {
             Ok(Dialed::Refused(refusal)) => {
                 Err(Error::Handshake { with: format!("the store at {}", self.address), refusal })
             }
-            Ok(Dialed::Pending) => {
-                let (address, attempts) = (self.address, dial.attempts());
-                let doing =
-                    format!("reach the store at {address} within {timeout:?}, in {attempts} attempts");
-                Err(Error::io(doing, dial.excuse()))
-            }
+            Ok(Dialed::Pending) => Err(unreachable(&dial, timeout)),
             Err(e) => Err(Error::io("wait for a connection", e)),
-        }
-    }
-
-    /// A connection that nobody else uses, and that was alive a moment ago.
-    fn take(&self) -> Option<Socket> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(socket) = idle.pop() {
-            let mut byte = [0];
-            let peeked = rustix::net::recv(&socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
-            if matches!(peeked, Err(Errno::AGAIN)) {
-                return Some(socket);
-            }
-        }
-        None
-    }
-
-    fn keep(&self, socket: Socket) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_MAX {
-            idle.push(socket);
         }
     }
 
@@ -106,10 +78,10 @@ impl TcpStore {
         })?;
         let patience = timeout.map_or(self.config.operation_timeout, with_grace);
         let deadline = after(patience);
-        let socket = self.take().map_or_else(|| self.dial(patience.min(RECONNECT_MAX)), Ok)?;
+        let socket = self.idle.take().map_or_else(|| self.dial(patience.min(RECONNECT_MAX)), Ok)?;
         let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
-            .map_err(|e| self.failed(key, timeout.unwrap_or(patience), e))?;
-        self.keep(socket);
+            .map_err(|e| failed(self.address, key, timeout.unwrap_or(patience), e))?;
+        self.idle.keep(socket);
         match Response::decode(&response) {
             Some(Response::Done(value)) => read(value).ok_or_else(|| self.nonsense(key)),
             Some(Response::TimedOut(keys)) => {
@@ -121,31 +93,13 @@ impl TcpStore {
         }
     }
 
-    fn failed(&self, key: &str, after: Duration, error: FrameError) -> Error {
-        let error = match error {
-            FrameError::Io(e) if e.kind() == io::ErrorKind::TimedOut => return timed_out(key, after),
-            FrameError::Io(e) => e,
-            FrameError::Closed => {
-                io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")
-            }
-            FrameError::TooLong(bytes) => io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("its response of {bytes} bytes is longer than this side accepts"),
-            ),
-        };
-        self.io(key, error)
-    }
-
     fn full(&self, key: &str) -> Error {
-        self.io(key, io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full"))
+        let full = io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full");
+        using(self.address, key, full)
     }
 
     fn nonsense(&self, key: &str) -> Error {
-        self.io(key, io::Error::new(io::ErrorKind::InvalidData, "its response makes no sense"))
-    }
-
-    fn io(&self, key: &str, error: io::Error) -> Error {
-        Error::io(format!("use key {key:?} of the store at {}", self.address), error)
+        using(self.address, key, nonsense())
     }
 }
 
@@ -196,36 +150,4 @@ fn exchange(
         }
         await_socket(socket, PollFlags::IN, deadline)?;
     }
-}
-
-fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> Result<(), FrameError> {
-    match socket::wait_for(socket, flags, deadline) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(FrameError::Io(io::ErrorKind::TimedOut.into())),
-        Err(e) => Err(FrameError::Io(e)),
-    }
-}
-
-/// The server answers when the time is over; its answer may take a little longer.
-fn with_grace(timeout: Duration) -> Duration {
-    const GRACE_MIN: Duration = Duration::from_secs(1);
-    const GRACE_MAX: Duration = Duration::from_secs(5);
-    timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
-}
-
-/// The instant after a time, or the latest that can be told.
-fn after(timeout: Duration) -> Instant {
-    const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
-    let now = Instant::now();
-    now.checked_add(timeout.min(LATEST)).unwrap_or(now)
-}
-
-fn timed_out(key: &str, after: Duration) -> Error {
-    Error::Timeout { waiting_for: Vec::new(), after, during: During::Store { key: key.to_owned() } }
-}
-
-fn not_a_number(key: &str, value: &[u8]) -> Error {
-    let value = String::from_utf8_lossy(value).into_owned();
-    Invalid::Setting { name: key.to_owned(), value, reason: "no sum: not a number, or too large".into() }
-        .into()
 }

@@ -3,6 +3,8 @@
 mod client;
 mod connection;
 mod frame;
+mod idle;
+mod patience;
 mod protocol;
 mod reactor;
 mod requests;

@@ -1,0 +1,81 @@
+//! How long clients wait, and what they say when that was not enough or went wrong.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, Invalid};
+use rustix::event::PollFlags;
+use socket2::Socket;
+
+use super::frame::FrameError;
+use crate::dial::Dial;
+use crate::socket;
+
+/// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
+pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// The time for an answer that is due when the time is over; it may take a little longer.
+pub(super) fn with_grace(timeout: Duration) -> Duration {
+    const GRACE_MIN: Duration = Duration::from_secs(1);
+    const GRACE_MAX: Duration = Duration::from_secs(5);
+    timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
+}
+
+/// The instant after a time, or the latest that can be told.
+pub(super) fn after(timeout: Duration) -> Instant {
+    const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
+    let now = Instant::now();
+    now.checked_add(timeout.min(LATEST)).unwrap_or(now)
+}
+
+/// Sleeps until a socket is ready; past the deadline that is an error of kind `TimedOut`.
+pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> Result<(), FrameError> {
+    match socket::wait_for(socket, flags, deadline) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(FrameError::Io(io::ErrorKind::TimedOut.into())),
+        Err(e) => Err(FrameError::Io(e)),
+    }
+}
+
+pub(super) fn unreachable(dial: &Dial, timeout: Duration) -> Error {
+    let (address, attempts) = (dial.address(), dial.attempts());
+    let doing = format!("reach the store at {address} within {timeout:?}, in {attempts} attempts");
+    Error::io(doing, dial.excuse())
+}
+
+pub(super) fn timed_out(key: &str, after: Duration) -> Error {
+    Error::Timeout { waiting_for: Vec::new(), after, during: During::Store { key: key.to_owned() } }
+}
+
+pub(super) fn not_a_number(key: &str, value: &[u8]) -> Error {
+    let value = String::from_utf8_lossy(value).into_owned();
+    Invalid::Setting { name: key.to_owned(), value, reason: "no sum: not a number, or too large".into() }
+        .into()
+}
+
+/// Why an operation on a key failed on its way to the server at `address` or back.
+pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: FrameError) -> Error {
+    let error = match error {
+        FrameError::Io(e) if e.kind() == io::ErrorKind::TimedOut => return timed_out(key, after),
+        FrameError::Io(e) => e,
+        FrameError::Closed => {
+            io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")
+        }
+        FrameError::TooLong(bytes) => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("its response of {bytes} bytes is longer than this side accepts"),
+        ),
+    };
+    using(address, key, error)
+}
+
+/// An error of the system, or of the server, while a key was used.
+pub(super) fn using(address: SocketAddr, key: &str, error: io::Error) -> Error {
+    Error::io(format!("use key {key:?} of the store at {address}"), error)
+}
+
+/// What is wrong with a response that makes no sense.
+pub(super) fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "its response makes no sense")
+}
