@@ -21,7 +21,8 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Dial {
     address: SocketAddr,
-    hello: Hello,
+    /// What to say in the handshake. Without it there is none, and to be connected is enough.
+    hello: Option<Hello>,
     secret: Option<Secret>,
     options: Options,
     state: State,
@@ -52,16 +53,16 @@ pub(crate) enum Dialed {
 }
 
 impl Dial {
-    pub(crate) const fn new(
-        address: SocketAddr,
-        hello: Hello,
-        secret: Option<Secret>,
-        options: Options,
-    ) -> Self {
+    pub(crate) fn new(address: SocketAddr, hello: Hello, secret: Option<Secret>, options: Options) -> Self {
+        Self { hello: Some(hello), secret, ..Self::bare(address, options) }
+    }
+
+    /// Connects to a server of another protocol, without a handshake.
+    pub(crate) const fn bare(address: SocketAddr, options: Options) -> Self {
         Self {
             address,
-            hello,
-            secret,
+            hello: None,
+            secret: None,
             options,
             state: State::Waiting(None),
             backoff: BACKOFF_MIN,
@@ -142,7 +143,8 @@ impl Dial {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         self.options.apply(&socket)?;
-        let handshake = Handshake::dial(self.secret.clone(), self.hello)?;
+        let Some(hello) = self.hello else { return Ok(Some(Dialed::Open(socket))) };
+        let handshake = Handshake::dial(self.secret.clone(), hello)?;
         self.state = State::Shaking(socket, Box::new(handshake));
         Ok(None)
     }

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::protocol::PREFIX_BYTES;
 
 /// Memory grows by this much while a frame arrives, so that a sender pays for what it makes the receiver hold.
-const GROWTH_BYTES: usize = 64 * 1024;
+pub(super) const GROWTH_BYTES: usize = 64 * 1024;
 
 /// Why no frame can be read any more.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl FrameReader {
 }
 
 /// `None` if nothing has arrived; zero at the end of the stream.
-fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, FrameError> {
+pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, FrameError> {
     loop {
         match rustix::net::recv(&socket, &mut *into, RecvFlags::DONTWAIT) {
             Ok((bytes, _)) => return Ok(Some(bytes)),
@@ -94,7 +94,8 @@ fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, FrameErr
     }
 }
 
-fn cut() -> FrameError {
+/// The end of the stream where there should have been more.
+pub(super) fn cut() -> FrameError {
     FrameError::Io(io::ErrorKind::UnexpectedEof.into())
 }
 

@@ -1,4 +1,5 @@
-//! The key-value store through which ranks find each other: a server of one thread, and its clients.
+//! The key-value store through which ranks find each other: a server of one thread, its clients, and a client of
+//! PyTorch's store.
 
 mod client;
 mod connection;
@@ -10,11 +11,13 @@ mod reactor;
 mod requests;
 mod server;
 mod table;
+mod torch;
 
 use std::time::Duration;
 
 pub use client::TcpStore;
 pub use server::TcpStoreServer;
+pub use torch::TorchStore;
 
 use crate::secret::Secret;
 

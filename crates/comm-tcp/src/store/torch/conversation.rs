@@ -1,0 +1,204 @@
+//! Questions to PyTorch's store and their answers, on one connection.
+//!
+//! Every function leaves the connection without an answer under way, or fails; after a failure the connection is
+//! closed, so that nobody takes a late answer for another one.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use socket2::Socket;
+
+use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
+use crate::handshake::fill_random;
+use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
+use crate::store::patience::{await_socket, nonsense};
+
+/// How long to wait for the server to say that a key exists, before asking again: not every version of the server
+/// tells waiting clients of keys that a compare-and-set made.
+const NAP_MIN: Duration = Duration::from_millis(10);
+const NAP_MAX: Duration = Duration::from_millis(500);
+
+/// A connection, and until when an operation has it.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) socket: Socket,
+    pub(super) deadline: Instant,
+    /// The longest value that is accepted.
+    pub(super) bytes_max: usize,
+}
+
+type Answer<T> = Result<T, FrameError>;
+
+impl Conversation {
+    /// Says what is said first on a connection, and returns whether the other side is PyTorch's store.
+    pub(super) fn greet(&self) -> Answer<bool> {
+        let mut number = [0; 4];
+        fill_random(&mut number).map_err(FrameError::Io)?;
+        self.ask(Query::default().validate().ping(number))?;
+        Ok(self.fixed::<4>()? == number)
+    }
+
+    /// Sets a key. The answer to a second question tells that it has been done.
+    pub(super) fn set(&self, key: &str, value: &[u8]) -> Answer<()> {
+        self.ask(Query::default().set(key, value).check(&[key]))?;
+        self.is_ready().map(drop)
+    }
+
+    pub(super) fn add(&self, key: &str, amount: i64) -> Answer<i64> {
+        self.ask(Query::default().add(key, amount))?;
+        self.fixed().map(i64::from_le_bytes)
+    }
+
+    pub(super) fn delete(&self, key: &str) -> Answer<bool> {
+        self.ask(Query::default().delete(key))?;
+        match i64::from_le_bytes(self.fixed()?) {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(FrameError::Io(nonsense())),
+        }
+    }
+
+    /// Returns the value afterwards, and `None` if the key is still missing.
+    pub(super) fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Answer<Option<Vec<u8>>> {
+        if expected == desired && !expected.is_empty() {
+            return self.read(key);
+        }
+        self.ask(Query::default().compare_set(key, expected, desired))?;
+        let value = self.field()?;
+        // A missing key is answered with what was expected, which otherwise would have been replaced.
+        Ok(Some(value).filter(|value| expected.is_empty() || value != expected))
+    }
+
+    /// The value of a key, `None` if it is missing.
+    ///
+    /// The server's own query for this does not tell a missing key from an empty value, or closes the connection. To
+    /// replace what no key holds by itself changes nothing, and answers both.
+    fn read(&self, key: &str) -> Answer<Option<Vec<u8>>> {
+        let mut unlikely = [0; 16];
+        fill_random(&mut unlikely).map_err(FrameError::Io)?;
+        self.ask(Query::default().compare_set(key, &unlikely, &unlikely))?;
+        Ok(Some(self.field()?).filter(|value| value != &unlikely))
+    }
+
+    /// Waits for a key until a time, and returns its value.
+    pub(super) fn get(&self, key: &str, until: Instant) -> Answer<Option<Vec<u8>>> {
+        while self.await_keys(&[key], until)? {
+            let value = self.read(key)?;
+            if value.is_some() || Instant::now() >= until {
+                return Ok(value);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The value of a key, if it exists now.
+    pub(super) fn peek(&self, key: &str) -> Answer<Option<Vec<u8>>> {
+        if self.check(&[key])? { self.read(key) } else { Ok(None) }
+    }
+
+    /// Waits until all keys exist at the same time, and returns whether they did before `until`.
+    pub(super) fn await_keys(&self, keys: &[&str], until: Instant) -> Answer<bool> {
+        let mut nap = NAP_MIN;
+        loop {
+            if self.check(keys)? {
+                return Ok(true);
+            }
+            let now = Instant::now();
+            if now >= until {
+                return Ok(false);
+            }
+            self.nap(keys, until.min(now + nap))?;
+            nap = (nap * 2).min(NAP_MAX);
+        }
+    }
+
+    /// Which of the keys do not exist.
+    pub(super) fn missing<'k>(&self, keys: &[&'k str]) -> Answer<Vec<&'k str>> {
+        let mut missing = Vec::new();
+        for key in keys {
+            if !self.check(&[key])? {
+                missing.push(*key);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn check(&self, keys: &[&str]) -> Answer<bool> {
+        self.ask(Query::default().check(keys))?;
+        self.is_ready()
+    }
+
+    /// Sleeps until the server says that the keys exist, or the time has come.
+    fn nap(&self, keys: &[&str], until: Instant) -> Answer<()> {
+        self.ask(Query::default().wait(keys))?;
+        let answered = match await_socket(&self.socket, PollFlags::IN, until) {
+            Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => false,
+            other => other.map(|()| true)?,
+        };
+        if answered {
+            return self.expect(&[STOP_WAITING]).map(drop);
+        }
+        self.ask(Query::default().cancel_wait())?;
+        if self.expect(&[STOP_WAITING, WAIT_CANCELED])? == STOP_WAITING {
+            self.expect(&[WAIT_CANCELED])?;
+        }
+        Ok(())
+    }
+
+    fn is_ready(&self) -> Answer<bool> {
+        Ok(self.expect(&[READY, NOT_READY])? == READY)
+    }
+
+    fn expect(&self, known: &[u8]) -> Answer<u8> {
+        let [byte] = self.fixed()?;
+        if known.contains(&byte) { Ok(byte) } else { Err(FrameError::Io(nonsense())) }
+    }
+
+    fn ask(&self, query: Query) -> Answer<()> {
+        let mut writer = FrameWriter::new(query.bytes);
+        while !writer.flush(&self.socket).map_err(FrameError::Io)? {
+            await_socket(&self.socket, PollFlags::OUT, self.deadline)?;
+        }
+        Ok(())
+    }
+
+    fn fixed<const N: usize>(&self) -> Answer<[u8; N]> {
+        let mut bytes = [0; N];
+        match self.fill(&mut bytes)? {
+            0 => Err(FrameError::Closed),
+            filled if filled < N => Err(cut()),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Reads a length and as many bytes. Memory grows as they arrive, never ahead of them.
+    fn field(&self) -> Answer<Vec<u8>> {
+        let len = u64::from_le_bytes(self.fixed()?);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > self.bytes_max {
+            return Err(FrameError::TooLong(len));
+        }
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let filled = bytes.len();
+            bytes.resize(len.min(filled + GROWTH_BYTES), 0);
+            if self.fill(&mut bytes[filled..])? < bytes.len() - filled {
+                return Err(cut());
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Reads until `into` is full or the stream ends, and returns how much that was.
+    fn fill(&self, into: &mut [u8]) -> Answer<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match receive(&self.socket, &mut into[filled..])? {
+                None => await_socket(&self.socket, PollFlags::IN, self.deadline)?,
+                Some(0) => break,
+                Some(more) => filled += more,
+            }
+        }
+        Ok(filled)
+    }
+}

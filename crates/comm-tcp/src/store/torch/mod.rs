@@ -1,0 +1,221 @@
+//! A client of PyTorch's store, in PyTorch's own protocol.
+
+mod conversation;
+mod protocol;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Refusal, Result, Store};
+
+use self::conversation::Conversation;
+use self::protocol::{KEY_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX};
+use super::StoreConfig;
+use super::frame::FrameError;
+use super::idle::Idle;
+use super::patience::{RECONNECT_MAX, after, failed, not_a_number, timed_out, unreachable, with_grace};
+use crate::dial::{Dial, Dialed};
+use crate::socket::Options;
+
+/// A client of a `torch.distributed.TCPStore`, such as torchrun's agent serves, in PyTorch 2.5 or later. Clients of
+/// PyTorch see the same keys and values.
+///
+/// Any number of threads may use it at a time: each operation has a connection to itself while it runs, so a thread
+/// that waits for a key holds up nobody. Connections are kept and used again.
+///
+/// What PyTorch's server decides differs in three points from [`TcpStoreServer`](super::TcpStoreServer):
+/// - it neither knows jobs nor secrets: whoever reaches it may read and write;
+/// - a key has at most 8 KiB and a value 8 MiB; longer ones are [`Error::Invalid`] and are not sent;
+/// - `add` to a text that begins with a number counts from that number; and a sum beyond 64 bits wraps in the store
+///   before it is reported as [`Error::Invalid`].
+#[derive(Debug)]
+pub struct TorchStore {
+    address: SocketAddr,
+    config: StoreConfig,
+    idle: Idle,
+}
+
+/// The pause between two attempts to be greeted.
+const GREET_BACKOFF: Duration = Duration::from_millis(50);
+/// How many connections that break before the greeting may be bad luck: a busy server's system drops some.
+const GREET_ATTEMPTS: u32 = 5;
+
+impl TorchStore {
+    /// Connects, trying again until a server answers or the time is over. Of `config`, only `frame_bytes_max` and
+    /// `operation_timeout` matter.
+    ///
+    /// # Errors
+    /// [`Error::Handshake`] if what answers is no store of PyTorch's. [`Error::Io`] if nothing answers in time, with
+    /// the address, the number of attempts and the last reason.
+    pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
+        let store = Self { address, config, idle: Idle::default() };
+        let conversation = store.dial(timeout, after(timeout))?;
+        store.idle.keep(conversation.socket);
+        Ok(store)
+    }
+
+    /// The address of the server.
+    #[must_use]
+    pub const fn server_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn dial(&self, timeout: Duration, deadline: Instant) -> Result<Conversation> {
+        let stranger = || Error::Handshake {
+            with: format!("PyTorch's store at {}", self.address),
+            refusal: Refusal::Stranger,
+        };
+        let dial_by = deadline.min(after(timeout));
+        for _ in 0..GREET_ATTEMPTS {
+            let mut dial = Dial::bare(self.address, Options::store());
+            let socket = match dial.run(dial_by) {
+                Ok(Dialed::Open(socket)) => socket,
+                Ok(Dialed::Pending | Dialed::Refused(_)) => return Err(unreachable(&dial, timeout)),
+                Err(e) => return Err(Error::io("wait for a connection", e)),
+            };
+            let bytes_max = self.config.frame_bytes_max;
+            let conversation = Conversation { socket, deadline: dial_by, bytes_max };
+            match conversation.greet() {
+                Ok(true) => return Ok(Conversation { deadline, ..conversation }),
+                Ok(false) => return Err(stranger()),
+                Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => {
+                    let doing =
+                        format!("be greeted by PyTorch's store at {} within {timeout:?}", self.address);
+                    return Err(Error::io(doing, e));
+                }
+                Err(_) => std::thread::sleep(GREET_BACKOFF),
+            }
+        }
+        Err(stranger())
+    }
+
+    /// Lets an operation have a connection. One that failed, and may still get an answer, is not used again.
+    fn converse<T>(
+        &self,
+        patience: Duration,
+        talk: impl FnOnce(&Conversation) -> Result<T, FrameError>,
+    ) -> Result<Result<T, FrameError>> {
+        let deadline = after(patience);
+        let bytes_max = self.config.frame_bytes_max;
+        let conversation = match self.idle.take() {
+            Some(socket) => Conversation { socket, deadline, bytes_max },
+            None => self.dial(patience.min(RECONNECT_MAX), deadline)?,
+        };
+        let said = talk(&conversation);
+        if said.is_ok() {
+            self.idle.keep(conversation.socket);
+        }
+        Ok(said)
+    }
+
+    /// An operation on `key` without a timeout of its own.
+    fn call<T>(&self, key: &str, talk: impl FnOnce(&Conversation) -> Result<T, FrameError>) -> Result<T> {
+        check_key(key)?;
+        self.converse(self.config.operation_timeout, talk)?.map_err(|e| self.failed(key, e))
+    }
+
+    /// An operation on `key`, or several, that waits for at most `timeout`.
+    fn call_until<T>(
+        &self,
+        key: &str,
+        timeout: Duration,
+        talk: impl FnOnce(&Conversation, Instant) -> Result<T, FrameError>,
+    ) -> Result<T> {
+        let until = after(timeout);
+        self.converse(with_grace(timeout), |conversation| talk(conversation, until))?
+            .map_err(|e| failed(self.address, key, timeout, e))
+    }
+
+    fn failed(&self, key: &str, error: FrameError) -> Error {
+        failed(self.address, key, self.config.operation_timeout, error)
+    }
+
+    fn check_value(&self, key: &str, value: &[u8]) -> Result<()> {
+        let max = VALUE_BYTES_MAX.min(self.config.frame_bytes_max);
+        if value.len() > max {
+            return Err(Error::setting(key, "", format!("the value exceeds {max} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Why the server hung up on who added to a key: because it holds a text, or for another reason.
+    fn refused_sum(&self, key: &str) -> Result<Error> {
+        let value = self.call(key, |conversation| conversation.peek(key))?;
+        let sums = |value: &Vec<u8>| std::str::from_utf8(value).is_ok_and(|text| text.parse::<i64>().is_ok());
+        Ok(match value {
+            Some(value) if !sums(&value) => not_a_number(key, &value),
+            _ => self.failed(key, FrameError::Closed),
+        })
+    }
+}
+
+fn check_key(key: &str) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::setting(key, "", format!("the key exceeds {KEY_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
+impl Store for TorchStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.check_value(key, value)?;
+        self.call(key, |conversation| conversation.set(key, value))
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        check_key(key)?;
+        let value = self.call_until(key, timeout, |conversation, until| conversation.get(key, until))?;
+        value.ok_or_else(|| timed_out(key, timeout))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        check_key(key)?;
+        let sum = match self.converse(self.config.operation_timeout, |c| c.add(key, amount))? {
+            Ok(sum) => sum,
+            Err(FrameError::Closed) => return Err(self.refused_sum(key)?),
+            Err(e) => return Err(self.failed(key, e)),
+        };
+        let before = sum.wrapping_sub(amount);
+        if before.checked_add(amount).is_none() {
+            return Err(not_a_number(key, before.to_string().as_bytes()));
+        }
+        Ok(sum)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        self.check_value(key, expected)?;
+        self.check_value(key, desired)?;
+        let value = self.call(key, |conversation| conversation.compare_set(key, expected, desired))?;
+        Ok(value.unwrap_or_default())
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let names = keys.join(", ");
+        if keys.len() > KEYS_MAX {
+            return Err(Error::setting(names, "", format!("these are more than {KEYS_MAX} keys")));
+        }
+        let missing = self.call_until(&names, timeout, |conversation, until| {
+            if conversation.await_keys(keys, until)? {
+                Ok(None)
+            } else {
+                conversation.missing(keys).map(Some)
+            }
+        })?;
+        match missing {
+            None => Ok(()),
+            // They came between the two questions, and too late.
+            Some(missing) if missing.is_empty() => Err(timed_out(&names, timeout)),
+            Some(missing) => Err(timed_out(&missing.join(", "), timeout)),
+        }
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.call(key, |conversation| conversation.delete(key))
+    }
+}

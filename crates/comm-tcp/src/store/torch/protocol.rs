@@ -1,0 +1,112 @@
+//! What PyTorch's store is asked, to the byte.
+//!
+//! A query is a code of one byte and fields in order. A field of variable length is its length as a `u64` and its
+//! bytes. All numbers are little-endian. What a query is answered with is fixed by the query: nothing, one byte, a
+//! number, or a field. PyTorch's clients put `/` before every key, and so does this one, so that both see the same.
+
+/// Answers to [`Query::check`].
+pub(super) const READY: u8 = 0;
+pub(super) const NOT_READY: u8 = 1;
+
+/// Answers to [`Query::wait`] and [`Query::cancel_wait`].
+pub(super) const STOP_WAITING: u8 = 0;
+pub(super) const WAIT_CANCELED: u8 = 1;
+
+/// What PyTorch's server accepts; beyond it closes the connection.
+pub(super) const KEY_BYTES_MAX: usize = 8 * 1024 - KEY_PREFIX.len();
+pub(super) const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub(super) const KEYS_MAX: usize = 128 * 1024;
+
+const KEY_PREFIX: &str = "/";
+
+/// With this a client says that it means PyTorch's store.
+const MAGIC: u32 = 0x3C85_F7CE;
+
+const VALIDATE: u8 = 0;
+const SET: u8 = 1;
+const COMPARE_SET: u8 = 2;
+const ADD: u8 = 4;
+const CHECK: u8 = 5;
+const WAIT: u8 = 6;
+const DELETE_KEY: u8 = 8;
+const CANCEL_WAIT: u8 = 12;
+const PING: u8 = 13;
+
+/// One query, or several that are sent together.
+#[derive(Debug, Default)]
+pub(super) struct Query {
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Query {
+    /// The first query on a connection, once. It is not answered.
+    pub(super) fn validate(self) -> Self {
+        self.code(VALIDATE).fixed(&MAGIC.to_le_bytes())
+    }
+
+    /// Answered with the same number.
+    pub(super) fn ping(self, number: [u8; 4]) -> Self {
+        self.code(PING).fixed(&number)
+    }
+
+    /// Not answered.
+    pub(super) fn set(self, key: &str, value: &[u8]) -> Self {
+        self.code(SET).key(key).field(value)
+    }
+
+    /// Answered with a field: the value afterwards, or `expected` if the key is missing and `expected` is not empty.
+    pub(super) fn compare_set(self, key: &str, expected: &[u8], desired: &[u8]) -> Self {
+        self.code(COMPARE_SET).key(key).field(expected).field(desired)
+    }
+
+    /// Answered with the sum, an `i64`.
+    pub(super) fn add(self, key: &str, amount: i64) -> Self {
+        self.code(ADD).key(key).fixed(&amount.to_le_bytes())
+    }
+
+    /// Answered with [`READY`] if all keys exist, else with [`NOT_READY`].
+    pub(super) fn check(self, keys: &[&str]) -> Self {
+        self.code(CHECK).keys(keys)
+    }
+
+    /// Answered with [`STOP_WAITING`] once, when the keys are thought to exist.
+    pub(super) fn wait(self, keys: &[&str]) -> Self {
+        self.code(WAIT).keys(keys)
+    }
+
+    /// Answered with [`WAIT_CANCELED`]. The answer to the wait may have left before.
+    pub(super) fn cancel_wait(self) -> Self {
+        self.code(CANCEL_WAIT)
+    }
+
+    /// Answered with the number of keys that were deleted, an `i64`.
+    pub(super) fn delete(self, key: &str) -> Self {
+        self.code(DELETE_KEY).key(key)
+    }
+
+    fn code(self, code: u8) -> Self {
+        self.fixed(&[code])
+    }
+
+    fn keys(self, keys: &[&str]) -> Self {
+        let counted = self.len(keys.len());
+        keys.iter().fold(counted, |query, key| query.key(key))
+    }
+
+    fn key(self, key: &str) -> Self {
+        self.len(KEY_PREFIX.len() + key.len()).fixed(KEY_PREFIX.as_bytes()).fixed(key.as_bytes())
+    }
+
+    fn field(self, bytes: &[u8]) -> Self {
+        self.len(bytes.len()).fixed(bytes)
+    }
+
+    fn len(self, len: usize) -> Self {
+        self.fixed(&(len as u64).to_le_bytes())
+    }
+
+    fn fixed(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+}

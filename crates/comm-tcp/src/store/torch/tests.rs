@@ -1,0 +1,301 @@
+//! The client against a peer that expects and says recorded bytes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Refusal, Result, Store};
+
+use super::TorchStore;
+use crate::store::StoreConfig;
+
+const SOON: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(60);
+
+/// A key as it is sent: its length, and the key behind a slash.
+const K: &[u8] = b"\x02\0\0\0\0\0\0\0/k";
+const CHECK_K: &[u8] = b"\x05\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k";
+const WAIT_K: &[u8] = b"\x06\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k";
+
+/// The server's end of a connection.
+struct Peer(TcpStream);
+
+impl Peer {
+    fn accept(listener: &TcpListener) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Self(stream)
+    }
+
+    fn greeted(listener: &TcpListener) -> Self {
+        let mut peer = Self::accept(listener);
+        peer.expect(b"\0\xce\xf7\x85\x3c\x0d");
+        let number = peer.hear(4);
+        peer.say(&number);
+        peer
+    }
+
+    fn hear(&mut self, bytes: usize) -> Vec<u8> {
+        let mut heard = vec![0; bytes];
+        self.0.read_exact(&mut heard).unwrap();
+        heard
+    }
+
+    fn expect(&mut self, bytes: &[u8]) {
+        assert_eq!(self.hear(bytes.len()).escape_ascii().to_string(), bytes.escape_ascii().to_string());
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    fn exchange(&mut self, question: &[u8], answer: &[u8]) {
+        self.expect(question);
+        self.say(answer);
+    }
+
+    /// Expects the question that reads `k`: a compare-and-set with 16 bytes, twice.
+    fn expect_read(&mut self) -> Vec<u8> {
+        self.expect(b"\x02");
+        self.expect(K);
+        let unlikely = self.hear(24);
+        self.expect(&unlikely);
+        unlikely
+    }
+
+    /// Whether the client has hung up, rather than asked something else.
+    fn sees_the_end(mut self) -> bool {
+        matches!(self.0.read(&mut [0]), Ok(0))
+    }
+}
+
+fn connect(address: SocketAddr) -> Result<TorchStore> {
+    let config = StoreConfig { frame_bytes_max: 1000, operation_timeout: SHORT, ..StoreConfig::default() };
+    TorchStore::connect(address, config, SOON)
+}
+
+/// Runs a client against a server that lives for as long as its function.
+fn talk(server: impl FnOnce(&TcpListener) + Send, client: impl FnOnce(&TorchStore)) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    thread::scope(|scope| {
+        let address = listener.local_addr().unwrap();
+        scope.spawn(move || server(&listener));
+        client(&connect(address).unwrap());
+    });
+}
+
+fn is_timeout<T>(result: Result<T>, name: &str) -> bool {
+    matches!(&result, Err(error @ Error::Timeout { .. }) if error.to_string().contains(name))
+}
+
+fn is_io<T>(result: Result<T>, words: &str) -> bool {
+    matches!(&result, Err(error @ Error::Io { .. }) if error.to_string().contains(words))
+}
+
+#[test]
+fn every_operation_is_spoken_to_the_byte_on_one_connection() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(b"\x01\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0v", b"");
+        peer.exchange(CHECK_K, b"\0");
+        peer.exchange(b"\x04\x02\0\0\0\0\0\0\0/k\xfe\xff\xff\xff\xff\xff\xff\xff", b"\x05\0\0\0\0\0\0\0");
+        peer.exchange(b"\x08\x02\0\0\0\0\0\0\0/k", b"\x01\0\0\0\0\0\0\0");
+        peer.exchange(b"\x08\x02\0\0\0\0\0\0\0/k", b"\0\0\0\0\0\0\0\0");
+        let compare_set = b"\x02\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0a\x02\0\0\0\0\0\0\0bc";
+        peer.exchange(compare_set, b"\x02\0\0\0\0\0\0\0bc");
+        peer.exchange(compare_set, b"\x01\0\0\0\0\0\0\0x");
+        let keys = b"\x02\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k\x03\0\0\0\0\0\0\0/k2";
+        peer.exchange(&[b"\x05", &keys[..]].concat(), b"\x01");
+        peer.exchange(&[b"\x06", &keys[..]].concat(), b"\0");
+        peer.exchange(&[b"\x05", &keys[..]].concat(), b"\0");
+        assert!(peer.sees_the_end());
+    };
+    talk(server, |store| {
+        store.set("k", b"v").unwrap();
+        assert_eq!(store.add("k", -2).unwrap(), 5);
+        assert!(store.delete("k").unwrap());
+        assert!(!store.delete("k").unwrap());
+        assert_eq!(store.compare_set("k", b"a", b"bc").unwrap(), b"bc");
+        assert_eq!(store.compare_set("k", b"a", b"bc").unwrap(), b"x");
+        store.wait(&[], SOON).unwrap();
+        store.wait(&["k", "k2"], SOON).unwrap();
+    });
+}
+
+#[test]
+fn a_missing_key_is_told_from_one_that_holds_what_was_expected() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.expect(b"\x02\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0a\x01\0\0\0\0\0\0\0b");
+        peer.say(b"\x01\0\0\0\0\0\0\0a");
+        let unlikely = peer.expect_read();
+        peer.say(&unlikely);
+        peer.expect_read();
+        peer.say(b"\x01\0\0\0\0\0\0\0a");
+    };
+    talk(server, |store| {
+        assert_eq!(store.compare_set("k", b"a", b"b").unwrap(), b"");
+        assert_eq!(store.compare_set("k", b"a", b"a").unwrap(), b"");
+        assert_eq!(store.compare_set("k", b"a", b"a").unwrap(), b"a");
+    });
+}
+
+#[test]
+fn a_get_waits_and_goes_on_waiting_when_it_was_woken_for_nothing() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(CHECK_K, b"\x01");
+        peer.exchange(WAIT_K, b"\0");
+        peer.exchange(CHECK_K, b"\x01");
+        peer.exchange(WAIT_K, b"\0");
+        peer.exchange(CHECK_K, b"\0");
+        // Deleted in between.
+        let unlikely = peer.expect_read();
+        peer.say(&unlikely);
+        peer.exchange(CHECK_K, b"\0");
+        peer.expect_read();
+        peer.say(b"\0\0\0\0\0\0\0\0");
+    };
+    talk(server, |store| assert_eq!(store.get("k", SOON).unwrap(), b""));
+}
+
+#[test]
+fn a_wait_that_times_out_is_cancelled_and_its_connection_used_again() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(CHECK_K, b"\x01");
+        loop {
+            match peer.hear(1)[..] {
+                [6] => peer.expect(&WAIT_K[1..]),
+                // The answer to the wait may have left before the cancellation came.
+                [12] => peer.say(b"\0\x01"),
+                [5] => peer.exchange(&CHECK_K[1..], b"\x01"),
+                [8] => break,
+                ref other => panic!("{other:?}"),
+            }
+        }
+        peer.exchange(K, b"\x01\0\0\0\0\0\0\0");
+    };
+    talk(server, |store| {
+        let start = Instant::now();
+        assert!(is_timeout(store.get("k", SHORT), "\"k\""));
+        assert!(start.elapsed() >= SHORT);
+        assert!(is_timeout(store.wait(&["k"], Duration::ZERO), "\"k\""));
+        assert!(store.delete("k").unwrap());
+    });
+}
+
+#[test]
+fn a_server_that_falls_silent_is_given_up_with_its_connection() {
+    let server = |listener: &TcpListener| {
+        let mut silent = Peer::greeted(listener);
+        silent.expect(b"\x08");
+        silent.expect(K);
+        let mut next = Peer::greeted(listener);
+        silent.say(b"\x01\0\0\0\0\0\0\0");
+        next.exchange(b"\x08", b"");
+        next.exchange(K, b"\0\0\0\0\0\0\0\0");
+    };
+    talk(server, |store| {
+        assert!(is_timeout(store.delete("k"), "\"k\""));
+        assert!(!store.delete("k").unwrap());
+    });
+}
+
+#[test]
+fn hostile_answers_are_errors_and_end_their_connection() {
+    let answers: [(&[u8], &str); 4] = [
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff", "longer than this side accepts"),
+        (b"\xe9\x03\0\0\0\0\0\0", "1001 bytes"),
+        (b"\x03\0\0\0\0\0\0\0ab", "end of file"),
+        (b"", "closed the connection"),
+    ];
+    for (answer, words) in answers {
+        let server = |listener: &TcpListener| {
+            let mut peer = Peer::greeted(listener);
+            peer.expect(b"\x02\x02\0\0\0\0\0\0\0/k\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0v");
+            peer.say(answer);
+            drop(peer);
+            let mut next = Peer::greeted(listener);
+            next.exchange(b"\x08\x02\0\0\0\0\0\0\0/k", b"\x02\0\0\0\0\0\0\0");
+            assert!(next.sees_the_end());
+        };
+        talk(server, |store| {
+            assert!(is_io(store.compare_set("k", b"", b"v"), words), "{words}");
+            assert!(is_io(store.delete("k"), "makes no sense"));
+        });
+    }
+}
+
+#[test]
+fn answers_that_are_not_known_are_errors() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(CHECK_K, b"\x07");
+        assert!(peer.sees_the_end());
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(CHECK_K, b"\x01");
+        peer.exchange(WAIT_K, b"\x01");
+        assert!(peer.sees_the_end());
+    };
+    talk(server, |store| {
+        assert!(is_io(store.get("k", SOON), "makes no sense"));
+        assert!(is_io(store.get("k", SOON), "makes no sense"));
+    });
+}
+
+#[test]
+fn a_sum_with_a_text_is_the_callers_fault_and_so_is_one_that_wrapped() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(b"\x04\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0", b"");
+        drop(peer);
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(CHECK_K, b"\0");
+        peer.expect_read();
+        peer.say(b"\x05\0\0\0\0\0\0\0seven");
+        peer.exchange(b"\x04\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\x80");
+    };
+    talk(server, |store| {
+        let error = store.add("k", 1).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains("seven"), "{error}");
+        assert!(matches!(store.add("k", 1), Err(Error::Invalid(_))));
+    });
+}
+
+#[test]
+fn what_the_server_would_not_take_is_not_sent() {
+    let server = |listener: &TcpListener| assert!(Peer::greeted(listener).sees_the_end());
+    talk(server, |store| {
+        let long = "k".repeat(8192);
+        assert!(matches!(store.set(&long, b""), Err(Error::Invalid(_))));
+        assert!(matches!(store.add(&long, 1), Err(Error::Invalid(_))));
+        assert!(matches!(store.wait(&["k", &long], SOON), Err(Error::Invalid(_))));
+        assert!(matches!(store.set("k", &[0; 1001]), Err(Error::Invalid(_))));
+    });
+}
+
+#[test]
+fn who_is_no_store_of_pytorchs_is_a_stranger() {
+    for answer in [&b"HTTP"[..], b""] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut peer = Peer(stream.unwrap());
+                peer.hear(10);
+                peer.say(answer);
+            }
+        });
+        let error = connect(address).unwrap_err();
+        assert!(matches!(error, Error::Handshake { refusal: Refusal::Stranger, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_when_the_time_is_over() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = TorchStore::connect(address, StoreConfig::default(), SHORT).unwrap_err().to_string();
+    assert!(error.contains(&address.to_string()) && error.contains("attempts"), "{error}");
+}
