@@ -15,6 +15,9 @@ pub enum StoreHost {
     RankZero,
     /// Somebody else, who was there before the ranks: the launcher. Every rank is a client.
     Launcher,
+    /// The agent of torchrun, or another program in which PyTorch's `TCPStore` is served. Every rank is a client, in
+    /// PyTorch's protocol. That store knows no secrets; between ranks, `secret` matters as always.
+    TorchElastic,
 }
 
 /// Who this process is and how it meets the others: what the environment says, in a struct.
@@ -37,6 +40,9 @@ pub struct Config {
     pub store: StoreHost,
     /// Tells this job from others: processes of another job are refused.
     pub job: u64,
+    /// Which meeting of the job this is. Ranks that meet once more in the same store count up, all alike, so that
+    /// none takes what an earlier meeting left there for its own.
+    pub round: u64,
     /// A shared secret without which nobody takes part.
     pub secret: Option<Secret>,
     /// The network interfaces whose address the other ranks may be told, in NCCL's syntax: `eth` (prefix), `=eth0`
@@ -70,6 +76,7 @@ impl Config {
             master_port,
             store: StoreHost::default(),
             job: 0,
+            round: 0,
             secret: None,
             interface: None,
             bind: None,
@@ -87,8 +94,14 @@ impl Config {
     /// `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`. With more than one rank, `MASTER_ADDR` and `MASTER_PORT` tell
     /// where the store is.
     ///
-    /// Optional: `COMM_STORE` (`rank0` or `launcher`), `COMM_JOB_ID` (hexadecimal), `COMM_SECRET`,
-    /// `COMM_SOCKET_IFNAME` (as `interface`), `COMM_TIMEOUT_S` and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds).
+    /// Under torchrun, whose agent says `TORCHELASTIC_USE_AGENT_STORE=True`, the store is the agent's. The job is
+    /// that of `TORCHELASTIC_RUN_ID`, and in the agent's store `TORCHELASTIC_RESTART_COUNT` is the round. Each node's
+    /// agent counts its own restarts, so a job on several nodes that is to survive them wants a new store every time,
+    /// which `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the agents' environment gives it.
+    ///
+    /// Optional, and before what torchrun says: `COMM_STORE` (`rank0`, `launcher`, or `torch` for PyTorch's store) and
+    /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_SECRET`, `COMM_SOCKET_IFNAME` (as `interface`), `COMM_TIMEOUT_S`
+    /// and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds).
     ///
     /// # Errors
     /// [`Error::Invalid`] naming the variable, what it holds and what is wrong with it.

@@ -81,6 +81,9 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     }
     config.store = store_host(lookup)?;
     config.job = job(lookup)?;
+    if config.store == StoreHost::TorchElastic {
+        config.round = optional(lookup, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
+    }
     config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
     config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
     if let Some(seconds) = optional::<u64>(lookup, "COMM_TIMEOUT_S")? {
@@ -95,20 +98,27 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
 fn store_host(lookup: Lookup<'_>) -> Result<StoreHost> {
     match lookup("COMM_STORE").as_deref() {
         None if lookup("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => {
-            let reason = "the agent's store speaks PyTorch's protocol, which is not supported; set it to False and \
-                          MASTER_PORT to a free port";
-            Err(Error::setting("TORCHELASTIC_USE_AGENT_STORE", "True", reason))
+            Ok(StoreHost::TorchElastic)
         }
         None | Some("rank0") => Ok(StoreHost::RankZero),
         Some("launcher") => Ok(StoreHost::Launcher),
-        Some(other) => Err(Error::setting("COMM_STORE", other, "it must be rank0 or launcher")),
+        Some("torch") => Ok(StoreHost::TorchElastic),
+        Some(other) => Err(Error::setting("COMM_STORE", other, "it must be rank0, launcher or torch")),
     }
 }
 
 fn job(lookup: Lookup<'_>) -> Result<u64> {
-    let Some(job) = lookup("COMM_JOB_ID") else { return Ok(0) };
+    let Some(job) = lookup("COMM_JOB_ID") else {
+        return Ok(lookup("TORCHELASTIC_RUN_ID").map_or(0, |run| fnv_1a(run.as_bytes())));
+    };
     u64::from_str_radix(&job, 16)
         .map_err(|_| Error::setting("COMM_JOB_ID", job, "it must be a hexadecimal number of at most 64 bits"))
+}
+
+/// The 64-bit hash of Fowler, Noll and Vo: equal on every rank, whatever it was built with.
+fn fnv_1a(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 fn required<T: FromStr<Err: Display>>(lookup: Lookup<'_>, name: &str) -> Result<T> {
@@ -149,6 +159,30 @@ mod tests {
         assert_eq!((config.rank, config.world_size, config.master_port), (1, 4, 29500));
         assert_eq!(config.store, StoreHost::RankZero);
         assert_eq!(config.master().unwrap().port(), 29500);
+    }
+
+    #[test]
+    fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
+        let elastic = [
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCHELASTIC_RUN_ID", "foobar"),
+            ("TORCHELASTIC_RESTART_COUNT", "2"),
+        ];
+        let with = |more: &[(&str, &str)]| from(&[&TORCH[..], &elastic, more].concat()).unwrap();
+        let config = with(&[]);
+        assert_eq!(config.store, StoreHost::TorchElastic);
+        assert_eq!((config.job, config.round), (0x8594_4171_f739_67e8, 2));
+        assert_eq!(with(&[("COMM_JOB_ID", "a")]).job, 10);
+        let fresh = with(&[("COMM_STORE", "rank0")]);
+        assert_eq!((fresh.store, fresh.round), (StoreHost::RankZero, 0));
+        assert_eq!(with(&[("COMM_STORE", "launcher")]).store, StoreHost::Launcher);
+        let count = ("TORCHELASTIC_RESTART_COUNT", "two");
+        let error = from(&[&TORCH[..], &elastic[..2], &[count]].concat()).unwrap_err().to_string();
+        assert!(error.contains("TORCHELASTIC_RESTART_COUNT") && error.contains("two"), "{error}");
+        let own = [&TORCH[..], &[("TORCHELASTIC_USE_AGENT_STORE", "False")]].concat();
+        assert_eq!(from(&own).unwrap().store, StoreHost::RankZero);
+        let named = [&TORCH[..], &[("COMM_STORE", "torch")]].concat();
+        assert_eq!(from(&named).unwrap().store, StoreHost::TorchElastic);
     }
 
     #[test]

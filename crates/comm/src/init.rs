@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Result};
+use comm_core::{Comm, Error, Result, Store};
 use comm_ring::RingCommunicator;
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore};
 
 use crate::{Config, StoreHost};
 
@@ -46,7 +46,7 @@ fn store_config(config: &Config) -> StoreConfig {
 
 /// Serves the store, if that is this rank's duty. It is not needed once the lanes are open.
 fn serve(config: &Config, master: SocketAddr) -> Result<Option<TcpStoreServer>> {
-    if config.store == StoreHost::Launcher || config.rank != 0 {
+    if config.store != StoreHost::RankZero || config.rank != 0 {
         return Ok(None);
     }
     TcpStoreServer::bind(master, store_config(config)).map(Some).map_err(|error| match error {
@@ -59,17 +59,27 @@ fn serve(config: &Config, master: SocketAddr) -> Result<Option<TcpStoreServer>> 
     })
 }
 
+/// A client of the store.
+fn connect(config: &Config, master: SocketAddr) -> Result<Box<dyn Store>> {
+    let (store, timeout) = (store_config(config), config.rendezvous_timeout);
+    Ok(match config.store {
+        StoreHost::TorchElastic => Box::new(TorchStore::connect(master, store, timeout)?),
+        StoreHost::RankZero | StoreHost::Launcher => Box::new(TcpStore::connect(master, store, timeout)?),
+    })
+}
+
 fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<Comm> {
-    let store = TcpStore::connect(master, store_config(config), config.rendezvous_timeout)?;
+    let store = connect(config, master)?;
     let mut rendezvous = RendezvousConfig::new(config.rank, config.world_size);
     rendezvous.job = config.job;
+    rendezvous.round = config.round;
     rendezvous.secret.clone_from(&config.secret);
     rendezvous.timeout = left(config, start);
     rendezvous.store = Some(master);
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;
     rendezvous.tcp = config.tcp.clone();
-    communicator(&TcpLanes::rendezvous(&store, &rendezvous)?, config, start)
+    communicator(&TcpLanes::rendezvous(store.as_ref(), &rendezvous)?, config, start)
 }
 
 fn communicator(lanes: &TcpLanes, config: &Config, start: Instant) -> Result<Comm> {

@@ -1,0 +1,56 @@
+//! Ranks that torchrun starts, and that meet in the store of its agent. Not run by default:
+//!
+//! ```sh
+//! cargo build --release -p comm --example time_all_reduce
+//! COMM_TEST_PYTHON=path/to/python COMM_TEST_PROGRAM=target/release/examples/time_all_reduce \
+//!     cargo test -p comm --test torchrun -- --ignored
+//! ```
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::net::TcpListener;
+use std::process::Command;
+
+/// Runs a shell script as every worker, and returns what it printed. `share` is whether the agent shares its store.
+fn torchrun(options: &[&str], share: bool, script: &str) -> String {
+    let program = std::fs::canonicalize(std::env::var("COMM_TEST_PROGRAM").unwrap()).unwrap();
+    let run = Command::new(std::env::var("COMM_TEST_PYTHON").unwrap())
+        .args(["-m", "torch.distributed.run", "--nproc-per-node", "4"])
+        .args(options)
+        .args(["--no-python", "sh", "-c", script])
+        .env("PROGRAM", program)
+        .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", if share { "0" } else { "1" })
+        .env("COMM_RENDEZVOUS_TIMEOUT_S", "60")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{errors}");
+    String::from_utf8(run.stdout).unwrap()
+}
+
+const STANDALONE: [&str; 1] = ["--standalone"];
+
+#[test]
+#[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names, and a program"]
+fn the_workers_of_torchrun_meet_in_its_agents_store() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let fixed = ["--master-addr", "127.0.0.1", "--master-port", &free];
+    for options in [&STANDALONE[..], &fixed] {
+        let printed =
+            torchrun(options, true, r#"echo store: $TORCHELASTIC_USE_AGENT_STORE; "$PROGRAM" 4 65536"#);
+        assert_eq!(printed.matches("store: True").count(), 4, "{printed}");
+        assert_eq!(printed.matches(r#""ranks":4"#).count(), 2, "{printed}");
+    }
+}
+
+#[test]
+#[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names, and a program"]
+fn workers_that_are_restarted_meet_once_more() {
+    let options = [&STANDALONE[..], &["--max-restarts", "1", "--monitor-interval", "0.2"]].concat();
+    for share in [true, false] {
+        // All have met before one fails.
+        let script = r#""$PROGRAM" 4 && test $TORCHELASTIC_RESTART_COUNT = 1"#;
+        let printed = torchrun(&options, share, script);
+        assert_eq!(printed.matches(r#""ranks":4"#).count(), 2, "{printed}");
+    }
+}
