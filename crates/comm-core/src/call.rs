@@ -33,11 +33,15 @@ pub enum Collective {
     GatherV = 11,
     /// A scatter of chunks of different lengths.
     ScatterV = 12,
+    /// Every rank sends a chunk of its own to every rank.
+    AllToAll = 13,
+    /// An all-to-all of chunks of different lengths.
+    AllToAllV = 14,
 }
 
 impl Collective {
     /// Every collective, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -50,6 +54,8 @@ impl Collective {
         Self::ReduceScatterV,
         Self::GatherV,
         Self::ScatterV,
+        Self::AllToAll,
+        Self::AllToAllV,
     ];
 
     /// The collective without the V: the same messages between the same ranks, all of the same length.
@@ -60,6 +66,7 @@ impl Collective {
             Self::ReduceScatterV => Self::ReduceScatter,
             Self::GatherV => Self::Gather,
             Self::ScatterV => Self::Scatter,
+            Self::AllToAllV => Self::AllToAll,
             other => other,
         }
     }
@@ -92,6 +99,8 @@ impl Collective {
             Self::ReduceScatterV => "reduce_scatter_v",
             Self::GatherV => "gather_v",
             Self::ScatterV => "scatter_v",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
         }
     }
 }

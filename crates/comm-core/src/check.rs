@@ -141,6 +141,31 @@ impl<M: Memory> Exchange<'_, M> {
         }
     }
 
+    /// Checks an all-to-all and returns the count of one block in a direction in which blocks are equal. In place, what
+    /// goes to a rank is as long as what comes from it.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_all_to_all(&self, group: Group, sends: Shares<'_>, recvs: Shares<'_>) -> Result<usize> {
+        match self {
+            Self::InPlace(buffer) => {
+                let sent = sends.check("the buffer", buffer.len(), None, group)?;
+                let received = recvs.check("the buffer", buffer.len(), None, group)?;
+                Ok(if let Shares::Equal = sends { sent } else { received })
+            }
+            Self::Separate { send, recv } => {
+                same_dtype::<M>(send, recv)?;
+                if let (Shares::Equal, Shares::Equal) = (sends, recvs) {
+                    length("the receive buffer", recv.len(), send.len())?;
+                }
+                let sent = sends.check("the send buffer", send.len(), None, group)?;
+                let received = recvs.check("the receive buffer", recv.len(), None, group)?;
+                Ok(if let Shares::Equal = sends { sent } else { received })
+            }
+            Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+        }
+    }
+
     /// Checks a gather and returns the count by which it is known on this rank. Receive buffers of other ranks than
     /// the root are ignored.
     ///
@@ -216,6 +241,24 @@ mod tests {
         let mut odd = [0_u8; 5];
         let exchange: Exchange<'_, Host> = Exchange::InPlace(HostViewMut::new(&mut odd));
         assert!(exchange.check_all_gather(group(0), Shares::Equal).is_err());
+    }
+
+    #[test]
+    fn counts_must_add_up() {
+        let (three, mut five) = ([0.0; 3], [0.0; 5]);
+        let gather = |counts: &[usize], rank| {
+            separate(&three, &mut [0.0; 5]).check_all_gather(group(rank), Shares::Counts(counts))
+        };
+        assert_eq!(gather(&[3, 2], 0).unwrap(), 5);
+        assert!(gather(&[3, 2], 1).is_err(), "rank 1 has two");
+        assert!(gather(&[3, 3], 0).is_err());
+        assert!(gather(&[3, 1, 1], 0).is_err(), "a list for three ranks");
+        assert!(gather(&[3, usize::MAX], 0).is_err());
+        let mut all_to_all =
+            |sends, recvs| separate(&three, &mut five).check_all_to_all(group(0), sends, recvs);
+        assert!(all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[5, 0])).is_ok());
+        assert!(all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[5, 1])).is_err());
+        assert!(all_to_all(Shares::Equal, Shares::Equal).is_err());
     }
 
     #[test]

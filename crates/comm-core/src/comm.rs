@@ -268,6 +268,44 @@ impl<M: Memory> Comm<M> {
         self.communicator.reduce_scatter(separate(send, recv), Shares::Counts(counts), op, &self.options)
     }
 
+    /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have one block per rank, all
+    /// of the same length.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
+    /// [`Communicator`].
+    pub fn all_to_all<'a, S: IntoView<'a, M>>(
+        &self,
+        send: S,
+        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+    ) -> Result<()> {
+        self.communicator.all_to_all(separate(send, recv), Shares::Equal, Shares::Equal, &self.options)
+    }
+
+    /// Exchanges in place: block `i` of `buffer` goes to rank `i`, and what comes from rank `i` takes its place.
+    ///
+    /// # Errors
+    /// As [`Comm::all_to_all`].
+    pub fn all_to_all_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
+        let buffers = Exchange::InPlace(buffer.into_view_mut());
+        self.communicator.all_to_all(buffers, Shares::Equal, Shares::Equal, &self.options)
+    }
+
+    /// Sends block `i` of `send`, which has `send_counts[i]` elements, to rank `i`; block `i` of `recv`, which has
+    /// `recv_counts[i]` elements, comes from rank `i`. Counts may be zero. What one rank sends must be what the other
+    /// expects; otherwise both get [`Error::Desync`](crate::Error::Desync).
+    ///
+    /// # Errors
+    /// As [`Comm::all_to_all`].
+    pub fn all_to_all_v<'a, S: IntoView<'a, M>>(
+        &self,
+        (send, send_counts): (S, &[usize]),
+        (recv, recv_counts): (impl IntoViewMut<'a, M, Element = S::Element>, &[usize]),
+    ) -> Result<()> {
+        let (sends, recvs) = (Shares::Counts(send_counts), Shares::Counts(recv_counts));
+        self.communicator.all_to_all(separate(send, recv), sends, recvs, &self.options)
+    }
+
     /// Returns once every rank has called it.
     ///
     /// # Errors

@@ -133,6 +133,19 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
         options: &CallOptions,
     ) -> Result<()>;
 
+    /// Every rank sends block `i` of its send buffer to rank `i`, where it becomes the block with the sender's number.
+    /// Each rank's `send` shares are what the others expect of it in their `recv` shares; no rank knows all of them.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn all_to_all(
+        &self,
+        buffers: Exchange<'_, M>,
+        send: Shares<'_>,
+        recv: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()>;
+
     /// Returns once every rank has called it.
     ///
     /// # Errors

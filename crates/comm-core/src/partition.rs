@@ -23,8 +23,9 @@ pub struct Partition {
 enum Chunks {
     /// `elements = chunks * quotient + remainder`; the first `remainder` chunks have one element more.
     Even { quotient: usize, remainder: usize, chunks: usize },
-    /// Where each chunk starts, and the end.
-    Given(Arc<[usize]>),
+    /// Where each chunk starts, and the end. They are the chunks `first`, `first + step` and so on; the array holds no
+    /// other.
+    Given { starts: Arc<[usize]>, first: usize, step: usize },
 }
 
 impl Partition {
@@ -46,7 +47,18 @@ impl Partition {
             end = end.saturating_add(*count);
             end
         }));
-        Self::of(Chunks::Given(starts.into()))
+        Self::of(Chunks::Given { starts: starts.into(), first: 0, step: 1 })
+    }
+
+    /// Cuts an array into chunks of these counts, which are the chunks `first`, `first + step` and so on of the
+    /// collective's data: an all-to-all's input is a row of the matrix of all chunks, its output a column. Such an
+    /// array has no other chunks, and with a step above 1 no ranges of several blocks.
+    #[must_use]
+    pub fn every(mut self, step: usize, from: usize) -> Self {
+        if let Chunks::Given { first, step: old, .. } = &mut self.chunks {
+            (*first, *old) = (from, step.max(1));
+        }
+        self
     }
 
     fn of(chunks: Chunks) -> Self {
@@ -70,7 +82,7 @@ impl Partition {
     /// The same partition for an array that starts with this chunk: an all-gather's input holds only the rank's own.
     #[must_use]
     pub fn starting_at(mut self, chunk: usize) -> Self {
-        self.origin = self.chunk(chunk).start;
+        self.origin = self.chunk(chunk).map_or(0, |elements| elements.start);
         self
     }
 
@@ -79,7 +91,7 @@ impl Partition {
     pub fn blocks(&self) -> usize {
         let chunks = match &self.chunks {
             Chunks::Even { chunks, .. } => *chunks,
-            Chunks::Given(starts) => starts.len() - 1,
+            Chunks::Given { starts, .. } => starts.len() - 1,
         };
         chunks * self.segments
     }
@@ -89,48 +101,60 @@ impl Partition {
     pub fn block_bytes_max(&self) -> usize {
         let largest = match &self.chunks {
             Chunks::Even { quotient, remainder, .. } => quotient + usize::from(*remainder > 0),
-            Chunks::Given(starts) => starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+            Chunks::Given { starts, .. } => {
+                starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+            }
         };
         largest.div_ceil(self.segments) * self.element_bytes
     }
 
-    /// The size of a range of blocks in bytes.
+    /// The size of a range of blocks in bytes. `None` if the array does not hold them in a row.
     #[must_use]
-    pub fn size(&self, blocks: Blocks) -> usize {
-        if blocks.count == 0 {
-            return 0;
-        }
-        (self.block(blocks.end() - 1).end - self.block(blocks.first).start) * self.element_bytes
+    pub fn size(&self, blocks: Blocks) -> Option<usize> {
+        self.elements(blocks).map(|elements| elements.len() * self.element_bytes)
     }
 
-    /// Where a range of blocks lies in the array, in bytes. `None` if the array starts behind it.
+    /// Where a range of blocks lies in the array, in bytes. `None` if the array does not hold them in a row.
     #[must_use]
     pub fn bytes(&self, blocks: Blocks) -> Option<Range<usize>> {
-        let start = self.block(blocks.first).start.checked_sub(self.origin)? * self.element_bytes;
-        Some(start..start + self.size(blocks))
+        let elements = self.elements(blocks)?;
+        let start = elements.start.checked_sub(self.origin)? * self.element_bytes;
+        Some(start..start + elements.len() * self.element_bytes)
+    }
+
+    /// The elements of a range of blocks.
+    fn elements(&self, blocks: Blocks) -> Option<Range<usize>> {
+        let first = self.block(blocks.first)?;
+        match blocks.count {
+            0 => Some(first.start..first.start),
+            1 => Some(first),
+            _ if matches!(self.chunks, Chunks::Given { step: 2.., .. }) => None,
+            _ => Some(first.start..self.block(blocks.end() - 1)?.end),
+        }
     }
 
     /// The elements of a chunk.
-    fn chunk(&self, chunk: usize) -> Range<usize> {
+    fn chunk(&self, chunk: usize) -> Option<Range<usize>> {
         match &self.chunks {
             Chunks::Even { quotient, remainder, .. } => {
                 let start = chunk * quotient + chunk.min(*remainder);
-                start..start + quotient + usize::from(chunk < *remainder)
+                Some(start..start + quotient + usize::from(chunk < *remainder))
             }
-            Chunks::Given(starts) => {
-                let last = starts.len() - 1;
-                starts[chunk.min(last)]..starts[(chunk + 1).min(last)]
+            Chunks::Given { starts, first, step } => {
+                let distance = chunk.checked_sub(*first)?;
+                let index = distance.is_multiple_of(*step).then_some(distance / step)?;
+                Some(*starts.get(index)?..*starts.get(index + 1)?)
             }
         }
     }
 
     /// The elements of a block.
-    fn block(&self, block: usize) -> Range<usize> {
-        let chunk = self.chunk(block / self.segments);
+    fn block(&self, block: usize) -> Option<Range<usize>> {
+        let chunk = self.chunk(block / self.segments)?;
         let segment = block % self.segments;
         let (quotient, remainder) = (chunk.len() / self.segments, chunk.len() % self.segments);
         let start = chunk.start + segment * quotient + segment.min(remainder);
-        start..start + quotient + usize::from(segment < remainder)
+        Some(start..start + quotient + usize::from(segment < remainder))
     }
 }
 
@@ -166,7 +190,7 @@ impl Layout {
             Place::Output => self.output.bytes(blocks),
             Place::Scratch { slot } => {
                 let start = slot * self.slot_bytes();
-                Some(start..start + self.scratch.size(blocks))
+                Some(start..start + self.scratch.size(blocks)?)
             }
         }
     }
@@ -208,6 +232,19 @@ mod tests {
         assert_eq!(partition.bytes(Blocks { first: 2, count: 2 }), Some(0..14));
         assert_eq!(partition.bytes(Blocks { first: 6, count: 2 }), Some(14..16));
         assert_eq!(partition.block_bytes_max(), 8);
+    }
+
+    #[test]
+    fn rows_and_columns_of_a_matrix_of_chunks() {
+        let row = Partition::given(&[3, 0, 2]).every(1, 6).element_bytes(2);
+        assert_eq!(row.bytes(Blocks::one(6)), Some(0..6));
+        assert_eq!(row.bytes(Blocks { first: 6, count: 3 }), Some(0..10));
+        assert_eq!((row.bytes(Blocks::one(5)), row.bytes(Blocks::one(9))), (None, None));
+        let column = Partition::given(&[3, 0, 2]).every(3, 1).element_bytes(2);
+        assert_eq!(column.bytes(Blocks::one(1)), Some(0..6));
+        assert_eq!(column.bytes(Blocks::one(7)), Some(6..10));
+        assert_eq!((column.bytes(Blocks::one(2)), column.bytes(Blocks::one(10))), (None, None));
+        assert_eq!(column.bytes(Blocks { first: 1, count: 2 }), None);
     }
 
     #[test]

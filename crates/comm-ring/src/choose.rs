@@ -27,7 +27,7 @@ pub(crate) fn choose(
         Algorithm::find(question.collective, name).ok_or_else(|| unknown(question.collective, name))?;
     let ranks = question.group.size();
     let chunk_bytes = match algorithm.chunks {
-        Chunks::PerRank => question.bytes.div_ceil(ranks),
+        Chunks::PerRank | Chunks::PerPair => question.bytes.div_ceil(ranks),
         Chunks::Whole => question.bytes,
     };
     let segments =
@@ -49,6 +49,7 @@ fn preferred(question: &Question, config: &RingConfig) -> &'static str {
         Collective::AllReduce | Collective::Barrier => "recursive_doubling",
         Collective::Broadcast | Collective::Reduce => "binomial",
         Collective::Gather | Collective::Scatter => "flat",
+        Collective::AllToAll => "pairwise",
         _ => "ring",
     }
 }

@@ -167,6 +167,34 @@ fn with_counts<T: Sample>(comm: &Comm) {
     }
 }
 
+/// The elements that go from one rank to another, each of its own.
+fn between<T: Sample>(from: usize, to: usize, len: usize) -> Vec<T> {
+    contributions::<T>(from * 31 + to, len)
+}
+
+fn all_to_all<T: Sample>(comm: &Comm) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    for len in lengths(ranks) {
+        let send: Vec<T> = (0..ranks).flat_map(|to| between::<T>(rank, to, len)).collect();
+        let expected: Vec<T> = (0..ranks).flat_map(|from| between::<T>(from, rank, len)).collect();
+        let mut recv = vec![T::of(99.0); len * ranks];
+        comm.all_to_all(&send, &mut recv).unwrap();
+        assert_eq!(recv, expected, "{len}");
+        let mut buffer = send.clone();
+        comm.all_to_all_in_place(&mut buffer).unwrap();
+        assert_eq!(buffer, expected, "{len} in place");
+    }
+    // An arbitrary matrix of traffic, with zeros.
+    let traffic = |from: usize, to: usize| [0, 7, 1, 40, 0, 3][(from * 5 + to * 3) % 6];
+    let send_counts: Vec<usize> = (0..ranks).map(|to| traffic(rank, to)).collect();
+    let recv_counts: Vec<usize> = (0..ranks).map(|from| traffic(from, rank)).collect();
+    let send: Vec<T> = (0..ranks).flat_map(|to| between::<T>(rank, to, send_counts[to])).collect();
+    let mut recv = vec![T::of(99.0); recv_counts.iter().sum()];
+    comm.all_to_all_v((&send, &send_counts), (&mut recv, &recv_counts)).unwrap();
+    let expected: Vec<T> = (0..ranks).flat_map(|from| between::<T>(from, rank, recv_counts[from])).collect();
+    assert_eq!(recv, expected);
+}
+
 fn every_collective<T: Sample>(comm: &Comm) {
     for algorithm in Algorithm::for_collective(Collective::AllReduce) {
         all_reduce::<T>(comm, algorithm.name);
@@ -177,6 +205,7 @@ fn every_collective<T: Sample>(comm: &Comm) {
     reduce_scatter::<T>(comm);
     gather_and_scatter::<T>(comm);
     with_counts::<T>(comm);
+    all_to_all::<T>(comm);
     comm.barrier().unwrap();
 }
 
@@ -211,6 +240,7 @@ fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
                 broadcast::<i64>(&comm);
                 all_gather::<i8>(&comm);
                 with_counts::<u16>(&comm);
+                all_to_all::<f32>(&comm);
                 let (len, sum) = (67, ReduceOp::Sum);
                 let send = contributions::<f32>(comm.rank(), len * ranks);
                 let expected = reductions::<f32>(ranks, len * ranks, sum);

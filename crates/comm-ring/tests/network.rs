@@ -30,7 +30,11 @@ fn contribution(rank: usize, at: usize) -> u32 {
 impl Rank {
     fn new(transport: NetworkTransport, row: &Algorithm, params: &Params, window: usize) -> Self {
         let ranks = params.ranks;
-        let chunks = if row.chunks == Chunks::PerRank { ranks } else { 1 };
+        let chunks = match row.chunks {
+            Chunks::PerPair => ranks * ranks,
+            Chunks::PerRank => ranks,
+            Chunks::Whole => 1,
+        };
         // Gathers and scatters need a chunk of the same length for every rank.
         let partition = Partition::even(ELEMENTS * chunks, chunks).segments(params.segments).element_bytes(4);
         let layout = Layout::uniform(&partition);
@@ -90,6 +94,9 @@ impl Rank {
                 Collective::ReduceScatter if owner == rank => sum(at),
                 Collective::Broadcast => contribution(root, at),
                 Collective::AllGather => contribution(owner, at),
+                Collective::Gather if rank == root => contribution(owner, at),
+                Collective::Scatter if owner == rank && rank != root => contribution(root, at),
+                Collective::AllToAll if owner % ranks == rank => contribution(owner / ranks, at),
                 _ => continue,
             };
             assert_eq!(self.element(at), expected, "{} {} at {at} of {params:?}", row.collective, row.name);

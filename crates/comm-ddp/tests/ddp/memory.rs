@@ -88,6 +88,16 @@ impl Communicator<Device> for Recorder {
         Err(unused())
     }
 
+    fn all_to_all(
+        &self,
+        _: Exchange<'_, Device>,
+        _: Shares<'_>,
+        _: Shares<'_>,
+        _: &CallOptions,
+    ) -> Result<()> {
+        Err(unused())
+    }
+
     fn scatter(&self, _: usize, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
         Err(unused())
     }

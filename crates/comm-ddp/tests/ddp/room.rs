@@ -184,6 +184,10 @@ impl Communicator for Member {
         Err(unused())
     }
 
+    fn all_to_all(&self, _: Exchange<'_>, _: Shares<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
     fn scatter(&self, _: usize, _: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
         Err(unused())
     }

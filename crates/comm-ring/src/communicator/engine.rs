@@ -30,7 +30,7 @@ pub(super) struct Engine<T> {
     executor: Executor,
     waiter: Waiter,
     scratch: Vec<u8>,
-    /// Contributions multiplied beforehand, where the caller's memory may not be written.
+    /// Contributions that were multiplied beforehand, or moved out of the way of the result.
     scaled: Vec<u8>,
     pub(super) poison: Option<Arc<Error>>,
 }
@@ -164,6 +164,26 @@ impl<T: Transport> Engine<T> {
             buffers => Bytes::of(buffers),
         };
         self.run(request, bytes, options)
+    }
+
+    /// Every rank gets something from every rank. In place, what is sent is moved out of the way first.
+    pub(super) fn all_to_all(
+        &mut self,
+        request: Request<'_>,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let bytes = Bytes::of(buffers);
+        if !bytes.in_place {
+            return self.run(request, bytes, options);
+        }
+        let mut sent = std::mem::take(&mut self.scaled);
+        sent.clear();
+        sent.extend_from_slice(bytes.output);
+        let result =
+            self.run(request, Bytes { input: &sent, output: bytes.output, in_place: false }, options);
+        self.scaled = sent;
+        result
     }
 
     /// A collective whose contribution is sent as it is.

@@ -128,6 +128,18 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         self.engine()?.scatter(request, buffers, options)
     }
 
+    fn all_to_all(
+        &self,
+        buffers: Exchange<'_>,
+        send: Shares<'_>,
+        recv: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        let count = buffers.check_all_to_all(self.group, send, recv)?;
+        let request = Request::new(Collective::AllToAll, count).of(&buffers).exchange(send, recv);
+        self.engine()?.all_to_all(request, buffers, options)
+    }
+
     fn barrier(&self, options: &CallOptions) -> Result<()> {
         self.engine()?.barrier(options)
     }

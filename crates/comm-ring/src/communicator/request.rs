@@ -17,11 +17,30 @@ pub(super) struct Request<'a> {
     count: usize,
     pub(super) root: Option<usize>,
     shares: Shares<'a>,
+    /// In an all-to-all, how much comes from each rank; `shares` is how much goes to each.
+    incoming: Shares<'a>,
 }
 
 impl<'a> Request<'a> {
     pub(super) const fn new(collective: Collective, count: usize) -> Self {
-        Self { collective, op: None, dtype: None, count, root: None, shares: Shares::Equal }
+        Self {
+            collective,
+            op: None,
+            dtype: None,
+            count,
+            root: None,
+            shares: Shares::Equal,
+            incoming: Shares::Equal,
+        }
+    }
+
+    /// With shares of these lengths in either direction.
+    pub(super) const fn exchange(mut self, outgoing: Shares<'a>, incoming: Shares<'a>) -> Self {
+        (self.shares, self.incoming) = (outgoing, incoming);
+        if let (Shares::Counts(_), _) | (_, Shares::Counts(_)) = (outgoing, incoming) {
+            self.collective = Collective::AllToAllV;
+        }
+        self
     }
 
     /// With shares of these lengths: the collective becomes the one with counts if they are given.
@@ -63,7 +82,11 @@ impl<'a> Request<'a> {
     fn elements(&self, group: Group) -> usize {
         match (self.collective.base(), self.shares) {
             (
-                Collective::AllGather | Collective::ReduceScatter | Collective::Gather | Collective::Scatter,
+                Collective::AllGather
+                | Collective::ReduceScatter
+                | Collective::Gather
+                | Collective::Scatter
+                | Collective::AllToAll,
                 Shares::Equal,
             ) => self.count * group.size(),
             _ => self.count,
@@ -73,7 +96,7 @@ impl<'a> Request<'a> {
     /// The count that every rank knows: in a gather or scatter with counts, only the root does.
     fn known_count(&self) -> usize {
         match self.collective {
-            Collective::GatherV | Collective::ScatterV => 0,
+            Collective::GatherV | Collective::ScatterV | Collective::AllToAllV => 0,
             _ => self.count,
         }
     }
@@ -97,6 +120,19 @@ impl<'a> Request<'a> {
         self.elements(group) * self.element_bytes()
     }
 
+    /// Where the blocks of an all-to-all lie: the input is a row of the matrix of all pairs, the output a column.
+    fn matrix(&self, group: Group) -> Layout {
+        let (rank, ranks) = (group.rank(), group.size());
+        let list = |shares| match shares {
+            Shares::Equal => Partition::given(&vec![self.count; ranks]),
+            Shares::Counts(counts) => Partition::given(counts),
+        };
+        let bytes = self.element_bytes();
+        let input = list(self.shares).every(1, rank * ranks).element_bytes(bytes);
+        let output = list(self.incoming).every(ranks, rank).element_bytes(bytes);
+        Layout { scratch: output.clone(), input, output }
+    }
+
     pub(super) fn call(&self, group: Group, algorithm: &'static Algorithm) -> Call {
         Call {
             group: group.id(),
@@ -112,6 +148,7 @@ impl<'a> Request<'a> {
     /// Where the blocks of the call lie.
     pub(super) fn layout(&self, group: Group, algorithm: &Algorithm, params: &Params) -> Layout {
         let chunks = match algorithm.chunks {
+            Chunks::PerPair => return self.matrix(group),
             Chunks::PerRank => group.size(),
             Chunks::Whole => 1,
         };

@@ -8,6 +8,7 @@ mod binomial_broadcast;
 mod binomial_reduce;
 mod flat_gather;
 mod flat_scatter;
+mod pairwise_all_to_all;
 mod recursive_doubling;
 mod ring_all_gather;
 mod ring_all_reduce;
@@ -73,6 +74,8 @@ impl Params {
 pub enum Chunks {
     /// One chunk per rank.
     PerRank,
+    /// One chunk per pair of ranks: `from * ranks + to`.
+    PerPair,
     /// The data as a whole.
     Whole,
 }
@@ -160,6 +163,14 @@ pub static TABLE: &[Algorithm] = &[
         slots: flat_scatter::slots,
         steps: flat_scatter::steps,
     },
+    Algorithm {
+        name: "pairwise",
+        collective: Collective::AllToAll,
+        chunks: Chunks::PerPair,
+        segmented: false,
+        slots: pairwise_all_to_all::slots,
+        steps: pairwise_all_to_all::steps,
+    },
     // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
     Algorithm {
         name: "recursive_doubling",
@@ -177,6 +188,7 @@ impl Algorithm {
     pub const fn blocks(&self, params: &Params) -> usize {
         match self.chunks {
             Chunks::PerRank => params.ranks * params.segments,
+            Chunks::PerPair => params.ranks * params.ranks * params.segments,
             Chunks::Whole => params.segments,
         }
     }

@@ -122,7 +122,7 @@ impl<'a> Arrays<'a> {
         numbers: &[Number],
         reduces: bool,
     ) -> Result<(), Wrong> {
-        if self.layout.output.size(blocks) != numbers.len() {
+        if self.layout.output.size(blocks) != Some(numbers.len()) {
             return Err(Wrong::Length { rank: self.rank });
         }
         let change = |ours: Number, at: usize| if reduces { ours.combine(numbers[at]) } else { numbers[at] };

@@ -11,7 +11,8 @@ pub struct Spec {
     pub collective: Collective,
     /// How many ranks take part.
     pub ranks: usize,
-    /// Into how many blocks the data is cut. In a gather or scatter, a multiple of the ranks.
+    /// Into how many blocks the data is cut. In a gather or scatter, a multiple of the ranks; in an all-to-all, one for
+    /// every pair of ranks, where block `from * ranks + to` travels between the two.
     pub blocks: usize,
     /// The root, for rooted collectives; not looked at for others.
     pub root: usize,
@@ -56,6 +57,8 @@ impl Spec {
         let roots = if is_rooted(collective) { ranks } else { 1 };
         let buffers: &[Buffers] = match collective {
             Collective::Broadcast | Collective::Barrier => &[Buffers::InPlace],
+            // What lies in one array can be moved to the other beforehand, and has to be.
+            Collective::AllToAll => &[Buffers::Separate],
             _ => &[Buffers::InPlace, Buffers::Separate],
         };
         let spec = move |root, &buffers| Self { collective, ranks, blocks, root, buffers };
@@ -81,6 +84,7 @@ impl Spec {
             Collective::ReduceScatter if rank == self.owner(block) => Required::Reduced,
             Collective::Broadcast => Required::Of(self.root),
             Collective::AllGather => Required::Of(self.owner(block)),
+            Collective::AllToAll if block % self.ranks == rank => Required::Of(block / self.ranks),
             Collective::Gather if rank == self.root => Required::Of(self.owner(block)),
             Collective::Scatter if self.receives(rank, block) => Required::Of(self.root),
             _ => Required::Nothing,
@@ -91,9 +95,11 @@ impl Spec {
     pub(crate) fn check(&self) -> Result<(), Fault> {
         // A collective with counts is the one without, on blocks of other sizes.
         let known = self.collective.base() == self.collective;
+        let pairs = self.collective != Collective::AllToAll
+            || Some(self.blocks) == self.ranks.checked_mul(self.ranks);
         let root = !is_rooted(self.collective) || self.root < self.ranks;
         let chunks = !is_chunked(self.collective) || self.blocks.is_multiple_of(self.ranks.max(1));
-        if known && root && chunks && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
+        if known && root && chunks && pairs && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
     }
 
     /// Whether values may only be combined if they share no contribution. A barrier carries no data, only news.
@@ -113,6 +119,7 @@ impl Spec {
             Collective::AllGather => separate && self.owner(block) == rank,
             Collective::Gather => (separate || rank != self.root) && self.owner(block) == rank,
             Collective::Scatter => rank == self.root,
+            Collective::AllToAll => block / self.ranks == rank,
             Collective::Broadcast | Collective::Barrier => false,
             _ => separate,
         };
@@ -125,6 +132,8 @@ impl Spec {
             Collective::Reduce | Collective::Gather if rank != self.root => Start::Absent,
             Collective::Scatter if self.receives(rank, block) => Start::Empty,
             Collective::Scatter => Start::Absent,
+            Collective::AllToAll if block % self.ranks == rank => Start::Empty,
+            Collective::AllToAll => Start::Absent,
             Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
             Collective::Broadcast if rank == self.root => Start::Contribution,
             Collective::Broadcast => Start::Empty,
