@@ -19,7 +19,7 @@ use super::patience::{RECONNECT_MAX, after, failed, not_a_number, timed_out, unr
 use crate::dial::{Dial, Dialed};
 use crate::socket::Options;
 
-/// A client of a `torch.distributed.TCPStore`, such as torchrun's agent serves, in PyTorch 2.5 or later. Clients of
+/// A client of a `torch.distributed.TCPStore`, such as torchrun's agent serves, tried with PyTorch 2.15. Clients of
 /// PyTorch see the same keys and values.
 ///
 /// Any number of threads may use it at a time: each operation has a connection to itself while it runs, so a thread

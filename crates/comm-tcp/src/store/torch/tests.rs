@@ -1,12 +1,15 @@
 //! The client against a peer that expects and says recorded bytes.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+mod peer;
+
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Refusal, Result, Store};
+use socket2::{Domain, Socket, Type};
 
+use self::peer::Peer;
 use super::TorchStore;
 use crate::store::StoreConfig;
 
@@ -18,60 +21,8 @@ const K: &[u8] = b"\x02\0\0\0\0\0\0\0/k";
 const CHECK_K: &[u8] = b"\x05\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k";
 const WAIT_K: &[u8] = b"\x06\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k";
 
-/// The server's end of a connection.
-struct Peer(TcpStream);
-
-impl Peer {
-    fn accept(listener: &TcpListener) -> Self {
-        let (stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        Self(stream)
-    }
-
-    fn greeted(listener: &TcpListener) -> Self {
-        let mut peer = Self::accept(listener);
-        peer.expect(b"\0\xce\xf7\x85\x3c\x0d");
-        let number = peer.hear(4);
-        peer.say(&number);
-        peer
-    }
-
-    fn hear(&mut self, bytes: usize) -> Vec<u8> {
-        let mut heard = vec![0; bytes];
-        self.0.read_exact(&mut heard).unwrap();
-        heard
-    }
-
-    fn expect(&mut self, bytes: &[u8]) {
-        assert_eq!(self.hear(bytes.len()).escape_ascii().to_string(), bytes.escape_ascii().to_string());
-    }
-
-    fn say(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).unwrap();
-    }
-
-    fn exchange(&mut self, question: &[u8], answer: &[u8]) {
-        self.expect(question);
-        self.say(answer);
-    }
-
-    /// Expects the question that reads `k`: a compare-and-set with 16 bytes, twice.
-    fn expect_read(&mut self) -> Vec<u8> {
-        self.expect(b"\x02");
-        self.expect(K);
-        let unlikely = self.hear(24);
-        self.expect(&unlikely);
-        unlikely
-    }
-
-    /// Whether the client has hung up, rather than asked something else.
-    fn sees_the_end(mut self) -> bool {
-        matches!(self.0.read(&mut [0]), Ok(0))
-    }
-}
-
 fn connect(address: SocketAddr) -> Result<TorchStore> {
-    let config = StoreConfig { frame_bytes_max: 1000, operation_timeout: SHORT, ..StoreConfig::default() };
+    let config = StoreConfig { frame_bytes_max: 1000, operation_timeout: SOON, ..StoreConfig::default() };
     TorchStore::connect(address, config, SOON)
 }
 
@@ -190,15 +141,14 @@ fn a_wait_that_times_out_is_cancelled_and_its_connection_used_again() {
 fn a_server_that_falls_silent_is_given_up_with_its_connection() {
     let server = |listener: &TcpListener| {
         let mut silent = Peer::greeted(listener);
-        silent.expect(b"\x08");
-        silent.expect(K);
+        silent.expect(CHECK_K);
         let mut next = Peer::greeted(listener);
-        silent.say(b"\x01\0\0\0\0\0\0\0");
+        silent.say(b"\0");
         next.exchange(b"\x08", b"");
         next.exchange(K, b"\0\0\0\0\0\0\0\0");
     };
     talk(server, |store| {
-        assert!(is_timeout(store.delete("k"), "\"k\""));
+        assert!(is_timeout(store.get("k", SHORT), "\"k\""));
         assert!(!store.delete("k").unwrap());
     });
 }
@@ -295,7 +245,10 @@ fn who_is_no_store_of_pytorchs_is_a_stranger() {
 
 #[test]
 fn a_server_that_is_not_there_is_named_when_the_time_is_over() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A port that is taken, so that no other test gets it, but that nobody listens on.
+    let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = taken.local_addr().unwrap().as_socket().unwrap();
     let error = TorchStore::connect(address, StoreConfig::default(), SHORT).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("attempts"), "{error}");
 }
