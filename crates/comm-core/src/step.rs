@@ -40,7 +40,8 @@ pub enum Place {
     Input,
     /// The caller's output. In an in-place call it holds the input at the start.
     Output,
-    /// Temporary memory, in slots that hold one block each. A range of blocks takes that many slots in a row.
+    /// Temporary memory, in slots that hold one block each. A range of blocks takes that many slots in a row and lies
+    /// packed from the first one on: it is read as the range that was written, not slot by slot.
     Scratch {
         /// The slot of the first block.
         slot: usize,

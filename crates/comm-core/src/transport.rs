@@ -51,7 +51,7 @@ pub trait Transport: Send {
     fn revoke(&mut self);
 
     /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] says that something may be able to
-    /// move already; after [`Armed::Sleep`] the descriptor becomes readable when something can, when any stream of
+    /// move already, and so says a stream that has ended: the next attempt tells how. After [`Armed::Sleep`] the descriptor becomes readable when something can, when any stream of
     /// any peer breaks, and on abort. It may become readable without need.
     fn arm(&mut self, interest: &Interest) -> Result<Armed>;
 
