@@ -1,11 +1,12 @@
 //! What users hold.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::{
-    CallOptions, Communicator, Exchange, Group, Host, IntoView, IntoViewMut, Memory, ReduceOp, Result, Shares,
+    CallOptions, Communicator, Error, Exchange, Group, Host, IntoView, IntoViewMut, Memory, ReduceOp, Result,
+    Shares, Worker,
 };
 
 /// A group of ranks that communicate: the handle on which collectives are called.
@@ -26,13 +27,29 @@ use crate::{
 pub struct Comm<M: Memory = Host> {
     communicator: Arc<dyn Communicator<M>>,
     options: CallOptions,
+    /// Runs calls in the background, from the first one on.
+    worker: Arc<OnceLock<Worker<M>>>,
 }
 
 impl<M: Memory> Comm<M> {
     /// A handle to a communicator, with the default options.
     #[must_use]
     pub fn new(communicator: impl Communicator<M> + 'static) -> Self {
-        Self { communicator: Arc::new(communicator), options: CallOptions::default() }
+        Self { communicator: Arc::new(communicator), options: CallOptions::default(), worker: Arc::default() }
+    }
+
+    /// A handle with the same options that does not share the worker, and so does not keep it waiting for itself.
+    pub(crate) fn in_foreground(&self) -> Self {
+        Self { worker: Arc::default(), ..self.clone() }
+    }
+
+    /// The worker that all clones share.
+    pub(crate) fn worker(&self) -> Result<&Worker<M>> {
+        if self.worker.get().is_none() {
+            // Should another thread be first, this worker has nothing to do and ends.
+            drop(self.worker.set(Worker::new(self.in_foreground())?));
+        }
+        self.worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
     }
 
     /// This member's rank, from 0 to size - 1.
@@ -327,7 +344,11 @@ fn separate<'a, M: Memory>(send: impl IntoView<'a, M>, recv: impl IntoViewMut<'a
 
 impl<M: Memory> Clone for Comm<M> {
     fn clone(&self) -> Self {
-        Self { communicator: Arc::clone(&self.communicator), options: self.options.clone() }
+        Self {
+            communicator: Arc::clone(&self.communicator),
+            options: self.options.clone(),
+            worker: Arc::clone(&self.worker),
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //!
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
 
+mod asynchronous;
 mod call;
 mod check;
 mod comm;

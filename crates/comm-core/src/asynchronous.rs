@@ -1,0 +1,125 @@
+//! Collectives that run in the background.
+
+use crate::{Comm, Element, Host, ReduceOp, Result, Work};
+
+/// Each of these returns at once, with a handle that owns the buffers until the call has ended. The calls run one after
+/// the other, in the order in which they were made, on a thread that the first of them starts and all clones of the
+/// handle share. They complete whether or not anybody waits for their handle; dropping the last clone of the
+/// communicator waits for them.
+///
+/// Direct calls do not queue behind them. Ranks must agree on the order of all calls, so wait for the handles before a
+/// direct call, or make that call in the background too.
+///
+/// # Errors
+/// [`Error::Io`](crate::Error::Io) if there is no thread to be had. What can go wrong with the call itself comes out of
+/// the handle, also [`Error::Invalid`](crate::Error::Invalid).
+impl Comm<Host> {
+    /// [`Comm::all_reduce`] in the background.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::ReduceOp;
+    ///
+    /// let first = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
+    /// let second = comm.all_reduce_async(vec![2.0_f32; 1000], ReduceOp::Sum)?;
+    /// let (first, second) = (first.wait()?, second.wait()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn all_reduce_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        buffer: B,
+        op: ReduceOp,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, move |comm, buffer| comm.all_reduce(buffer.as_mut(), op))
+    }
+
+    /// [`Comm::reduce`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn reduce_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        root: usize,
+        buffer: B,
+        op: ReduceOp,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, move |comm, buffer| comm.reduce(root, buffer.as_mut(), op))
+    }
+
+    /// [`Comm::broadcast`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn broadcast_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        root: usize,
+        buffer: B,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, move |comm, buffer| comm.broadcast(root, buffer.as_mut()))
+    }
+
+    /// [`Comm::all_gather`] in the background. Both buffers come back.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn all_gather_async<T: Element, S, R>(&self, send: S, recv: R) -> Result<Work<(S, R)>>
+    where
+        S: AsRef<[T]> + Send + 'static,
+        R: AsMut<[T]> + Send + 'static,
+    {
+        self.in_background((send, recv), |comm, (send, recv)| comm.all_gather(send.as_ref(), recv.as_mut()))
+    }
+
+    /// [`Comm::reduce_scatter`] in the background. Both buffers come back.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn reduce_scatter_async<T: Element, S, R>(
+        &self,
+        send: S,
+        recv: R,
+        op: ReduceOp,
+    ) -> Result<Work<(S, R)>>
+    where
+        S: AsRef<[T]> + Send + 'static,
+        R: AsMut<[T]> + Send + 'static,
+    {
+        self.in_background((send, recv), move |comm, (send, recv)| {
+            comm.reduce_scatter(send.as_ref(), recv.as_mut(), op)
+        })
+    }
+
+    /// [`Comm::all_to_all`] in the background. Both buffers come back.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn all_to_all_async<T: Element, S, R>(&self, send: S, recv: R) -> Result<Work<(S, R)>>
+    where
+        S: AsRef<[T]> + Send + 'static,
+        R: AsMut<[T]> + Send + 'static,
+    {
+        self.in_background((send, recv), |comm, (send, recv)| comm.all_to_all(send.as_ref(), recv.as_mut()))
+    }
+
+    /// [`Comm::barrier`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn barrier_async(&self) -> Result<Work<()>> {
+        self.in_background((), |comm, ()| comm.barrier())
+    }
+
+    /// Runs a call on buffers behind all that were made before it.
+    fn in_background<B: Send + 'static>(
+        &self,
+        mut buffers: B,
+        call: impl FnOnce(&Self, &mut B) -> Result<()> + Send + 'static,
+    ) -> Result<Work<B>> {
+        let comm = self.in_foreground();
+        Ok(self.worker()?.submit(move |_| call(&comm, &mut buffers).map(|()| buffers)))
+    }
+}
