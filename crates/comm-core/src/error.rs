@@ -158,8 +158,8 @@ pub enum Loss {
 /// Two ranks made different calls under the same sequence number.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "ranks are in different calls at number {sequence}: rank {rank} in {}, rank {peer} in {}",
-    known(.ours), known(.theirs)
+    "ranks are in different calls at number {sequence}: rank {rank} in {}, rank {peer} in {}{}",
+    known(.ours), known(.theirs), told(.rank, .peer, .lengths)
 )]
 pub struct Desync {
     /// The sequence number of both calls.
@@ -172,6 +172,17 @@ pub struct Desync {
     pub peer: usize,
     /// What the other rank called; `None` if it could not be learnt.
     pub theirs: Option<Call>,
+    /// Where the calls differ if their descriptions do not: in counts that not every rank knows.
+    pub lengths: Option<Lengths>,
+}
+
+/// The lengths of a message, in bytes, on which two ranks disagree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lengths {
+    /// What the receiver, [`Desync::rank`], expected.
+    pub expected: u64,
+    /// What the sender, [`Desync::peer`], announced.
+    pub sent: u64,
 }
 
 /// What the caller did wrong.
@@ -342,6 +353,14 @@ fn ranks(ranks: &[usize]) -> String {
             format!("ranks {} and {last}", init.join(", "))
         }
     }
+}
+
+/// As in ", where rank 0 expected 5 bytes and rank 1 sent 6".
+fn told(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
+    let told = |Lengths { expected, sent }: &Lengths| {
+        format!(", where rank {rank} expected {expected} bytes and rank {peer} sent {sent}")
+    };
+    lengths.as_ref().map_or_else(String::new, told)
 }
 
 fn known(call: &Option<Call>) -> String {

@@ -37,7 +37,7 @@ pub use check::Shares;
 pub use comm::Comm;
 pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange};
 pub use dtype::{DType, Element};
-pub use error::{Desync, During, Error, Invalid, Loss, Refusal, Result};
+pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Refusal, Result};
 pub use group::{Group, GroupId};
 pub use lane::{LaneId, LaneKind, Lanes};
 pub use lent::Lent;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Armed, Call, Desync, Error, Loss, Result, Transport};
+use comm_core::{Armed, Call, Desync, Error, Lengths, Loss, Result, Transport};
 
 use super::engine::{Engine, wait_for};
 use crate::control::{Announce, Cause, Event, Frame};
@@ -73,7 +73,7 @@ impl<T: Transport> Engine<T> {
             return Ok(());
         }
         let (rank, ours) = (self.group.rank(), Some(ours.clone()));
-        Err(Desync { sequence, rank, ours, peer, theirs: Some(theirs) }.into())
+        Err(Desync { sequence, rank, ours, peer, theirs: Some(theirs), lengths: None }.into())
     }
 
     /// Fails if a member can no longer take part in the call under way.
@@ -97,8 +97,8 @@ impl<T: Transport> Engine<T> {
             Cause::Timeout { millis, waiting_for } => {
                 Error::Timeout { waiting_for, after: Duration::from_millis(millis), during: self.during() }
             }
-            Cause::Desync { sequence, ranks: [rank, peer], calls: [ours, theirs] } => {
-                Desync { sequence, rank, ours, peer, theirs }.into()
+            Cause::Desync { sequence, ranks: [rank, peer], calls: [ours, theirs], lengths } => {
+                Desync { sequence, rank, ours, peer, theirs, lengths }.into()
             }
             Cause::Aborted { by, reason } => Error::Aborted { by, reason },
         }
@@ -117,23 +117,27 @@ impl<T: Transport> Engine<T> {
                 heard.err().unwrap_or_else(|| self.lost(peer, loss))
             }
             Stop::Failed(error) => error,
-            Stop::Mismatch { from, sequence } => self.diagnose_mismatch(from, sequence),
+            Stop::Mismatch { from, sequence, lengths } => self.diagnose_mismatch(from, sequence, lengths),
         }
     }
 
     /// Asks a peer that sent a message of another call what it called.
-    fn diagnose_mismatch(&mut self, from: usize, theirs: u64) -> Error {
+    fn diagnose_mismatch(&mut self, from: usize, theirs: u64, lengths: Option<Lengths>) -> Error {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence).cloned() else {
             return Error::Internal("a message came before the first call".into());
         };
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");
-        let ours = Some(call.clone());
+        let (rank, ours) = (self.group.rank(), Some(call.clone()));
+        if lengths.is_some() {
+            // It is in the same call, as far as a description tells: there is nothing to ask.
+            return Desync { sequence, rank, ours, peer: from, theirs: Some(call), lengths }.into();
+        }
         let question = Announce { sequence, question: true, call, waiting_for: Vec::new() };
         self.control.send(from, &Frame::Announce(question));
         let heard = self.listen(|engine| Ok(engine.control.has_ended(from)));
         heard.err().unwrap_or_else(|| {
-            Desync { sequence, rank: self.group.rank(), ours, peer: from, theirs: None }.into()
+            Desync { sequence, rank, ours, peer: from, theirs: None, lengths: None }.into()
         })
     }
 
@@ -177,6 +181,7 @@ impl<T: Transport> Engine<T> {
                 sequence: desync.sequence,
                 ranks: [desync.rank, desync.peer],
                 calls: [desync.ours.clone(), desync.theirs.clone()],
+                lengths: desync.lengths,
             },
             Error::Aborted { by, reason } => Cause::Aborted { by: *by, reason: reason.clone() },
             other => Cause::Aborted { by: self.group.rank(), reason: other.to_string() },

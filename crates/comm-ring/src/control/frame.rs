@@ -2,7 +2,7 @@
 //!
 //! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are little-endian.
 
-use comm_core::{Call, DecodeError};
+use comm_core::{Call, DecodeError, Lengths};
 
 /// A message on the control lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum Cause {
     /// The deadline passed.
     Timeout { millis: u64, waiting_for: Vec<usize> },
     /// Two ranks made different calls under one number.
-    Desync { sequence: u64, ranks: [usize; 2], calls: [Option<Call>; 2] },
+    Desync { sequence: u64, ranks: [usize; 2], calls: [Option<Call>; 2], lengths: Option<Lengths> },
     /// Somebody asked for it, or a failure that no other kind describes.
     Aborted { by: usize, reason: String },
 }
@@ -129,7 +129,7 @@ impl Cause {
                 into.extend_from_slice(&millis.to_le_bytes());
                 put_ranks(into, waiting_for);
             }
-            Self::Desync { sequence, ranks, calls } => {
+            Self::Desync { sequence, ranks, calls, lengths } => {
                 into.push(DESYNC);
                 into.extend_from_slice(&sequence.to_le_bytes());
                 for (rank, call) in ranks.iter().zip(calls) {
@@ -138,6 +138,11 @@ impl Cause {
                     if let Some(call) = call {
                         call.encode(into);
                     }
+                }
+                into.push(u8::from(lengths.is_some()));
+                if let Some(Lengths { expected, sent }) = lengths {
+                    into.extend_from_slice(&expected.to_le_bytes());
+                    into.extend_from_slice(&sent.to_le_bytes());
                 }
             }
             Self::Aborted { by, reason } => {
@@ -156,7 +161,12 @@ impl Cause {
                 let sequence = take_u64(rest)?;
                 let (first, first_call) = take_ranked_call(rest)?;
                 let (second, second_call) = take_ranked_call(rest)?;
-                Ok(Self::Desync { sequence, ranks: [first, second], calls: [first_call, second_call] })
+                let lengths = match take::<1>(rest)?[0] {
+                    0 => None,
+                    _ => Some(Lengths { expected: take_u64(rest)?, sent: take_u64(rest)? }),
+                };
+                let (ranks, calls) = ([first, second], [first_call, second_call]);
+                Ok(Self::Desync { sequence, ranks, calls, lengths })
             }
             ABORTED => Ok(Self::Aborted { by: take_rank(rest)?, reason: take_text(rest)? }),
             _ => Err(DecodeError),
@@ -257,7 +267,18 @@ mod tests {
             Frame::Goodbye { sequence: u64::MAX },
             Frame::Abort(Cause::Lost { peer: 3, detail: "gone".into() }),
             Frame::Abort(Cause::Timeout { millis: 1500, waiting_for: vec![] }),
-            Frame::Abort(Cause::Desync { sequence: 4, ranks: [0, 2], calls: [Some(call()), None] }),
+            Frame::Abort(Cause::Desync {
+                sequence: 4,
+                ranks: [0, 2],
+                calls: [Some(call()), None],
+                lengths: None,
+            }),
+            Frame::Abort(Cause::Desync {
+                sequence: 5,
+                ranks: [1, 0],
+                calls: [Some(call()), Some(call())],
+                lengths: Some(Lengths { expected: 5, sent: u64::MAX }),
+            }),
             Frame::Abort(Cause::Aborted { by: 1, reason: String::new() }),
         ]
     }
@@ -286,7 +307,9 @@ mod tests {
         let call = Call { algorithm: name.into(), ..call() };
         let waiting_for = (0..500).collect();
         let announce = Announce { sequence: 1, question: false, call: call.clone(), waiting_for };
-        let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls: [Some(call.clone()), Some(call)] };
+        let lengths = Some(Lengths { expected: 1, sent: 2 });
+        let calls = [Some(call.clone()), Some(call)];
+        let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };
         let text = Cause::Aborted { by: 1, reason: "ä".repeat(1000) };
         for frame in [Frame::Announce(announce), Frame::Abort(desync), Frame::Abort(text)] {
             let mut bytes = Vec::new();

@@ -11,7 +11,7 @@ mod window;
 use std::io::IoSlice;
 use std::ops::Range;
 
-use comm_core::{Action, Error, Interest, Layout, Reduction, Result, Step, Transport};
+use comm_core::{Action, Error, Interest, Layout, Lengths, Reduction, Result, Step, Transport};
 
 pub use buffers::Buffers;
 use carry::Carry;
@@ -45,6 +45,8 @@ pub enum Stop {
         from: usize,
         /// The number of the call that the peer is in.
         sequence: u64,
+        /// The lengths, if they are all that differs.
+        lengths: Option<Lengths>,
     },
 }
 
@@ -341,7 +343,9 @@ fn check(header: &Header, job: &Job<'_>, length: usize, from: usize) -> Result<(
     if *header == expected {
         return Ok(());
     }
-    Err(Stop::Mismatch { from, sequence: header.sequence })
+    let differs_in_length = *header == Header { length: header.length, ..expected };
+    let lengths = differs_in_length.then_some(Lengths { expected: expected.length, sent: header.length });
+    Err(Stop::Mismatch { from, sequence: header.sequence, lengths })
 }
 
 /// Carries out a step that concerns no other rank.
