@@ -22,9 +22,7 @@ pub(crate) fn choose(
     forced: Option<&str>,
     config: &RingConfig,
 ) -> Result<(&'static Algorithm, Params)> {
-    let name = forced.unwrap_or_else(|| preferred(question, config));
-    let algorithm =
-        Algorithm::find(question.collective, name).ok_or_else(|| unknown(question.collective, name))?;
+    let algorithm = find(question.collective, forced.unwrap_or_else(|| preferred(question, config)))?;
     let ranks = question.group.size();
     let chunk_bytes = match algorithm.chunks {
         Chunks::PerRank | Chunks::PerPair => question.bytes.div_ceil(ranks),
@@ -41,6 +39,11 @@ pub(crate) fn choose(
         in_place: question.in_place,
     };
     Ok((algorithm, params))
+}
+
+/// The algorithm of a name.
+pub(crate) fn find(collective: Collective, name: &str) -> Result<&'static Algorithm> {
+    Algorithm::find(collective, name).ok_or_else(|| unknown(collective, name))
 }
 
 fn preferred(question: &Question, config: &RingConfig) -> &'static str {

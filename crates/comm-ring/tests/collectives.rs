@@ -328,6 +328,21 @@ fn a_wrong_call_is_refused_and_the_next_one_works() {
 }
 
 #[test]
+fn a_refused_call_has_touched_nothing() {
+    world(3, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        let (wrong, half) = (comm.with_algorithm("magic"), ReduceOp::PreMulSum(0.5));
+        let (mut buffer, mut recv) = ([4.0_f32; 6], [7.0_f32; 6]);
+        assert!(!wrong.all_reduce(&mut buffer, half).unwrap_err().is_fatal());
+        assert!(!wrong.reduce_scatter_in_place(&mut buffer, half).unwrap_err().is_fatal());
+        assert!(!wrong.reduce_into(0, &buffer, &mut recv, half).unwrap_err().is_fatal());
+        assert!(!wrong.all_reduce_into(&buffer, &mut recv, ReduceOp::Sum).unwrap_err().is_fatal());
+        assert_eq!((buffer, recv), ([4.0; 6], [7.0; 6]));
+        comm.all_reduce(&mut buffer, half).unwrap();
+        assert_eq!(buffer, [6.0; 6]);
+    });
+}
+
+#[test]
 fn nan_wins_and_signs_of_zero_are_ordered() {
     world(3, &InProcessConfig::default(), &small_segments(), |comm| {
         for algorithm in ["ring", "recursive_doubling"] {

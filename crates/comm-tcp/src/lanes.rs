@@ -71,7 +71,7 @@ impl TcpLanes {
     /// The lanes of a world of one, which has nobody to meet.
     ///
     /// # Errors
-    /// None today; a rank of one in a world of one is always valid.
+    /// As [`Group::new`], which a rank 0 of 1 always satisfies.
     pub fn alone(config: &TcpConfig) -> Result<Self> {
         Ok(Self { group: Group::new(GroupId::WORLD, 0, 1)?, config: config.clone(), mesh: None })
     }

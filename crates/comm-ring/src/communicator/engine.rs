@@ -112,11 +112,10 @@ impl<T: Transport> Engine<T> {
         options: &CallOptions,
     ) -> Result<()> {
         if request.root == Some(self.group.rank()) {
-            let bytes = Bytes::of(buffers);
+            let mut bytes = Bytes::of(buffers);
             if matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
-                let bytes = bytes.copy_in();
+                bytes = bytes.copy_in();
                 start(&request, bytes.output)?;
-                return self.run(request, bytes, options);
             }
             return self.run(request, bytes, options);
         }

@@ -13,6 +13,7 @@ use comm_core::{
 };
 
 use crate::RingConfig;
+use crate::choose::find;
 use engine::Engine;
 use request::Request;
 
@@ -47,8 +48,13 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         Self { group, engine: Mutex::new(Engine::new(control, data, config)), abort }
     }
 
+    /// The engine for a call, if the call can be made: what is refused here has touched nothing.
+    ///
     /// A panic in a call leaves the engine with a call half done: nothing may run on it any more.
-    fn engine(&self) -> Result<MutexGuard<'_, Engine<T>>> {
+    fn engine(&self, collective: Collective, options: &CallOptions) -> Result<MutexGuard<'_, Engine<T>>> {
+        if let Some(name) = &options.algorithm {
+            find(collective, name)?;
+        }
         let engine = match self.engine.lock() {
             Ok(engine) => engine,
             Err(poisoned) => {
@@ -70,26 +76,26 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
         let count = buffers.check_all_reduce(op)?;
         let request = Request::new(Collective::AllReduce, count).of(&buffers).op(op);
-        self.engine()?.reduce_everywhere(request, buffers, options)
+        self.engine(Collective::AllReduce, options)?.reduce_everywhere(request, buffers, options)
     }
 
     fn reduce(&self, root: usize, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
         let count = buffers.check_reduce(self.group, root, op)?;
         let request = Request::new(Collective::Reduce, count).of(&buffers).op(op).root(root);
-        self.engine()?.reduce_to_root(request, buffers, options)
+        self.engine(Collective::Reduce, options)?.reduce_to_root(request, buffers, options)
     }
 
     fn broadcast(&self, root: usize, buffer: HostViewMut<'_>, options: &CallOptions) -> Result<()> {
         self.group.check_root(root)?;
         let buffers: Exchange<'_, Host> = Exchange::InPlace(buffer);
         let request = Request::new(Collective::Broadcast, request::len(&buffers)).of(&buffers).root(root);
-        self.engine()?.as_it_is(request, buffers, options)
+        self.engine(Collective::Broadcast, options)?.as_it_is(request, buffers, options)
     }
 
     fn all_gather(&self, buffers: Exchange<'_>, shares: Shares<'_>, options: &CallOptions) -> Result<()> {
         let count = buffers.check_all_gather(self.group, shares)?;
         let request = Request::new(Collective::AllGather, count).of(&buffers).shares(shares);
-        self.engine()?.as_it_is(request, buffers, options)
+        self.engine(Collective::AllGather, options)?.as_it_is(request, buffers, options)
     }
 
     fn reduce_scatter(
@@ -101,7 +107,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_reduce_scatter(self.group, shares, op)?;
         let request = Request::new(Collective::ReduceScatter, count).of(&buffers).op(op).shares(shares);
-        self.engine()?.reduce_scatter(request, buffers, options)
+        self.engine(Collective::ReduceScatter, options)?.reduce_scatter(request, buffers, options)
     }
 
     fn gather(
@@ -113,7 +119,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_gather(self.group, root, shares)?;
         let request = Request::new(Collective::Gather, count).of(&buffers).root(root).shares(shares);
-        self.engine()?.gather(request, buffers, options)
+        self.engine(Collective::Gather, options)?.gather(request, buffers, options)
     }
 
     fn scatter(
@@ -125,7 +131,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_scatter(self.group, root, shares)?;
         let request = Request::new(Collective::Scatter, count).of(&buffers).root(root).shares(shares);
-        self.engine()?.scatter(request, buffers, options)
+        self.engine(Collective::Scatter, options)?.scatter(request, buffers, options)
     }
 
     fn all_to_all(
@@ -137,11 +143,11 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_all_to_all(self.group, send, recv)?;
         let request = Request::new(Collective::AllToAll, count).of(&buffers).exchange(send, recv);
-        self.engine()?.all_to_all(request, buffers, options)
+        self.engine(Collective::AllToAll, options)?.all_to_all(request, buffers, options)
     }
 
     fn barrier(&self, options: &CallOptions) -> Result<()> {
-        self.engine()?.barrier(options)
+        self.engine(Collective::Barrier, options)?.barrier(options)
     }
 
     fn abort(&self, reason: &str) {
