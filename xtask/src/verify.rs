@@ -77,7 +77,7 @@ fn name(row: &Algorithm) -> String {
 }
 
 fn cuts(row: &Algorithm) -> &'static [Cut] {
-    if row.segmented { &[WHOLE, SEGMENTED] } else { &[WHOLE] }
+    if row.traits.segmented { &[WHOLE, SEGMENTED] } else { &[WHOLE] }
 }
 
 /// Verifies a row in every world. Returns how many programs that were.
@@ -120,7 +120,7 @@ fn for_each_program(
 ) -> Result<(), Failure> {
     let params = |root, rank, in_place| {
         let Cut { segments, pass } = cut;
-        Params { ranks, rank, root, segments, pass, in_place }
+        Params { ranks, rank, root, segments, pass, in_place, ranks_per_host: 1 }
     };
     let blocks = row.blocks(&params(0, 0, true));
     for spec in Spec::all(row.collective, ranks, blocks) {

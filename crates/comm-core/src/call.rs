@@ -129,6 +129,9 @@ pub struct Call {
     pub count: u64,
     /// The root, for rooted collectives.
     pub root: Option<usize>,
+    /// What else must be equal, as a number with [`Call::detail_of`]: the lengths of buffers that travel together, the
+    /// members of a new group. 0 if there is nothing else.
+    pub detail: u64,
     /// The algorithm that carries the call out.
     pub algorithm: Cow<'static, str>,
 }
@@ -143,8 +146,15 @@ impl Call {
     pub const ENCODED_MAX: usize = Self::FIXED + Self::NAME_MAX;
     /// The longest name of an algorithm in bytes; a longer one is cut.
     pub const NAME_MAX: usize = 40;
-    const FIXED: usize = 8 + 8 + 4 + 3 + 1;
+    const FIXED: usize = 8 + 8 + 8 + 4 + 3 + 1;
     const NO_ROOT: u32 = u32::MAX;
+
+    /// A number for a list that must be equal on every rank; differs, but for a chance of 2^-64, between unequal lists.
+    #[must_use]
+    pub fn detail_of(list: impl IntoIterator<Item = u64>) -> u64 {
+        let (hash, length) = list.into_iter().fold((0, 0), |(hash, n), word| (mix(hash, word), n + 1));
+        mix(hash, length).max(1)
+    }
 
     /// A number that differs, but for a chance of 2^-64, between unequal calls. Equal on every machine.
     #[must_use]
@@ -153,7 +163,7 @@ impl Call {
             | u64::from(self.collective.code()) << 16
             | u64::from(self.op_code()) << 8
             | u64::from(self.dtype_code());
-        let words = [self.group.0, self.count, packed];
+        let words = [self.group.0, self.count, self.detail, packed];
         let hash = words.into_iter().fold(0x636f_6d6d_2e72_7331, mix);
         self.name().chunks(8).fold(hash, |hash, chunk| {
             let mut word = [0; 8];
@@ -166,6 +176,7 @@ impl Call {
     pub fn encode(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(&self.group.0.to_le_bytes());
         into.extend_from_slice(&self.count.to_le_bytes());
+        into.extend_from_slice(&self.detail.to_le_bytes());
         into.extend_from_slice(&self.root_code().to_le_bytes());
         into.extend_from_slice(&[self.collective.code(), self.op_code(), self.dtype_code()]);
         let name = self.name();
@@ -180,6 +191,7 @@ impl Call {
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let (group, rest) = bytes.split_first_chunk::<8>().ok_or(DecodeError)?;
         let (count, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError)?;
+        let (detail, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError)?;
         let (root, rest) = rest.split_first_chunk::<4>().ok_or(DecodeError)?;
         let (&[collective, op, dtype, name_bytes], rest) =
             rest.split_first_chunk::<4>().ok_or(DecodeError)?;
@@ -195,6 +207,7 @@ impl Call {
             dtype: optional(dtype, DType::from_code)?,
             count: u64::from_le_bytes(*count),
             root: (root != Self::NO_ROOT).then_some(root as usize),
+            detail: u64::from_le_bytes(*detail),
             algorithm: Cow::Owned(String::from_utf8_lossy(name).into_owned()),
         };
         Ok((call, rest))
@@ -240,6 +253,7 @@ impl PartialEq for Call {
             && self.dtype == other.dtype
             && self.count == other.count
             && self.root == other.root
+            && self.detail == other.detail
             && self.name() == other.name()
     }
 }
@@ -253,6 +267,9 @@ impl std::fmt::Display for Call {
         parts.extend(self.op.map(|op| op.to_string()));
         parts.extend(self.root.map(|root| format!("root {root}")));
         parts.extend(self.dtype.map(|dtype| format!("{} x {dtype}", self.count)));
+        if self.detail != 0 {
+            parts.push(format!("detail {:x}", self.detail));
+        }
         parts.push(self.algorithm.to_string());
         if self.group != GroupId::WORLD {
             parts.push(self.group.to_string());
@@ -273,6 +290,7 @@ mod tests {
             dtype: Some(DType::F32),
             count: 1024,
             root: Some(3),
+            detail: 0,
             algorithm: "binomial".into(),
         }
     }
@@ -289,6 +307,7 @@ mod tests {
             Call { count: 1025, ..call() },
             Call { root: Some(2), ..call() },
             Call { root: None, ..call() },
+            Call { detail: Call::detail_of([7, 8]), ..call() },
             Call { algorithm: "chain".into(), ..call() },
         ]
     }
@@ -325,7 +344,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(Call::decode(&bytes[..end]), Err(DecodeError), "cut at {end}");
         }
-        for (at, value) in [(20, 0), (20, 200), (21, 10), (22, 13), (23, 41), (23, 255)] {
+        for (at, value) in [(28, 0), (28, 200), (29, 10), (30, 13), (31, 41), (31, 255)] {
             let mut hostile = bytes.clone();
             hostile[at] = value;
             hostile.resize(400, 0);
@@ -333,10 +352,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn lists_that_differ_have_other_details() {
+        let lists: [&[u64]; 7] = [&[], &[0], &[0, 0], &[1], &[1, 2], &[2, 1], &[3]];
+        let details: std::collections::HashSet<_> =
+            lists.iter().map(|list| Call::detail_of(list.iter().copied())).collect();
+        assert_eq!(details.len(), lists.len());
+        assert!(!details.contains(&0));
+    }
+
     /// The fingerprint is part of the wire format: a change here is a change of the protocol version.
     #[test]
     fn the_fingerprint_is_pinned() {
-        assert_eq!(call().fingerprint(), 10_424_403_777_503_113_773);
+        assert_eq!(call().fingerprint(), 1_540_296_344_111_975_417);
     }
 
     #[test]

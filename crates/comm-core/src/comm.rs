@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::{
-    CallOptions, Communicator, Error, Exchange, Group, Host, IntoView, IntoViewMut, Memory, ReduceOp, Result,
-    Shares, Worker,
+    CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, IntoView, IntoViewMut, Memory,
+    ReduceOp, ReduceOrder, Result, Shares, Worker,
 };
 
 /// A group of ranks that communicate: the handle on which collectives are called.
@@ -25,17 +25,25 @@ use crate::{
 /// # }
 /// ```
 pub struct Comm<M: Memory = Host> {
-    communicator: Arc<dyn Communicator<M>>,
+    communicator: Arc<M::Communicator>,
     options: CallOptions,
     /// Runs calls in the background, from the first one on.
     worker: Arc<OnceLock<Worker<M>>>,
 }
 
-impl<M: Memory> Comm<M> {
+impl Comm<Host> {
     /// A handle to a communicator, with the default options.
     #[must_use]
-    pub fn new(communicator: impl Communicator<M> + 'static) -> Self {
-        Self { communicator: Arc::new(communicator), options: CallOptions::default(), worker: Arc::default() }
+    pub fn new(communicator: impl HostCommunicator + 'static) -> Self {
+        Self::over(Arc::new(communicator))
+    }
+}
+
+impl<M: Memory> Comm<M> {
+    /// A handle to a communicator for any memory, with the default options.
+    #[must_use]
+    pub fn over(communicator: Arc<M::Communicator>) -> Self {
+        Self { communicator, options: CallOptions::default(), worker: Arc::default() }
     }
 
     /// A handle with the same options that does not share the worker, and so does not keep it waiting for itself.
@@ -83,6 +91,14 @@ impl<M: Memory> Comm<M> {
     pub fn with_algorithm(&self, name: impl Into<Cow<'static, str>>) -> Self {
         let mut handle = self.clone();
         handle.options.algorithm = Some(name.into());
+        handle
+    }
+
+    /// A handle to the same communicator whose reductions keep this order.
+    #[must_use]
+    pub fn with_reduce_order(&self, order: ReduceOrder) -> Self {
+        let mut handle = self.clone();
+        handle.options.order = order;
         handle
     }
 

@@ -32,11 +32,26 @@ pub struct CallOptions {
     pub timeout: Duration,
     /// The algorithm to use instead of the one that the backend would choose, by its name. Equal on every rank.
     pub algorithm: Option<Cow<'static, str>>,
+    /// In which order contributions are combined. Equal on every rank.
+    pub order: ReduceOrder,
+}
+
+/// In which order a reduction combines the contributions of the ranks. It shows in the last bits of floating point
+/// results, as their addition is not associative.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReduceOrder {
+    /// Whichever is fastest: the same for the same call on the same group, but another for another length.
+    #[default]
+    Any,
+    /// One tree over the ranks for every element: the same bits whatever the length, the way the data is cut into
+    /// calls, the algorithm or the collective. An algorithm that combines in another order is refused.
+    Deterministic,
 }
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, algorithm: None }
+        Self { timeout: DEFAULT_TIMEOUT, algorithm: None, order: ReduceOrder::Any }
     }
 }
 
@@ -156,3 +171,8 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
     /// call this while another is in a collective.
     fn abort(&self, reason: &str);
 }
+
+/// What every backend for the memory of this process can do.
+pub trait HostCommunicator: Communicator<Host> {}
+
+impl<C: Communicator<Host> + ?Sized> HostCommunicator for C {}

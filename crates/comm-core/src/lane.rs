@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{Group, GroupId, Result, Transport};
+use crate::{Group, GroupId, LinkModel, Result, Transport};
 
 /// What flows on a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +38,9 @@ pub trait Lanes: Send + Sync {
 
     /// The time, on the clock of the lanes.
     fn now(&self) -> Instant;
+
+    /// What moving bytes over these lanes costs, as far as is known without measuring.
+    fn links(&self) -> LinkModel;
 
     /// Opens a lane between all ranks. Every rank calls this with the same `lane`, in any order of lanes, and waits
     /// for the others until the deadline.

@@ -1,6 +1,6 @@
 //! Where buffers live.
 
-use crate::{DType, Element};
+use crate::{Communicator, DType, Element, HostCommunicator};
 
 /// What is known of a buffer without touching it.
 pub trait Shape {
@@ -19,7 +19,9 @@ pub trait Shape {
 /// A kind of memory: of the host, or of a device.
 ///
 /// Views are erased: a backend sees a place, a length and a [`DType`], never a type parameter.
-pub trait Memory: Send + Sync + 'static {
+pub trait Memory: Send + Sync + Sized + 'static {
+    /// What every backend for this memory can do: a [`Communicator`], and the traits beside it that all of them have.
+    type Communicator: Communicator<Self> + ?Sized;
     /// A buffer that is only read.
     type View<'a>: Shape + Send;
     /// A buffer that is written.
@@ -31,6 +33,7 @@ pub trait Memory: Send + Sync + 'static {
 pub struct Host;
 
 impl Memory for Host {
+    type Communicator = dyn HostCommunicator;
     type View<'a> = HostView<'a>;
     type ViewMut<'a> = HostViewMut<'a>;
 }

@@ -1,97 +1,170 @@
 //! Which algorithm carries out a call.
 
-use comm_core::{Collective, Group, Invalid, Result};
+use comm_core::{Collective, Invalid, ReduceOrder, Result};
 
-use crate::RingConfig;
+use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
 /// What the choice depends on. Every member knows the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    /// Which collective.
+    pub collective: Collective,
+    /// How many ranks take part.
+    pub ranks: usize,
+    /// All data of the collective in bytes: the buffer of a reduction, the result of a gather, what one rank sends to
+    /// all others in an all-to-all. 0 if only some ranks know.
+    pub bytes: usize,
+    /// The order of combining that the caller asked for.
+    pub order: ReduceOrder,
+}
+
+/// The answer: how a call is carried out on every rank.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question {
-    pub(crate) collective: Collective,
-    pub(crate) group: Group,
-    pub(crate) root: usize,
-    /// All data of the collective: the buffer of a reduction, the result of a gather.
-    pub(crate) bytes: usize,
-    pub(crate) in_place: bool,
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: &'static Algorithm,
+    /// Into how many segments it cuts each chunk.
+    pub segments: usize,
+    /// How long the model says that it takes, in seconds.
+    pub time: f64,
 }
 
-/// The algorithm for a call and the parameters of its schedule.
-pub(crate) fn choose(
-    question: &Question,
-    forced: Option<&str>,
-    config: &RingConfig,
-) -> Result<(&'static Algorithm, Params)> {
-    let algorithm = find(question.collective, forced.unwrap_or_else(|| preferred(question, config)))?;
-    let ranks = question.group.size();
-    let chunk_bytes = match algorithm.chunks {
-        Chunks::PerRank | Chunks::PerPair => question.bytes.div_ceil(ranks),
-        Chunks::Whole => question.bytes,
-    };
-    let segments =
-        if algorithm.segmented { chunk_bytes.div_ceil(config.segment_bytes.max(1)).max(1) } else { 1 };
-    let params = Params {
-        ranks,
-        rank: question.group.rank(),
-        root: question.root,
+/// Chooses the algorithm, and into how many segments it cuts its chunks, that the model of the links says is fastest;
+/// or, among the segmentations of the algorithm that the caller forces, the fastest. The same on every rank.
+///
+/// # Errors
+/// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or cannot keep the order.
+pub fn choose(question: &Question, forced: Option<&str>, tuning: &Tuning) -> Result<Choice> {
+    let fitting = |row: &&Algorithm| fits(question, row) && forced.is_none_or(|name| row.name == name);
+    let choices = Algorithm::for_collective(question.collective)
+        .filter(fitting)
+        .flat_map(|row| segmentations(question, row, tuning).map(move |segments| (row, segments)));
+    let timed = choices.map(|(algorithm, segments)| {
+        let params = params(question, segments, tuning);
+        let block_bytes = chunk_bytes(question, algorithm) as f64 / segments as f64;
+        Choice { algorithm, segments, time: algorithm.predict(&params, &tuning.links, block_bytes) }
+    });
+    // The first of equals, so that the order of the table decides.
+    timed
+        .reduce(|best, other| if other.time < best.time { other } else { best })
+        .ok_or_else(|| unfit(question, forced.unwrap_or_default()))
+}
+
+/// The parameters of a schedule of this question, for rank and root 0.
+#[must_use]
+pub fn params(question: &Question, segments: usize, tuning: &Tuning) -> Params {
+    Params {
+        ranks: question.ranks,
+        rank: 0,
+        root: 0,
         segments,
-        pass: config.segments_per_pass.max(1),
-        in_place: question.in_place,
-    };
-    Ok((algorithm, params))
-}
-
-/// The algorithm of a name.
-pub(crate) fn find(collective: Collective, name: &str) -> Result<&'static Algorithm> {
-    Algorithm::find(collective, name).ok_or_else(|| unknown(collective, name))
-}
-
-fn preferred(question: &Question, config: &RingConfig) -> &'static str {
-    match question.collective.base() {
-        Collective::AllReduce if question.bytes > config.doubling_bytes_max => "ring",
-        Collective::AllReduce | Collective::Barrier => "recursive_doubling",
-        Collective::Broadcast | Collective::Reduce => "binomial",
-        Collective::Gather | Collective::Scatter => "flat",
-        Collective::AllToAll => "pairwise",
-        _ => "ring",
+        pass: tuning.segments_per_pass,
+        in_place: true,
+        ranks_per_host: tuning.links.ranks_per_host,
     }
 }
 
-fn unknown(collective: Collective, name: &str) -> comm_core::Error {
-    let known: Vec<&str> = Algorithm::for_collective(collective).map(|row| row.name).collect();
-    Invalid::Algorithm { name: name.into(), collective: collective.name(), known: known.join(", ") }.into()
+/// Whether the algorithm exists, so that a call can be refused before anything is touched.
+pub(crate) fn check(question: &Question, name: &str) -> Result<()> {
+    let known = Algorithm::find(question.collective, name).is_some_and(|row| fits(question, row));
+    if known { Ok(()) } else { Err(unfit(question, name)) }
+}
+
+fn fits(question: &Question, row: &Algorithm) -> bool {
+    let reduces = matches!(
+        question.collective.base(),
+        Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter
+    );
+    !reduces || question.order == ReduceOrder::Any || row.traits.keeps_order
+}
+
+/// The size of the largest chunk.
+fn chunk_bytes(question: &Question, row: &Algorithm) -> usize {
+    match row.chunks {
+        Chunks::PerRank | Chunks::PerPair => question.bytes.div_ceil(question.ranks),
+        Chunks::Whole => question.bytes,
+    }
+}
+
+/// The numbers of segments that are worth a look: one, and pieces of the size that the tuning says.
+fn segmentations(
+    question: &Question,
+    row: &Algorithm,
+    tuning: &Tuning,
+) -> impl Iterator<Item = usize> + use<> {
+    let pieces = chunk_bytes(question, row).div_ceil(tuning.segment_bytes);
+    let several = (row.traits.segmented && pieces > 1).then_some(pieces);
+    std::iter::once(1).chain(several)
+}
+
+fn unfit(question: &Question, name: &str) -> comm_core::Error {
+    let known = Algorithm::for_collective(question.collective).filter(|row| fits(question, row));
+    let known: Vec<&str> = known.map(|row| row.name).collect();
+    Invalid::Algorithm { name: name.into(), collective: question.collective.name(), known: known.join(", ") }
+        .into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::GroupId;
+    use comm_core::{Link, LinkModel};
+
+    use crate::RingConfig;
+
+    fn tuning() -> Tuning {
+        let link = Link { latency: 1e-5, overhead: 1e-6, per_byte: 1e-9 };
+        RingConfig::default().tuning(LinkModel::uniform(link, 1e-10))
+    }
 
     fn question(collective: Collective, bytes: usize) -> Question {
-        let group = Group::new(GroupId::WORLD, 1, 4).unwrap();
-        Question { collective, group, root: 0, bytes, in_place: true }
+        Question { collective, ranks: 4, bytes, order: ReduceOrder::Any }
     }
 
     #[test]
-    fn small_all_reduces_double_and_large_ones_go_around() {
-        let config = RingConfig { doubling_bytes_max: 100, segment_bytes: 1000, ..RingConfig::default() };
-        let name = |bytes| choose(&question(Collective::AllReduce, bytes), None, &config).unwrap().0.name;
-        assert_eq!((name(0), name(100), name(101)), ("recursive_doubling", "recursive_doubling", "ring"));
-        let (_, params) = choose(&question(Collective::AllReduce, 4001), None, &config).unwrap();
-        assert_eq!(params.segments, 2);
+    fn small_all_reduces_take_few_rounds_and_large_ones_send_little() {
+        let rounds = |bytes| {
+            let choice = choose(&question(Collective::AllReduce, bytes), None, &tuning()).unwrap();
+            let params = params(&question(Collective::AllReduce, bytes), choice.segments, &tuning());
+            (choice.algorithm.cost)(&params)
+        };
+        assert!(rounds(4).rounds <= 2);
+        let large = rounds(1 << 24);
+        assert!(large.blocks <= 6 * choose_large().segments, "{large:?}");
+    }
+
+    fn choose_large() -> Choice {
+        choose(&question(Collective::AllReduce, 1 << 24), None, &tuning()).unwrap()
     }
 
     #[test]
-    fn every_collective_has_a_preferred_algorithm() {
+    fn what_is_forced_is_segmented_as_it_is_fastest() {
+        let choice = choose(&question(Collective::AllReduce, 1 << 24), Some("ring"), &tuning()).unwrap();
+        assert_eq!((choice.algorithm.name, choice.segments), ("ring", 16));
+    }
+
+    #[test]
+    fn every_collective_has_an_algorithm() {
         for collective in Collective::ALL {
-            choose(&question(collective, 1 << 20), None, &RingConfig::default()).unwrap();
+            choose(&question(collective, 1 << 20), None, &tuning()).unwrap();
         }
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
-        let refused = choose(&question(Collective::AllReduce, 8), Some("magic"), &RingConfig::default());
-        let text = refused.unwrap_err().to_string();
-        assert!(text.contains("magic") && text.contains("recursive_doubling, ring"), "{text}");
+        let question = question(Collective::AllReduce, 8);
+        let text = choose(&question, Some("magic"), &tuning()).unwrap_err().to_string();
+        assert!(text.contains("magic") && text.contains("ring"), "{text}");
+    }
+
+    #[test]
+    fn an_algorithm_that_cannot_keep_the_order_is_refused() {
+        let question =
+            Question { order: ReduceOrder::Deterministic, ..question(Collective::AllReduce, 1 << 24) };
+        assert!(choose(&question, None, &tuning()).unwrap().algorithm.traits.keeps_order);
+        let text = choose(&question, Some("ring"), &tuning()).unwrap_err().to_string();
+        assert!(text.contains("recursive_doubling") && !text.contains("ring,"), "{text}");
+        assert!(check(&question, "ring").is_err());
+        assert!(check(&question, "recursive_doubling").is_ok());
     }
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// The parameters of a communicator. All of them must be equal on every rank, except the times.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use comm_core::LinkModel;
+
+/// The parameters of a communicator. What is not a time is rank 0's, whatever the other ranks give.
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RingConfig {
     /// How many steps of a schedule may be under way at once, at least 2.
@@ -12,8 +14,8 @@ pub struct RingConfig {
     pub segment_bytes: usize,
     /// How many segments may be in temporary memory at once.
     pub segments_per_pass: usize,
-    /// All-reduces up to this many bytes use recursive doubling, larger ones the ring.
-    pub doubling_bytes_max: usize,
+    /// What messages cost, by which algorithms are chosen. Without it, what the transport says of itself.
+    pub links: Option<LinkModel>,
     /// A call that has been blocked for this long tells the other ranks what it waits for.
     pub announce_after: Duration,
     /// How long a rank that found a failure listens for its cause before it reports.
@@ -28,10 +30,36 @@ impl Default for RingConfig {
             window: 32,
             segment_bytes: 256 << 10,
             segments_per_pass: 16,
-            doubling_bytes_max: 32 << 10,
+            links: None,
             announce_after: Duration::from_millis(100),
             diagnosis: Duration::from_millis(200),
             yield_max: Duration::from_micros(200),
         }
     }
+}
+
+impl RingConfig {
+    /// What every rank must use the same of, over lanes with these links.
+    #[must_use]
+    pub fn tuning(&self, links: LinkModel) -> Tuning {
+        Tuning {
+            window: self.window,
+            segment_bytes: self.segment_bytes.max(1),
+            segments_per_pass: self.segments_per_pass.max(1),
+            links: self.links.unwrap_or(links),
+        }
+    }
+}
+
+/// What schedules and their choice depend on besides the call: the same on every rank of a group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tuning {
+    /// See [`RingConfig::window`].
+    pub window: usize,
+    /// See [`RingConfig::segment_bytes`].
+    pub segment_bytes: usize,
+    /// See [`RingConfig::segments_per_pass`].
+    pub segments_per_pass: usize,
+    /// See [`RingConfig::links`].
+    pub links: LinkModel,
 }

@@ -50,6 +50,7 @@ mod tests {
             dtype: None,
             count,
             root: None,
+            detail: 0,
             algorithm: "a".into(),
         }
     }

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod choose;
+pub mod choose;
 mod communicator;
 mod config;
 mod control;
@@ -17,4 +17,4 @@ pub mod schedule;
 mod wait;
 
 pub use communicator::RingCommunicator;
-pub use config::RingConfig;
+pub use config::{RingConfig, Tuning};

@@ -111,14 +111,14 @@ fn run(
     window: usize,
     (seed, plan): (u64, &FaultPlan),
 ) -> (Outcome, Vec<(Params, Rank)>) {
-    let segments = if row.segmented { 3 } else { 1 };
+    let segments = if row.traits.segmented { 3 } else { 1 };
     let root = ranks - 1;
     let (mut network, transports) = Network::new(ranks, seed, plan).unwrap();
     let mut world: Vec<(Params, Rank)> = transports
         .into_iter()
         .enumerate()
         .map(|(rank, transport)| {
-            let params = Params { ranks, rank, root, segments, pass: 2, in_place: true };
+            let params = Params { ranks, rank, root, segments, pass: 2, in_place: true, ranks_per_host: 1 };
             (params, Rank::new(transport, row, &params, window))
         })
         .collect();

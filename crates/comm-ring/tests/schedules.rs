@@ -14,9 +14,10 @@ fn prove(row: &Algorithm, ranks: usize, segments: usize, pass: usize) -> Vec<Sta
         segments,
         pass,
         in_place: spec.buffers == Buffers::InPlace,
+        ranks_per_host: 1,
     };
     let blocks = {
-        let any = Params { ranks, rank: 0, root: 0, segments, pass, in_place: true };
+        let any = Params { ranks, rank: 0, root: 0, segments, pass, in_place: true, ranks_per_host: 1 };
         row.blocks(&any)
     };
     specs(row, ranks, blocks)
@@ -47,7 +48,7 @@ fn every_schedule_is_proven_for_worlds_1_to_33_and_every_root() {
     for row in TABLE {
         for ranks in 1..=33 {
             prove(row, ranks, 1, 1);
-            if row.segmented {
+            if row.traits.segmented {
                 prove(row, ranks, 3, 2);
             }
         }
@@ -56,7 +57,7 @@ fn every_schedule_is_proven_for_worlds_1_to_33_and_every_root() {
 
 #[test]
 fn segments_and_passes_of_any_size_are_proven() {
-    for row in TABLE.iter().filter(|row| row.segmented) {
+    for row in TABLE.iter().filter(|row| row.traits.segmented) {
         for ranks in [2, 3, 5, 8] {
             for segments in 1..=7 {
                 for pass in 1..=4 {
@@ -76,7 +77,8 @@ fn large_worlds_are_proven_too() {
 }
 
 fn prove_one_root(row: &Algorithm, ranks: usize) {
-    let params = |rank| Params { ranks, rank, root: 7, segments: 1, pass: 1, in_place: true };
+    let params =
+        |rank| Params { ranks, rank, root: 7, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 };
     let spec = Spec {
         collective: row.collective,
         ranks,
@@ -87,6 +89,27 @@ fn prove_one_root(row: &Algorithm, ranks: usize) {
     let scratch_slots = (0..ranks).map(|rank| (row.slots)(&params(rank))).max().unwrap_or(0);
     let program = Program { spec, scratch_slots, steps: &|rank| (row.steps)(&params(rank)) };
     verify(&program).unwrap_or_else(|fault| panic!("{} at {ranks}: {fault}", row.name));
+}
+
+#[test]
+fn closed_forms_count_what_the_steps_do() {
+    for row in TABLE {
+        for ranks in 1..=33 {
+            for segments in if row.traits.segmented { 1..=3 } else { 1..=1 } {
+                let params =
+                    Params { ranks, rank: 0, root: 0, segments, pass: 8, in_place: true, ranks_per_host: 1 };
+                let cost = (row.cost)(&params);
+                let context = format!("{} {} of {ranks}, {segments} segments", row.collective, row.name);
+                let all = prove(row, ranks, segments, 8);
+                let most = |count: fn(&Stats) -> usize| all.iter().map(count).max();
+                assert_eq!(Some(cost.messages), most(Stats::messages_max), "{context}: messages");
+                assert_eq!(Some(cost.blocks), most(Stats::blocks_max), "{context}: blocks");
+                if segments == 1 {
+                    assert_eq!(Some(cost.rounds), most(|stats| stats.rounds as usize), "{context}: rounds");
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ struct View<'a>(&'a Buffer);
 struct ViewMut<'a>(&'a mut Buffer);
 
 impl Memory for Device {
+    type Communicator = dyn Communicator<Self>;
     type View<'a> = View<'a>;
     type ViewMut<'a> = ViewMut<'a>;
 }
@@ -129,7 +130,8 @@ fn reducer() -> (Reducer<Buffer, Device>, Record) {
         (0..3).map(|slot| Parameter::with_dtype(slot.to_string(), [slot + 1], DType::BF16)).collect();
     let plan = BucketPlan::new(&parameters, &[2, 1, 0], BucketLimits { first_bytes: 1, bytes: 1 });
     let reduced = Record::default();
-    let comm = Comm::new(Recorder(Arc::clone(&reduced)));
+    let recorder: Arc<dyn Communicator<Device>> = Arc::new(Recorder(Arc::clone(&reduced)));
+    let comm = Comm::over(recorder);
     let allocate = |bucket: &comm_ddp::Bucket| Buffer { handle: 100 + bucket.slots()[0], len: bucket.len() };
     (Reducer::new(comm, plan, Instant::now, allocate).unwrap(), reduced)
 }

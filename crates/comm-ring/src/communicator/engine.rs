@@ -1,5 +1,6 @@
 //! The state behind a communicator's lock, and the way of one call through it.
 
+use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,18 +12,23 @@ use comm_core::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::request::{Bytes, Request};
-use crate::RingConfig;
-use crate::choose::{Question, choose};
+use crate::choose::{self, Choice, Question};
 use crate::control::{Announce, Control, Event, Frame};
 use crate::executor::{Buffers, Executor, Job, Progress, Stop};
 use crate::history::History;
+use crate::schedule::{Algorithm, Params};
 use crate::wait::{Idle, Waiter};
+use crate::{RingConfig, Tuning};
 
 /// Everything that one call at a time may use.
 #[derive(Debug)]
 pub(super) struct Engine<T> {
     pub(super) group: Group,
     pub(super) config: RingConfig,
+    /// What all ranks use the same of.
+    tuning: Tuning,
+    /// The last choice of an algorithm, as calls often repeat.
+    chosen: Option<Chosen>,
     pub(super) data: T,
     pub(super) control: Control<T>,
     pub(super) history: History,
@@ -33,6 +39,14 @@ pub(super) struct Engine<T> {
     /// Contributions that were multiplied beforehand, or moved out of the way of the result.
     scaled: Vec<u8>,
     pub(super) poison: Option<Arc<Error>>,
+}
+
+/// A question and its answer.
+#[derive(Debug)]
+struct Chosen {
+    question: Question,
+    forced: Option<Cow<'static, str>>,
+    choice: Choice,
 }
 
 /// The times of the call under way.
@@ -75,13 +89,15 @@ impl Clock {
 }
 
 impl<T: Transport> Engine<T> {
-    pub(super) fn new(control: T, data: T, config: RingConfig) -> Self {
+    pub(super) fn new(control: T, data: T, config: RingConfig, tuning: Tuning) -> Self {
         let group = data.group();
         Self {
             group,
-            executor: Executor::new(group.size(), config.window),
+            executor: Executor::new(group.size(), tuning.window),
             waiter: Waiter::new(config.yield_max),
             config,
+            tuning,
+            chosen: None,
             data,
             control: Control::new(control),
             history: History::default(),
@@ -219,16 +235,32 @@ impl<T: Transport> Engine<T> {
         result
     }
 
+    /// The algorithm for a call and the parameters of its schedule.
+    fn choose(
+        &mut self,
+        request: &Request<'_>,
+        in_place: bool,
+        options: &CallOptions,
+    ) -> Result<(&'static Algorithm, Params)> {
+        let question = request.question(self.group, options.order);
+        let known = self.chosen.as_ref().filter(|last| last.question == question);
+        let choice = match known.filter(|last| last.forced == options.algorithm) {
+            Some(last) => last.choice,
+            None => choose::choose(&question, options.algorithm.as_deref(), &self.tuning)?,
+        };
+        self.chosen = Some(Chosen { question, forced: options.algorithm.clone(), choice });
+        let params = Params {
+            rank: self.group.rank(),
+            root: request.root.unwrap_or(0),
+            in_place,
+            ..choose::params(&question, choice.segments, &self.tuning)
+        };
+        Ok((choice.algorithm, params))
+    }
+
     /// Carries out a call.
     fn run(&mut self, request: Request<'_>, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
-        let question = Question {
-            collective: request.collective,
-            group: self.group,
-            root: request.root.unwrap_or(0),
-            bytes: request.bytes(self.group),
-            in_place: bytes.in_place,
-        };
-        let (algorithm, params) = choose(&question, options.algorithm.as_deref(), &self.config)?;
+        let (algorithm, params) = self.choose(&request, bytes.in_place, options)?;
         let reduction = match (request.op, request.dtype) {
             (Some(op), Some(dtype)) => Some(Reduction::new(op, dtype)?),
             // A barrier reduces nothing.

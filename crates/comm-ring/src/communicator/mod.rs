@@ -12,8 +12,8 @@ use comm_core::{
     LaneId, LaneKind, Lanes, ReduceOp, Result, Shares, Transport,
 };
 
-use crate::RingConfig;
-use crate::choose::find;
+use crate::choose::{self, Question};
+use crate::{RingConfig, Tuning};
 use engine::Engine;
 use request::Request;
 
@@ -39,13 +39,14 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     pub fn new<L: Lanes<Lane = T>>(lanes: &L, config: RingConfig, timeout: Duration) -> Result<Self> {
         let deadline = lanes.now() + timeout.min(FOREVER);
         let lane = |kind| lanes.open(LaneId { group: GroupId::WORLD, kind }, deadline);
-        Ok(Self::over(lane(LaneKind::Control)?, lane(LaneKind::Collective)?, config))
+        let tuning = config.tuning(lanes.links());
+        Ok(Self::over(lane(LaneKind::Control)?, lane(LaneKind::Collective)?, config, tuning))
     }
 
     /// A communicator over two lanes of the same group.
-    fn over(control: T, data: T, config: RingConfig) -> Self {
+    fn over(control: T, data: T, config: RingConfig, tuning: Tuning) -> Self {
         let (group, abort) = (data.group(), data.abort_handle());
-        Self { group, engine: Mutex::new(Engine::new(control, data, config)), abort }
+        Self { group, engine: Mutex::new(Engine::new(control, data, config, tuning)), abort }
     }
 
     /// The engine for a call, if the call can be made: what is refused here has touched nothing.
@@ -53,7 +54,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// A panic in a call leaves the engine with a call half done: nothing may run on it any more.
     fn engine(&self, collective: Collective, options: &CallOptions) -> Result<MutexGuard<'_, Engine<T>>> {
         if let Some(name) = &options.algorithm {
-            find(collective, name)?;
+            let (ranks, order) = (self.group.size(), options.order);
+            choose::check(&Question { collective, ranks, bytes: 0, order }, name)?;
         }
         let engine = match self.engine.lock() {
             Ok(engine) => engine,

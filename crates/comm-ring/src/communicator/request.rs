@@ -2,9 +2,10 @@
 
 use comm_core::{
     Call, Collective, DType, Exchange, Group, Host, HostView, HostViewMut, Layout, Partition, ReduceOp,
-    Shape, Shares,
+    ReduceOrder, Shape, Shares,
 };
 
+use crate::choose::Question;
 use crate::schedule::{Algorithm, Chunks, Params};
 
 /// A checked call.
@@ -95,10 +96,11 @@ impl<'a> Request<'a> {
 
     /// The count that every rank knows: in a gather or scatter with counts, only the root does.
     fn known_count(&self) -> usize {
-        match self.collective {
-            Collective::GatherV | Collective::ScatterV | Collective::AllToAllV => 0,
-            _ => self.count,
-        }
+        if self.is_known_everywhere() { self.count } else { 0 }
+    }
+
+    const fn is_known_everywhere(&self) -> bool {
+        !matches!(self.collective, Collective::GatherV | Collective::ScatterV | Collective::AllToAllV)
     }
 
     /// How the elements of all ranks are cut.
@@ -116,8 +118,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    pub(super) fn bytes(&self, group: Group) -> usize {
-        self.elements(group) * self.element_bytes()
+    /// What the choice of an algorithm depends on.
+    pub(super) fn question(&self, group: Group, order: ReduceOrder) -> Question {
+        // Where only some ranks know the length, none may choose by it.
+        let elements = if self.is_known_everywhere() { self.elements(group) } else { 0 };
+        let bytes = elements * self.element_bytes();
+        Question { collective: self.collective, ranks: group.size(), bytes, order }
     }
 
     /// Where the blocks of an all-to-all lie: the input is a row of the matrix of all pairs, the output a column.
@@ -141,6 +147,7 @@ impl<'a> Request<'a> {
             dtype: self.dtype,
             count: self.known_count() as u64,
             root: self.root,
+            detail: 0,
             algorithm: algorithm.name.into(),
         }
     }

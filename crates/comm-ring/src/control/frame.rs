@@ -252,6 +252,7 @@ mod tests {
             dtype: Some(DType::U16),
             count: 77,
             root: None,
+            detail: 0,
             algorithm: "ring".into(),
         }
     }

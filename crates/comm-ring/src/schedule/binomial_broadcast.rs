@@ -6,7 +6,7 @@
 
 use comm_core::{Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
@@ -39,6 +39,21 @@ impl Position {
         let numbers = (0..bits).map(|bit| self.number + (1 << bit));
         numbers.take_while(|&number| number < self.ranks).map(|number| self.rank(number)).collect()
     }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    // The depth of the tree: the most bits in a number below n.
+    let depth = p.ranks.ilog2() as usize;
+    let children = p.ranks.next_power_of_two().ilog2() as usize;
+    Cost { rounds: depth, messages: children * p.segments, blocks: children * p.segments }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    let levels = p.ranks.next_power_of_two().ilog2() as usize;
+    // A segment leaves the root once for every level; the last one then goes down the tree.
+    let further = (p.segments - 1) * levels;
+    levels as f64 * pace.hop(1) + further as f64 * pace.block.max(pace.overhead)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

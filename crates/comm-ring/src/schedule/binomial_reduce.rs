@@ -6,12 +6,25 @@
 use comm_core::{Place, Step};
 
 use super::binomial_broadcast::Position;
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(params: &Params) -> usize {
     let position = Position::new(params);
     let inner = position.parent().is_some() && !position.children().is_empty();
     if inner { params.slots(1) } else { 0 }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let levels = p.ranks.next_power_of_two().ilog2() as usize;
+    Cost { rounds: levels, messages: levels * p.segments, blocks: levels * p.segments }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    let levels = p.ranks.next_power_of_two().ilog2() as usize;
+    // The root takes in each segment once for every level.
+    let further = (p.segments - 1) * levels;
+    levels as f64 * pace.hop_reduce(1) + further as f64 * pace.block.max(pace.overhead + pace.reduce)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -5,10 +5,18 @@
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    Cost { rounds: usize::from(p.ranks > 1), messages: p.ranks - 1, blocks: p.ranks - 1 }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    pacing.slowest(p).fan(p.ranks - 1, false)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -6,6 +6,7 @@
 
 mod binomial_broadcast;
 mod binomial_reduce;
+mod cost;
 mod flat_gather;
 mod flat_scatter;
 mod pairwise_all_to_all;
@@ -14,7 +15,9 @@ mod ring_all_gather;
 mod ring_all_reduce;
 mod ring_reduce_scatter;
 
-use comm_core::{Blocks, Collective, Step};
+use comm_core::{Blocks, Collective, LinkModel, Step};
+
+pub use cost::{Cost, Pace, Pacing};
 
 /// The steps of one rank.
 pub type Steps = Box<dyn Iterator<Item = Step> + Send>;
@@ -34,6 +37,9 @@ pub struct Params {
     pub pass: usize,
     /// Whether the output holds this rank's contribution at the start. Otherwise the input does.
     pub in_place: bool,
+    /// How many consecutive ranks a host holds, at least 1; the last may hold fewer. Only hierarchical algorithms look
+    /// at it.
+    pub ranks_per_host: usize,
 }
 
 impl Params {
@@ -89,12 +95,37 @@ pub struct Algorithm {
     pub collective: Collective,
     /// How it cuts the data.
     pub chunks: Chunks,
-    /// Whether it makes use of several segments; else it is given one.
-    pub segmented: bool,
+    /// What it needs and what it keeps.
+    pub traits: Traits,
     /// How many slots of scratch a rank needs.
     pub slots: fn(&Params) -> usize,
     /// The steps of a rank.
     pub steps: fn(&Params) -> Steps,
+    /// How much its steps move.
+    pub cost: fn(&Params) -> Cost,
+    /// How long it takes when all ranks start at once, in seconds.
+    pub time: fn(&Params, &Pacing) -> f64,
+}
+
+/// What an algorithm needs and what it keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// Whether it makes use of several segments; else it is given one.
+    pub segmented: bool,
+    /// Whether it can do with lengths that only the ranks concerned know: the variants with counts.
+    pub counts: bool,
+    /// Whether it knows hosts.
+    pub hierarchical: bool,
+    /// Whether it combines contributions in the one order of [`ReduceOrder::Deterministic`].
+    ///
+    /// [`ReduceOrder::Deterministic`]: comm_core::ReduceOrder::Deterministic
+    pub keeps_order: bool,
+}
+
+impl Traits {
+    /// An algorithm that moves whole chunks, of any lengths.
+    const PLAIN: Self = Self { segmented: false, counts: true, hierarchical: false, keeps_order: false };
+    const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
 }
 
 /// Every algorithm there is.
@@ -103,82 +134,102 @@ pub static TABLE: &[Algorithm] = &[
         name: "recursive_doubling",
         collective: Collective::AllReduce,
         chunks: Chunks::Whole,
-        segmented: false,
+        traits: Traits { keeps_order: true, ..Traits::PLAIN },
         slots: recursive_doubling::slots,
         steps: recursive_doubling::steps,
+        cost: recursive_doubling::cost,
+        time: recursive_doubling::time,
     },
     Algorithm {
         name: "ring",
         collective: Collective::AllReduce,
         chunks: Chunks::PerRank,
-        segmented: true,
+        traits: Traits::SEGMENTED,
         slots: ring_all_reduce::slots,
         steps: ring_all_reduce::steps,
+        cost: ring_all_reduce::cost,
+        time: ring_all_reduce::time,
     },
     Algorithm {
         name: "ring",
         collective: Collective::ReduceScatter,
         chunks: Chunks::PerRank,
-        segmented: true,
+        traits: Traits::SEGMENTED,
         slots: ring_reduce_scatter::slots,
         steps: ring_reduce_scatter::steps,
+        cost: ring_reduce_scatter::cost,
+        time: ring_reduce_scatter::time,
     },
     Algorithm {
         name: "ring",
         collective: Collective::AllGather,
         chunks: Chunks::PerRank,
-        segmented: true,
+        traits: Traits::SEGMENTED,
         slots: ring_all_gather::slots,
         steps: ring_all_gather::steps,
+        cost: ring_all_gather::cost,
+        time: ring_all_gather::time,
     },
     Algorithm {
         name: "binomial",
         collective: Collective::Broadcast,
         chunks: Chunks::Whole,
-        segmented: true,
+        traits: Traits::SEGMENTED,
         slots: binomial_broadcast::slots,
         steps: binomial_broadcast::steps,
+        cost: binomial_broadcast::cost,
+        time: binomial_broadcast::time,
     },
     Algorithm {
         name: "binomial",
         collective: Collective::Reduce,
         chunks: Chunks::Whole,
-        segmented: true,
+        traits: Traits::SEGMENTED,
         slots: binomial_reduce::slots,
         steps: binomial_reduce::steps,
+        cost: binomial_reduce::cost,
+        time: binomial_reduce::time,
     },
     Algorithm {
         name: "flat",
         collective: Collective::Gather,
         chunks: Chunks::PerRank,
-        segmented: false,
+        traits: Traits::PLAIN,
         slots: flat_gather::slots,
         steps: flat_gather::steps,
+        cost: flat_gather::cost,
+        time: flat_gather::time,
     },
     Algorithm {
         name: "flat",
         collective: Collective::Scatter,
         chunks: Chunks::PerRank,
-        segmented: false,
+        traits: Traits::PLAIN,
         slots: flat_scatter::slots,
         steps: flat_scatter::steps,
+        cost: flat_scatter::cost,
+        time: flat_scatter::time,
     },
     Algorithm {
         name: "pairwise",
         collective: Collective::AllToAll,
         chunks: Chunks::PerPair,
-        segmented: false,
+        traits: Traits::PLAIN,
         slots: pairwise_all_to_all::slots,
         steps: pairwise_all_to_all::steps,
+        cost: pairwise_all_to_all::cost,
+        time: pairwise_all_to_all::time,
     },
     // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
     Algorithm {
         name: "recursive_doubling",
         collective: Collective::Barrier,
         chunks: Chunks::Whole,
-        segmented: false,
+        traits: Traits { keeps_order: true, ..Traits::PLAIN },
         slots: recursive_doubling::slots,
         steps: recursive_doubling::steps,
+        cost: recursive_doubling::cost,
+        time: recursive_doubling::time,
     },
 ];
 
@@ -199,8 +250,15 @@ impl Algorithm {
         Self::for_collective(collective).find(|row| row.name == name)
     }
 
-    /// Every algorithm for a collective.
+    /// Every algorithm for a collective, with or without counts.
     pub fn for_collective(collective: Collective) -> impl Iterator<Item = &'static Self> {
-        TABLE.iter().filter(move |row| row.collective == collective.base())
+        let counts = collective != collective.base();
+        TABLE.iter().filter(move |row| row.collective == collective.base() && (row.traits.counts || !counts))
+    }
+
+    /// How long the algorithm takes for blocks of this size when all ranks start at once, in seconds.
+    #[must_use]
+    pub fn predict(&self, params: &Params, links: &LinkModel, block_bytes: f64) -> f64 {
+        (self.time)(params, &Pacing::new(links, block_bytes))
     }
 }

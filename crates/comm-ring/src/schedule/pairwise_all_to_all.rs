@@ -6,10 +6,22 @@
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    // No round waits for the one before, as no chunk travels twice.
+    Cost { rounds: usize::from(p.ranks > 1), messages: p.ranks - 1, blocks: p.ranks - 1 }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    // Every rank both sends and receives.
+    let further = p.ranks.saturating_sub(2) as f64 * pace.block.max(2.0 * pace.overhead);
+    if p.ranks == 1 { 0.0 } else { pace.hop(1) + further }
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

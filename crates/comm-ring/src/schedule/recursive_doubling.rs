@@ -12,13 +12,28 @@ use std::iter;
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 const ALL: Blocks = Blocks::one(0);
 
 pub(super) const fn slots(params: &Params) -> usize {
     // Two, so that a vector can arrive while the one before is still being combined.
     if params.ranks == 1 { 0 } else { 2 }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let doublings = p.ranks.ilog2() as usize;
+    let folded = usize::from(!p.ranks.is_power_of_two());
+    // Who stands for two ranks sends to its partner at the end, and receives from it at the start.
+    let messages = doublings + folded;
+    Cost { rounds: doublings + 2 * folded, messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    let doublings = p.ranks.ilog2() as usize;
+    let folded = if p.ranks.is_power_of_two() { 0.0 } else { pace.hop_reduce(1) + pace.hop(1) };
+    doublings as f64 * pace.hop_reduce(1) + folded
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -4,10 +4,19 @@
 
 use comm_core::{Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let messages = (p.ranks - 1) * p.segments;
+    Cost { rounds: p.ranks - 1, messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    pacing.slowest(p).pipeline(p.ranks - 1, p.segments, false)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

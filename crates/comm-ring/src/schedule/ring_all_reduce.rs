@@ -6,10 +6,20 @@
 
 use comm_core::{Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let messages = 2 * (p.ranks - 1) * p.segments;
+    Cost { rounds: 2 * (p.ranks - 1), messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    pace.pipeline(p.ranks - 1, p.segments, true) + pace.pipeline(p.ranks - 1, p.segments, false)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

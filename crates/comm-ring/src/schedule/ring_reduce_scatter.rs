@@ -8,11 +8,20 @@ use std::iter;
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Params, Steps};
+use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(params: &Params) -> usize {
     // With two ranks no partial sum is passed on.
     if params.in_place || params.ranks <= 2 { 0 } else { params.slots(2) }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let messages = (p.ranks - 1) * p.segments;
+    Cost { rounds: p.ranks - 1, messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    pacing.slowest(p).pipeline(p.ranks - 1, p.segments, true)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Loss, Result};
+use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Loss, Result};
 
 use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
@@ -190,6 +190,11 @@ impl Lanes for InProcessLanes {
 
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    /// What queues behind locks cost.
+    fn links(&self) -> LinkModel {
+        LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 2e-10 }, 1e-10)
     }
 
     fn open(&self, lane: LaneId, deadline: Instant) -> Result<InProcessTransport> {

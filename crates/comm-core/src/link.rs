@@ -1,0 +1,87 @@
+//! What it costs to move bytes between ranks.
+
+/// The cost of messages between two ranks, after Hockney's and the LogGP model.
+///
+/// A message of `b` bytes that starts at time 0 keeps the sender for `overhead`, its outgoing port for
+/// `b * per_byte`, and has arrived at `overhead + latency + b * per_byte`; then it keeps the receiver for another
+/// `overhead`. Messages to and from a rank pass its two ports one behind the other. All times are in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// The time on the way, during which the ports are free for other messages. The model's alpha.
+    pub latency: f64,
+    /// The time that each message takes of a rank, however short it is.
+    pub overhead: f64,
+    /// The time that each byte takes of a port. The model's beta, the inverse of the bandwidth.
+    pub per_byte: f64,
+}
+
+/// The cost of communication in a group: its links, and how its ranks are spread over hosts.
+///
+/// Hosts hold consecutive ranks, `ranks_per_host` each; the last may hold fewer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkModel {
+    /// Between ranks of one host.
+    pub within: Link,
+    /// Between ranks of different hosts.
+    pub between: Link,
+    /// The time that combining two bytes of contributions takes of a rank, in seconds per byte of the result. The
+    /// model's gamma.
+    pub reduce: f64,
+    /// How many ranks a host holds, at least 1.
+    pub ranks_per_host: usize,
+}
+
+impl LinkModel {
+    /// One kind of link between all ranks, which are on hosts of their own.
+    #[must_use]
+    pub const fn uniform(link: Link, reduce: f64) -> Self {
+        Self { within: link, between: link, reduce, ranks_per_host: 1 }
+    }
+
+    /// The host of a rank.
+    #[must_use]
+    pub const fn host(&self, rank: usize) -> usize {
+        match rank.checked_div(self.ranks_per_host) {
+            Some(host) => host,
+            None => rank,
+        }
+    }
+
+    /// The link between two ranks.
+    #[must_use]
+    pub const fn link(&self, a: usize, b: usize) -> &Link {
+        if self.host(a) == self.host(b) { &self.within } else { &self.between }
+    }
+
+    /// The slowest link in a group of so many ranks.
+    #[must_use]
+    pub const fn slowest(&self, ranks: usize) -> &Link {
+        if ranks <= self.ranks_per_host { &self.within } else { &self.between }
+    }
+
+    /// Whether every cost is a finite number that is not negative, so that times can be compared.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let costs = |link: &Link| [link.latency, link.overhead, link.per_byte];
+        let all = [costs(&self.within), costs(&self.between)].concat();
+        all.iter().chain([&self.reduce]).all(|cost| cost.is_finite() && *cost >= 0.0)
+            && self.ranks_per_host > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_one_host_have_the_link_within() {
+        let slow = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
+        let fast = Link { latency: 1e-6, ..slow };
+        let model = LinkModel { within: fast, ranks_per_host: 4, ..LinkModel::uniform(slow, 0.0) };
+        assert_eq!((model.link(0, 3), model.link(3, 4)), (&fast, &slow));
+        assert_eq!((model.slowest(4), model.slowest(5)), (&fast, &slow));
+        assert!(model.is_sound());
+        assert!(!LinkModel { reduce: f64::NAN, ..model }.is_sound());
+        assert!(!LinkModel { ranks_per_host: 0, ..model }.is_sound());
+    }
+}
