@@ -29,6 +29,7 @@ mod partition;
 mod reduce;
 mod step;
 mod store;
+mod sync;
 mod transport;
 mod work;
 mod worker;

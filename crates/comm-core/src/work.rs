@@ -2,10 +2,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
+#[cfg(not(loom))]
 use std::time::Duration;
 
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Error, Result};
 
 /// An operation that runs in the background and owns its buffer meanwhile.
@@ -73,6 +75,8 @@ impl<B> Work<B> {
         }
     }
 
+    // Loom has no time that could pass.
+    #[cfg(not(loom))]
     /// Waits for the end, but not longer than `timeout`. If the operation is still running the handle comes back.
     ///
     /// # Errors
@@ -134,7 +138,7 @@ impl<B> Drop for Completer<B> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -162,5 +166,66 @@ mod tests {
         assert!(Pin::new(&mut work).poll(&mut context).is_pending());
         completer.complete(Ok("done"));
         assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Ok("done"))));
+    }
+}
+
+/// Every order in which two threads can meet at a handle.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use loom::future::block_on;
+    use loom::{model, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_waiter_always_gets_the_outcome() {
+        model(|| {
+            let (work, completer) = Work::new();
+            let other = thread::spawn(move || completer.complete(Ok(5)));
+            assert_eq!(work.wait().unwrap(), 5);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_waiter_hears_of_a_lost_worker() {
+        model(|| {
+            let (work, completer) = Work::<()>::new();
+            let other = thread::spawn(move || drop(completer));
+            assert!(matches!(work.wait(), Err(Error::Internal(_))));
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_task_is_always_woken() {
+        model(|| {
+            let (work, completer) = Work::new();
+            let other = thread::spawn(move || completer.complete(Ok(5)));
+            assert_eq!(block_on(work).unwrap(), 5);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_handle_that_says_done_has_the_outcome() {
+        model(|| {
+            let (work, completer) = Work::new();
+            let other = thread::spawn(move || completer.complete(Ok(5)));
+            if work.is_done() {
+                assert_eq!(work.wait().unwrap(), 5);
+            }
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_handle_may_be_dropped_at_any_time() {
+        model(|| {
+            let (work, completer) = Work::new();
+            let other = thread::spawn(move || completer.complete(Ok(Box::new(5))));
+            drop(work);
+            other.join().unwrap();
+        });
     }
 }

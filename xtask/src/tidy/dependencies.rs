@@ -4,6 +4,9 @@
 use super::Finding;
 use super::tree::{Package, Tree};
 
+/// What nobody builds but who tries every order of threads.
+const MODEL: &str = "cfg(loom)";
+
 /// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace builds these.
 const EXACT: [(&str, &[&str]); 1] = [("comm-core", &["bytemuck", "half", "thiserror"])];
 
@@ -21,6 +24,7 @@ fn differences(tree: &Tree, package: &Package, exact: &[&str]) -> Vec<Finding> {
         .dependencies
         .iter()
         .filter(|dependency| dependency.kind.is_none() && dependency.path.is_none())
+        .filter(|dependency| dependency.target.as_deref() != Some(MODEL))
         .map(|dependency| dependency.name.as_str())
         .collect();
     let finding = |name: &&str, what: &str| {
@@ -47,6 +51,8 @@ mod tests {
     fn findings(names: &[&str]) -> Vec<String> {
         let mut dependencies: Vec<_> = names.iter().map(|name| Dependency::outside(name)).collect();
         dependencies.push(Dependency { kind: Some(DependencyKind::Dev), ..Dependency::outside("proptest") });
+        let target = Some(MODEL.to_owned());
+        dependencies.push(Dependency { target, ..Dependency::outside("loom") });
         let tree = Tree::with_packages(vec![Package::with_dependencies("comm-core", dependencies)]);
         check(&tree).into_iter().map(|finding| finding.message).collect()
     }

@@ -62,6 +62,9 @@ pub(super) struct Dependency {
     /// Where the dependency lies if it is part of this repository.
     #[serde(default)]
     pub(super) path: Option<PathBuf>,
+    /// Where it is needed, unless that is everywhere.
+    #[serde(default)]
+    pub(super) target: Option<String>,
 }
 
 /// The kinds that cargo names; normal ones have none.
@@ -171,7 +174,7 @@ impl Dependency {
     /// A normal dependency inside the workspace.
     #[cfg(test)]
     pub(super) fn inside(name: &str) -> Self {
-        Self { name: name.to_owned(), kind: None, path: Some(PathBuf::from(name)) }
+        Self { name: name.to_owned(), kind: None, path: Some(PathBuf::from(name)), target: None }
     }
 
     /// A normal dependency from the registry.

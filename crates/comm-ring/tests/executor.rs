@@ -1,0 +1,105 @@
+//! The executor over the in-process transport, and nothing else: small enough for an interpreter that watches every
+//! access to memory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use comm_core::{
+    Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
+};
+use comm_ring::executor::{Buffers, Executor, Job, Progress};
+use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE};
+use comm_sim::Release;
+use comm_sim::in_process::{self, InProcessConfig};
+
+const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+/// Elements of a chunk.
+const ELEMENTS: usize = 5;
+
+fn contribution(rank: usize, at: usize) -> u32 {
+    (rank as u32 + 1) * 1000 + at as u32
+}
+
+/// Carries out a row on a rank, in place. Returns what the output holds at the end.
+fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) -> Vec<u32> {
+    let ranks = params.ranks;
+    let chunks = match row.chunks {
+        Chunks::PerPair => ranks * ranks,
+        Chunks::PerRank => ranks,
+        Chunks::Whole => 1,
+    };
+    let elements = ELEMENTS * chunks;
+    let partition = Partition::even(elements, chunks).segments(params.segments).element_bytes(4);
+    let layout = Layout::uniform(&partition);
+    let data: Vec<u8> = (0..elements).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
+    let (input, mut output) = (data.clone(), data);
+    let mut scratch = vec![0; (row.slots)(params) * layout.slot_bytes()];
+    let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
+    let job = Job { layout: &layout, reduction, ranks, sequence: 1, fingerprint: 0xfeed };
+    let mut executor = Executor::new(ranks, 4);
+    let mut steps = (row.steps)(params);
+    let mut buffers = Buffers { input: &input, output: &mut output, scratch: &mut scratch };
+    loop {
+        match executor.progress(transport, &mut *steps, &job, &mut buffers) {
+            Ok(Progress::Done) => break,
+            Ok(Progress::Blocked { .. }) => std::thread::yield_now(),
+            Err(stop) => panic!("{} {}: {stop:?}", row.collective, row.name),
+        }
+    }
+    output.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+/// What a rank's output must hold, for the collectives that say so of every element of every rank's output.
+fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
+    let (ranks, block) = (params.ranks, at / ELEMENTS);
+    let sum = (0..ranks).map(|rank| contribution(rank, at)).sum();
+    match row.collective {
+        Collective::AllReduce => Some(sum),
+        Collective::Reduce => (params.rank == params.root).then_some(sum),
+        Collective::Broadcast => Some(contribution(params.root, at)),
+        Collective::AllGather => Some(contribution(block, at)),
+        Collective::ReduceScatter => (block == params.rank).then_some(sum),
+        Collective::Gather => (params.rank == params.root).then(|| contribution(block, at)),
+        Collective::Scatter => (block == params.rank).then(|| contribution(params.root, at)),
+        Collective::AllToAll => (block % ranks == params.rank).then(|| contribution(block / ranks, at)),
+        _ => None,
+    }
+}
+
+fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
+    let segments = if row.traits.segmented { 2 } else { 1 };
+    in_process::run(ranks, network, |lanes| {
+        let mut transport = lanes.open(LANE, lanes.now() + Duration::from_secs(600)).unwrap();
+        let rank = lanes.group().rank();
+        let root = ranks / 2;
+        let params = Params { ranks, rank, root, segments, pass: 1, in_place: true, ranks_per_host: 2 };
+        for (at, found) in carry_out(row, &params, &mut transport).into_iter().enumerate() {
+            if let Some(expected) = expected(row, &params, at) {
+                assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);
+            }
+        }
+        // Nobody ends the streams while another may still read from them.
+        transport
+    });
+}
+
+#[test]
+fn every_row_computes_what_it_should_between_threads() {
+    let worlds: &[usize] = if cfg!(miri) { &[1, 3] } else { &[1, 2, 3, 4, 5, 8] };
+    for row in TABLE {
+        for &ranks in worlds {
+            check(row, ranks, &InProcessConfig { capacity: 64, ..InProcessConfig::default() });
+        }
+    }
+}
+
+#[test]
+fn bytes_that_come_in_pieces_make_whole_elements() {
+    let worlds: &[usize] = if cfg!(miri) { &[2] } else { &[2, 3, 5] };
+    let network = InProcessConfig { capacity: 13, release: Release::OnConsume, dribble: Some(7) };
+    for row in TABLE {
+        for &ranks in worlds {
+            check(row, ranks, &network);
+        }
+    }
+}
