@@ -11,6 +11,7 @@ use comm_core::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::audit::Audit;
 use super::request::{Bytes, Request};
 use crate::choose::{self, Choice, Question};
 use crate::control::{Announce, Control, Event, Frame};
@@ -33,7 +34,8 @@ pub(super) struct Engine<T> {
     pub(super) control: Control<T>,
     pub(super) history: History,
     pub(super) events: Vec<Event>,
-    executor: Executor,
+    pub(super) executor: Executor,
+    pub(super) audit: Audit,
     waiter: Waiter,
     scratch: Vec<u8>,
     /// Contributions that were multiplied beforehand, or moved out of the way of the result.
@@ -53,6 +55,7 @@ struct Chosen {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) timeout: Duration,
+    started: Instant,
     deadline: Option<Instant>,
     announce_at: Instant,
     announce_every: Duration,
@@ -67,6 +70,7 @@ impl Clock {
         let first = announce_after.min(timeout / 4);
         Self {
             timeout,
+            started: now,
             deadline: now.checked_add(timeout),
             announce_at: now + first,
             announce_every: first.max(Duration::from_millis(1)),
@@ -94,6 +98,7 @@ impl<T: Transport> Engine<T> {
         Self {
             group,
             executor: Executor::new(group.size(), tuning.window),
+            audit: Audit::default(),
             waiter: Waiter::new(config.yield_max),
             config,
             tuning,
@@ -301,6 +306,7 @@ impl<T: Transport> Engine<T> {
         }
         self.check_members()?;
         self.compare_with_announced()?;
+        self.audit_now_and_then(clock.started)?;
         loop {
             match self.executor.progress(&mut self.data, steps, job, buffers)? {
                 Progress::Done => {
@@ -340,6 +346,7 @@ impl<T: Transport> Engine<T> {
         if now >= clock.announce_at {
             self.announce();
             clock.announced(now);
+            return self.audit(now);
         }
         wait_for([self.data.descriptor(), self.control.descriptor()], clock.until_next(now))?;
         Ok(())

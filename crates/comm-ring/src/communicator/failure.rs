@@ -123,8 +123,11 @@ impl<T: Transport> Engine<T> {
 
     /// Asks a peer that sent a message of another call what it called.
     fn diagnose_mismatch(&mut self, from: usize, theirs: u64, lengths: Option<Lengths>) -> Error {
-        let sequence = self.history.last();
-        let Some(call) = self.history.get(sequence).cloned() else {
+        // Whoever is ahead was in the other's call before, and went through it without noticing.
+        let sequence = theirs.clamp(1, self.history.last().max(1));
+        let Some(call) =
+            self.history.get(sequence).or_else(|| self.history.get(self.history.last())).cloned()
+        else {
             return Error::Internal("a message came before the first call".into());
         };
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");
@@ -190,6 +193,13 @@ impl<T: Transport> Engine<T> {
 
     /// Tells everybody that this rank leaves in order.
     pub(super) fn say_goodbye(&mut self) {
+        if self.poison.is_none()
+            && let Err(stop) = self.audit(self.data.now())
+        {
+            let error = self.diagnose(stop);
+            tracing::error!(%error, "left a group whose ranks did not agree");
+            self.give_up(error);
+        }
         if self.poison.is_none() {
             self.control.send_all(&Frame::Goodbye { sequence: self.history.last() });
             self.flush();

@@ -1,5 +1,6 @@
 //! Collectives over any transport.
 
+mod audit;
 mod engine;
 mod failure;
 mod request;

@@ -1,0 +1,61 @@
+//! Looks for messages that no call will ever receive.
+//!
+//! A rank that only sends is through with its call whatever the others do, and what it sent may lie where nobody looks:
+//! on the way between two ranks that have nothing to say to each other in the calls that follow. Such a message
+//! belongs to a call that is over, so it can only come from a rank that was in another call under the same number.
+
+use std::time::{Duration, Instant};
+
+use comm_core::{Armed, Interest, Transport};
+
+use super::engine::Engine;
+use crate::executor::Stop;
+use crate::message::Header;
+
+/// How often calls are interrupted for a look at all streams.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// When to look again, and the memory for it.
+#[derive(Debug, Default)]
+pub(super) struct Audit {
+    last: Option<Instant>,
+    everybody: Interest,
+}
+
+impl<T: Transport> Engine<T> {
+    /// Looks for stray messages if the last look was some time ago.
+    pub(super) fn audit_now_and_then(&mut self, now: Instant) -> Result<(), Stop> {
+        let due = self.audit.last.is_none_or(|last| now.saturating_duration_since(last) >= EVERY);
+        if due { self.audit(now) } else { Ok(()) }
+    }
+
+    /// Fails if the next message from some rank cannot belong to the call under way or one that is still to come. To be
+    /// called between messages: before the call has received anything, or from ranks from which it expects nothing.
+    pub(super) fn audit(&mut self, now: Instant) -> Result<(), Stop> {
+        self.audit.last = Some(now);
+        if self.audit.everybody.recv().is_empty() {
+            self.group.peers().for_each(|peer| self.audit.everybody.add_recv(peer));
+        }
+        if self.data.arm(&self.audit.everybody)? == Armed::Sleep {
+            return Ok(());
+        }
+        let stray = self.group.peers().find_map(|from| Some((from, self.stray(from)?)));
+        stray.map_or(Ok(()), |(from, sequence)| Err(Stop::Mismatch { from, sequence, lengths: None }))
+    }
+
+    /// The number of the call that the next message from a rank belongs to, if no call here can receive it.
+    fn stray(&mut self, from: usize) -> Option<u64> {
+        if self.executor.interest().recv().contains(&from) {
+            return None;
+        }
+        // What broke shows where something is expected.
+        let lent = self.data.lend(from, Header::BYTES).ok()?;
+        let mut bytes = [0; Header::BYTES];
+        let whole = lent.copy_to(&mut bytes) == bytes.len();
+        let header = Header::decode(&bytes);
+        let ours = self.history.last();
+        let same = || self.history.get(ours).is_some_and(|call| call.fingerprint() == header.fingerprint);
+        let stray = header.sequence < ours || (header.sequence == ours && !same());
+        (whole && stray).then_some(header.sequence)
+    }
+}

@@ -1,0 +1,88 @@
+//! Every pair of unlike calls ends in a desync that names both, on every rank.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use comm_core::{Comm, Error, ReduceOp, Result};
+use comm_ring::RingConfig;
+use comm_sim::in_process::InProcessConfig;
+use common::world;
+
+/// How many good calls come first.
+const GOOD: usize = 500;
+
+/// A call, and how errors speak of it.
+type Call = (&'static str, fn(&Comm) -> Result<()>);
+
+/// Calls of which no two go together. What a rank is to receive is long enough for any world here.
+const CALLS: [Call; 20] = [
+    ("all_reduce(sum, 8 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)),
+    ("all_reduce(max, 8 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Max)),
+    ("all_reduce(sum, 8 x i32", |comm| comm.all_reduce(&mut [1_i32; 8], ReduceOp::Sum)),
+    ("all_reduce(sum, 9 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 9], ReduceOp::Sum)),
+    ("all_reduce(sum, 0 x f32", |comm| comm.all_reduce(&mut [0.0_f32; 0], ReduceOp::Sum)),
+    ("all_reduce(sum, 99999 x f32", |comm| comm.all_reduce(&mut vec![0.0_f32; 99999], ReduceOp::Sum)),
+    ("reduce(sum, root 0, 8 x f32", |comm| comm.reduce(0, &mut [1.0_f32; 8], ReduceOp::Sum)),
+    ("reduce(sum, root 1, 8 x f32", |comm| comm.reduce(1, &mut [1.0_f32; 8], ReduceOp::Sum)),
+    ("broadcast(root 0, 8 x f32", |comm| comm.broadcast(0, &mut [1.0_f32; 8])),
+    ("broadcast(root 1, 8 x f32", |comm| comm.broadcast(1, &mut [1.0_f32; 8])),
+    ("broadcast(root 0, 8 x u32", |comm| comm.broadcast(0, &mut [1_u32; 8])),
+    ("all_gather(8 x f32", |comm| comm.all_gather(&[1.0_f32; 8], &mut vec![0.0; 8 * comm.size()])),
+    ("gather(root 0, 8 x f32", |comm| comm.gather(0, &[1.0_f32; 8], &mut vec![0.0; 8 * comm.size()])),
+    ("gather(root 1, 8 x f32", |comm| comm.gather(1, &[1.0_f32; 8], &mut vec![0.0; 8 * comm.size()])),
+    ("gather_v(root 0, 0 x f32", |comm| {
+        comm.gather_v(0, &[1.0_f32; 8], &mut vec![0.0; 8 * comm.size()], &vec![8; comm.size()])
+    }),
+    ("scatter(root 0, 8 x f32", |comm| comm.scatter(0, &vec![1.0_f32; 8 * comm.size()], &mut [0.0; 8])),
+    ("reduce_scatter(sum, 8 x f32", |comm| {
+        comm.reduce_scatter(&vec![1.0_f32; 8 * comm.size()], &mut [0.0; 8], ReduceOp::Sum)
+    }),
+    ("all_to_all(8 x f32", |comm| {
+        comm.all_to_all(&vec![1.0_f32; 8 * comm.size()], &mut vec![0.0; 8 * comm.size()])
+    }),
+    ("barrier(", Comm::barrier),
+    ("all_reduce(sum, 8 x f32, ring", |comm| {
+        comm.with_algorithm("ring").all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)
+    }),
+];
+
+/// One rank makes the second call, all others the first.
+fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
+    let mut config = RingConfig::default();
+    config.announce_after = Duration::from_millis(10);
+    let errors = world(ranks, &InProcessConfig::default(), &config, |comm| {
+        let call = if comm.rank() == odd { second.1 } else { first.1 };
+        // A rank that is still on its way out of the last barrier may learn of the mismatch there; one that only sends
+        // may be through before the others notice, and learns in a later call.
+        let barriers = |count: usize| (0..count).try_for_each(|_| comm.barrier());
+        let calls = barriers(GOOD).and_then(|()| call(&comm)).and_then(|()| {
+            std::thread::sleep(Duration::from_millis(15));
+            barriers(3)
+        });
+        calls.expect_err(&format!("{} and {} of {ranks}", first.0, second.0))
+    });
+    for error in errors {
+        let Error::Desync(desync) = error.root_cause() else {
+            panic!("{} and {} of {ranks}: {error}", first.0, second.0);
+        };
+        let text = desync.to_string();
+        assert_eq!(desync.sequence, GOOD as u64 + 1, "{text}");
+        assert!(text.contains(first.0) && text.contains(second.0), "{} and {}: {text}", first.0, second.0);
+    }
+}
+
+#[test]
+fn every_pair_of_unlike_calls_after_500_good_ones() {
+    for (at, first) in CALLS.into_iter().enumerate() {
+        for (distance, second) in CALLS[at + 1..].iter().enumerate() {
+            // A plain all-reduce may choose the ring by itself.
+            if at == 0 && second.0.ends_with("ring") {
+                continue;
+            }
+            let ranks = 2 + (at + distance) % 3;
+            mismatch(ranks, distance % ranks, first, *second);
+        }
+    }
+}
