@@ -34,6 +34,13 @@ pub struct CallOptions {
     pub algorithm: Option<Cow<'static, str>>,
     /// In which order contributions are combined. Equal on every rank.
     pub order: ReduceOrder,
+    /// What else must be equal on every rank for the call to mean the same, as a number: [`Call::detail_of`] the lengths
+    /// of the buffers that were packed into one, for example. 0 if there is nothing. Ranks that give unequal numbers get
+    /// [`Error::Desync`].
+    ///
+    /// [`Call::detail_of`]: crate::Call::detail_of
+    /// [`Error::Desync`]: crate::Error::Desync
+    pub detail: u64,
 }
 
 /// In which order a reduction combines the contributions of the ranks. It shows in the last bits of floating point
@@ -51,7 +58,7 @@ pub enum ReduceOrder {
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, algorithm: None, order: ReduceOrder::Any }
+        Self { timeout: DEFAULT_TIMEOUT, algorithm: None, order: ReduceOrder::Any, detail: 0 }
     }
 }
 
@@ -162,6 +169,9 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
     ) -> Result<()>;
 
     /// Returns once every rank has called it.
+    ///
+    /// Backends for the memory of this process know the algorithm `star`, in which rank 0 hears from every other rank
+    /// itself, and after a timeout name exactly the ranks that did not arrive.
     ///
     /// # Errors
     /// See [`Error`](crate::Error).

@@ -24,6 +24,7 @@ mod lane;
 mod lent;
 mod link;
 mod memory;
+mod monitored_barrier;
 mod op;
 mod partition;
 mod reduce;

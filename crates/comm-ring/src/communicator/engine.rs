@@ -273,7 +273,7 @@ impl<T: Transport> Engine<T> {
             _ => None,
         };
         let layout = request.layout(self.group, algorithm, &params);
-        let call = request.call(self.group, algorithm);
+        let call = request.call(self.group, algorithm, options.detail);
         let fingerprint = call.fingerprint();
         let sequence = self.history.push(call);
         let job = Job { layout: &layout, reduction, ranks: self.group.size(), sequence, fingerprint };
@@ -359,23 +359,6 @@ impl<T: Transport> Engine<T> {
         let mut waiting_for = self.waiting_for();
         waiting_for.truncate(Announce::WAITING_MAX);
         self.control.send_all(&Frame::Announce(Announce { sequence, question: false, call, waiting_for }));
-    }
-
-    /// The peers without which the call cannot go on now.
-    fn waiting_for(&self) -> Vec<usize> {
-        let interest = self.executor.interest();
-        let mut peers = [interest.recv(), interest.send()].concat();
-        peers.sort_unstable();
-        peers.dedup();
-        peers
-    }
-
-    /// The error for a deadline that has passed: it names the ranks that did not arrive.
-    fn timeout(&self, after: Duration) -> Error {
-        let waiting_for = self.waiting_for();
-        let absent = self.control.absent(self.history.last(), &waiting_for);
-        let waiting_for = if absent.is_empty() { waiting_for } else { absent };
-        Error::Timeout { waiting_for, after, during: self.during() }
     }
 
     /// The call under way, for errors.

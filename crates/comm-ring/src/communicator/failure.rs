@@ -146,7 +146,7 @@ impl<T: Transport> Engine<T> {
 
     /// Listens to the control lane until somebody reports a cause, which is the error, or `enough` says so, or the
     /// time for a diagnosis is over.
-    fn listen(&mut self, enough: impl Fn(&Self) -> Result<bool>) -> Result<()> {
+    pub(super) fn listen(&mut self, enough: impl Fn(&mut Self) -> Result<bool>) -> Result<()> {
         let deadline = self.data.now() + self.config.diagnosis;
         loop {
             self.hear()?;

@@ -1,6 +1,7 @@
 //! Collectives over any transport.
 
 mod audit;
+mod absence;
 mod engine;
 mod failure;
 mod request;

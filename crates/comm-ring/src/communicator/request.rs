@@ -139,7 +139,7 @@ impl<'a> Request<'a> {
         Layout { scratch: output.clone(), input, output }
     }
 
-    pub(super) fn call(&self, group: Group, algorithm: &'static Algorithm) -> Call {
+    pub(super) fn call(&self, group: Group, algorithm: &'static Algorithm, detail: u64) -> Call {
         Call {
             group: group.id(),
             collective: self.collective,
@@ -147,7 +147,7 @@ impl<'a> Request<'a> {
             dtype: self.dtype,
             count: self.known_count() as u64,
             root: self.root,
-            detail: 0,
+            detail,
             algorithm: algorithm.name.into(),
         }
     }

@@ -31,6 +31,8 @@ struct Peer {
     gave_up: bool,
     /// Which call it said last that it is blocked in.
     announced: Option<Announce>,
+    /// The highest number of a call that it spoke of: it made that call.
+    made: u64,
 }
 
 /// What arrived since the last look, other than what is remembered of each peer.
@@ -150,6 +152,7 @@ impl<T: Transport> Control<T> {
                     events.push(Event::Abort { from, cause });
                 }
                 Frame::Announce(announce) => {
+                    peer.made = peer.made.max(announce.sequence);
                     if !announce.waiting_for.is_empty() {
                         peer.announced = Some(announce.clone());
                     }
@@ -183,6 +186,12 @@ impl<T: Transport> Control<T> {
     pub(crate) fn has_ended(&self, peer: usize) -> bool {
         let peer = &self.peers[peer];
         peer.loss.is_some() || peer.goodbye.is_some()
+    }
+
+    /// Whether this peer has said anything that shows that it made call `sequence`.
+    pub(crate) fn has_made(&self, peer: usize, sequence: u64) -> bool {
+        let peer = &self.peers[peer];
+        peer.made >= sequence || peer.goodbye.is_some_and(|after| after >= sequence)
     }
 
     /// The members that call `sequence` is waiting for: those that can be reached from `waiting_for` through what

@@ -77,6 +77,8 @@ pub struct Executor {
     accepted: Vec<u64>,
     /// Whether an earlier step in this pass already uses the stream to, and from, a peer.
     taken: Vec<Taken>,
+    /// The number of the last call from which a message of each peer has arrived.
+    heard: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,6 +97,7 @@ impl Executor {
             interest: Interest::default(),
             accepted: vec![0; ranks],
             taken: vec![Taken::default(); ranks],
+            heard: vec![0; ranks],
         }
     }
 
@@ -107,6 +110,12 @@ impl Executor {
     #[must_use]
     pub const fn interest(&self) -> &Interest {
         &self.interest
+    }
+
+    /// Whether a message of this call from this peer was received, or its header at least.
+    #[must_use]
+    pub fn has_heard(&self, peer: usize, sequence: u64) -> bool {
+        self.heard.get(peer).is_some_and(|&heard| heard >= sequence)
     }
 
     /// Moves whatever can move. Called again, with the same arguments, until it is done.
@@ -269,6 +278,7 @@ impl Executor {
             }
             if entry.moved == Header::BYTES {
                 check(&Header::decode(&entry.header), job, bytes.len(), from)?;
+                self.heard[from] = job.sequence;
             }
         }
         let whole = Header::BYTES + bytes.len();

@@ -14,6 +14,7 @@ mod recursive_doubling;
 mod ring_all_gather;
 mod ring_all_reduce;
 mod ring_reduce_scatter;
+mod star_barrier;
 
 use comm_core::{Blocks, Collective, LinkModel, Step};
 
@@ -230,6 +231,16 @@ pub static TABLE: &[Algorithm] = &[
         steps: recursive_doubling::steps,
         cost: recursive_doubling::cost,
         time: recursive_doubling::time,
+    },
+    Algorithm {
+        name: "star",
+        collective: Collective::Barrier,
+        chunks: Chunks::Whole,
+        traits: Traits::PLAIN,
+        slots: star_barrier::slots,
+        steps: star_barrier::steps,
+        cost: star_barrier::cost,
+        time: star_barrier::time,
     },
 ];
 

@@ -1,0 +1,147 @@
+//! A barrier that some ranks do not come to names exactly these, on every rank that came.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use comm_core::{Comm, Error, Result};
+use comm_ring::RingConfig;
+use comm_sim::in_process::InProcessConfig;
+use common::world;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn waiting_for(error: &Error) -> &[usize] {
+    match error.root_cause() {
+        Error::Timeout { waiting_for, .. } => waiting_for,
+        other => panic!("expected a timeout, got: {other}"),
+    }
+}
+
+/// Every rank but the late ones calls `barrier`, and every one of these must name them. They come once all others have
+/// failed, and learn the same.
+fn with_late_ranks(
+    ranks: usize,
+    late: &[usize],
+    config: &RingConfig,
+    barrier: impl Fn(&Comm) -> Result<()> + Sync,
+) {
+    let others_failed = Barrier::new(ranks);
+    let errors = world(ranks, &InProcessConfig::default(), config, |comm| {
+        if late.contains(&comm.rank()) {
+            others_failed.wait();
+            return barrier(&comm).unwrap_err();
+        }
+        let error = barrier(&comm).unwrap_err();
+        others_failed.wait();
+        error
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        assert_eq!(waiting_for(error), late, "rank {rank} of {ranks}: {error}");
+    }
+}
+
+/// Sets of late ranks: one at either end, several, several with rank 0, and all but one.
+fn late_sets(ranks: usize) -> Vec<Vec<usize>> {
+    let mut sets = vec![vec![0], vec![ranks - 1], (1..ranks).collect(), (0..ranks - 1).collect()];
+    if ranks > 3 {
+        sets.extend([vec![1, ranks - 2], vec![0, 2]]);
+    }
+    sets.dedup();
+    sets
+}
+
+fn talkative() -> RingConfig {
+    let mut config = RingConfig::default();
+    config.announce_after = Duration::from_millis(20);
+    config
+}
+
+#[test]
+fn everybody_comes() {
+    for ranks in [1, 2, 3, 5, 8, 13] {
+        world(ranks, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+            for _ in 0..20 {
+                comm.monitored_barrier(Duration::from_secs(20)).unwrap();
+                comm.with_algorithm("recursive_doubling").barrier().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn nobody_leaves_before_the_last_one_comes() {
+    let start = Instant::now();
+    world(5, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        if comm.rank() == 3 {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        comm.monitored_barrier(Duration::from_secs(20)).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(150));
+    });
+}
+
+#[test]
+fn the_late_ranks_are_named_by_all() {
+    for ranks in [2, 3, 5, 8] {
+        for late in late_sets(ranks) {
+            with_late_ranks(ranks, &late, &talkative(), |comm| {
+                comm.monitored_barrier(Duration::from_millis(250))
+            });
+        }
+    }
+}
+
+#[test]
+fn a_plain_barrier_names_them_too() {
+    for late in late_sets(8) {
+        with_late_ranks(8, &late, &talkative(), |comm| {
+            comm.with_timeout(Duration::from_millis(250)).with_algorithm("recursive_doubling").barrier()
+        });
+    }
+}
+
+#[test]
+fn rank_0_knows_who_came_though_nobody_says_a_word() {
+    let mut silent = RingConfig::default();
+    (silent.announce_after, silent.diagnosis) = (HOUR, Duration::ZERO);
+    // So that the first late rank keeps the messages of the others waiting.
+    silent.window = 2;
+    for late in [vec![1], vec![2, 3], vec![1, 4]] {
+        with_late_ranks(5, &late, &silent, |comm| {
+            comm.monitored_barrier(if comm.rank() == 0 { Duration::from_secs(1) } else { HOUR })
+        });
+    }
+}
+
+#[test]
+fn a_rank_whose_deadline_passes_first_does_not_blame_rank_0() {
+    with_late_ranks(4, &[2], &talkative(), |comm| {
+        comm.monitored_barrier(if comm.rank() == 1 { Duration::from_millis(250) } else { HOUR })
+    });
+}
+
+#[test]
+fn a_rank_that_has_come_but_has_not_said_so_is_not_named() {
+    let mut slow = RingConfig::default();
+    (slow.announce_after, slow.diagnosis) = (HOUR, Duration::from_secs(1));
+    with_late_ranks(4, &[2], &slow, |comm| {
+        comm.monitored_barrier(if comm.rank() == 1 { Duration::from_millis(250) } else { HOUR })
+    });
+}
+
+#[test]
+fn a_plain_barrier_is_another_call() {
+    let errors = world(2, &InProcessConfig::default(), &talkative(), |comm| {
+        let result = match comm.rank() {
+            0 => comm.monitored_barrier(HOUR),
+            _ => comm.with_algorithm("recursive_doubling").barrier(),
+        };
+        result.unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("barrier(star)") && error.contains("barrier(recursive_doubling)"), "{error}");
+    }
+}
