@@ -11,7 +11,7 @@ fn same_dtype<M: Memory>(send: &M::View<'_>, recv: &M::ViewMut<'_>) -> Result<()
     }
 }
 
-fn length(what: &'static str, got: usize, expected: usize) -> Result<()> {
+pub(crate) fn length(what: &'static str, got: usize, expected: usize) -> Result<()> {
     if got == expected { Ok(()) } else { Err(Invalid::Length { what, expected, got }.into()) }
 }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::coalesced::Packing;
 use crate::{
     CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, IntoView, IntoViewMut, Memory,
     ReduceOp, ReduceOrder, Result, Shares, Worker,
@@ -29,6 +30,8 @@ pub struct Comm<M: Memory = Host> {
     options: CallOptions,
     /// Runs calls in the background, from the first one on.
     worker: Arc<OnceLock<Worker<M>>>,
+    /// Where buffers that travel together are packed.
+    packing: Packing,
 }
 
 impl Comm<Host> {
@@ -43,12 +46,27 @@ impl<M: Memory> Comm<M> {
     /// A handle to a communicator for any memory, with the default options.
     #[must_use]
     pub fn over(communicator: Arc<M::Communicator>) -> Self {
-        Self { communicator, options: CallOptions::default(), worker: Arc::default() }
+        Self {
+            communicator,
+            options: CallOptions::default(),
+            worker: Arc::default(),
+            packing: Packing::default(),
+        }
     }
 
     /// A handle with the same options that does not share the worker, and so does not keep it waiting for itself.
     pub(crate) fn in_foreground(&self) -> Self {
         Self { worker: Arc::default(), ..self.clone() }
+    }
+
+    /// What the calls of this handle must agree on besides what they say themselves.
+    pub(crate) const fn detail(&self) -> u64 {
+        self.options.detail
+    }
+
+    /// Where buffers that travel together are packed.
+    pub(crate) const fn packing(&self) -> &Packing {
+        &self.packing
     }
 
     /// The worker that all clones share.
@@ -99,6 +117,15 @@ impl<M: Memory> Comm<M> {
     pub fn with_reduce_order(&self, order: ReduceOrder) -> Self {
         let mut handle = self.clone();
         handle.options.order = order;
+        handle
+    }
+
+    /// A handle to the same communicator whose calls are only compatible with calls of the same
+    /// [`CallOptions::detail`]. Every rank must give the same number.
+    #[must_use]
+    pub fn with_detail(&self, detail: u64) -> Self {
+        let mut handle = self.clone();
+        handle.options.detail = detail;
         handle
     }
 
@@ -364,6 +391,7 @@ impl<M: Memory> Clone for Comm<M> {
             communicator: Arc::clone(&self.communicator),
             options: self.options.clone(),
             worker: Arc::clone(&self.worker),
+            packing: self.packing.clone(),
         }
     }
 }

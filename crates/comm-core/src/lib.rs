@@ -15,6 +15,7 @@
 mod asynchronous;
 mod call;
 mod check;
+mod coalesced;
 mod comm;
 mod communicator;
 mod dtype;

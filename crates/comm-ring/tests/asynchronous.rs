@@ -122,3 +122,112 @@ fn it_can_be_awaited_on_any_runtime() {
         assert_eq!(sum.unwrap(), [9; 4]);
     });
 }
+
+/// The list of counts 1, 2, .. and a zero in the middle.
+fn uneven(ranks: usize) -> Vec<usize> {
+    (0..ranks).map(|rank| if rank == ranks / 2 { 0 } else { rank + 1 }).collect()
+}
+
+#[test]
+fn gathers_and_scatters() {
+    for ranks in [1, 2, 3, 5, 8] {
+        run(ranks, |comm| {
+            let (rank, root, len) = (comm.rank(), ranks - 1, 6);
+            let all: Vec<f32> = (0..ranks).flat_map(|rank| contributions(rank, len)).collect();
+            let of_root = |all: Vec<f32>| if rank == root { all } else { Vec::new() };
+            let own: Vec<f32> = contributions(rank, len);
+            let recv = of_root(vec![0.0; all.len()]);
+            let gathered = comm.gather_async(root, own.clone(), recv).unwrap();
+            let scattered = comm.scatter_async(root, of_root(all.clone()), vec![0.0; len]).unwrap();
+            let mut in_place = vec![0.0; all.len()];
+            in_place[rank * len..][..len].copy_from_slice(&own);
+            let in_place = comm.all_gather_in_place_async(in_place).unwrap();
+            let contribution = contributions::<i64>(rank, ranks * len);
+            let shared = comm.reduce_scatter_in_place_async(contribution, ReduceOp::Sum).unwrap();
+            let exchanged = comm.all_to_all_in_place_async(vec![rank as u8; ranks]).unwrap();
+            assert_eq!(gathered.wait().unwrap(), (own.clone(), of_root(all.clone())));
+            assert_eq!(scattered.wait().unwrap(), (of_root(all.clone()), own));
+            assert_eq!(in_place.wait().unwrap(), all);
+            let sums = reductions::<i64>(ranks, ranks * len, ReduceOp::Sum);
+            assert_eq!(shared.wait().unwrap()[rank * len..][..len], sums[rank * len..][..len]);
+            assert_eq!(exchanged.wait().unwrap(), (0..ranks as u8).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[test]
+fn collectives_with_counts() {
+    for ranks in [1, 2, 3, 5, 8] {
+        run(ranks, |comm| {
+            let (rank, root, counts) = (comm.rank(), ranks / 2, uneven(ranks));
+            let total = counts.iter().sum::<usize>();
+            let all: Vec<u32> = (0..ranks).flat_map(|rank| contributions(rank, counts[rank])).collect();
+            let own: Vec<u32> = contributions(rank, counts[rank]);
+            let of_root = |all: Vec<u32>| if rank == root { all } else { Vec::new() };
+            let (own_len, zeros) = (own.len(), vec![0; total]);
+            let everywhere = comm.all_gather_v_async(own.clone(), zeros.clone(), counts.clone()).unwrap();
+            let gathered = comm.gather_v_async(root, own.clone(), of_root(zeros), counts.clone()).unwrap();
+            let share = vec![0; own_len];
+            let scattered =
+                comm.scatter_v_async(root, of_root(all.clone()), share.clone(), counts.clone()).unwrap();
+            let contribution = contributions::<u32>(rank, total);
+            let reduced =
+                comm.reduce_scatter_v_async(contribution, share, counts.clone(), ReduceOp::Sum).unwrap();
+            // Rank i sends j + 1 elements to rank j.
+            let sent: Vec<u16> = (0..ranks).flat_map(|to| vec![(rank * 10 + to) as u16; to + 1]).collect();
+            let received = vec![0; ranks * (rank + 1)];
+            let (sends, recvs) = ((1..=ranks).collect(), vec![rank + 1; ranks]);
+            let exchanged = comm.all_to_all_v_async((sent, sends), (received, recvs)).unwrap();
+            assert_eq!(everywhere.wait().unwrap().1, all);
+            assert_eq!(gathered.wait().unwrap().1, of_root(all));
+            assert_eq!(scattered.wait().unwrap().1, own);
+            let start = counts[..rank].iter().sum::<usize>();
+            let sums = reductions::<u32>(ranks, total, ReduceOp::Sum);
+            assert_eq!(reduced.wait().unwrap().1, sums[start..][..own_len]);
+            let from = |from: usize| vec![(from * 10 + rank) as u16; rank + 1];
+            assert_eq!(exchanged.wait().unwrap().1, (0..ranks).flat_map(from).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[test]
+fn many_buffers_at_once_between_other_calls() {
+    run(3, |comm| {
+        let rank = comm.rank();
+        let before = comm.all_reduce_async([1_u64], ReduceOp::Sum).unwrap();
+        let buffers: Vec<Vec<f64>> = (0..100).map(|length| contributions(rank, length)).collect();
+        let reduced = comm.all_reduce_coalesced_async(buffers.clone(), ReduceOp::Sum).unwrap();
+        let between = comm.barrier_async().unwrap();
+        let sent = comm.broadcast_coalesced_async(1, buffers).unwrap();
+        let gathered = comm
+            .all_gather_coalesced_async(vec![vec![rank as u8; 2], vec![]], vec![vec![9; 6], vec![]])
+            .unwrap();
+        let shares = comm
+            .reduce_scatter_coalesced_async(vec![[1_i32; 3], [2; 3]], vec![[0; 1]; 2], ReduceOp::Sum)
+            .unwrap();
+        // Awaited in another order than they were made.
+        let (_, shares) = block_on(shares).unwrap();
+        assert_eq!(shares, [[3], [6]]);
+        assert_eq!(block_on(gathered).unwrap().1, [vec![0, 0, 1, 1, 2, 2], vec![]]);
+        let of_rank_1: Vec<Vec<f64>> = (0..100).map(|length| contributions(1, length)).collect();
+        assert_eq!(block_on(sent).unwrap(), of_rank_1);
+        block_on(between).unwrap();
+        let sums: Vec<Vec<f64>> = (0..100).map(|length| reductions(3, length, ReduceOp::Sum)).collect();
+        assert_eq!(block_on(reduced).unwrap(), sums);
+        assert_eq!(block_on(before).unwrap(), [3]);
+    });
+}
+
+#[test]
+fn what_is_refused_in_the_background_does_not_disturb_what_follows() {
+    run(2, |comm| {
+        let refused = [
+            comm.all_to_all_v_async(([1_u8; 2], vec![2]), ([0_u8; 4], vec![2, 2])).unwrap().wait().err(),
+            comm.scatter_async(2, [1_u8; 4], [0_u8; 2]).unwrap().wait().err(),
+            comm.all_gather_v_async([1_u8; 2], [0_u8; 4], vec![2, 3]).unwrap().wait().err(),
+            comm.all_gather_coalesced_async(vec![[1_u8]], vec![[1_u8]]).unwrap().wait().err(),
+        ];
+        assert!(refused.iter().all(|error| matches!(error, Some(Error::Invalid(_)))), "{refused:?}");
+        assert_eq!(comm.all_reduce_async([1_u8], ReduceOp::Sum).unwrap().wait().unwrap(), [2]);
+    });
+}

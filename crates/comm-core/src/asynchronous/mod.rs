@@ -1,5 +1,8 @@
 //! Collectives that run in the background.
 
+mod coalesced;
+mod with_counts;
+
 use crate::{Comm, Element, Host, ReduceOp, Result, Work};
 
 /// Each of these returns at once, with a handle that owns the buffers until the call has ended. The calls run one after
@@ -103,6 +106,68 @@ impl Comm<Host> {
         R: AsMut<[T]> + Send + 'static,
     {
         self.in_background((send, recv), |comm, (send, recv)| comm.all_to_all(send.as_ref(), recv.as_mut()))
+    }
+
+    /// [`Comm::gather`] in the background. Both buffers come back.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn gather_async<T: Element, S, R>(&self, root: usize, send: S, recv: R) -> Result<Work<(S, R)>>
+    where
+        S: AsRef<[T]> + Send + 'static,
+        R: AsMut<[T]> + Send + 'static,
+    {
+        self.in_background((send, recv), move |comm, (send, recv)| {
+            comm.gather(root, send.as_ref(), recv.as_mut())
+        })
+    }
+
+    /// [`Comm::scatter`] in the background. Both buffers come back.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn scatter_async<T: Element, S, R>(&self, root: usize, send: S, recv: R) -> Result<Work<(S, R)>>
+    where
+        S: AsRef<[T]> + Send + 'static,
+        R: AsMut<[T]> + Send + 'static,
+    {
+        self.in_background((send, recv), move |comm, (send, recv)| {
+            comm.scatter(root, send.as_ref(), recv.as_mut())
+        })
+    }
+
+    /// [`Comm::all_gather_in_place`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn all_gather_in_place_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        buffer: B,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, |comm, buffer| comm.all_gather_in_place(buffer.as_mut()))
+    }
+
+    /// [`Comm::reduce_scatter_in_place`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn reduce_scatter_in_place_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        buffer: B,
+        op: ReduceOp,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, move |comm, buffer| comm.reduce_scatter_in_place(buffer.as_mut(), op))
+    }
+
+    /// [`Comm::all_to_all_in_place`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn all_to_all_in_place_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        buffer: B,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, |comm, buffer| comm.all_to_all_in_place(buffer.as_mut()))
     }
 
     /// [`Comm::barrier`] in the background.

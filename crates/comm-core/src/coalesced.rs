@@ -1,0 +1,213 @@
+//! Many small buffers in one collective.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use bytemuck::cast_slice_mut;
+
+use crate::check::length;
+use crate::{Call, Comm, Element, Host, ReduceOp, Result};
+
+/// Memory that is kept for the next call, at most this many bytes: what is larger is not small buffers.
+const KEPT_MAX: usize = 64 << 20;
+
+/// The memory into which buffers are packed, kept between the calls of all clones of a handle. Its words are as aligned
+/// as any element.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Packing(Arc<Mutex<Vec<u64>>>);
+
+impl Packing {
+    /// Lends memory for so many elements to `call`. Their contents are whatever was there before. If another thread has
+    /// the kept memory, fresh memory serves.
+    fn with<T: Element, R>(&self, elements: usize, call: impl FnOnce(&mut [T]) -> R) -> R {
+        let mut fresh = Vec::new();
+        let mut kept = match self.0.try_lock() {
+            Ok(kept) => Some(kept),
+            Err(TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let words = kept.as_deref_mut().unwrap_or(&mut fresh);
+        let needed = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
+        if words.len() < needed {
+            words.resize(needed, 0);
+        }
+        let result = call(&mut cast_slice_mut(words)[..elements]);
+        if size_of_val(&words[..]) > KEPT_MAX {
+            *words = Vec::new();
+        }
+        result
+    }
+}
+
+/// These make one collective of many buffers, so that its latency is paid once: the buffers are copied into one, and
+/// the result is copied back. There may be any number of buffers, of any lengths, empty ones and none at all included.
+/// All ranks give the same number of buffers with the same lengths, in the same order; otherwise they get
+/// [`Error::Desync`](crate::Error::Desync), also if only the total is the same.
+///
+/// After any error the buffers hold what they held before.
+///
+/// Which elements are combined in which order follows from where they lie in the buffer of all, so floating point
+/// results may differ in their last bits from those of one call per buffer, unless the order is
+/// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic).
+impl Comm<Host> {
+    /// [`Comm::all_reduce`] of many buffers at once.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::ReduceOp;
+    ///
+    /// let (mut weights, mut bias) = (vec![1.0_f32; 1000], [0.5_f32; 10]);
+    /// comm.all_reduce_coalesced(&mut [&mut weights[..], &mut bias], ReduceOp::Avg)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Comm::all_reduce`], and as written above.
+    pub fn all_reduce_coalesced<T: Element, B: AsMut<[T]>>(
+        &self,
+        buffers: &mut [B],
+        op: ReduceOp,
+    ) -> Result<()> {
+        let lengths = lengths_mut(buffers);
+        let total = lengths.iter().sum();
+        self.packed(&lengths, total, |comm, packed| {
+            pack_mut(buffers, packed);
+            comm.all_reduce(&mut *packed, op)?;
+            unpack(packed, buffers);
+            Ok(())
+        })
+    }
+
+    /// [`Comm::broadcast`] of many buffers at once.
+    ///
+    /// # Errors
+    /// As [`Comm::broadcast`], and as written above.
+    pub fn broadcast_coalesced<T: Element, B: AsMut<[T]>>(
+        &self,
+        root: usize,
+        buffers: &mut [B],
+    ) -> Result<()> {
+        let lengths = lengths_mut(buffers);
+        let total = lengths.iter().sum();
+        self.packed(&lengths, total, |comm, packed| {
+            let is_root = comm.rank() == root;
+            if is_root {
+                pack_mut(buffers, packed);
+            }
+            comm.broadcast(root, &mut *packed)?;
+            if !is_root {
+                unpack(packed, buffers);
+            }
+            Ok(())
+        })
+    }
+
+    /// [`Comm::all_gather`] of many buffers at once: `recvs[i]`, which is `size` times as long as `sends[i]`, gets the
+    /// `sends[i]` of all ranks in rank order.
+    ///
+    /// # Errors
+    /// As [`Comm::all_gather`], and as written above.
+    pub fn all_gather_coalesced<T: Element, S: AsRef<[T]>, R: AsMut<[T]>>(
+        &self,
+        sends: &[S],
+        recvs: &mut [R],
+    ) -> Result<()> {
+        let (rank, ranks) = (self.rank(), self.size());
+        let lengths: Vec<usize> = sends.iter().map(|send| send.as_ref().len()).collect();
+        check(["the list of receive buffers", "a receive buffer"], ranks, &lengths, &lengths_mut(recvs))?;
+        let share: usize = lengths.iter().sum();
+        self.packed(&lengths, share * ranks, |comm, packed: &mut [T]| {
+            let own = &mut packed[rank * share..][..share];
+            for (send, at) in sends.iter().zip(ranges(&lengths)) {
+                own[at].copy_from_slice(send.as_ref());
+            }
+            comm.all_gather_in_place(&mut *packed)?;
+            for (recv, at) in recvs.iter_mut().zip(ranges(&lengths)) {
+                let blocks = recv.as_mut().chunks_exact_mut(at.len().max(1));
+                for (rank, block) in blocks.enumerate() {
+                    block.copy_from_slice(&packed[rank * share..][at.clone()]);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// [`Comm::reduce_scatter`] of many buffers at once: `recvs[i]` gets this rank's block of the reduction of
+    /// `sends[i]`, which has one block of the length of `recvs[i]` per rank.
+    ///
+    /// # Errors
+    /// As [`Comm::reduce_scatter`], and as written above.
+    pub fn reduce_scatter_coalesced<T: Element, S: AsRef<[T]>, R: AsMut<[T]>>(
+        &self,
+        sends: &[S],
+        recvs: &mut [R],
+        op: ReduceOp,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.rank(), self.size());
+        let lengths = lengths_mut(recvs);
+        let sent: Vec<usize> = sends.iter().map(|send| send.as_ref().len()).collect();
+        check(["the list of send buffers", "a send buffer"], ranks, &lengths, &sent)?;
+        let share: usize = lengths.iter().sum();
+        self.packed(&lengths, share * ranks, |comm, packed: &mut [T]| {
+            for (send, at) in sends.iter().zip(ranges(&lengths)) {
+                for (rank, block) in send.as_ref().chunks_exact(at.len().max(1)).enumerate() {
+                    packed[rank * share..][at.clone()].copy_from_slice(block);
+                }
+            }
+            comm.reduce_scatter_in_place(&mut *packed, op)?;
+            unpack(&packed[rank * share..][..share], recvs);
+            Ok(())
+        })
+    }
+
+    /// Makes a call with memory for `elements` elements, on a handle whose calls must agree on the lengths.
+    fn packed<T: Element>(
+        &self,
+        lengths: &[usize],
+        elements: usize,
+        call: impl FnOnce(&Self, &mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        let lengths = lengths.iter().map(|&length| length as u64);
+        let comm = self.with_detail(Call::detail_of(lengths.chain([self.detail()])));
+        self.packing().with(elements, |packed| call(&comm, packed))
+    }
+}
+
+/// Checks that there is a buffer for each of these lengths, and that it is as long for each rank.
+fn check([list, each]: [&'static str; 2], ranks: usize, lengths: &[usize], got: &[usize]) -> Result<()> {
+    length(list, got.len(), lengths.len())?;
+    let mut pairs = got.iter().zip(lengths);
+    pairs.try_for_each(|(&got, &one)| length(each, got, one.saturating_mul(ranks)))
+}
+
+fn lengths_mut<T, B: AsMut<[T]>>(buffers: &mut [B]) -> Vec<usize> {
+    buffers.iter_mut().map(|buffer| buffer.as_mut().len()).collect()
+}
+
+/// Where buffers of these lengths lie when one follows the other.
+fn ranges(lengths: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    lengths.iter().scan(0, |end, length| {
+        let start = *end;
+        *end += length;
+        Some(start..*end)
+    })
+}
+
+fn pack_mut<T: Copy, B: AsMut<[T]>>(buffers: &mut [B], mut packed: &mut [T]) {
+    for buffer in buffers {
+        let buffer = buffer.as_mut();
+        let (into, rest) = packed.split_at_mut(buffer.len());
+        into.copy_from_slice(buffer);
+        packed = rest;
+    }
+}
+
+fn unpack<T: Copy, B: AsMut<[T]>>(mut packed: &[T], buffers: &mut [B]) {
+    for buffer in buffers {
+        let buffer = buffer.as_mut();
+        let (from, rest) = packed.split_at(buffer.len());
+        buffer.copy_from_slice(from);
+        packed = rest;
+    }
+}
