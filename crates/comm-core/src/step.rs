@@ -31,6 +31,12 @@ impl Blocks {
     pub const fn end(self) -> usize {
         self.first + self.count
     }
+
+    /// Whether a block is in the range.
+    #[must_use]
+    pub const fn contains(self, block: usize) -> bool {
+        self.first <= block && block < self.end()
+    }
 }
 
 /// Where blocks lie.

@@ -4,7 +4,7 @@
 //! one less than that; every rank receives each segment once. A rank passes on a segment while later ones still
 //! arrive.
 
-use comm_core::{Place, Step};
+use comm_core::{Blocks, Place, Step};
 
 use super::{Cost, Pacing, Params, Steps};
 
@@ -33,11 +33,28 @@ impl Position {
         (self.number != 0).then(|| self.rank(self.number & (self.number - 1)))
     }
 
+    /// How many ranks lie between the root and this one, around the end.
+    pub(super) const fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The numbers in the subtree of a number: a run that starts with it.
+    pub(super) const fn subtree(&self, number: usize) -> Blocks {
+        let rest = self.ranks - number;
+        let most = if number == 0 { rest } else { 1 << number.trailing_zeros() };
+        Blocks { first: number, count: if most < rest { most } else { rest } }
+    }
+
     /// The children's ranks, the one with the smallest subtree first.
     pub(super) fn children(&self) -> Vec<usize> {
-        let bits = if self.number == 0 { usize::BITS } else { self.number.trailing_zeros() };
-        let numbers = (0..bits).map(|bit| self.number + (1 << bit));
-        numbers.take_while(|&number| number < self.ranks).map(|number| self.rank(number)).collect()
+        self.branches().map(|(child, _)| child).collect()
+    }
+
+    /// The children's ranks and the numbers in their subtrees, the smallest first.
+    pub(super) fn branches(&self) -> impl DoubleEndedIterator<Item = (usize, Blocks)> {
+        let levels = self.subtree(self.number).count.next_power_of_two().ilog2();
+        let numbers = (0..levels).map(|level| self.number + (1 << level));
+        numbers.map(|number| (self.rank(number), self.subtree(number)))
     }
 }
 

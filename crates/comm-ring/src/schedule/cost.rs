@@ -61,6 +61,14 @@ impl Pace {
         (rounds * first + (segments - 1.0) * next).max((rounds * segments - 1.0) * next + first)
     }
 
+    /// So many messages of one block to, and as many from, different ranks, which do not wait for each other.
+    pub(super) fn exchange(&self, messages: usize) -> f64 {
+        if messages == 0 {
+            return 0.0;
+        }
+        self.hop(1) + (messages - 1) as f64 * self.block.max(2.0 * self.overhead)
+    }
+
     /// So many messages of one block to or from one rank, which do not wait for each other.
     pub(super) fn fan(&self, messages: usize, reduces: bool) -> f64 {
         if messages == 0 {

@@ -6,15 +6,21 @@
 
 mod binomial_broadcast;
 mod binomial_reduce;
+mod bruck_all_gather;
+mod chain_broadcast;
 mod cost;
+mod direct_all_gather;
+mod double_tree_broadcast;
 mod flat_gather;
 mod flat_scatter;
 mod pairwise_all_to_all;
 mod recursive_doubling;
+mod recursive_doubling_all_gather;
 mod ring_all_gather;
 mod ring_all_reduce;
 mod ring_reduce_scatter;
 mod star_barrier;
+mod scatter_all_gather_broadcast;
 
 use comm_core::{Blocks, Collective, LinkModel, Step};
 
@@ -54,14 +60,26 @@ impl Params {
         (self.rank + self.ranks - distance % self.ranks) % self.ranks
     }
 
+    /// The rank that lies `distance` ahead of this rank on the ring.
+    const fn ahead(&self, distance: usize) -> usize {
+        (self.rank + distance) % self.ranks
+    }
+
     /// The rank that follows on the ring.
     const fn next(&self) -> usize {
-        (self.rank + 1) % self.ranks
+        self.ahead(1)
     }
 
     /// The rank before on the ring.
     const fn prev(&self) -> usize {
         self.behind(1)
+    }
+
+    /// So many chunks from the first on, around the end of the data: one run of blocks, or two.
+    fn around(&self, first: usize, count: usize) -> [Option<Blocks>; 2] {
+        let until_end = count.min(self.ranks - first);
+        let around_end = Blocks { first: 0, count: count - until_end };
+        [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
     }
 
     /// The slots that a schedule with `per_segment` slots for each segment under way needs.
@@ -172,6 +190,36 @@ pub static TABLE: &[Algorithm] = &[
         time: ring_all_gather::time,
     },
     Algorithm {
+        name: "bruck",
+        collective: Collective::AllGather,
+        chunks: Chunks::PerRank,
+        traits: Traits::PLAIN,
+        slots: bruck_all_gather::slots,
+        steps: bruck_all_gather::steps,
+        cost: bruck_all_gather::cost,
+        time: bruck_all_gather::time,
+    },
+    Algorithm {
+        name: "recursive_doubling",
+        collective: Collective::AllGather,
+        chunks: Chunks::PerRank,
+        traits: Traits::PLAIN,
+        slots: recursive_doubling_all_gather::slots,
+        steps: recursive_doubling_all_gather::steps,
+        cost: recursive_doubling_all_gather::cost,
+        time: recursive_doubling_all_gather::time,
+    },
+    Algorithm {
+        name: "direct",
+        collective: Collective::AllGather,
+        chunks: Chunks::PerRank,
+        traits: Traits::PLAIN,
+        slots: direct_all_gather::slots,
+        steps: direct_all_gather::steps,
+        cost: direct_all_gather::cost,
+        time: direct_all_gather::time,
+    },
+    Algorithm {
         name: "binomial",
         collective: Collective::Broadcast,
         chunks: Chunks::Whole,
@@ -180,6 +228,36 @@ pub static TABLE: &[Algorithm] = &[
         steps: binomial_broadcast::steps,
         cost: binomial_broadcast::cost,
         time: binomial_broadcast::time,
+    },
+    Algorithm {
+        name: "chain",
+        collective: Collective::Broadcast,
+        chunks: Chunks::Whole,
+        traits: Traits::SEGMENTED,
+        slots: chain_broadcast::slots,
+        steps: chain_broadcast::steps,
+        cost: chain_broadcast::cost,
+        time: chain_broadcast::time,
+    },
+    Algorithm {
+        name: "double_tree",
+        collective: Collective::Broadcast,
+        chunks: Chunks::Whole,
+        traits: Traits::SEGMENTED,
+        slots: double_tree_broadcast::slots,
+        steps: double_tree_broadcast::steps,
+        cost: double_tree_broadcast::cost,
+        time: double_tree_broadcast::time,
+    },
+    Algorithm {
+        name: "scatter_all_gather",
+        collective: Collective::Broadcast,
+        chunks: Chunks::PerRank,
+        traits: Traits::PLAIN,
+        slots: scatter_all_gather_broadcast::slots,
+        steps: scatter_all_gather_broadcast::steps,
+        cost: scatter_all_gather_broadcast::cost,
+        time: scatter_all_gather_broadcast::time,
     },
     Algorithm {
         name: "binomial",

@@ -18,17 +18,14 @@ pub(super) fn cost(p: &Params) -> Cost {
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
-    let pace = pacing.slowest(p);
-    // Every rank both sends and receives.
-    let further = p.ranks.saturating_sub(2) as f64 * pace.block.max(2.0 * pace.overhead);
-    if p.ranks == 1 { 0.0 } else { pace.hop(1) + further }
+    pacing.slowest(p).exchange(p.ranks - 1)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
     let between = move |from: usize, to: usize| Blocks::one(from * p.ranks + to);
     let rounds = (1..p.ranks).flat_map(move |distance| {
-        let (to, from) = ((p.rank + distance) % p.ranks, p.behind(distance));
+        let (to, from) = (p.ahead(distance), p.behind(distance));
         [
             Step::send(to, Place::Input, between(p.rank, to)),
             Step::recv(from, Place::Output, between(from, p.rank)),

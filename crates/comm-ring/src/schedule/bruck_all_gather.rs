@@ -1,0 +1,65 @@
+//! Bruck all-gather: the run of chunks that a rank holds doubles in every round.
+//!
+//! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
+//! message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). ceil(log2 n) rounds for any n; each rank
+//! sends n-1 chunks, the least that it can. In the round of distance d a rank sends the chunks from its own on to the
+//! rank d behind, so that it receives those that follow its own run.
+//!
+//! Chunks lie where they belong from the start, so nothing is rotated at the end; a run that goes around the end of
+//! the data is two messages instead.
+
+use std::iter;
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+/// The distance and the number of chunks of each round.
+fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
+    let distances = iter::successors(Some(1), |distance| Some(2 * distance));
+    distances.take_while(move |&distance| distance < ranks).map(move |distance| {
+        // The last round has only the rest to bring.
+        (distance, distance.min(ranks - distance))
+    })
+}
+
+/// How many rounds move a run that some rank must send as two messages.
+fn split(ranks: usize) -> usize {
+    rounds(ranks).filter(|&(_, count)| count > 1).count()
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let doublings = p.ranks.ilog2() as usize;
+    // The last round, if it brings less than the run doubled, waits only for the rounds that brought as much.
+    let rest = p.ranks - (1 << doublings);
+    let last = if rest == 0 { 0 } else { 1 + rest.next_power_of_two().ilog2() as usize };
+    Cost {
+        rounds: doublings.max(last),
+        messages: rounds(p.ranks).count() + split(p.ranks),
+        blocks: p.ranks - 1,
+    }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    let hops: f64 = rounds(p.ranks).map(|(_, count)| pace.hop(count)).sum();
+    hops + 2.0 * pace.overhead * split(p.ranks) as f64
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    let own = Blocks::one(p.rank);
+    let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, own));
+    let rounds = rounds(p.ranks).flat_map(move |(distance, count)| {
+        let (to, from) = (p.behind(distance), p.ahead(distance));
+        let gives = p.around(p.rank, count).map(|run| run.map(|run| Step::send(to, Place::Output, run)));
+        let takes = p.around(from, count).map(|run| run.map(|run| Step::recv(from, Place::Output, run)));
+        // A receive behind every send: with two sends first, all ranks could wait for each other.
+        gives.into_iter().zip(takes).flat_map(|(give, take)| [give, take]).flatten()
+    });
+    Box::new(copy.into_iter().chain(rounds))
+}

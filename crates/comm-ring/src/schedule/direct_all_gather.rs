@@ -1,0 +1,33 @@
+//! Direct all-gather: every rank sends its chunk straight to every other.
+//!
+//! One round; each rank sends n-1 chunks, the least that it can, in as many messages. In its k-th message a rank sends
+//! to the rank k ahead, so that nobody is sent to by two ranks at once. Whatever arrives late delays nobody else, but
+//! all links of the network are in use.
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    Cost { rounds: usize::from(p.ranks > 1), messages: p.ranks - 1, blocks: p.ranks - 1 }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    pacing.slowest(p).exchange(p.ranks - 1)
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    // The own chunk is sent from where the caller has it, so that nothing waits for the copy.
+    let own = if p.in_place { Place::Output } else { Place::Input };
+    let exchanges = (1..p.ranks).flat_map(move |distance| {
+        let (to, from) = (p.ahead(distance), p.behind(distance));
+        [Step::send(to, own, Blocks::one(p.rank)), Step::recv(from, Place::Output, Blocks::one(from))]
+    });
+    let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, Blocks::one(p.rank)));
+    Box::new(exchanges.chain(copy))
+}
