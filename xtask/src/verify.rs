@@ -124,6 +124,7 @@ fn for_each_program(
     };
     let blocks = row.blocks(&params(0, 0, true));
     for spec in Spec::all(row.collective, ranks, blocks) {
+        let spec = Spec { equal: row.traits.equal, ..spec };
         let in_place = spec.buffers == Buffers::InPlace;
         // An all-reduce works in place always: its communicator copies first.
         if row.collective == Collective::AllReduce && !in_place {

@@ -167,30 +167,38 @@ pub struct Layout {
     pub output: Partition,
     /// Sizes of the blocks that go through scratch.
     pub scratch: Partition,
+    /// Whether slots of scratch follow each other without gaps, so that a range of blocks can be put together slot by
+    /// slot. All blocks must have the same size.
+    pub gapless: bool,
 }
 
 impl Layout {
     /// One partition for all three arrays.
     #[must_use]
     pub fn uniform(partition: &Partition) -> Self {
-        Self { input: partition.clone(), output: partition.clone(), scratch: partition.clone() }
+        let [input, output, scratch] = [(); 3].map(|()| partition.clone());
+        Self { input, output, scratch, gapless: false }
     }
 
-    /// The distance between two slots of scratch in bytes: the largest block, rounded up to a cache line.
+    /// The distance between two slots of scratch in bytes: the largest block, rounded up to a cache line unless slots
+    /// are without gaps.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
-        self.scratch.block_bytes_max().next_multiple_of(64)
+        let block = self.scratch.block_bytes_max();
+        if self.gapless { block } else { block.next_multiple_of(64) }
     }
 
-    /// Where blocks lie in the array of `place`, in bytes. `None` if that array does not hold them.
+    /// Where blocks lie in the array of `place`, in bytes. `None` if that array does not hold them, or if they are
+    /// smaller than slots that should be without gaps.
     #[must_use]
     pub fn bytes(&self, place: Place, blocks: Blocks) -> Option<Range<usize>> {
         match place {
             Place::Input => self.input.bytes(blocks),
             Place::Output => self.output.bytes(blocks),
             Place::Scratch { slot } => {
-                let start = slot * self.slot_bytes();
-                Some(start..start + self.scratch.size(blocks)?)
+                let (slot_bytes, size) = (self.slot_bytes(), self.scratch.size(blocks)?);
+                let fits = !self.gapless || size == blocks.count * slot_bytes;
+                fits.then_some(slot * slot_bytes..slot * slot_bytes + size)
             }
         }
     }
@@ -252,6 +260,21 @@ mod tests {
         let partition = Partition::even(10, 4).element_bytes(8).starting_at(2);
         assert_eq!(partition.bytes(Blocks::one(2)), Some(0..16));
         assert_eq!(partition.bytes(Blocks::one(1)), None);
+    }
+
+    #[test]
+    fn slots_without_gaps_make_a_range_of_equal_blocks() {
+        let layout = |elements| Layout {
+            gapless: true,
+            ..Layout::uniform(&Partition::even(elements, 7).element_bytes(2))
+        };
+        let bytes = |layout: &Layout, slot, first, count| {
+            layout.bytes(Place::Scratch { slot }, Blocks { first, count })
+        };
+        assert_eq!(bytes(&layout(35), 2, 4, 3), Some(20..50));
+        assert_eq!(bytes(&layout(35), 3, 5, 1), Some(30..40));
+        let uneven = layout(36);
+        assert_eq!((bytes(&uneven, 0, 0, 1), bytes(&uneven, 0, 0, 2)), (Some(0..12), None));
     }
 
     #[test]

@@ -47,7 +47,8 @@ pub enum Place {
     /// The caller's output. In an in-place call it holds the input at the start.
     Output,
     /// Temporary memory, in slots that hold one block each. A range of blocks takes that many slots in a row and lies
-    /// packed from the first one on: it is read as the range that was written, not slot by slot.
+    /// packed from the first one on: it is read as the range that was written, not slot by slot. Only if all blocks
+    /// have the same size, which a schedule may ask for, a range is its slots one by one.
     Scratch {
         /// The slot of the first block.
         slot: usize,

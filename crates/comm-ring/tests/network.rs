@@ -37,7 +37,7 @@ impl Rank {
         };
         // Gathers and scatters need a chunk of the same length for every rank.
         let partition = Partition::even(ELEMENTS * chunks, chunks).segments(params.segments).element_bytes(4);
-        let layout = Layout::uniform(&partition);
+        let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let data: Vec<u8> =
             (0..ELEMENTS * chunks).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
         Self {

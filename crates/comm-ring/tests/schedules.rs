@@ -37,6 +37,7 @@ fn specs(row: &Algorithm, ranks: usize, blocks: usize) -> impl Iterator<Item = S
     let in_place_only = row.collective == Collective::AllReduce;
     Spec::all(row.collective, ranks, blocks)
         .filter(move |spec| !in_place_only || spec.buffers == Buffers::InPlace)
+        .map(|spec| Spec { equal: row.traits.equal, ..spec })
 }
 
 fn row(collective: Collective, name: &str) -> &'static Algorithm {
@@ -85,6 +86,7 @@ fn prove_one_root(row: &Algorithm, ranks: usize) {
         blocks: row.blocks(&params(0)),
         root: 7,
         buffers: Buffers::InPlace,
+        equal: row.traits.equal,
     };
     let scratch_slots = (0..ranks).map(|rank| (row.slots)(&params(rank))).max().unwrap_or(0);
     let program = Program { spec, scratch_slots, steps: &|rank| (row.steps)(&params(rank)) };

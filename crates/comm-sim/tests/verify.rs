@@ -136,6 +136,17 @@ fn a_range_in_scratch_is_read_as_it_was_written() {
         copied(parts.clone(), Step::send(1, slot(0), both)),
     ];
     assert!(packing.iter().all(|fault| matches!(fault, Fault::Packing { block: 1, .. })), "{packing:?}");
+    // Blocks of one size are where their slots are.
+    let equal = Spec { equal: true, ..spec(Collective::Broadcast, 2, 2) };
+    for (copies, sent) in
+        [(&whole, Step::send(1, slot(1), Blocks::one(1))), (&parts, Step::send(1, slot(0), both))]
+    {
+        let schedule = |rank: usize, _: &Spec| match rank {
+            0 => [&copies[..], &[sent, Step::send(1, OUT, Blocks::one(0))]].concat(),
+            _ => vec![Step::recv(0, OUT, sent.blocks), Step::recv(0, OUT, Blocks::one(0))],
+        };
+        check(equal, 2, schedule).unwrap();
+    }
     // The first block of a range can be read alone, and a range that was overwritten in part is gone.
     let first = copied(whole.clone(), Step::send(1, slot(0), Blocks::one(0)));
     assert!(matches!(first, Fault::Result { rank: 1, block: 1, .. }), "{first}");

@@ -99,7 +99,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     fn all_gather(&self, buffers: Exchange<'_>, shares: Shares<'_>, options: &CallOptions) -> Result<()> {
         let count = buffers.check_all_gather(self.group, shares)?;
         let request = Request::new(Collective::AllGather, count).of(&buffers).shares(shares);
-        self.engine(Collective::AllGather, options)?.as_it_is(request, buffers, options)
+        self.engine(request.collective, options)?.as_it_is(request, buffers, options)
     }
 
     fn reduce_scatter(
@@ -111,7 +111,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_reduce_scatter(self.group, shares, op)?;
         let request = Request::new(Collective::ReduceScatter, count).of(&buffers).op(op).shares(shares);
-        self.engine(Collective::ReduceScatter, options)?.reduce_scatter(request, buffers, options)
+        self.engine(request.collective, options)?.reduce_scatter(request, buffers, options)
     }
 
     fn gather(
@@ -123,7 +123,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_gather(self.group, root, shares)?;
         let request = Request::new(Collective::Gather, count).of(&buffers).root(root).shares(shares);
-        self.engine(Collective::Gather, options)?.gather(request, buffers, options)
+        self.engine(request.collective, options)?.gather(request, buffers, options)
     }
 
     fn scatter(
@@ -135,7 +135,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_scatter(self.group, root, shares)?;
         let request = Request::new(Collective::Scatter, count).of(&buffers).root(root).shares(shares);
-        self.engine(Collective::Scatter, options)?.scatter(request, buffers, options)
+        self.engine(request.collective, options)?.scatter(request, buffers, options)
     }
 
     fn all_to_all(
@@ -147,7 +147,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     ) -> Result<()> {
         let count = buffers.check_all_to_all(self.group, send, recv)?;
         let request = Request::new(Collective::AllToAll, count).of(&buffers).exchange(send, recv);
-        self.engine(Collective::AllToAll, options)?.all_to_all(request, buffers, options)
+        self.engine(request.collective, options)?.all_to_all(request, buffers, options)
     }
 
     fn barrier(&self, options: &CallOptions) -> Result<()> {

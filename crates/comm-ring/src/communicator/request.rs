@@ -136,7 +136,10 @@ impl<'a> Request<'a> {
         let bytes = self.element_bytes();
         let input = list(self.shares).every(1, rank * ranks).element_bytes(bytes);
         let output = list(self.incoming).every(ranks, rank).element_bytes(bytes);
-        Layout { scratch: output.clone(), input, output }
+        // Any block may pass through scratch.
+        let blocks = ranks * ranks;
+        let scratch = Partition::even(self.count.saturating_mul(blocks), blocks).element_bytes(bytes);
+        Layout { input, output, scratch, gapless: false }
     }
 
     pub(super) fn call(&self, group: Group, algorithm: &'static Algorithm, detail: u64) -> Call {
@@ -160,7 +163,7 @@ impl<'a> Request<'a> {
             Chunks::Whole => 1,
         };
         let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
-        let mut layout = Layout::uniform(&all);
+        let mut layout = Layout { gapless: algorithm.traits.equal, ..Layout::uniform(&all) };
         // The side that concerns one rank only holds just that rank's chunk.
         let is_root = self.root == Some(group.rank());
         let own = all.starting_at(group.rank());

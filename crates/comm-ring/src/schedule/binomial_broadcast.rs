@@ -6,7 +6,7 @@
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Cost, Pacing, Params, Steps};
+use super::{Cost, Pacing, Params, Steps, around};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
@@ -43,6 +43,14 @@ impl Position {
         let rest = self.ranks - number;
         let most = if number == 0 { rest } else { 1 << number.trailing_zeros() };
         Blocks { first: number, count: if most < rest { most } else { rest } }
+    }
+
+    /// The chunks of a run of numbers, which go around the end of the data if the ranks do: each run of chunks, and the
+    /// number of its first.
+    pub(super) fn runs(&self, numbers: Blocks) -> impl Iterator<Item = (usize, Blocks)> + use<> {
+        let [run, rest] = around(self.ranks, self.rank(numbers.first), numbers.count);
+        let rest = rest.map(|rest| (numbers.end() - rest.count, rest));
+        run.map(|run| (numbers.first, run)).into_iter().chain(rest)
     }
 
     /// The children's ranks, the one with the smallest subtree first.

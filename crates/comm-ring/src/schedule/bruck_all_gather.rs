@@ -12,7 +12,7 @@ use std::iter;
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Cost, Pacing, Params, Steps};
+use super::{Cost, Pacing, Params, Steps, around};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
@@ -56,8 +56,10 @@ pub(super) fn steps(params: &Params) -> Steps {
     let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, own));
     let rounds = rounds(p.ranks).flat_map(move |(distance, count)| {
         let (to, from) = (p.behind(distance), p.ahead(distance));
-        let gives = p.around(p.rank, count).map(|run| run.map(|run| Step::send(to, Place::Output, run)));
-        let takes = p.around(from, count).map(|run| run.map(|run| Step::recv(from, Place::Output, run)));
+        let gives =
+            around(p.ranks, p.rank, count).map(|run| run.map(|run| Step::send(to, Place::Output, run)));
+        let takes =
+            around(p.ranks, from, count).map(|run| run.map(|run| Step::recv(from, Place::Output, run)));
         // A receive behind every send: with two sends first, all ranks could wait for each other.
         gives.into_iter().zip(takes).flat_map(|(give, take)| [give, take]).flatten()
     });

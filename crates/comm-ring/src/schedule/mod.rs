@@ -5,7 +5,9 @@
 //! a simulator) meets every algorithm there is.
 
 mod binomial_broadcast;
+mod binomial_gather;
 mod binomial_reduce;
+mod binomial_scatter;
 mod bruck_all_gather;
 mod chain_broadcast;
 mod cost;
@@ -75,13 +77,6 @@ impl Params {
         self.behind(1)
     }
 
-    /// So many chunks from the first on, around the end of the data: one run of blocks, or two.
-    fn around(&self, first: usize, count: usize) -> [Option<Blocks>; 2] {
-        let until_end = count.min(self.ranks - first);
-        let around_end = Blocks { first: 0, count: count - until_end };
-        [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
-    }
-
     /// The slots that a schedule with `per_segment` slots for each segment under way needs.
     fn slots(&self, per_segment: usize) -> usize {
         per_segment * self.pass.min(self.segments)
@@ -92,6 +87,13 @@ impl Params {
         let pass = self.pass.min(self.segments);
         comm_core::Place::Scratch { slot: set * pass + segment % pass }
     }
+}
+
+/// So many chunks, one per rank, from the first on and around the end of the data: one run of blocks, or two.
+fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
+    let until_end = count.min(ranks - first);
+    let around_end = Blocks { first: 0, count: count - until_end };
+    [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
 }
 
 /// How the data of a collective is cut into chunks.
@@ -133,6 +135,8 @@ pub struct Traits {
     pub segmented: bool,
     /// Whether it can do with lengths that only the ranks concerned know: the variants with counts.
     pub counts: bool,
+    /// Whether all its blocks must have the same size, as it puts runs of them together in scratch. Never with counts.
+    pub equal: bool,
     /// Whether it knows hosts.
     pub hierarchical: bool,
     /// Whether it combines contributions in the one order of [`ReduceOrder::Deterministic`].
@@ -143,8 +147,11 @@ pub struct Traits {
 
 impl Traits {
     /// An algorithm that moves whole chunks, of any lengths.
-    const PLAIN: Self = Self { segmented: false, counts: true, hierarchical: false, keeps_order: false };
+    const PLAIN: Self =
+        Self { segmented: false, counts: true, equal: false, hierarchical: false, keeps_order: false };
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
+    /// An algorithm that moves whole chunks of one length.
+    const EQUAL: Self = Self { counts: false, equal: true, ..Self::PLAIN };
 }
 
 /// Every algorithm there is.
@@ -280,6 +287,16 @@ pub static TABLE: &[Algorithm] = &[
         time: flat_gather::time,
     },
     Algorithm {
+        name: "binomial",
+        collective: Collective::Gather,
+        chunks: Chunks::PerRank,
+        traits: Traits::EQUAL,
+        slots: binomial_gather::slots,
+        steps: binomial_gather::steps,
+        cost: binomial_gather::cost,
+        time: binomial_gather::time,
+    },
+    Algorithm {
         name: "flat",
         collective: Collective::Scatter,
         chunks: Chunks::PerRank,
@@ -288,6 +305,16 @@ pub static TABLE: &[Algorithm] = &[
         steps: flat_scatter::steps,
         cost: flat_scatter::cost,
         time: flat_scatter::time,
+    },
+    Algorithm {
+        name: "binomial",
+        collective: Collective::Scatter,
+        chunks: Chunks::PerRank,
+        traits: Traits::EQUAL,
+        slots: binomial_scatter::slots,
+        steps: binomial_scatter::steps,
+        cost: binomial_scatter::cost,
+        time: binomial_scatter::time,
     },
     Algorithm {
         name: "pairwise",

@@ -44,13 +44,14 @@ pub(super) struct Arrays<'a> {
     scratch: Vec<Number>,
 }
 
-/// How the blocks of a program are laid out: some are larger than others.
+/// How the blocks of a program are laid out: some are larger than others, unless it asks for equal ones.
 pub(super) fn layout(spec: &Spec) -> Layout {
-    Layout::uniform(&Partition::even(elements(spec), spec.blocks))
+    let uniform = Layout::uniform(&Partition::even(elements(spec), spec.blocks));
+    Layout { gapless: spec.equal, ..uniform }
 }
 
 const fn elements(spec: &Spec) -> usize {
-    spec.blocks + spec.blocks / 2 + 1
+    if spec.equal { 2 * spec.blocks } else { spec.blocks + spec.blocks / 2 + 1 }
 }
 
 impl<'a> Arrays<'a> {

@@ -62,6 +62,8 @@ pub(super) struct Memory {
     slots: usize,
     /// Whether a contribution may not come twice.
     counts: bool,
+    /// Whether ranges in scratch are packed: not if they are their slots one by one.
+    packs: bool,
 }
 
 impl Memory {
@@ -85,7 +87,8 @@ impl Memory {
         let output = (0..spec.blocks).map(|block| cell(Place::Output, block));
         let scratch = (0..program.scratch_slots).map(|slot| cell(Place::Scratch { slot }, 0));
         let cells = input.chain(output).chain(scratch).collect();
-        Self { cells, blocks: spec.blocks, slots: program.scratch_slots, counts: spec.counts() }
+        let (counts, packs) = (spec.counts(), !spec.equal);
+        Self { cells, blocks: spec.blocks, slots: program.scratch_slots, counts, packs }
     }
 
     /// Whether the blocks exist in `place`.
@@ -107,6 +110,10 @@ impl Memory {
         }
     }
 
+    const fn is_packed(&self, place: Place) -> bool {
+        self.packs && matches!(place, Place::Scratch { .. })
+    }
+
     /// Appends the values of a step's blocks, lying at `place`, to `into`.
     pub(super) fn read(&self, at: At, place: Place, into: &mut Vec<Value>) -> Result<(), Fault> {
         let blocks = at.step.blocks;
@@ -122,7 +129,7 @@ impl Memory {
         let blocks = at.step.blocks;
         let first = self.cell(place, blocks, 0);
         let here = |packed: Packed| packed.first_cell == first && packed.first_block == blocks.first;
-        let cells = if is_scratch(place) { self.range(place, blocks) } else { &[] };
+        let cells = if self.is_packed(place) { self.range(place, blocks) } else { &[] };
         let astray = cells.iter().zip(blocks.first..).position(|(cell, block)| {
             matches!(&cell.content, Content::Value(value) if value.block == block) && !here(cell.packed)
         });
@@ -158,7 +165,7 @@ impl Memory {
     /// Puts values into a step's blocks.
     pub(super) fn write(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
-        if is_scratch(place) {
+        if self.is_packed(place) {
             self.pack(place, blocks);
         }
         for (offset, value) in values.drain(..).enumerate() {
@@ -246,8 +253,4 @@ impl Memory {
             Content::Absent | Content::Empty => None,
         }
     }
-}
-
-const fn is_scratch(place: Place) -> bool {
-    matches!(place, Place::Scratch { .. })
 }

@@ -18,6 +18,8 @@ pub struct Spec {
     pub root: usize,
     /// Where the ranks' data lies.
     pub buffers: Buffers,
+    /// Whether all blocks have the same size, so that a range in scratch is its slots one by one.
+    pub equal: bool,
 }
 
 /// Where a rank's contribution lies.
@@ -52,7 +54,7 @@ pub enum Required {
 }
 
 impl Spec {
-    /// Every call of a collective that differs in its root or its buffers.
+    /// Every call of a collective that differs in its root or its buffers, on blocks of any sizes.
     pub fn all(collective: Collective, ranks: usize, blocks: usize) -> impl Iterator<Item = Self> {
         let roots = if is_rooted(collective) { ranks } else { 1 };
         let buffers: &[Buffers] = match collective {
@@ -61,7 +63,7 @@ impl Spec {
             Collective::AllToAll => &[Buffers::Separate],
             _ => &[Buffers::InPlace, Buffers::Separate],
         };
-        let spec = move |root, &buffers| Self { collective, ranks, blocks, root, buffers };
+        let spec = move |root, &buffers| Self { collective, ranks, blocks, root, buffers, equal: false };
         (0..roots).flat_map(move |root| buffers.iter().map(move |buffers| spec(root, buffers)))
     }
 
@@ -177,7 +179,8 @@ impl std::fmt::Display for Spec {
         f.write_str(match self.buffers {
             Buffers::InPlace => ", in place",
             Buffers::Separate => ", separate buffers",
-        })
+        })?;
+        f.write_str(if self.equal { ", blocks of one size" } else { "" })
     }
 }
 
@@ -195,8 +198,14 @@ mod tests {
 
     #[test]
     fn chunks_belong_to_ranks_in_order() {
-        let spec =
-            |buffers| Spec { collective: Collective::ReduceScatter, ranks: 3, blocks: 6, root: 0, buffers };
+        let spec = |buffers| Spec {
+            collective: Collective::ReduceScatter,
+            ranks: 3,
+            blocks: 6,
+            root: 0,
+            buffers,
+            equal: false,
+        };
         let separate = spec(Buffers::Separate);
         assert_eq!(separate.start(1, Place::Output, 3), Start::Empty);
         assert_eq!(separate.start(1, Place::Output, 4), Start::Absent);
@@ -214,6 +223,7 @@ mod tests {
             blocks: 4,
             root: 0,
             buffers: Buffers::InPlace,
+            equal: false,
         };
         assert!(spec.check().is_err());
         assert!(Spec { collective: Collective::Reduce, root: 3, ..spec }.check().is_err());

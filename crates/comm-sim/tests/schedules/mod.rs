@@ -37,7 +37,7 @@ pub(crate) fn with_program<T>(
 }
 
 pub(crate) fn spec(collective: Collective, ranks: usize, blocks: usize) -> Spec {
-    Spec { collective, ranks, blocks, root: 0, buffers: Buffers::InPlace }
+    Spec { collective, ranks, blocks, root: 0, buffers: Buffers::InPlace, equal: false }
 }
 
 pub(crate) fn all(spec: &Spec) -> Blocks {

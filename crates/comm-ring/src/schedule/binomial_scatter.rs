@@ -1,0 +1,52 @@
+//! Binomial tree scatter: the root's data is halved on its way to the ranks.
+//!
+//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High
+//! Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages leave the root, with n-1 chunks; a rank receives the chunks
+//! of its whole subtree in one message. A run that goes around the end of the data is two. An inner rank keeps its
+//! subtree's chunks in scratch, at most n/2 of them.
+//!
+//! A run is passed on in parts, from the slots in the middle of it, so all chunks must have the same size.
+
+use comm_core::{Blocks, Place, Step};
+
+use super::binomial_broadcast::Position;
+use super::{Cost, Pacing, Params, Steps, binomial_gather};
+
+pub(super) fn slots(p: &Params) -> usize {
+    binomial_gather::slots(p)
+}
+
+/// That of the gather, which is the same backwards.
+pub(super) fn cost(p: &Params) -> Cost {
+    binomial_gather::cost(p)
+}
+
+/// That of the gather, which is the same backwards.
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    binomial_gather::time(p, pacing)
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    let position = Position::new(&p);
+    let number = position.number();
+    let ours = position.subtree(number);
+    let held = |number: usize| match position.parent() {
+        None => Place::Input,
+        Some(_) if ours.count == 1 => Place::Output,
+        Some(_) => Place::Scratch { slot: number - ours.first },
+    };
+    let mut steps = Vec::new();
+    if let Some(from) = position.parent() {
+        steps.extend(position.runs(ours).map(|(number, run)| Step::recv(from, held(number), run)));
+    }
+    // The largest subtree has the longest way to go, so it is served first.
+    for (to, theirs) in position.branches().rev() {
+        steps.extend(position.runs(theirs).map(|(number, run)| Step::send(to, held(number), run)));
+    }
+    // In place, the root's own chunk stays where it is.
+    let own = held(number);
+    let copied = own != Place::Output && !(own == Place::Input && p.in_place);
+    steps.extend(copied.then_some(Step::copy(Place::Output, own, Blocks::one(p.rank))));
+    Box::new(steps.into_iter())
+}
