@@ -205,6 +205,18 @@ pub enum Invalid {
         /// The size of the group.
         size: usize,
     },
+    /// A list of members that names a rank twice.
+    #[error("rank {rank} is named twice among the members of a group")]
+    Repeated {
+        /// The rank.
+        rank: usize,
+    },
+    /// A list of members without the rank that uses it.
+    #[error("rank {rank} is not a member of the group")]
+    Absent {
+        /// The rank.
+        rank: usize,
+    },
     /// An operator that is not defined on the element type.
     #[error("{op} is not defined on {dtype}")]
     Op {

@@ -60,6 +60,31 @@ impl Group {
         self.size
     }
 
+    /// The group `id` of some members of this one, in the order of the list, seen by the same process.
+    ///
+    /// # Errors
+    /// [`Invalid::Rank`] if the list names a rank that is no member, [`Invalid::Repeated`] if it names one twice, and
+    /// [`Invalid::Absent`] if this rank is not in it.
+    pub fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Self> {
+        let position = self.check_members(members)?.ok_or(Invalid::Absent { rank: self.rank })?;
+        Self::new(id, position, members.len())
+    }
+
+    /// Refuses a list of members that names a rank which is none, or one twice. Returns where this rank is in it.
+    ///
+    /// # Errors
+    /// [`Invalid::Rank`], [`Invalid::Repeated`].
+    pub fn check_members(&self, members: &[usize]) -> Result<Option<usize>> {
+        let mut seen = vec![false; self.size];
+        for &rank in members {
+            let seen = seen.get_mut(rank).ok_or(Invalid::Rank { rank, size: self.size })?;
+            if std::mem::replace(seen, true) {
+                return Err(Invalid::Repeated { rank }.into());
+            }
+        }
+        Ok(members.iter().position(|&rank| rank == self.rank))
+    }
+
     /// Every rank but this one.
     pub fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let Self { rank, size, .. } = *self;
@@ -78,6 +103,19 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_a_subgroup_count_in_the_order_of_the_list() {
+        let group = Group::new(GroupId::WORLD, 2, 5).unwrap();
+        let list = [4, 0, 2];
+        let subgroup = group.subgroup(GroupId(9), &list).unwrap();
+        assert_eq!(subgroup, Group::new(GroupId(9), 2, 3).unwrap());
+        assert_eq!(group.check_members(&[]).unwrap(), None);
+        for (list, message) in [(&[2, 5][..], "rank 5"), (&[2, 0, 2], "twice"), (&[0, 1], "not a member")] {
+            let error = group.subgroup(GroupId(9), list).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
 
     #[test]
     fn a_rank_outside_the_group_is_refused() {

@@ -1,5 +1,6 @@
 //! Independent flows between the members of a group.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::{Group, GroupId, LinkModel, Result, Transport};
@@ -42,11 +43,46 @@ pub trait Lanes: Send + Sync {
     /// What moving bytes over these lanes costs, as far as is known without measuring.
     fn links(&self) -> LinkModel;
 
-    /// Opens a lane between all ranks. Every rank calls this with the same `lane`, in any order of lanes, and waits
-    /// for the others until the deadline.
+    /// Opens a lane between some of the ranks, which become ranks 0, 1, ... of the lane in the order of `members`. This
+    /// rank is one of them. Each of them, and no other rank, calls this with the same `lane` and the same list, in any
+    /// order of lanes and from any thread, and waits for the others until the deadline.
+    ///
+    /// A lane of one name is opened once. Ranks that give unlike lists for it do not all get a lane; those without one
+    /// wait until the deadline.
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come,
-    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away.
-    fn open(&self, lane: LaneId, deadline: Instant) -> Result<Self::Lane>;
+    /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for a list that no group can have; see
+    /// [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come,
+    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the lane.
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane>;
+
+    /// Opens a lane between all ranks, in their order.
+    ///
+    /// # Errors
+    /// As [`Lanes::open_among`].
+    fn open(&self, lane: LaneId, deadline: Instant) -> Result<Self::Lane> {
+        let all: Vec<usize> = (0..self.group().size()).collect();
+        self.open_among(lane, &all, deadline)
+    }
+}
+
+/// Shared by several owners.
+impl<L: Lanes + ?Sized> Lanes for Arc<L> {
+    type Lane = L::Lane;
+
+    fn group(&self) -> Group {
+        (**self).group()
+    }
+
+    fn now(&self) -> Instant {
+        (**self).now()
+    }
+
+    fn links(&self) -> LinkModel {
+        (**self).links()
+    }
+
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
+        (**self).open_among(lane, members, deadline)
+    }
 }

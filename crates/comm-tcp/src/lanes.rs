@@ -19,9 +19,10 @@ use crate::transport::TcpTransport;
 /// What a control lane reads ahead per peer, in bytes: it carries short frames, and there are peers in great number.
 const CONTROL_READ_AHEAD: usize = 4096;
 
-/// Opens lanes between all ranks of a job over TCP.
+/// Opens lanes between ranks of a job over TCP.
 ///
-/// Each lane is a full mesh of sockets of its own: a rank dials the ranks below it and accepts the ranks above it. A
+/// Each lane is a full mesh of sockets of its own: a rank dials the members whose ranks of the job are below its own,
+/// and accepts those above, whatever their order in the lane. A
 /// connection for a lane that is not yet opened here waits until it is, so ranks may open lanes in any order, and from
 /// several threads. A lane of one name is opened once.
 ///
@@ -116,14 +117,16 @@ impl Lanes for TcpLanes {
         LinkModel::uniform(Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 }, 1e-10)
     }
 
-    fn open(&self, lane: LaneId, deadline: Instant) -> Result<TcpTransport> {
-        let group = Group::new(lane.group, self.group.rank(), self.group.size())?;
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {
+        let group = self.group.subgroup(lane.group, members)?;
         let mut config = self.config.clone();
         if lane.kind == LaneKind::Control {
             config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
         }
         let sockets = match &self.mesh {
-            Some(mesh) => Opening::new(&mesh.identity, &config, &mesh.reception, lane)?.run(deadline)?,
+            Some(mesh) => {
+                Opening::new(&mesh.identity, &config, &mesh.reception, lane, members)?.run(deadline)?
+            }
             None => Vec::new(),
         };
         TcpTransport::new(group, sockets, &config)

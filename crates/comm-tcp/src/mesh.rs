@@ -1,4 +1,7 @@
-//! Opens one lane: dials the ranks below, lets in the ranks above, and waits for both in one loop.
+//! Opens one lane: dials the members below, lets in the members above, and waits for both in one loop.
+//!
+//! Who dials whom goes by the ranks of the world, by which processes know each other. Everybody else, errors included,
+//! knows the members by their ranks of the lane.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,10 +32,19 @@ pub(crate) struct Opening<'a> {
     began: Instant,
     /// Rings when another thread has let in a connection for this lane.
     bell: Arc<Bell>,
+    /// With their ranks of the lane.
     dials: Vec<(usize, Dial)>,
-    /// The ranks that are to dial us.
-    expected: Vec<usize>,
+    /// The members that are to dial us.
+    expected: Vec<Member>,
+    /// With their ranks of the lane.
     open: Vec<(usize, Socket)>,
+}
+
+/// The two numbers of a member.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    lane: usize,
+    world: usize,
 }
 
 impl<'a> Opening<'a> {
@@ -41,14 +53,16 @@ impl<'a> Opening<'a> {
         config: &'a TcpConfig,
         reception: &'a Reception,
         lane: LaneId,
+        members: &[usize],
     ) -> Result<Self> {
         let bell = Arc::new(Bell::new()?);
         reception.announce(lane, Arc::clone(&bell));
         let options = Options::lane(config, lane.kind == LaneKind::Control);
-        let dial = |to: usize| {
-            let (address, hello) = (identity.members[to].address, identity.hello(to, lane));
-            (to, Dial::new(address, hello, identity.secret.clone(), options.clone()))
+        let dial = |to: Member| {
+            let (address, hello) = (identity.members[to.world].address, identity.hello(to.world, lane));
+            (to.lane, Dial::new(address, hello, identity.secret.clone(), options.clone()))
         };
+        let members = || members.iter().enumerate().map(|(lane, &world)| Member { lane, world });
         Ok(Self {
             identity,
             config,
@@ -56,13 +70,13 @@ impl<'a> Opening<'a> {
             lane,
             began: Instant::now(),
             bell,
-            dials: (0..identity.rank).map(dial).collect(),
-            expected: (identity.rank + 1..identity.members.len()).collect(),
-            open: Vec::with_capacity(identity.members.len()),
+            dials: members().filter(|member| member.world < identity.rank).map(dial).collect(),
+            expected: members().filter(|member| member.world > identity.rank).collect(),
+            open: Vec::new(),
         })
     }
 
-    /// Waits until every other rank is connected. Returns the sockets with their ranks.
+    /// Waits until every other member is connected. Returns the sockets with their ranks of the lane.
     pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Socket)>> {
         loop {
             let now = Instant::now();
@@ -97,9 +111,12 @@ impl<'a> Opening<'a> {
     fn let_in(&mut self) -> Result<()> {
         // The bell is silenced before the look at what it rang for.
         self.bell.silence();
-        let arrived = self.reception.collect(self.identity, self.config, self.lane, &self.expected)?;
-        self.expected.retain(|rank| !arrived.iter().any(|(other, _)| other == rank));
-        self.open.extend(arrived);
+        let expected: Vec<usize> = self.expected.iter().map(|member| member.world).collect();
+        for (world, socket) in self.reception.collect(self.identity, self.config, self.lane, &expected)? {
+            if let Some(at) = self.expected.iter().position(|member| member.world == world) {
+                self.open.push((self.expected.swap_remove(at).lane, socket));
+            }
+        }
         Ok(())
     }
 
@@ -123,7 +140,7 @@ impl<'a> Opening<'a> {
             return lost(*rank, dial);
         }
         let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
-        waiting_for.extend(&self.expected);
+        waiting_for.extend(self.expected.iter().map(|member| member.lane));
         waiting_for.sort_unstable();
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
     }

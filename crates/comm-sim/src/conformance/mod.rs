@@ -11,6 +11,7 @@ mod opening;
 mod port;
 mod sleep;
 mod streams;
+mod subsets;
 
 pub use failure::{
     abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper,
@@ -29,6 +30,12 @@ pub use opening::{
 pub use sleep::{no_wakeup_is_lost, room_wakes_a_sleeper, tokens_wake_every_rank};
 pub use streams::{
     all_pairs_exchange_ordered_bytes, empty_calls_move_nothing, large_transfers_run_both_ways,
+};
+
+pub use subsets::{
+    a_death_is_told_by_the_rank_of_the_lane, a_list_of_members_that_cannot_be_is_refused,
+    a_subset_of_one_waits_for_nobody, disjoint_subsets_open_at_once, members_count_in_the_order_of_the_list,
+    overlapping_subsets_open_from_several_threads, unlike_lists_of_members_end_at_the_deadline,
 };
 
 /// How a suite gets the lanes of `n` ranks that met, in rank order.
@@ -51,9 +58,12 @@ macro_rules! transport_conformance {
             use super::*;
 
             $crate::transport_conformance! { @scenarios $meet;
+                a_death_is_told_by_the_rank_of_the_lane
                 a_full_lane_stalls_no_other
+                a_list_of_members_that_cannot_be_is_refused
                 a_missing_rank_is_named
                 a_rank_that_left_is_not_awaited
+                a_subset_of_one_waits_for_nobody
                 a_world_of_one_has_lanes
                 abort_fails_everything_with_the_first_cause
                 abort_wakes_a_sleeper
@@ -62,19 +72,23 @@ macro_rules! transport_conformance {
                 death_delivers_bytes_first
                 death_of_an_uninvolved_peer_wakes_a_sleeper
                 death_wakes_a_sender_without_room
+                disjoint_subsets_open_at_once
                 elements_are_lent_whole
                 empty_calls_move_nothing
                 lanes_open_in_any_order
                 large_transfers_run_both_ways
                 lent_bytes_stay_until_consumed
+                members_count_in_the_order_of_the_list
                 no_wakeup_is_lost
                 other_streams_outlive_a_peer
+                overlapping_subsets_open_from_several_threads
                 ranks_know_who_they_are
                 receiving_goes_on_behind_what_was_lent
                 released_catches_up_with_accepted
                 revoking_nothing_breaks_nothing
                 room_wakes_a_sleeper
                 tokens_wake_every_rank
+                unlike_lists_of_members_end_at_the_deadline
             }
         }
     };

@@ -71,8 +71,15 @@ pub(super) fn limit() -> Instant {
 
 impl<T: Transport> Port<T> {
     pub(super) fn open<L: Lanes<Lane = T>>(lanes: &L, lane: LaneId) -> Result<Self> {
-        let transport = lanes.open(lane, lanes.now() + PATIENCE)?;
-        Ok(Self { transport, interest: Interest::default(), sleeps: 0 })
+        lanes.open(lane, lanes.now() + PATIENCE).map(Self::new)
+    }
+
+    pub(super) fn open_among<L: Lanes<Lane = T>>(lanes: &L, lane: LaneId, members: &[usize]) -> Result<Self> {
+        lanes.open_among(lane, members, lanes.now() + PATIENCE).map(Self::new)
+    }
+
+    fn new(transport: T) -> Self {
+        Self { transport, interest: Interest::default(), sleeps: 0 }
     }
 
     pub(super) fn rank(&self) -> usize {

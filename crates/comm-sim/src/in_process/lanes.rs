@@ -31,8 +31,9 @@ struct Hub {
 struct HubState {
     /// Which ranks dropped their lanes.
     gone: Vec<bool>,
-    /// Lanes for which some rank is missing. A complete one is taken out, so that its name can be used again.
-    meetings: HashMap<LaneId, Meeting>,
+    /// Lanes for which some member is missing, by name and members: unlike lists never meet. A complete one is taken
+    /// out, so that its name can be used again.
+    meetings: HashMap<(LaneId, Vec<usize>), Meeting>,
     /// Every open lane, to ask for unreleased bytes.
     open: Vec<Weak<Lane>>,
 }
@@ -40,6 +41,7 @@ struct HubState {
 #[derive(Debug)]
 struct Meeting {
     lane: Arc<Lane>,
+    /// By rank of the lane.
     present: Vec<bool>,
     /// Who was ever present: a rank that gave up waiting is not the one to blame.
     came: Vec<bool>,
@@ -49,6 +51,8 @@ struct Meeting {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: LaneId,
+    /// The ranks of the world, in the order of their ranks of the lane.
+    members: Vec<usize>,
     pub(super) config: InProcessConfig,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
     /// The queue from `a` to `b` is at `a * size + b`.
@@ -58,14 +62,23 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    fn new(id: LaneId, config: &InProcessConfig, size: usize) -> Result<Self> {
+    fn new(id: LaneId, config: &InProcessConfig, members: &[usize]) -> Result<Self> {
+        let size = members.len();
         Ok(Self {
             id,
+            members: members.to_vec(),
             config: config.clone(),
             endpoints: (0..size).map(|_| Endpoint::new().map(Arc::new)).collect::<Result<_>>()?,
             pipes: (0..size * size).map(|_| Mutex::default()).collect(),
             breaks: AtomicU64::new(0),
         })
+    }
+
+    /// How many bytes a rank of the world has sent that are not released.
+    fn unreleased(&self, rank: usize) -> u64 {
+        let Some(rank) = self.members.iter().position(|&member| member == rank) else { return 0 };
+        let peers = (0..self.members.len()).filter(|&peer| peer != rank);
+        peers.map(|to| self.pipe(rank, to).unreleased(self.config.release)).sum()
     }
 
     /// The queue from one rank to another, locked.
@@ -101,20 +114,17 @@ impl InProcessLanes {
     #[must_use]
     pub fn unreleased(&self) -> u64 {
         let lanes: Vec<_> = lock(&self.hub.state).open.iter().filter_map(Weak::upgrade).collect();
-        let rank = self.group.rank();
-        let of_lane = |lane: &Arc<Lane>| -> u64 {
-            self.group.peers().map(|to| lane.pipe(rank, to).unreleased(lane.config.release)).sum()
-        };
-        lanes.iter().map(of_lane).sum()
+        lanes.iter().map(|lane| lane.unreleased(self.group.rank())).sum()
     }
 
-    /// Takes this rank's seat; the last to come completes the lane.
-    fn enter(&self, state: &mut HubState, id: LaneId) -> Result<Arc<Lane>> {
-        let (rank, size) = (self.group.rank(), self.group.size());
-        let meeting = match state.meetings.entry(id) {
+    /// Takes a seat, given by its rank of the lane; the last to come completes the lane.
+    fn enter(&self, state: &mut HubState, id: LaneId, members: &[usize], rank: usize) -> Result<Arc<Lane>> {
+        let size = members.len();
+        let name = (id, members.to_vec());
+        let meeting = match state.meetings.entry(name.clone()) {
             Entry::Occupied(meeting) => meeting.into_mut(),
             Entry::Vacant(vacant) => {
-                let lane = Arc::new(Lane::new(id, &self.hub.config, size)?);
+                let lane = Arc::new(Lane::new(id, &self.hub.config, members)?);
                 vacant.insert(Meeting { lane, present: vec![false; size], came: vec![false; size] })
             }
         };
@@ -124,7 +134,7 @@ impl InProcessLanes {
         meeting.came[rank] = true;
         let lane = Arc::clone(&meeting.lane);
         if meeting.present.iter().all(|&present| present) {
-            state.meetings.remove(&id);
+            state.meetings.remove(&name);
             state.open.retain(|lane| lane.strong_count() > 0);
             state.open.push(Arc::downgrade(&lane));
             self.hub.changed.notify_all();
@@ -137,14 +147,15 @@ impl InProcessLanes {
         &self,
         mut state: MutexGuard<'_, HubState>,
         lane: &Arc<Lane>,
-        started: Instant,
+        group: Group,
         deadline: Instant,
     ) -> Result<()> {
+        let started = self.now();
         loop {
             let Some(meeting) = meeting(&state, lane) else { return Ok(()) };
             let absent = missing(&meeting.present);
             let now = self.now();
-            let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[rank]) {
+            let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[lane.members[rank]]) {
                 Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed }
             } else if now >= deadline {
                 let never = missing(&meeting.came);
@@ -155,25 +166,27 @@ impl InProcessLanes {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
-            self.withdraw(&mut state, lane);
+            withdraw(&mut state, lane, group.rank());
             return Err(failure);
         }
     }
+}
 
-    /// Gives up this rank's seat, so that the others do not take it for present.
-    fn withdraw(&self, state: &mut HubState, lane: &Lane) {
-        if let Some(meeting) = state.meetings.get_mut(&lane.id) {
-            meeting.present[self.group.rank()] = false;
-            if !meeting.present.contains(&true) {
-                state.meetings.remove(&lane.id);
-            }
+/// Gives up a seat, so that the others do not take its rank for present.
+fn withdraw(state: &mut HubState, lane: &Lane, rank: usize) {
+    let name = (lane.id, lane.members.clone());
+    if let Some(meeting) = state.meetings.get_mut(&name) {
+        meeting.present[rank] = false;
+        if !meeting.present.contains(&true) {
+            state.meetings.remove(&name);
         }
     }
 }
 
 /// Where ranks wait for each other to open this lane; `None` if it is complete.
 fn meeting<'a>(state: &'a HubState, lane: &Arc<Lane>) -> Option<&'a Meeting> {
-    state.meetings.get(&lane.id).filter(|meeting| Arc::ptr_eq(&meeting.lane, lane))
+    let name = (lane.id, lane.members.clone());
+    state.meetings.get(&name).filter(|meeting| Arc::ptr_eq(&meeting.lane, lane))
 }
 
 /// The ranks for which `here` is false.
@@ -197,12 +210,11 @@ impl Lanes for InProcessLanes {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 2e-10 }, 1e-10)
     }
 
-    fn open(&self, lane: LaneId, deadline: Instant) -> Result<InProcessTransport> {
-        let started = self.now();
-        let group = Group::new(lane.group, self.group.rank(), self.group.size())?;
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<InProcessTransport> {
+        let group = self.group.subgroup(lane.group, members)?;
         let mut state = lock(&self.hub.state);
-        let lane = self.enter(&mut state, lane)?;
-        self.wait(state, &lane, started, deadline)?;
+        let lane = self.enter(&mut state, lane, members, group.rank())?;
+        self.wait(state, &lane, group, deadline)?;
         Ok(InProcessTransport::new(group, lane))
     }
 }

@@ -1,0 +1,148 @@
+//! Some of the ranks open lanes among themselves.
+
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Group, GroupId, Invalid, LaneId, LaneKind, Lanes, Result, Transport};
+
+use super::Meet;
+use super::port::{Gate, Port, each, lost};
+
+/// The lane for collectives of a group with this number.
+const fn lane(group: u64) -> LaneId {
+    LaneId { group: GroupId(group), kind: LaneKind::Collective }
+}
+
+/// Opens a lane among `members`, and has every member tell every other which rank of the world it is.
+fn introduce<L: Lanes>(lanes: &L, group: u64, members: &[usize]) -> Result<Port<L::Lane>> {
+    let world = lanes.group().rank();
+    let mut port = Port::open_among(lanes, lane(group), members)?;
+    let rank = members.iter().position(|&member| member == world);
+    let expected = Group::new(GroupId(group), rank.unwrap_or(usize::MAX), members.len())?;
+    assert_eq!(port.transport.group(), expected, "rank {world} in {members:?}");
+    for peer in expected.peers() {
+        port.send(peer, &[world as u8, peer as u8, group as u8])?;
+    }
+    for peer in expected.peers() {
+        let mut heard = [0; 3];
+        port.recv(peer, &mut heard)?;
+        let told = [members[peer] as u8, expected.rank() as u8, group as u8];
+        assert_eq!(heard, told, "rank {peer} of {members:?}, told to rank {world} of the world");
+    }
+    Ok(port)
+}
+
+/// Groups without a common rank open lanes at the same time, in whatever order their lists have.
+pub fn disjoint_subsets_open_at_once<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let partitions: [&[&[usize]]; 3] =
+        [&[&[0, 2, 4], &[1, 3]], &[&[4, 0, 2], &[3, 1]], &[&[3, 4], &[2, 1, 0]]];
+    each(meet, 5, |lanes| {
+        let rank = lanes.group().rank();
+        for (round, partition) in partitions.iter().enumerate() {
+            let own = partition.iter().enumerate().find(|(_, members)| members.contains(&rank));
+            if let Some((at, members)) = own {
+                introduce(lanes, (10 * round + at + 1) as u64, members)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// All ranks in another order than that of the world.
+pub fn members_count_in_the_order_of_the_list<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let orders: [[usize; 4]; 4] = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 2, 3, 0], [2, 0, 3, 1]];
+    each(meet, 4, |lanes| {
+        let open = |at: usize| introduce(lanes, at as u64 + 1, &orders[at]);
+        (0..orders.len()).try_for_each(|at| open(at).map(drop))
+    })?;
+    Ok(())
+}
+
+/// Groups with common ranks, each opened and used by a thread of its own, in another order on every rank.
+pub fn overlapping_subsets_open_from_several_threads<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let groups: [&[usize]; 6] = [&[0, 1], &[1, 2], &[2, 0], &[2, 0, 1], &[3, 1], &[0, 3, 2, 1]];
+    each(meet, 4, |lanes| {
+        let rank = lanes.group().rank();
+        let own = groups.iter().enumerate().filter(|(_, members)| members.contains(&rank)).collect();
+        let talk = |(at, members): (usize, &&[usize])| {
+            std::thread::sleep(Duration::from_millis(3 * ((at + 5 * rank) % groups.len()) as u64));
+            introduce(lanes, at as u64 + 1, members).map(drop)
+        };
+        crate::run_each(own, talk).into_iter().collect::<Result<Vec<()>>>()
+    })?;
+    Ok(())
+}
+
+/// A rank alone needs nobody else, and no other rank takes part.
+pub fn a_subset_of_one_waits_for_nobody<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 3, |lanes| {
+        let port = introduce(lanes, 1 + lanes.group().rank() as u64, &[lanes.group().rank()])?;
+        assert_eq!((port.rank(), port.transport.group().size()), (0, 1));
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// What no group can have is refused at once, although nobody else comes.
+pub fn a_list_of_members_that_cannot_be_is_refused<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 3, |lanes| {
+        let began = Instant::now();
+        let deadline = lanes.now() + Duration::from_secs(30);
+        let invalid = |members: &[usize]| match lanes.open_among(lane(1), members, deadline).map(drop) {
+            Err(Error::Invalid(invalid)) => Some(invalid),
+            _ => None,
+        };
+        let rank = lanes.group().rank();
+        let (next, last) = ((rank + 1) % 3, (rank + 2) % 3);
+        assert_eq!(invalid(&[rank, next, rank]), Some(Invalid::Repeated { rank }));
+        assert_eq!(invalid(&[rank, 3]), Some(Invalid::Rank { rank: 3, size: 3 }));
+        assert_eq!(invalid(&[next, last]), Some(Invalid::Absent { rank }));
+        assert_eq!(invalid(&[]), Some(Invalid::Absent { rank }));
+        assert!(began.elapsed() < Duration::from_secs(5), "it waited for somebody");
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A rank that waits for one which has another list, or none, is told at the deadline, by the numbers of its own list.
+pub fn unlike_lists_of_members_end_at_the_deadline<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let over = Gate::new(4);
+    each(meet, 4, |lanes| {
+        let lists: [&[usize]; 4] = [&[0, 1], &[3, 0, 1], &[], &[]];
+        let rank = lanes.group().rank();
+        if !lists[rank].is_empty() {
+            let deadline = lanes.now() + Duration::from_millis(300);
+            let opened = lanes.open_among(lane(1), lists[rank], deadline).map(drop);
+            let named = match &opened {
+                Err(Error::Timeout { waiting_for, .. }) => &waiting_for[..],
+                _ => &[],
+            };
+            // Rank 3 of the world, which never comes, is rank 0 of rank 1's list.
+            assert!(rank == 0 || (named.contains(&0) && !named.contains(&2)), "{opened:?}");
+        }
+        over.wait();
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A member that is gone is named by its rank of the lane, and groups without it go on.
+pub fn a_death_is_told_by_the_rank_of_the_lane<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    let told = Gate::new(3);
+    each(meet, 4, |lanes| {
+        let rank = lanes.group().rank();
+        let mut with_the_dead = introduce(lanes, 1, &[3, 1, 2, 0])?;
+        if rank == 1 {
+            return Ok(());
+        }
+        let mut without = introduce(lanes, 2, &[2, 3, 0])?;
+        let error = Err::<(), _>(with_the_dead.recv_error(1)?);
+        assert_eq!(lost(&error), Some(1), "{error:?}");
+        let (next, before) = ((without.rank() + 1) % 3, (without.rank() + 2) % 3);
+        without.send(next, &[rank as u8])?;
+        assert_eq!(without.recv_byte(before)?, [2, 3, 0][before]);
+        told.wait();
+        Ok(())
+    })?;
+    Ok(())
+}
