@@ -59,8 +59,9 @@ impl<M: Memory> Comm<M> {
         Self { worker: Arc::default(), ..self.clone() }
     }
 
-    /// What the calls of this handle must agree on besides what they say themselves.
-    pub(crate) const fn detail(&self) -> u64 {
+    /// What the calls of this handle must agree on besides what they say themselves: [`CallOptions::detail`].
+    #[must_use]
+    pub const fn detail(&self) -> u64 {
         self.options.detail
     }
 

@@ -22,6 +22,7 @@
 //!
 //! - `tcp` (default): ranks in different processes, over sockets;
 //! - `ddp` (default): data parallel training, in [`ddp`];
+//! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
 //! - `sim`: ranks as threads of one process, for tests, in [`threads`].
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,8 @@ mod config;
 mod env;
 #[cfg(feature = "tcp")]
 mod init;
+#[cfg(feature = "objects")]
+pub mod objects;
 #[cfg(feature = "sim")]
 pub mod threads;
 
@@ -39,6 +42,8 @@ pub mod threads;
 pub use config::{Config, StoreHost};
 #[cfg(feature = "tcp")]
 pub use init::{init, init_with};
+#[cfg(feature = "objects")]
+pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
     Call, CallOptions, Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element,

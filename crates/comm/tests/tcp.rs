@@ -43,7 +43,11 @@ fn every_collective(comm: &Comm, len: usize) {
     let (send, mut share) = (contributions(rank, len * ranks), vec![0.0; len]);
     comm.reduce_scatter(&send, &mut share, ReduceOp::Sum).unwrap();
     assert_eq!(share, sums(ranks, len * ranks)[rank * len..][..len]);
+    let mut buffers = vec![contributions(rank, len), Vec::new(), contributions(rank, 3)];
+    comm.all_reduce_coalesced(&mut buffers, ReduceOp::Sum).unwrap();
+    assert_eq!(buffers, [sums(ranks, len), Vec::new(), sums(ranks, 3)]);
     comm.barrier().unwrap();
+    comm.monitored_barrier(Duration::from_secs(60)).unwrap();
 }
 
 #[test]
@@ -104,6 +108,48 @@ fn unequal_lengths_are_told_on_every_rank() {
         });
         for error in errors {
             assert!(matches!(error.root_cause(), Error::Desync(_)), "{error}");
+        }
+    }
+}
+
+#[cfg(feature = "objects")]
+#[test]
+fn objects_of_different_sizes() {
+    use comm::ObjectCollectives;
+
+    for ranks in [1, 2, 3, 5, 8] {
+        world(ranks, |comm| {
+            let object = |rank: usize| vec![format!("rank {rank}"); rank * 1000];
+            let all: Vec<_> = (0..ranks).map(object).collect();
+            assert_eq!(comm.all_gather_object(&object(comm.rank())).unwrap(), all);
+            let root = ranks - 1;
+            let is_root = comm.rank() == root;
+            let gathered = comm.gather_object(root, &object(comm.rank())).unwrap();
+            assert_eq!(gathered.as_ref(), is_root.then_some(&all));
+            assert_eq!(comm.broadcast_object(root, gathered.as_ref()).unwrap(), all);
+            assert_eq!(comm.scatter_object(root, gathered.as_deref()).unwrap(), object(comm.rank()));
+        });
+    }
+}
+
+#[test]
+fn ranks_that_are_late_for_a_barrier_are_named_by_all_that_are_not() {
+    let others_failed = std::sync::Barrier::new(5);
+    let errors = world(5, |comm| {
+        let late = [1, 3].contains(&comm.rank());
+        if late {
+            others_failed.wait();
+        }
+        let error = comm.monitored_barrier(Duration::from_millis(400)).unwrap_err();
+        if !late {
+            others_failed.wait();
+        }
+        error
+    });
+    for error in errors {
+        match error.root_cause() {
+            Error::Timeout { waiting_for, .. } => assert_eq!(waiting_for, &[1, 3], "{error}"),
+            other => panic!("expected a timeout, got: {other}"),
         }
     }
 }

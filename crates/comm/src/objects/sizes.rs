@@ -1,0 +1,124 @@
+//! What ranks tell each other of their objects before these move. All ranks learn the same and so come to the same
+//! verdict: either all go on, or none.
+
+use comm_core::{Comm, Result};
+
+use super::codec::Encoded;
+use super::{ObjectError, ObjectFailure};
+
+/// The sizes of all objects of a call, or in place of one why there is none.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    words: Vec<u64>,
+    /// The rank that gives them all; otherwise each rank gives one.
+    root: Option<usize>,
+}
+
+/// Words that are no sizes. They are above every limit, and so is whatever stands for another failure one day.
+const FAILED_ENCODE: u64 = u64::MAX;
+const FAILED_COUNT: u64 = u64::MAX - 1;
+
+/// The word for an object that cannot be sent.
+const fn word(error: &ObjectError) -> u64 {
+    match error {
+        ObjectError::Count { .. } => FAILED_COUNT,
+        _ => FAILED_ENCODE,
+    }
+}
+
+const fn failure(word: u64) -> Option<ObjectFailure> {
+    match word {
+        FAILED_ENCODE => Some(ObjectFailure::Encode),
+        FAILED_COUNT => Some(ObjectFailure::Count),
+        _ => None,
+    }
+}
+
+impl Sizes {
+    /// Tells everybody the size of this rank's one object, and learns those of the others.
+    pub(super) fn of_all(comm: &Comm, own: &Result<Encoded, ObjectError>) -> Result<Self> {
+        let own = match own {
+            Ok((bytes, _)) => bytes.len() as u64,
+            Err(error) => word(error),
+        };
+        let mut words = vec![0; comm.size()];
+        comm.all_gather(&[own], &mut words)?;
+        Ok(Self { words, root: None })
+    }
+
+    /// Tells everybody, or learns, the sizes of the root's objects, of which there are `count`.
+    pub(super) fn of_root(
+        comm: &Comm,
+        root: usize,
+        count: usize,
+        own: Option<&Result<Encoded, ObjectError>>,
+    ) -> Result<Self> {
+        let mut words = match own {
+            Some(Ok((_, sizes))) => sizes.clone(),
+            Some(Err(error)) => vec![word(error); count],
+            None => vec![0; count],
+        };
+        comm.broadcast(root, &mut words)?;
+        Ok(Self { words, root: Some(root) })
+    }
+
+    /// The sizes, if there is an object from everybody who gives one and all of them together keep the limit.
+    pub(super) fn agreed(&self, limit: u64) -> Result<Vec<usize>, ObjectError> {
+        let mut failures = self.words.iter().enumerate().map(|(at, &word)| (self.giver(at), failure(word)));
+        if let Some((rank, Some(failure))) = failures.find(|(_, failure)| failure.is_some()) {
+            return Err(ObjectError::Peer { rank, failure });
+        }
+        let bytes = self.words.iter().fold(0_u64, |sum, &size| sum.saturating_add(size));
+        let counts: Option<Vec<usize>> = self.words.iter().map(|&size| usize::try_from(size).ok()).collect();
+        match counts {
+            // What a machine can address is a limit too.
+            Some(counts) if bytes <= limit && isize::try_from(bytes).is_ok() => Ok(counts),
+            _ => Err(ObjectError::TooLarge { rank: self.giver(self.largest()), bytes, limit }),
+        }
+    }
+
+    fn giver(&self, at: usize) -> usize {
+        self.root.unwrap_or(at)
+    }
+
+    /// Where the largest object stands; the first of equals.
+    fn largest(&self) -> usize {
+        let sizes = self.words.iter().enumerate();
+        sizes.reduce(|most, other| if other.1 > most.1 { other } else { most }).map_or(0, |(at, _)| at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_all(words: &[u64]) -> Sizes {
+        Sizes { words: words.to_vec(), root: None }
+    }
+
+    #[test]
+    fn a_huge_size_is_refused_before_memory_is_asked_for() {
+        for huge in [101, 1 << 40, u64::MAX - 2] {
+            let error = from_all(&[3, huge, 4]).agreed(100).unwrap_err();
+            assert!(matches!(error, ObjectError::TooLarge { rank: 1, limit: 100, .. }), "{error}");
+        }
+        let error = from_all(&[u64::MAX - 2, u64::MAX - 2]).agreed(u64::MAX).unwrap_err();
+        assert!(matches!(error, ObjectError::TooLarge { rank: 0, bytes: u64::MAX, .. }), "{error}");
+    }
+
+    #[test]
+    fn the_limit_is_for_all_objects_together() {
+        assert_eq!(from_all(&[50, 0, 50]).agreed(100).unwrap(), [50, 0, 50]);
+        let error = from_all(&[50, 0, 51]).agreed(100).unwrap_err();
+        assert!(matches!(error, ObjectError::TooLarge { rank: 2, bytes: 101, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_failure_comes_before_the_limit_and_names_who_gives() {
+        let words = [200, FAILED_ENCODE, FAILED_COUNT];
+        let error = from_all(&words).agreed(100).unwrap_err();
+        assert!(matches!(error, ObjectError::Peer { rank: 1, failure: ObjectFailure::Encode }), "{error}");
+        let error = Sizes { words: vec![FAILED_COUNT; 3], root: Some(7) }.agreed(100).unwrap_err();
+        assert!(matches!(error, ObjectError::Peer { rank: 7, failure: ObjectFailure::Count }), "{error}");
+    }
+}
