@@ -7,11 +7,10 @@ use crate::{Comm, Host, Result};
 impl Comm<Host> {
     /// A barrier that names exactly the ranks that did not arrive within `timeout`, on every rank that did.
     ///
-    /// Rank 0 hears from every rank itself, so this costs rank 0 two messages per rank: it is for debugging, and for
-    /// the start of a program. The timeout replaces that of the handle, and the algorithm is `star` whatever the handle
-    /// says; every rank makes the call as a monitored barrier, as ranks in a plain [`Comm::barrier`] are in another
-    /// call. It cannot tell a rank that died from a rank that is late sooner than other calls: a death that shows is
-    /// [`Error::PeerLost`](crate::Error::PeerLost).
+    /// Rank 0 hears from every rank itself, at the cost of two messages per rank, so this is for debugging and for the
+    /// start of a program. The timeout takes the place of the handle's, and the algorithm is always `star`. The timeout
+    /// may differ from rank to rank; whichever passes first ends the barrier on all of them. Ranks that call
+    /// [`Comm::barrier`] instead are in another call, unless it uses that algorithm too.
     ///
     /// ```no_run
     /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
@@ -28,10 +27,10 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive, of which a rank that learns of
-    /// them from another knows the first 64; it comes a fraction of a second after the deadline, as ranks that have not
-    /// been heard of are asked before they are named. Otherwise as written at [`Communicator`](crate::Communicator).
-    /// All of these are fatal to the communicator.
+    /// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive; a rank that learns of them from
+    /// another knows the first 64. Ranks that have not been heard of are asked before they are named, so it comes up to
+    /// 200 ms after the deadline, but no more than a quarter of the timeout. Otherwise as written at
+    /// [`Communicator`](crate::Communicator). All of these are fatal to the communicator.
     pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
         self.with_timeout(timeout).with_algorithm("star").barrier()
     }

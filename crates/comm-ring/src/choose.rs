@@ -144,6 +144,24 @@ mod tests {
     }
 
     #[test]
+    fn a_barrier_goes_through_one_rank_only_where_that_is_faster() {
+        for ranks in 1..200 {
+            let question = Question { ranks, ..question(Collective::Barrier, 0) };
+            let chosen = choose(&question, None, &tuning()).unwrap();
+            for row in Algorithm::for_collective(Collective::Barrier) {
+                let other = choose(&question, Some(row.name), &tuning()).unwrap();
+                assert!(
+                    chosen.time <= other.time,
+                    "{} of {ranks} rather than {}",
+                    chosen.algorithm.name,
+                    row.name
+                );
+            }
+            assert!(chosen.algorithm.name != "star" || (3..=32).contains(&ranks), "{ranks}");
+        }
+    }
+
+    #[test]
     fn every_collective_has_an_algorithm() {
         for collective in Collective::ALL {
             choose(&question(collective, 1 << 20), None, &tuning()).unwrap();

@@ -25,7 +25,7 @@ impl<T: Transport> Engine<T> {
         let barrier =
             self.history.get(sequence).filter(|call| call.collective == Collective::Barrier).cloned();
         let absent = match barrier {
-            Some(call) => match self.absent_from_barrier(sequence, &call) {
+            Some(call) => match self.absent_from_barrier(sequence, &call, after) {
                 Ok(absent) => absent,
                 Err(cause) => return cause,
             },
@@ -37,13 +37,15 @@ impl<T: Transport> Engine<T> {
 
     /// The ranks that a barrier lacks. It waits for all of them, through whomever: so each that has not been heard of
     /// is asked, as it may have arrived too late to announce that it waits.
-    fn absent_from_barrier(&mut self, sequence: u64, call: &Call) -> Result<Vec<usize>> {
+    fn absent_from_barrier(&mut self, sequence: u64, call: &Call, timeout: Duration) -> Result<Vec<usize>> {
         let at_deadline = self.not_heard_of(sequence);
         for peer in &at_deadline {
             let question = Announce { sequence, question: true, call: call.clone(), waiting_for: Vec::new() };
             self.control.send(*peer, &Frame::Announce(question));
         }
-        self.listen(|engine| Ok(engine.not_heard_of(sequence).is_empty()))?;
+        // Not much longer than the caller wanted to wait.
+        let at_most = self.config.diagnosis.min(timeout / 4);
+        self.listen(at_most, |engine| Ok(engine.not_heard_of(sequence).is_empty()))?;
         let now = self.not_heard_of(sequence);
         Ok(if now.is_empty() { at_deadline } else { now })
     }

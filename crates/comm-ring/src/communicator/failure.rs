@@ -110,7 +110,7 @@ impl<T: Transport> Engine<T> {
             // What another rank reported is the cause already.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
-                let heard = self.listen(|engine| {
+                let heard = self.listen(self.config.diagnosis, |engine| {
                     engine.check_members()?;
                     Ok(engine.control.has_ended(peer))
                 });
@@ -138,16 +138,20 @@ impl<T: Transport> Engine<T> {
         }
         let question = Announce { sequence, question: true, call, waiting_for: Vec::new() };
         self.control.send(from, &Frame::Announce(question));
-        let heard = self.listen(|engine| Ok(engine.control.has_ended(from)));
+        let heard = self.listen(self.config.diagnosis, |engine| Ok(engine.control.has_ended(from)));
         heard.err().unwrap_or_else(|| {
             Desync { sequence, rank, ours, peer: from, theirs: None, lengths: None }.into()
         })
     }
 
     /// Listens to the control lane until somebody reports a cause, which is the error, or `enough` says so, or the
-    /// time for a diagnosis is over.
-    pub(super) fn listen(&mut self, enough: impl Fn(&mut Self) -> Result<bool>) -> Result<()> {
-        let deadline = self.data.now() + self.config.diagnosis;
+    /// time is over.
+    pub(super) fn listen(
+        &mut self,
+        at_most: Duration,
+        enough: impl Fn(&mut Self) -> Result<bool>,
+    ) -> Result<()> {
+        let deadline = self.data.now() + at_most;
         loop {
             self.hear()?;
             if enough(self)? {
