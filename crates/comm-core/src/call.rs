@@ -37,11 +37,17 @@ pub enum Collective {
     AllToAll = 13,
     /// An all-to-all of chunks of different lengths.
     AllToAllV = 14,
+    /// Every color becomes a group.
+    Split = 17,
+    /// Some ranks become a group.
+    NewGroup = 18,
+    /// All ranks become another group.
+    Duplicate = 19,
 }
 
 impl Collective {
     /// Every collective, in the order of their codes.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -56,13 +62,18 @@ impl Collective {
         Self::ScatterV,
         Self::AllToAll,
         Self::AllToAllV,
+        Self::Split,
+        Self::NewGroup,
+        Self::Duplicate,
     ];
 
-    /// The collective without the V: the same messages between the same ranks, all of the same length.
+    /// The collective with the same messages between the same ranks: the one without the V, where all have the same
+    /// length, and the one with which a group is made.
     #[must_use]
     pub const fn base(self) -> Self {
         match self {
-            Self::AllGatherV => Self::AllGather,
+            Self::AllGatherV | Self::Split => Self::AllGather,
+            Self::NewGroup | Self::Duplicate => Self::Barrier,
             Self::ReduceScatterV => Self::ReduceScatter,
             Self::GatherV => Self::Gather,
             Self::ScatterV => Self::Scatter,
@@ -80,7 +91,7 @@ impl Collective {
     /// The collective with this code on the wire.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+        Self::ALL.into_iter().find(|collective| collective.code() == code)
     }
 
     /// The name of the method that makes the call.
@@ -101,6 +112,9 @@ impl Collective {
             Self::ScatterV => "scatter_v",
             Self::AllToAll => "all_to_all",
             Self::AllToAllV => "all_to_all_v",
+            Self::Split => "split",
+            Self::NewGroup => "new_group",
+            Self::Duplicate => "duplicate",
         }
     }
 }
@@ -310,6 +324,15 @@ mod tests {
             Call { detail: Call::detail_of([7, 8]), ..call() },
             Call { algorithm: "chain".into(), ..call() },
         ]
+    }
+
+    #[test]
+    fn codes_name_their_collectives_and_no_other_does() {
+        for collective in Collective::ALL {
+            assert_eq!(Collective::from_code(collective.code()), Some(collective));
+        }
+        let known = (0..=u8::MAX).filter(|&code| Collective::from_code(code).is_some());
+        assert!(known.eq(Collective::ALL.map(Collective::code)), "in the order of their codes");
     }
 
     #[test]

@@ -54,6 +54,22 @@ impl<M: Memory> Comm<M> {
         }
     }
 
+    /// What carries out the calls.
+    pub(crate) fn communicator(&self) -> &M::Communicator {
+        &self.communicator
+    }
+
+    /// What every call is given.
+    pub(crate) const fn options(&self) -> &CallOptions {
+        &self.options
+    }
+
+    /// The handle with these options.
+    pub(crate) fn with_options(mut self, options: CallOptions) -> Self {
+        self.options = options;
+        self
+    }
+
     /// A handle with the same options that does not share the worker, and so does not keep it waiting for itself.
     pub(crate) fn in_foreground(&self) -> Self {
         Self { worker: Arc::default(), ..self.clone() }

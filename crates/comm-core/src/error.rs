@@ -11,9 +11,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable. Every
-/// other error of a communicator is fatal to it: the same error comes back as [`Error::Poisoned`] from every later
-/// call, and no later call returns data. [`Error::is_fatal`] tells them apart.
+/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable.
+/// [`Error::NotConnected`] leaves the communicator usable of which a group was to be made. Every other error of a
+/// communicator is fatal to it: the same error comes back as [`Error::Poisoned`] from every later call, and no later
+/// call returns data. [`Error::is_fatal`] tells them apart.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -85,6 +86,10 @@ pub enum Error {
         /// What was tried.
         detail: String,
     },
+    /// The members of a new group agreed to make it, and could then not be connected. Ranks in the cause are those of
+    /// the communicator of which the group was to be made. It is as good as before, unless a member of it died.
+    #[error("the members of a new group could not be connected: {0}")]
+    NotConnected(Arc<Error>),
     /// An earlier call failed for good; this one did nothing.
     #[error("the communicator is unusable since an earlier error: {0}")]
     Poisoned(Arc<Error>),
@@ -322,14 +327,14 @@ impl Error {
     /// Whether the communicator can no longer be used.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
-        !matches!(self, Self::Invalid(_))
+        !matches!(self, Self::Invalid(_) | Self::NotConnected(_))
     }
 
-    /// The error that made a communicator unusable, or this one.
+    /// The error behind this one: that made a communicator unusable, or kept a group from being made; or this one.
     #[must_use]
     pub fn root_cause(&self) -> &Self {
         match self {
-            Self::Poisoned(first) => first.root_cause(),
+            Self::Poisoned(first) | Self::NotConnected(first) => first.root_cause(),
             other => other,
         }
     }

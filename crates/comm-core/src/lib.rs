@@ -21,6 +21,7 @@ mod communicator;
 mod dtype;
 mod error;
 mod group;
+mod groups;
 mod lane;
 mod lent;
 mod link;
@@ -43,6 +44,7 @@ pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange, Hos
 pub use dtype::{DType, Element};
 pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Refusal, Result};
 pub use group::{Group, GroupId};
+pub use groups::Groups;
 pub use lane::{LaneId, LaneKind, Lanes};
 pub use lent::Lent;
 pub use link::{Link, LinkModel};

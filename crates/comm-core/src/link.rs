@@ -59,6 +59,23 @@ impl LinkModel {
         if ranks <= self.ranks_per_host { &self.within } else { &self.between }
     }
 
+    /// The model of the group of some of these ranks, in the order of the list.
+    #[must_use]
+    pub fn among(&self, members: &[usize]) -> Self {
+        let hosts: Vec<usize> = members.iter().map(|&rank| self.host(rank)).collect();
+        Self { ranks_per_host: Self::regular_hosts(&hosts).unwrap_or(1), ..*self }
+    }
+
+    /// How many consecutive ranks each host holds, if all hold as many but the last, which may hold fewer. `hosts` has
+    /// the host of every rank.
+    #[must_use]
+    pub fn regular_hosts<H: PartialEq>(hosts: &[H]) -> Option<usize> {
+        let mut runs = hosts.chunk_by(PartialEq::eq).map(<[H]>::len);
+        let first = runs.next()?;
+        let last = runs.next_back().unwrap_or(first);
+        (runs.all(|run| run == first) && last <= first).then_some(first)
+    }
+
     /// Whether every cost is a finite number that is not negative, so that times can be compared.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -72,6 +89,41 @@ impl LinkModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_are_regular_if_all_but_the_last_hold_as_many() {
+        for (hosts, expected) in [
+            ("a", Some(1)),
+            ("aaa", Some(3)),
+            ("aab", Some(2)),
+            ("aabb", Some(2)),
+            ("aabbc", Some(2)),
+            ("abc", Some(1)),
+            ("abb", None),
+            ("aabcc", None),
+            ("aabba", Some(2)),
+            ("aababb", None),
+        ] {
+            assert_eq!(LinkModel::regular_hosts(hosts.as_bytes()), expected, "{hosts}");
+        }
+        assert_eq!(LinkModel::regular_hosts::<u8>(&[]), None);
+    }
+
+    #[test]
+    fn a_group_of_some_ranks_keeps_what_it_can_of_the_hosts() {
+        let link = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
+        let model = LinkModel { ranks_per_host: 4, ..LinkModel::uniform(link, 0.0) };
+        for (members, expected) in [
+            (&[0, 1, 2, 3][..], 4),
+            (&[0, 2, 4, 6, 8], 2),
+            (&[0, 4, 8], 1),
+            (&[0, 4, 5], 1),
+            (&[7, 5, 0, 3], 2),
+            (&[0, 4, 1, 5], 1),
+        ] {
+            assert_eq!(model.among(members), LinkModel { ranks_per_host: expected, ..model }, "{members:?}");
+        }
+    }
 
     #[test]
     fn ranks_of_one_host_have_the_link_within() {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agreement;
 pub mod choose;
 mod communicator;
 mod config;

@@ -112,9 +112,12 @@ impl Lanes for TcpLanes {
     }
 
     /// What loopback costs while ranks look for messages instead of sleeping, as measured on a small machine. A network
-    /// between hosts is to be measured.
+    /// between hosts is to be measured. Ranks that told the same address are on one host.
     fn links(&self) -> LinkModel {
-        LinkModel::uniform(Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 }, 1e-10)
+        let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
+        let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
+        let ranks_per_host = LinkModel::regular_hosts(&hosts).unwrap_or(1);
+        LinkModel { ranks_per_host, ..LinkModel::uniform(link, 1e-10) }
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {

@@ -123,6 +123,29 @@ fn ranks_meet_over_ipv6() {
 }
 
 #[test]
+fn ranks_that_told_the_same_address_are_on_one_host() {
+    let (_server, store) = store();
+    // Every address of this network is this machine's.
+    let bind = |rank, host: u8| {
+        let mut config = config(rank, 5);
+        config.bind = Some([127, 0, 0, host].into());
+        config
+    };
+    for (round, (hosts, expected)) in
+        [([1, 1, 1, 1, 1], 5), ([1, 1, 2, 2, 3], 2), ([1, 2, 2, 1, 1], 1)].into_iter().enumerate()
+    {
+        let configs = hosts.iter().enumerate().map(|(rank, host)| {
+            let mut config = bind(rank, *host);
+            config.round = round as u64;
+            config
+        });
+        for outcome in run(configs.collect(), &store, |lanes| Ok(lanes.links().ranks_per_host)) {
+            assert_eq!(outcome.unwrap(), expected, "{hosts:?}");
+        }
+    }
+}
+
+#[test]
 fn ranks_with_the_same_secret_meet() {
     let (_server, store) = store();
     let configs = (0..3).map(|rank| {

@@ -29,7 +29,7 @@ pub fn init() -> Result<Comm> {
 pub fn init_with(config: &Config) -> Result<Comm> {
     let start = Instant::now();
     if config.world_size == 1 {
-        return communicator(&TcpLanes::alone(&config.tcp)?, config, start);
+        return communicator(TcpLanes::alone(&config.tcp)?, config, start);
     }
     let master = config.master()?;
     let server = serve(config, master)?;
@@ -79,10 +79,10 @@ fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<Comm> {
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;
     rendezvous.tcp = config.tcp.clone();
-    communicator(&TcpLanes::rendezvous(store.as_ref(), &rendezvous)?, config, start)
+    communicator(TcpLanes::rendezvous(store.as_ref(), &rendezvous)?, config, start)
 }
 
-fn communicator(lanes: &TcpLanes, config: &Config, start: Instant) -> Result<Comm> {
+fn communicator(lanes: TcpLanes, config: &Config, start: Instant) -> Result<Comm> {
     let communicator = RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?;
     Ok(Comm::new(communicator).with_timeout(config.timeout))
 }

@@ -31,11 +31,11 @@ const START: Duration = Duration::from_secs(60);
 /// If a rank panics, once every rank has ended.
 pub fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Result<Vec<R>> {
     comm_core::Group::new(comm_core::GroupId::WORLD, 0, ranks)?;
-    in_process::run(ranks, &InProcessConfig::default(), |lanes| connect(&lanes).map(&rank))
+    in_process::run(ranks, &InProcessConfig::default(), |lanes| connect(lanes).map(&rank))
         .into_iter()
         .collect()
 }
 
-fn connect(lanes: &InProcessLanes) -> Result<Comm> {
+fn connect(lanes: InProcessLanes) -> Result<Comm> {
     Ok(Comm::new(RingCommunicator::new(lanes, RingConfig::default(), START)?))
 }

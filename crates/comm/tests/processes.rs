@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ impl Rank {
             .env("MASTER_PORT", port.to_string())
             .env("COMM_JOB_ID", format!("{JOB:x}"))
             .env("COMM_STORE", "launcher")
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -51,6 +52,13 @@ impl Rank {
                 return Some(said.trim_end().to_owned());
             }
         }
+    }
+}
+
+impl Rank {
+    /// Lets a part go on that waits for a word.
+    fn nudge(&mut self) {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     }
 }
 
@@ -78,6 +86,7 @@ fn rank() {
     match part.as_str() {
         "loop small" => all_reduce_forever(&comm, 10),
         "loop large" => all_reduce_forever(&comm, 1_000_000),
+        "halves" => halves(&comm),
         "leave first" => leave_first(&comm),
         other => panic!("no such part: {other}"),
     }
@@ -99,6 +108,41 @@ fn all_reduce_forever(comm: &Comm, len: usize) {
         assert!(buffer.iter().all(|&element| element == comm.size() as f32));
         if round == 50 {
             println!("said: running");
+        }
+    }
+}
+
+/// Even ranks reduce until that fails, odd ranks until they are nudged; then all try the group of all.
+fn halves(comm: &Comm) {
+    let even = comm.rank() % 2 == 0;
+    let half = comm.split(Some(u64::from(even)), 0).unwrap().unwrap();
+    if even {
+        all_reduce_forever(&half, 1000);
+    } else {
+        all_reduce_until_nudged(&half);
+    }
+    match comm.barrier().unwrap_err().root_cause() {
+        Error::PeerLost { peer, .. } => println!("said: all lost {peer}"),
+        other => println!("said: other: {other}"),
+    }
+}
+
+/// Reduces until every rank was told to stop.
+fn all_reduce_until_nudged(comm: &Comm) {
+    let nudged = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let told = std::sync::Arc::clone(&nudged);
+    std::thread::spawn(move || {
+        let read = std::io::stdin().read_line(&mut String::new());
+        told.store(read.is_ok(), std::sync::atomic::Ordering::Relaxed);
+    });
+    println!("said: running");
+    loop {
+        let mut buffer = [f32::from(u8::from(nudged.load(std::sync::atomic::Ordering::Relaxed))), 1.0];
+        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        assert!(buffer[1] == comm.size() as f32);
+        if buffer[0] == comm.size() as f32 {
+            println!("said: went on");
+            return;
         }
     }
 }
@@ -143,5 +187,29 @@ fn a_rank_that_leaves_in_order_is_no_failure() {
     for process in &mut processes {
         assert_eq!(process.said().as_deref(), Some("true"));
         assert!(process.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_death_ends_the_groups_of_the_dead_and_no_other() {
+    let (_store, mut processes) = start("halves", 6);
+    for process in &mut processes {
+        assert_eq!(process.said().as_deref(), Some("running"));
+    }
+    processes[2].child.kill().unwrap();
+    let killed = Instant::now();
+    for rank in [0, 4] {
+        // Rank 2 is the second of the even ranks.
+        assert_eq!(processes[rank].said().as_deref(), Some("lost 1"), "rank {rank}");
+    }
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    for rank in [1, 3, 5] {
+        processes[rank].nudge();
+    }
+    for rank in [1, 3, 5] {
+        assert_eq!(processes[rank].said().as_deref(), Some("went on"), "rank {rank}");
+    }
+    for rank in [0, 1, 3, 4, 5] {
+        assert_eq!(processes[rank].said().as_deref(), Some("all lost 2"), "rank {rank}");
     }
 }

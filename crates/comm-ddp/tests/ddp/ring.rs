@@ -11,7 +11,7 @@ const LENGTHS: [usize; 4] = [1000, 1, 333, 77];
 
 fn on_ranks<R: Send>(size: usize, config: &InProcessConfig, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     in_process::run(size, config, |lanes| {
-        let communicator = RingCommunicator::new(&lanes, RingConfig::default(), Duration::from_secs(20));
+        let communicator = RingCommunicator::new(lanes, RingConfig::default(), Duration::from_secs(20));
         rank_main(Comm::new(communicator.unwrap()).with_timeout(Duration::from_secs(20)))
     })
 }

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, HostView, HostViewMut, Lent,
-    ReduceOp, Reduction, Result, Shape, Shares,
+    CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups, HostCommunicator,
+    HostView, HostViewMut, Lent, ReduceOp, Reduction, Result, Shape, Shares,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -203,6 +203,23 @@ impl Communicator for Member {
     fn abort(&self, reason: &str) {
         let mut state = self.room.state.lock().expect("nobody panics in the room");
         self.room.fail(&mut state, Error::Aborted { by: self.rank, reason: reason.into() });
+    }
+}
+
+/// A group as the trait for hosts has it.
+type Made = Box<dyn HostCommunicator>;
+
+impl Groups for Member {
+    fn split(&self, _: Option<u64>, _: i64, _: &CallOptions) -> Result<Option<Made>> {
+        Err(unused())
+    }
+
+    fn new_group(&self, _: &[usize], _: &CallOptions) -> Result<Option<Made>> {
+        Err(unused())
+    }
+
+    fn duplicate(&self, _: &CallOptions) -> Result<Made> {
+        Err(unused())
     }
 }
 

@@ -12,6 +12,7 @@ use comm_core::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::audit::Audit;
+use super::ground::GroupLanes;
 use super::request::{Bytes, Request};
 use crate::choose::{self, Choice, Question};
 use crate::control::{Announce, Control, Event, Frame};
@@ -93,7 +94,9 @@ impl Clock {
 }
 
 impl<T: Transport> Engine<T> {
-    pub(super) fn new(control: T, data: T, config: RingConfig, tuning: Tuning) -> Self {
+    /// What runs calls over these lanes, once the members have agreed.
+    pub(super) fn new(lanes: GroupLanes<T>, config: RingConfig) -> Self {
+        let (GroupLanes { control, data }, tuning) = (lanes, Tuning::FOR_AGREEMENT);
         let group = data.group();
         Self {
             group,
@@ -111,6 +114,17 @@ impl<T: Transport> Engine<T> {
             scaled: Vec::new(),
             poison: None,
         }
+    }
+
+    /// What the members agreed on.
+    pub(super) const fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// Uses what the members agreed on from the next call on.
+    pub(super) fn adopt(&mut self, tuning: Tuning) {
+        self.executor.set_window(tuning.window);
+        (self.tuning, self.chosen) = (tuning, None);
     }
 
     /// Every rank gets the reduction: worked out in the output.
@@ -216,9 +230,10 @@ impl<T: Transport> Engine<T> {
         self.run(request, Bytes::of(buffers), options)
     }
 
-    pub(super) fn barrier(&mut self, options: &CallOptions) -> Result<()> {
+    /// A call that every rank must have entered, and that moves nothing.
+    pub(super) fn barrier(&mut self, request: Request<'_>, options: &CallOptions) -> Result<()> {
         let nothing = Bytes { input: &[], output: &mut [], in_place: true };
-        self.run(Request::new(Collective::Barrier, 0), nothing, options)
+        self.run(request, nothing, options)
     }
 
     /// Runs with an input that may have to be multiplied first, in memory of our own.
@@ -269,7 +284,9 @@ impl<T: Transport> Engine<T> {
         let reduction = match (request.op, request.dtype) {
             (Some(op), Some(dtype)) => Some(Reduction::new(op, dtype)?),
             // A barrier reduces nothing.
-            _ if request.collective == Collective::Barrier => Some(Reduction::new(ReduceOp::Sum, DType::U8)?),
+            _ if request.collective.base() == Collective::Barrier => {
+                Some(Reduction::new(ReduceOp::Sum, DType::U8)?)
+            }
             _ => None,
         };
         let layout = request.layout(self.group, algorithm, &params);

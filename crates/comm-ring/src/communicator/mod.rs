@@ -4,51 +4,56 @@ mod audit;
 mod absence;
 mod engine;
 mod failure;
+mod ground;
+mod groups;
 mod request;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comm_core::{
-    AbortHandle, CallOptions, Collective, Communicator, Error, Exchange, Group, GroupId, Host, HostViewMut,
-    LaneId, LaneKind, Lanes, ReduceOp, Result, Shares, Transport,
+    AbortHandle, CallOptions, Collective, Communicator, Error, Exchange, Group, Host, HostViewMut, Lanes,
+    ReduceOp, Result, Shares, Transport,
 };
 
 use crate::choose::{self, Question};
 use crate::{RingConfig, Tuning};
 use engine::Engine;
+use ground::Ground;
 use request::Request;
-
-/// A time that can be added to any instant.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// Runs collectives as schedules over two lanes: one for data, one for control.
 ///
-/// What holds for its calls is written at [`Communicator`]. Dropped in order, it tells the other ranks, so that a rank
-/// that finishes first is not mistaken for one that died.
-pub struct RingCommunicator<T: Transport> {
+/// What holds for its calls is written at [`Communicator`], and for the groups that are made of it at
+/// [`Groups`](comm_core::Groups); each of these has lanes of its own. Dropped in order, it tells the other ranks, so
+/// that a rank that finishes first is not mistaken for one that died.
+pub struct RingCommunicator<T: Transport + 'static> {
     group: Group,
+    /// What the members agreed on.
+    tuning: Tuning,
+    /// The members' ranks in the world, in the order of their ranks in the group.
+    members: Vec<usize>,
+    ground: Ground<T>,
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
-    /// Opens the lanes of the group of all ranks. Every rank calls this, and waits for the others for at most
-    /// `timeout`.
+    /// Opens the lanes of the group of all ranks, and has them agree on rank 0's settings. Every rank calls this, and
+    /// waits for the others for at most `timeout`. The lanes live as long as any group that is made of this one.
     ///
     /// # Errors
-    /// As [`Lanes::open`].
-    pub fn new<L: Lanes<Lane = T>>(lanes: &L, config: RingConfig, timeout: Duration) -> Result<Self> {
-        let deadline = lanes.now() + timeout.min(FOREVER);
-        let lane = |kind| lanes.open(LaneId { group: GroupId::WORLD, kind }, deadline);
-        let tuning = config.tuning(lanes.links());
-        Ok(Self::over(lane(LaneKind::Control)?, lane(LaneKind::Collective)?, config, tuning))
+    /// As [`Lanes::open`]; [`Error::Invalid`] on every rank if rank 0 has settings that cannot be used,
+    /// [`Error::Handshake`] if it tells them in another version.
+    pub fn new(lanes: impl Lanes<Lane = T> + 'static, config: RingConfig, timeout: Duration) -> Result<Self> {
+        let (ground, everybody, engine) = Ground::world(Arc::new(lanes), config, timeout)?;
+        Ok(Self::over(ground, everybody, engine))
     }
 
-    /// A communicator over two lanes of the same group.
-    fn over(control: T, data: T, config: RingConfig, tuning: Tuning) -> Self {
-        let (group, abort) = (data.group(), data.abort_handle());
-        Self { group, engine: Mutex::new(Engine::new(control, data, config, tuning)), abort }
+    /// The communicator of these ranks of the world, which are connected.
+    fn over(ground: Ground<T>, members: Vec<usize>, engine: Engine<T>) -> Self {
+        let (group, tuning, abort) = (engine.group, *engine.tuning(), engine.data.abort_handle());
+        Self { group, tuning, members, ground, engine: Mutex::new(engine), abort }
     }
 
     /// The engine for a call, if the call can be made: what is refused here has touched nothing.
@@ -151,7 +156,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 
     fn barrier(&self, options: &CallOptions) -> Result<()> {
-        self.engine(Collective::Barrier, options)?.barrier(options)
+        self.engine(Collective::Barrier, options)?.barrier(Request::new(Collective::Barrier, 0), options)
     }
 
     fn abort(&self, reason: &str) {
@@ -165,13 +170,13 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 }
 
-impl<T: Transport> Drop for RingCommunicator<T> {
+impl<T: Transport + 'static> Drop for RingCommunicator<T> {
     fn drop(&mut self) {
         self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).say_goodbye();
     }
 }
 
-impl<T: Transport> std::fmt::Debug for RingCommunicator<T> {
+impl<T: Transport + 'static> std::fmt::Debug for RingCommunicator<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RingCommunicator").field("group", &self.group).finish_non_exhaustive()
     }

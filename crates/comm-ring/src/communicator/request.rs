@@ -17,6 +17,8 @@ pub(super) struct Request<'a> {
     /// Elements as in [`Call::count`].
     count: usize,
     pub(super) root: Option<usize>,
+    /// As in [`Call::detail`].
+    detail: u64,
     shares: Shares<'a>,
     /// In an all-to-all, how much comes from each rank; `shares` is how much goes to each.
     incoming: Shares<'a>,
@@ -30,6 +32,7 @@ impl<'a> Request<'a> {
             dtype: None,
             count,
             root: None,
+            detail: 0,
             shares: Shares::Equal,
             incoming: Shares::Equal,
         }
@@ -72,6 +75,12 @@ impl<'a> Request<'a> {
 
     pub(super) const fn root(mut self, root: usize) -> Self {
         self.root = Some(root);
+        self
+    }
+
+    /// With something else that must be equal on every rank.
+    pub(super) const fn detail(mut self, detail: u64) -> Self {
+        self.detail = detail;
         self
     }
 
@@ -150,7 +159,7 @@ impl<'a> Request<'a> {
             dtype: self.dtype,
             count: self.known_count() as u64,
             root: self.root,
-            detail,
+            detail: if self.detail == 0 { detail } else { self.detail },
             algorithm: algorithm.name.into(),
         }
     }

@@ -101,6 +101,11 @@ impl Executor {
         }
     }
 
+    /// Has this many steps under way at once from the next call on.
+    pub fn set_window(&mut self, window: usize) {
+        self.window = Window::new(window);
+    }
+
     /// Forgets a call that failed or was given up.
     pub fn reset(&mut self) {
         self.window.clear();

@@ -16,7 +16,7 @@ pub(crate) fn world<R: Send>(
     rank: impl Fn(Comm) -> R + Sync,
 ) -> Vec<R> {
     in_process::run(ranks, network, |lanes| {
-        let communicator = RingCommunicator::new(&lanes, config.clone(), Duration::from_secs(20)).unwrap();
+        let communicator = RingCommunicator::new(lanes, config.clone(), Duration::from_secs(20)).unwrap();
         rank(Comm::new(communicator).with_timeout(Duration::from_secs(20)))
     })
 }

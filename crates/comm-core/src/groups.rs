@@ -1,0 +1,100 @@
+//! Groups made of groups.
+
+use std::sync::Arc;
+
+use crate::{CallOptions, Comm, Communicator, Host, Memory, Result};
+
+/// Makes communicators for some or all members of a communicator.
+///
+/// Each call is a collective call on the communicator from which the group is made, the parent: every member makes it,
+/// in the same order among all other calls, and its number and description are compared like those of any other. What
+/// comes out is a communicator that is whole in itself: calls on it neither wait for calls on the parent nor need to be
+/// in any order among them, it may outlive the parent, and a failure of one ends only that one. Ranks of the new group
+/// count from 0, and groups can be made of groups.
+///
+/// The call's timeout covers all of it, the connections between the members included, which are opened when all
+/// members of the parent have agreed. The algorithm and the order of the options do not matter here.
+///
+/// # Errors
+/// As written at [`Communicator`]. If the members agreed and then could not be connected,
+/// [`Error::NotConnected`](crate::Error::NotConnected): the parent is as good as before, and there is no new group.
+pub trait Groups<M: Memory = Host>: Communicator<M> {
+    /// Makes a group of all members that give the same `color`; they are ranked by `key`, equal ones by their rank in
+    /// the parent. A member that gives no color takes part in the call and gets no group. This is MPI's
+    /// `MPI_Comm_split`.
+    ///
+    /// # Errors
+    /// See [`Groups`].
+    fn split(
+        &self,
+        color: Option<u64>,
+        key: i64,
+        options: &CallOptions,
+    ) -> Result<Option<Box<M::Communicator>>>;
+
+    /// Makes a group of the members that `ranks` lists, each once, which are ranked in the order of the list. Every
+    /// member gives the same list, also those that are not in it, which get no group. This is `new_group` of c10d,
+    /// called on any group.
+    ///
+    /// # Errors
+    /// See [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) for a rank that is no member or is listed twice.
+    fn new_group(&self, ranks: &[usize], options: &CallOptions) -> Result<Option<Box<M::Communicator>>>;
+
+    /// Makes a group of the same members in the same order, for calls that shall not wait for those on the parent.
+    ///
+    /// # Errors
+    /// See [`Groups`].
+    fn duplicate(&self, options: &CallOptions) -> Result<Box<M::Communicator>>;
+}
+
+/// Groups made of this one. Handles to them start with the options of this handle, and have background work of their
+/// own. What holds for all of them is written at [`Groups`].
+impl<M: Memory> Comm<M>
+where
+    M::Communicator: Groups<M>,
+{
+    /// Makes a group of all ranks that give the same `color`, ranked by `key` and, where keys are equal, by their rank
+    /// in this group. Every rank calls this; one that gives no color gets no group.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::ReduceOp;
+    ///
+    /// let color = (comm.rank() % 2) as u64;
+    /// if let Some(half) = comm.split(Some(color), 0)? {
+    ///     half.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As written at [`Groups`].
+    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
+        let group = self.communicator().split(color, key, self.options())?;
+        Ok(group.map(|group| self.sibling(group)))
+    }
+
+    /// Makes a group of the listed ranks, in the order of the list. Every rank calls this with the same list; one that
+    /// is not in it gets no group.
+    ///
+    /// # Errors
+    /// As written at [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) if the list cannot be.
+    pub fn new_group(&self, ranks: &[usize]) -> Result<Option<Self>> {
+        let group = self.communicator().new_group(ranks, self.options())?;
+        Ok(group.map(|group| self.sibling(group)))
+    }
+
+    /// Makes a group of the same ranks, on which another thread can call without regard to the calls on this one.
+    ///
+    /// # Errors
+    /// As written at [`Groups`].
+    pub fn duplicate(&self) -> Result<Self> {
+        self.communicator().duplicate(self.options()).map(|group| self.sibling(group))
+    }
+
+    /// A handle to another communicator with the options of this one.
+    fn sibling(&self, communicator: Box<M::Communicator>) -> Self {
+        Self::over(Arc::from(communicator)).with_options(self.options().clone())
+    }
+}

@@ -1,0 +1,117 @@
+//! What groups are made of: how their members are connected.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    CallOptions, Collective, Exchange, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel, Result,
+    Transport,
+};
+
+use super::engine::Engine;
+use super::request::Request;
+use crate::{RingConfig, Tuning};
+
+/// A time that can be added to any instant.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// The lanes of one group, which has all of them to itself: what flows in one group waits for no other, and ends with
+/// none.
+#[derive(Debug)]
+pub(super) struct GroupLanes<T> {
+    pub(super) control: T,
+    pub(super) data: T,
+}
+
+impl<T: Transport + 'static> GroupLanes<T> {
+    /// Opens every lane that a group has, between these ranks of the world.
+    fn open(
+        lanes: &dyn Lanes<Lane = T>,
+        group: GroupId,
+        members: &[usize],
+        deadline: Instant,
+    ) -> Result<Self> {
+        let lane = |kind| lanes.open_among(LaneId { group, kind }, members, deadline);
+        Ok(Self { control: lane(LaneKind::Control)?, data: lane(LaneKind::Collective)? })
+    }
+}
+
+/// What every group of a world is made with.
+pub(super) struct Ground<T> {
+    lanes: Arc<dyn Lanes<Lane = T>>,
+    config: RingConfig,
+    /// The links between all ranks of the world, as these agreed on them.
+    links: LinkModel,
+}
+
+impl<T> Clone for Ground<T> {
+    fn clone(&self) -> Self {
+        Self { lanes: Arc::clone(&self.lanes), config: self.config.clone(), links: self.links }
+    }
+}
+
+impl<T: Transport + 'static> Ground<T> {
+    /// Connects all ranks of the world. Returns what further groups are made with, the ranks, and what runs their calls.
+    pub(super) fn world(
+        lanes: Arc<dyn Lanes<Lane = T>>,
+        config: RingConfig,
+        timeout: Duration,
+    ) -> Result<(Self, Vec<usize>, Engine<T>)> {
+        let tuning = config.tuning(lanes.links());
+        let mut ground = Self { lanes, config, links: tuning.links };
+        let everybody: Vec<usize> = (0..ground.lanes.group().size()).collect();
+        let deadline = ground.deadline(timeout);
+        let engine = ground.connect(GroupId::WORLD, &everybody, &tuning, deadline)?;
+        ground.links = engine.tuning().links;
+        Ok((ground, everybody, engine))
+    }
+
+    /// The settings of a group of some ranks of the world, which differ from those of another group in where the
+    /// members are.
+    pub(super) fn settings(&self, parent: &Tuning, members: &[usize]) -> Tuning {
+        Tuning { links: self.links.among(members), ..*parent }
+    }
+
+    /// Connects members, which are ranks of the world, and has them agree on what rank 0 of them proposes. Errors name
+    /// them by their ranks of the group.
+    pub(super) fn connect(
+        &self,
+        group: GroupId,
+        members: &[usize],
+        proposal: &Tuning,
+        deadline: Instant,
+    ) -> Result<Engine<T>> {
+        let lanes = GroupLanes::open(&*self.lanes, group, members, deadline)?;
+        let mut engine = Engine::new(lanes, self.config.clone());
+        agree(&mut engine, proposal, deadline.saturating_duration_since(self.lanes.now()))?;
+        Ok(engine)
+    }
+
+    /// When something that starts now and may take this long must have ended.
+    pub(super) fn deadline(&self, timeout: Duration) -> Instant {
+        self.lanes.now() + timeout.min(FOREVER)
+    }
+}
+
+/// Has all members take what rank 0 proposes. This is call number 0, the first of every group.
+fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Duration) -> Result<()> {
+    let mut bytes = proposal.encode();
+    let buffers: Exchange<'_> = Exchange::InPlace(HostViewMut::new(&mut bytes));
+    let request = Request::new(Collective::Broadcast, Tuning::ENCODED_BYTES).of(&buffers).root(0);
+    let mut options = CallOptions::default();
+    options.timeout = timeout;
+    options.algorithm = Some(Cow::Borrowed("binomial"));
+    engine.as_it_is(request, buffers, &options)?;
+    match Tuning::decode(&bytes) {
+        Ok(tuning) => {
+            engine.adopt(tuning);
+            Ok(())
+        }
+        Err(error) => {
+            // The others find the same, once they have received it: this rank's end shall not come before.
+            engine.say_goodbye();
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Groups made of a group: a call in which all members agree, then lanes between those concerned.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use comm_core::{
+    Call, CallOptions, Collective, Desync, Error, Exchange, GroupId, Groups, Host, HostCommunicator,
+    HostView, HostViewMut, Loss, Result, Transport,
+};
+
+use super::RingCommunicator;
+use super::request::Request;
+
+/// What a rank says in a split: whether it gives a color, the color, and its key.
+const WORDS: usize = 3;
+
+impl<T: Transport + 'static> Groups for RingCommunicator<T> {
+    fn split(
+        &self,
+        color: Option<u64>,
+        key: i64,
+        options: &CallOptions,
+    ) -> Result<Option<Box<dyn HostCommunicator>>> {
+        let deadline = self.ground.deadline(options.timeout);
+        let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
+        let mut all = vec![0; WORDS * self.group.size()];
+        let buffers: Exchange<'_, Host> =
+            Exchange::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
+        let (request, options) = (Request::new(Collective::Split, WORDS).of(&buffers), with(options, "ring"));
+        let mut engine = self.engine(Collective::Split, &options)?;
+        engine.as_it_is(request, buffers, &options)?;
+        let number = engine.history.last();
+        drop(engine);
+        let Some(color) = color else { return Ok(None) };
+        let ranks = of_color(&all, color);
+        self.found(number, color, &ranks, deadline).map(Some)
+    }
+
+    fn new_group(&self, ranks: &[usize], options: &CallOptions) -> Result<Option<Box<dyn HostCommunicator>>> {
+        let deadline = self.ground.deadline(options.timeout);
+        let position = self.group.check_members(ranks)?;
+        let detail = Call::detail_of(ranks.iter().map(|&rank| rank as u64));
+        let number = self.agree_on(Request::new(Collective::NewGroup, 0).detail(detail), options)?;
+        position.map(|_| self.found(number, 0, ranks, deadline)).transpose()
+    }
+
+    fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn HostCommunicator>> {
+        let deadline = self.ground.deadline(options.timeout);
+        let number = self.agree_on(Request::new(Collective::Duplicate, 0), options)?;
+        let everybody: Vec<usize> = (0..self.group.size()).collect();
+        self.found(number, 0, &everybody, deadline)
+    }
+}
+
+impl<T: Transport + 'static> RingCommunicator<T> {
+    /// Returns the number of a call that is through when every member has made it.
+    fn agree_on(&self, request: Request<'_>, options: &CallOptions) -> Result<u64> {
+        let options = with(options, "recursive_doubling");
+        let mut engine = self.engine(request.collective, &options)?;
+        engine.barrier(request, &options)?;
+        Ok(engine.history.last())
+    }
+
+    /// Connects these members of this group, this rank among them, on which all members agreed in call `number`.
+    ///
+    /// Nobody holds the lock of this communicator meanwhile: it goes on, and the members that are not concerned too.
+    fn found(
+        &self,
+        number: u64,
+        color: u64,
+        ranks: &[usize],
+        deadline: Instant,
+    ) -> Result<Box<dyn HostCommunicator>> {
+        let id = GroupId(Call::detail_of([self.group.id().0, number, color]));
+        let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
+        let proposal = self.ground.settings(&self.tuning, &members);
+        match self.ground.connect(id, &members, &proposal, deadline) {
+            Ok(engine) => Ok(Box::new(Self::over(self.ground.clone(), members, engine))),
+            Err(error) => Err(Error::NotConnected(Arc::new(renumbered(error, ranks)))),
+        }
+    }
+}
+
+/// The options of a call that is always carried out by the same algorithm.
+fn with(options: &CallOptions, algorithm: &'static str) -> CallOptions {
+    let mut fixed = CallOptions::default();
+    fixed.timeout = options.timeout;
+    fixed.algorithm = Some(Cow::Borrowed(algorithm));
+    fixed
+}
+
+/// The ranks that gave a color, in the order of their keys and then of their ranks.
+fn of_color(all: &[u64], color: u64) -> Vec<usize> {
+    let said = all.chunks_exact(WORDS).enumerate();
+    let same = said.filter(|(_, said)| said[0] != 0 && said[1] == color);
+    let mut keyed: Vec<(i64, usize)> = same.map(|(rank, said)| (said[2].cast_signed(), rank)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, rank)| rank).collect()
+}
+
+/// The error with the numbers of the parent in place of those of a group that does not exist. `ranks` has the members'
+/// ranks in the parent.
+fn renumbered(error: Error, ranks: &[usize]) -> Error {
+    let number = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+    match error {
+        Error::PeerLost { peer, during, loss } => {
+            let loss = match loss {
+                Loss::Reported { by, detail } => Loss::Reported { by: number(by), detail },
+                other => other,
+            };
+            Error::PeerLost { peer: number(peer), during, loss }
+        }
+        Error::Timeout { mut waiting_for, after, during } => {
+            waiting_for.iter_mut().for_each(|rank| *rank = number(*rank));
+            waiting_for.sort_unstable();
+            Error::Timeout { waiting_for, after, during }
+        }
+        Error::Aborted { by, reason } => Error::Aborted { by: number(by), reason },
+        Error::Desync(desync) => {
+            Desync { rank: number(desync.rank), peer: number(desync.peer), ..*desync }.into()
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colors_are_kept_apart_and_keys_count_before_ranks() {
+        let word = i64::cast_unsigned;
+        let all = [
+            [1, 7, word(5)],
+            [1, 7, word(-1)],
+            [0, 7, word(-9)],
+            [1, 0, word(0)],
+            [1, 7, word(i64::MIN)],
+            [1, 7, word(-1)],
+        ]
+        .concat();
+        assert_eq!(of_color(&all, 7), [4, 1, 5, 0]);
+        assert_eq!(of_color(&all, 0), [3]);
+    }
+}
