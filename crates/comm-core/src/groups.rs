@@ -13,7 +13,8 @@ use crate::{CallOptions, Comm, Communicator, Host, Memory, Result};
 /// count from 0, and groups can be made of groups.
 ///
 /// The call's timeout covers all of it, the connections between the members included, which are opened when all
-/// members of the parent have agreed. The algorithm and the order of the options do not matter here.
+/// members of the parent have agreed; from then on the parent serves other calls, and an abort of it does not end this
+/// one. The algorithm and the order of the options do not matter here.
 ///
 /// # Errors
 /// As written at [`Communicator`]. If the members agreed and then could not be connected,

@@ -6,7 +6,7 @@
 //! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
 //! - who communicates: [`Group`], [`Call`];
 //! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
-//!   (runs collectives), [`Store`] (rendezvous), [`Memory`] (where buffers live);
+//!   (runs collectives), [`Groups`] (makes groups of groups), [`Store`] (rendezvous), [`Memory`] (where buffers live);
 //! - what users hold: [`Comm`], [`Worker`], [`Work`];
 //! - what can go wrong, and whose fault it is: [`Error`].
 //!

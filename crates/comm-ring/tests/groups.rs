@@ -6,7 +6,9 @@ mod common;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Group, LaneId, LaneKind, Lanes, LinkModel, ReduceOp, Result};
+use comm_core::{
+    Comm, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, ReduceOp, Result,
+};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
 use common::{contributions, reduced, world};
@@ -195,6 +197,8 @@ fn a_group_that_ends_or_fails_ends_no_other() {
         let rank = comm.rank();
         let (first, second) = (comm.duplicate().unwrap(), comm.duplicate().unwrap());
         let third = second.split(Some(0), 0).unwrap().unwrap();
+        let ids = [&comm, &first, &second, &third].map(|comm| comm.group().id());
+        assert_eq!(std::collections::HashSet::from(ids).len(), ids.len(), "{ids:?}");
         // Its other members may be in their last call on it.
         first.barrier().unwrap();
         drop(first);
@@ -330,7 +334,7 @@ impl Lanes for Narrow {
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
-        let second = lane.group != comm_core::GroupId::WORLD && lane.kind == LaneKind::Collective;
+        let second = lane.group != GroupId::WORLD && lane.kind == LaneKind::Collective;
         if second && self.group().rank() == self.1 {
             return Err(Error::io("open a lane", std::io::Error::other("too many")));
         }
@@ -366,12 +370,8 @@ fn members_that_cannot_be_connected_are_named_and_the_parent_goes_on() {
 /// What each rank sets is its own.
 fn unlike(rank: usize) -> RingConfig {
     let mut config = RingConfig::default();
-    let link = comm_core::Link { latency: 1e-6, overhead: 1e-6, per_byte: 1e-9 };
-    let costly = [
-        comm_core::Link { per_byte: 1.0, ..link },
-        comm_core::Link { latency: 1.0, overhead: 1.0, ..link },
-        link,
-    ];
+    let link = Link { latency: 1e-6, overhead: 1e-6, per_byte: 1e-9 };
+    let costly = [Link { per_byte: 1.0, ..link }, Link { latency: 1.0, overhead: 1.0, ..link }, link];
     config.links = Some(LinkModel { ranks_per_host: rank + 1, ..LinkModel::uniform(costly[rank % 3], 1e-9) });
     (config.window, config.segment_bytes) = (2 + 3 * rank, 64 << rank);
     config.segments_per_pass = 1 + rank;
@@ -404,6 +404,40 @@ fn ranks_with_unlike_settings_use_those_of_rank_0() {
     }
 }
 
+/// The algorithm of a large all-reduce on a group, by what an error says of one that only its rank 0 makes.
+fn algorithm(group: &Comm) -> String {
+    let call = group.with_timeout(Duration::from_millis(100));
+    match call.all_reduce(&mut [0.0_f32; 30_000], ReduceOp::Sum).unwrap_err() {
+        Error::Timeout { during: During::Call { call, .. }, .. } => call.algorithm.into_owned(),
+        other => panic!("expected a timeout, got: {other}"),
+    }
+}
+
+#[test]
+fn a_group_chooses_by_where_its_members_are() {
+    let mut config = RingConfig::default();
+    // Bytes are dear within a host, messages between hosts.
+    let dear_bytes = Link { latency: 0.0, overhead: 0.0, per_byte: 1e-6 };
+    let dear_messages = Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 };
+    let links = LinkModel::uniform(dear_messages, 0.0);
+    config.links = Some(LinkModel { within: dear_bytes, ranks_per_host: 3, ..links });
+    let chosen = world(6, &InProcessConfig::default(), &config, |comm| {
+        let one_host = comm.new_group(&[0, 1, 2]).unwrap();
+        let two_hosts = comm.new_group(&[0, 1, 3]).unwrap();
+        // A group of a group knows of the world's hosts what its parent could not say of them.
+        let mixed = comm.new_group(&[0, 3, 1, 4, 2]).unwrap();
+        let sorted = mixed.map(|mixed| mixed.new_group(&[0, 2, 4]).unwrap());
+        let chosen = (comm.rank() == 0).then(|| {
+            [one_host.as_ref(), two_hosts.as_ref(), sorted.as_ref().unwrap().as_ref()]
+                .map(|group| algorithm(group.unwrap()))
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        chosen
+    });
+    let [one_host, two_hosts, sorted] = chosen[0].as_ref().unwrap();
+    assert_eq!((one_host == two_hosts, one_host), (false, sorted));
+}
+
 #[test]
 fn settings_of_rank_0_that_cannot_be_used_are_refused_on_every_rank() {
     let unsound = |change: &(dyn Fn(&mut RingConfig) + Sync), name: &str| {
@@ -422,7 +456,7 @@ fn settings_of_rank_0_that_cannot_be_used_are_refused_on_every_rank() {
     unsound(&|config| config.window = 1, "window of rank 0 = \"1\"");
     unsound(
         &|config| {
-            let link = comm_core::Link { latency: f64::NAN, overhead: 0.0, per_byte: 0.0 };
+            let link = Link { latency: f64::NAN, overhead: 0.0, per_byte: 0.0 };
             config.links = Some(LinkModel::uniform(link, 0.0));
         },
         "links of rank 0",

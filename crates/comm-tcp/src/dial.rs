@@ -16,6 +16,9 @@ use crate::socket::{self, Options};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// A listener exists before its address is told to anybody, so a rank whose listener is gone is gone. This many
+/// refusals in a row, about half a second of them, rule out that a packet filter was only just being set up.
+pub(crate) const REFUSALS_MAX: u32 = 8;
 
 /// Connects to one address, again and again, until a handshake succeeds or is refused.
 #[derive(Debug)]

@@ -71,6 +71,7 @@ mod lanes;
 mod mesh;
 mod message;
 mod peer;
+mod probe;
 mod read_ahead;
 mod reception;
 mod record;

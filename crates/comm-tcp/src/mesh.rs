@@ -12,14 +12,11 @@ use socket2::Socket;
 
 use crate::bell::Bell;
 use crate::config::TcpConfig;
-use crate::dial::{Dial, Dialed};
+use crate::dial::{Dial, Dialed, REFUSALS_MAX};
 use crate::identity::Identity;
+use crate::probe::Probe;
 use crate::reception::Reception;
 use crate::socket::{self, Options};
-
-/// A listener exists before its address is told to anybody, so a rank whose listener is gone is gone. This many
-/// refusals in a row, about half a second of them, rule out that a packet filter was only just being set up.
-const REFUSALS_MAX: u32 = 8;
 
 const DURING: During = During::Other("opening a lane");
 
@@ -35,7 +32,7 @@ pub(crate) struct Opening<'a> {
     /// With their ranks of the lane.
     dials: Vec<(usize, Dial)>,
     /// The members that are to dial us.
-    expected: Vec<Member>,
+    expected: Vec<Expected>,
     /// With their ranks of the lane.
     open: Vec<(usize, Socket)>,
 }
@@ -45,6 +42,13 @@ pub(crate) struct Opening<'a> {
 struct Member {
     lane: usize,
     world: usize,
+}
+
+/// A member that is to dial us, and what tells whether it still can.
+#[derive(Debug)]
+struct Expected {
+    member: Member,
+    probe: Probe,
 }
 
 impl<'a> Opening<'a> {
@@ -62,16 +66,21 @@ impl<'a> Opening<'a> {
             let (address, hello) = (identity.members[to.world].address, identity.hello(to.world, lane));
             (to.lane, Dial::new(address, hello, identity.secret.clone(), options.clone()))
         };
+        let began = Instant::now();
+        let expect = |member: Member| {
+            let probe = Probe::new(identity.members[member.world].address, options.clone(), began);
+            Expected { member, probe }
+        };
         let members = || members.iter().enumerate().map(|(lane, &world)| Member { lane, world });
         Ok(Self {
             identity,
             config,
             reception,
             lane,
-            began: Instant::now(),
+            began,
             bell,
             dials: members().filter(|member| member.world < identity.rank).map(dial).collect(),
-            expected: members().filter(|member| member.world > identity.rank).collect(),
+            expected: members().filter(|member| member.world > identity.rank).map(expect).collect(),
             open: Vec::new(),
         })
     }
@@ -82,6 +91,7 @@ impl<'a> Opening<'a> {
             let now = Instant::now();
             self.dial(now)?;
             self.let_in()?;
+            self.probe(now)?;
             if self.dials.is_empty() && self.expected.is_empty() {
                 return Ok(std::mem::take(&mut self.open));
             }
@@ -111,10 +121,20 @@ impl<'a> Opening<'a> {
     fn let_in(&mut self) -> Result<()> {
         // The bell is silenced before the look at what it rang for.
         self.bell.silence();
-        let expected: Vec<usize> = self.expected.iter().map(|member| member.world).collect();
+        let expected: Vec<usize> = self.expected.iter().map(|expected| expected.member.world).collect();
         for (world, socket) in self.reception.collect(self.identity, self.config, self.lane, &expected)? {
-            if let Some(at) = self.expected.iter().position(|member| member.world == world) {
-                self.open.push((self.expected.swap_remove(at).lane, socket));
+            if let Some(at) = self.expected.iter().position(|expected| expected.member.world == world) {
+                self.open.push((self.expected.swap_remove(at).member.lane, socket));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a member that is to dial us is gone.
+    fn probe(&mut self, now: Instant) -> Result<()> {
+        for Expected { member, probe } in &mut self.expected {
+            if let Some(refused) = probe.advance(now) {
+                return Err(lost(member.lane, refused));
             }
         }
         Ok(())
@@ -122,9 +142,11 @@ impl<'a> Opening<'a> {
 
     fn sleep(&self, deadline: Instant) -> std::io::Result<()> {
         let dials = || self.dials.iter().map(|(_, dial)| dial);
+        let probes = || self.expected.iter().map(|expected| &expected.probe);
         let until = dials().filter_map(Dial::next_attempt).chain(self.reception.next_deadline());
-        let until = until.fold(deadline, Instant::min);
+        let until = until.chain(probes().filter_map(Probe::next_attempt)).fold(deadline, Instant::min);
         let mut descriptors: Vec<_> = dials().filter_map(Dial::poll_fd).collect();
+        descriptors.extend(probes().filter_map(Probe::poll_fd));
         descriptors.push(PollFd::new(self.reception, PollFlags::IN));
         descriptors.push(PollFd::new(&*self.bell, PollFlags::IN));
         socket::wait(&mut descriptors, Some(until)).map(drop)
@@ -140,7 +162,7 @@ impl<'a> Opening<'a> {
             return lost(*rank, dial);
         }
         let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
-        waiting_for.extend(self.expected.iter().map(|member| member.lane));
+        waiting_for.extend(self.expected.iter().map(|expected| expected.member.lane));
         waiting_for.sort_unstable();
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
     }

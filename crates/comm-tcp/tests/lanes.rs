@@ -2,90 +2,20 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::io::{IoSlice, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Error, GroupId, Interest, Invalid, LaneId, LaneKind, Lanes, Loss, Refusal, Result, Store, Transport,
+    Error, GroupId, Interest, Invalid, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport,
 };
 use comm_tcp::{
     RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer, TcpTransport,
 };
-
-const SOON: Duration = Duration::from_secs(20);
-const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
-
-fn store() -> (TcpStoreServer, TcpStore) {
-    store_at("127.0.0.1:0").unwrap()
-}
-
-fn store_at(address: &str) -> Result<(TcpStoreServer, TcpStore)> {
-    let server = TcpStoreServer::bind(address.parse().unwrap(), StoreConfig::default())?;
-    let client = TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON)?;
-    Ok((server, client))
-}
-
-fn config(rank: usize, world_size: usize) -> RendezvousConfig {
-    let mut config = RendezvousConfig::new(rank, world_size);
-    config.timeout = SOON;
-    config
-}
-
-/// Runs every configuration in a thread of its own, and returns what became of each in their order.
-fn run<T: Send>(
-    configs: Vec<RendezvousConfig>,
-    store: &TcpStore,
-    then: impl Fn(TcpLanes) -> Result<T> + Sync,
-) -> Vec<Result<T>> {
-    thread::scope(|scope| {
-        let ranks: Vec<_> = configs
-            .into_iter()
-            .map(|config| {
-                let then = &then;
-                scope.spawn(move || TcpLanes::rendezvous(store, &config).and_then(then))
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
-fn meet(configs: Vec<RendezvousConfig>, store: &TcpStore) -> Vec<Result<TcpLanes>> {
-    run(configs, store, Ok)
-}
-
-fn open(lanes: &TcpLanes, lane: LaneId) -> Result<TcpTransport> {
-    lanes.open(lane, Instant::now() + SOON)
-}
-
-fn send(transport: &mut TcpTransport, to: usize, mut bytes: &[u8]) {
-    while !bytes.is_empty() {
-        let sent = transport.try_send(to, &[IoSlice::new(bytes)]).unwrap();
-        bytes = &bytes[sent..];
-    }
-}
-
-fn recv(transport: &mut TcpTransport, from: usize, len: usize) -> Result<Vec<u8>> {
-    let (mut bytes, mut filled) = (vec![0; len], 0);
-    let limit = Instant::now() + SOON;
-    while filled < len {
-        filled += transport.try_recv(from, &mut bytes[filled..])?;
-        assert!(Instant::now() < limit, "{filled} of {len} bytes came from rank {from}");
-    }
-    Ok(bytes)
-}
-
-/// Everybody tells everybody who it is.
-fn introduce(transport: &mut TcpTransport) {
-    let group = transport.group();
-    for peer in group.peers() {
-        send(transport, peer, &[group.rank() as u8, peer as u8]);
-    }
-    for peer in group.peers() {
-        assert_eq!(recv(transport, peer, 2).unwrap(), [peer as u8, group.rank() as u8]);
-    }
-}
+use common::{SOON, WORLD, config, introduce, meet, open, run, store, store_at};
 
 #[test]
 fn worlds_of_many_sizes_meet_and_open_lanes() {
@@ -119,29 +49,6 @@ fn ranks_meet_over_ipv6() {
         Ok(())
     }) {
         outcome.unwrap();
-    }
-}
-
-#[test]
-fn ranks_that_told_the_same_address_are_on_one_host() {
-    let (_server, store) = store();
-    // Every address of this network is this machine's.
-    let bind = |rank, host: u8| {
-        let mut config = config(rank, 5);
-        config.bind = Some([127, 0, 0, host].into());
-        config
-    };
-    for (round, (hosts, expected)) in
-        [([1, 1, 1, 1, 1], 5), ([1, 1, 2, 2, 3], 2), ([1, 2, 2, 1, 1], 1)].into_iter().enumerate()
-    {
-        let configs = hosts.iter().enumerate().map(|(rank, host)| {
-            let mut config = bind(rank, *host);
-            config.round = round as u64;
-            config
-        });
-        for outcome in run(configs.collect(), &store, |lanes| Ok(lanes.links().ranks_per_host)) {
-            assert_eq!(outcome.unwrap(), expected, "{hosts:?}");
-        }
     }
 }
 
@@ -271,42 +178,6 @@ fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
     invalid(&|config| config.tcp.congestion = comm_tcp::Congestion::Named("nothing".into()));
     let elsewhere = Some("198.51.100.1:29500".parse().unwrap());
     invalid(&|config| (config.interface, config.store) = (Some("=lo".into()), elsewhere));
-}
-
-#[test]
-fn a_rank_that_never_opens_the_lane_is_named() {
-    let (_server, store) = store();
-    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
-        if lanes.group().rank() == 1 {
-            thread::sleep(Duration::from_millis(800));
-            return Ok(());
-        }
-        let began = Instant::now();
-        let opened = lanes.open(WORLD, Instant::now() + Duration::from_millis(400)).map(drop);
-        assert!(began.elapsed() < Duration::from_millis(600));
-        assert!(
-            matches!(&opened, Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]),
-            "{opened:?}"
-        );
-        Ok(())
-    });
-    assert!(outcomes.iter().all(Result::is_ok));
-}
-
-#[test]
-fn a_rank_that_is_gone_is_an_error_with_its_address_and_the_reason() {
-    let (_server, store) = store();
-    let mut lanes: Vec<_> =
-        meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
-    let address = lanes[0].addresses()[0];
-    drop(lanes.remove(0));
-    let began = Instant::now();
-    let error = open(&lanes[0], WORLD).unwrap_err();
-    assert!(began.elapsed() < Duration::from_secs(5));
-    assert!(matches!(&error, Error::PeerLost { peer: 0, loss: Loss::Io(_), .. }), "{error}");
-    let words = error.to_string();
-    assert!(words.contains(&address.to_string()) && words.contains("refused"), "{words}");
-    assert!(words.contains("attempts"), "{words}");
 }
 
 #[test]

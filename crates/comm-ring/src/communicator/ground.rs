@@ -52,7 +52,8 @@ impl<T> Clone for Ground<T> {
 }
 
 impl<T: Transport + 'static> Ground<T> {
-    /// Connects all ranks of the world. Returns what further groups are made with, the ranks, and what runs their calls.
+    /// Connects all ranks of the world. Returns what further groups are made with, the ranks, and what runs their
+    /// calls.
     pub(super) fn world(
         lanes: Arc<dyn Lanes<Lane = T>>,
         config: RingConfig,

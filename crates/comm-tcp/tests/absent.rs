@@ -1,0 +1,104 @@
+//! Members that do not come to a lane, come late, or are gone; and where members are.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, GroupId, LaneId, Lanes, Loss, Result};
+use common::{SOON, WORLD, config, introduce, meet, open, run, store};
+
+#[test]
+fn a_rank_that_never_opens_the_lane_is_named() {
+    let (_server, store) = store();
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
+        if lanes.group().rank() == 1 {
+            thread::sleep(Duration::from_millis(800));
+            return Ok(());
+        }
+        let began = Instant::now();
+        let opened = lanes.open(WORLD, Instant::now() + Duration::from_millis(400)).map(drop);
+        assert!(began.elapsed() < Duration::from_millis(600));
+        assert!(
+            matches!(&opened, Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]),
+            "{opened:?}"
+        );
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok));
+}
+
+#[test]
+fn a_rank_that_is_gone_is_an_error_with_its_address_and_the_reason() {
+    let (_server, store) = store();
+    let mut lanes: Vec<_> =
+        meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    let address = lanes[0].addresses()[0];
+    drop(lanes.remove(0));
+    let began = Instant::now();
+    let error = open(&lanes[0], WORLD).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(matches!(&error, Error::PeerLost { peer: 0, loss: Loss::Io(_), .. }), "{error}");
+    let words = error.to_string();
+    assert!(words.contains(&address.to_string()) && words.contains("refused"), "{words}");
+    assert!(words.contains("attempts"), "{words}");
+}
+
+#[test]
+fn a_rank_that_dies_before_it_dials_is_named_long_before_the_deadline() {
+    let (_server, store) = store();
+    let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |lanes| {
+        let rank = lanes.group().rank();
+        if rank == 3 {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let opened = lanes.open_among(LaneId { group: GroupId(1), ..WORLD }, &[3, 2, 1, 0], began + SOON);
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        Ok(opened.err())
+    });
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        match outcome.unwrap() {
+            Some(Error::PeerLost { peer: 0, loss: Loss::Io(_), .. }) => {}
+            other => assert!(rank == 3 && other.is_none(), "rank {rank}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_only_late_is_waited_for() {
+    let (_server, store) = store();
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
+        if lanes.group().rank() == 2 {
+            thread::sleep(Duration::from_millis(3500));
+        }
+        introduce(&mut open(&lanes, WORLD)?);
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[test]
+fn ranks_that_told_the_same_address_are_on_one_host() {
+    let (_server, store) = store();
+    // Every address of this network is this machine's.
+    let bind = |rank, host: u8| {
+        let mut config = config(rank, 5);
+        config.bind = Some([127, 0, 0, host].into());
+        config
+    };
+    for (round, (hosts, expected)) in
+        [([1, 1, 1, 1, 1], 5), ([1, 1, 2, 2, 3], 2), ([1, 2, 2, 1, 1], 1)].into_iter().enumerate()
+    {
+        let configs = hosts.iter().enumerate().map(|(rank, host)| {
+            let mut config = bind(rank, *host);
+            config.round = round as u64;
+            config
+        });
+        for outcome in run(configs.collect(), &store, |lanes| Ok(lanes.links().ranks_per_host)) {
+            assert_eq!(outcome.unwrap(), expected, "{hosts:?}");
+        }
+    }
+}
