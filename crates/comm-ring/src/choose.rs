@@ -93,7 +93,7 @@ fn segmentations(
     row: &Algorithm,
     tuning: &Tuning,
 ) -> impl Iterator<Item = usize> + use<> {
-    let pieces = chunk_bytes(question, row).div_ceil(tuning.segment_bytes);
+    let pieces = chunk_bytes(question, row).div_ceil(tuning.segment_bytes.max(1));
     let several = (row.traits.segmented && pieces > 1).then_some(pieces);
     std::iter::once(1).chain(several)
 }

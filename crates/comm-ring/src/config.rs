@@ -10,9 +10,9 @@ use comm_core::LinkModel;
 pub struct RingConfig {
     /// How many steps of a schedule may be under way at once, at least 2.
     pub window: usize,
-    /// The size of a segment in bytes: the piece in which large data is pipelined.
+    /// The size of a segment in bytes, at least 1: the piece in which large data is pipelined.
     pub segment_bytes: usize,
-    /// How many segments may be in temporary memory at once.
+    /// How many segments may be in temporary memory at once, at least 1.
     pub segments_per_pass: usize,
     /// What messages cost, by which algorithms are chosen. Without it, what the transport says of itself.
     pub links: Option<LinkModel>,
@@ -44,8 +44,8 @@ impl RingConfig {
     pub fn tuning(&self, links: LinkModel) -> Tuning {
         Tuning {
             window: self.window,
-            segment_bytes: self.segment_bytes.max(1),
-            segments_per_pass: self.segments_per_pass.max(1),
+            segment_bytes: self.segment_bytes,
+            segments_per_pass: self.segments_per_pass,
             links: self.links.unwrap_or(links),
         }
     }

@@ -41,7 +41,7 @@ fn sums(members: &[usize], len: usize) -> Vec<f32> {
 
 #[test]
 fn even_and_odd_ranks_split_with_reversed_keys() {
-    for ranks in 1..=9 {
+    for ranks in (1..=9).chain([13]) {
         let ids = run(ranks, |comm| {
             let (rank, color) = (comm.rank(), comm.rank() % 2);
             let half = comm.split(Some(color as u64), -(rank as i64)).unwrap().unwrap();
@@ -98,6 +98,23 @@ fn a_group_has_the_order_of_its_list_and_ranks_outside_go_on_at_once() {
         assert!(comm.new_group(&[]).unwrap().is_none());
         check(&comm, rank, &[0, 1, 2, 3, 4, 5]);
     });
+}
+
+#[test]
+fn groups_are_made_over_queues_that_dribble() {
+    for (seed, ranks) in [1, 2, 3, 5, 8].into_iter().enumerate() {
+        let network = InProcessConfig {
+            capacity: 7,
+            release: in_process::Release::OnConsume,
+            dribble: Some(seed as u64),
+        };
+        world(ranks, &network, &RingConfig::default(), |comm| {
+            let (rank, reversed) = (comm.rank(), (0..ranks).rev().collect::<Vec<_>>());
+            check(&comm.new_group(&reversed).unwrap().unwrap(), rank, &reversed);
+            let pair: Vec<usize> = (0..ranks).filter(|other| other / 2 == rank / 2).collect();
+            check(&comm.split(Some(rank as u64 / 2), 0).unwrap().unwrap(), rank, &pair);
+        });
+    }
 }
 
 #[test]
@@ -454,6 +471,8 @@ fn settings_of_rank_0_that_cannot_be_used_are_refused_on_every_rank() {
         }
     };
     unsound(&|config| config.window = 1, "window of rank 0 = \"1\"");
+    unsound(&|config| config.segment_bytes = 0, "segment_bytes of rank 0");
+    unsound(&|config| config.segments_per_pass = 0, "segments_per_pass of rank 0");
     unsound(
         &|config| {
             let link = Link { latency: f64::NAN, overhead: 0.0, per_byte: 0.0 };

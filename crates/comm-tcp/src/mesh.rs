@@ -32,7 +32,9 @@ pub(crate) struct Opening<'a> {
     /// With their ranks of the lane.
     dials: Vec<(usize, Dial)>,
     /// The members that are to dial us.
-    expected: Vec<Expected>,
+    expected: Vec<Member>,
+    /// Tells whether they still can.
+    probe: Probe,
     /// With their ranks of the lane.
     open: Vec<(usize, Socket)>,
 }
@@ -42,13 +44,6 @@ pub(crate) struct Opening<'a> {
 struct Member {
     lane: usize,
     world: usize,
-}
-
-/// A member that is to dial us, and what tells whether it still can.
-#[derive(Debug)]
-struct Expected {
-    member: Member,
-    probe: Probe,
 }
 
 impl<'a> Opening<'a> {
@@ -67,10 +62,6 @@ impl<'a> Opening<'a> {
             (to.lane, Dial::new(address, hello, identity.secret.clone(), options.clone()))
         };
         let began = Instant::now();
-        let expect = |member: Member| {
-            let probe = Probe::new(identity.members[member.world].address, options.clone(), began);
-            Expected { member, probe }
-        };
         let members = || members.iter().enumerate().map(|(lane, &world)| Member { lane, world });
         Ok(Self {
             identity,
@@ -80,7 +71,8 @@ impl<'a> Opening<'a> {
             began,
             bell,
             dials: members().filter(|member| member.world < identity.rank).map(dial).collect(),
-            expected: members().filter(|member| member.world > identity.rank).map(expect).collect(),
+            expected: members().filter(|member| member.world > identity.rank).collect(),
+            probe: Probe::new(options.clone(), began),
             open: Vec::new(),
         })
     }
@@ -91,7 +83,7 @@ impl<'a> Opening<'a> {
             let now = Instant::now();
             self.dial(now)?;
             self.let_in()?;
-            self.probe(now)?;
+            self.ask(now)?;
             if self.dials.is_empty() && self.expected.is_empty() {
                 return Ok(std::mem::take(&mut self.open));
             }
@@ -121,32 +113,37 @@ impl<'a> Opening<'a> {
     fn let_in(&mut self) -> Result<()> {
         // The bell is silenced before the look at what it rang for.
         self.bell.silence();
-        let expected: Vec<usize> = self.expected.iter().map(|expected| expected.member.world).collect();
-        for (world, socket) in self.reception.collect(self.identity, self.config, self.lane, &expected)? {
-            if let Some(at) = self.expected.iter().position(|expected| expected.member.world == world) {
-                self.open.push((self.expected.swap_remove(at).member.lane, socket));
+        for (world, socket) in
+            self.reception.collect(self.identity, self.config, self.lane, &self.awaited())?
+        {
+            if let Some(at) = self.expected.iter().position(|member| member.world == world) {
+                self.open.push((self.expected.swap_remove(at).lane, socket));
             }
         }
         Ok(())
     }
 
+    /// The ranks of the world that are to dial us.
+    fn awaited(&self) -> Vec<usize> {
+        self.expected.iter().map(|member| member.world).collect()
+    }
+
     /// Fails if a member that is to dial us is gone.
-    fn probe(&mut self, now: Instant) -> Result<()> {
-        for Expected { member, probe } in &mut self.expected {
-            if let Some(refused) = probe.advance(now) {
-                return Err(lost(member.lane, refused));
-            }
-        }
-        Ok(())
+    fn ask(&mut self, now: Instant) -> Result<()> {
+        let (awaited, members) = (self.awaited(), &self.identity.members);
+        let Some((gone, dial)) = self.probe.advance(now, &awaited, |rank| members[rank].address) else {
+            return Ok(());
+        };
+        let member = self.expected.iter().find(|member| member.world == gone);
+        member.map_or(Ok(()), |member| Err(lost(member.lane, dial)))
     }
 
     fn sleep(&self, deadline: Instant) -> std::io::Result<()> {
         let dials = || self.dials.iter().map(|(_, dial)| dial);
-        let probes = || self.expected.iter().map(|expected| &expected.probe);
         let until = dials().filter_map(Dial::next_attempt).chain(self.reception.next_deadline());
-        let until = until.chain(probes().filter_map(Probe::next_attempt)).fold(deadline, Instant::min);
+        let until = until.chain([self.probe.next_attempt()]).fold(deadline, Instant::min);
         let mut descriptors: Vec<_> = dials().filter_map(Dial::poll_fd).collect();
-        descriptors.extend(probes().filter_map(Probe::poll_fd));
+        descriptors.extend(self.probe.poll_fd());
         descriptors.push(PollFd::new(self.reception, PollFlags::IN));
         descriptors.push(PollFd::new(&*self.bell, PollFlags::IN));
         socket::wait(&mut descriptors, Some(until)).map(drop)
@@ -162,7 +159,7 @@ impl<'a> Opening<'a> {
             return lost(*rank, dial);
         }
         let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
-        waiting_for.extend(self.expected.iter().map(|expected| expected.member.lane));
+        waiting_for.extend(self.expected.iter().map(|member| member.lane));
         waiting_for.sort_unstable();
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
     }
