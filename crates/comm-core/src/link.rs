@@ -67,7 +67,7 @@ impl LinkModel {
     }
 
     /// How many consecutive ranks each host holds, if all hold as many but the last, which may hold fewer. `hosts` has
-    /// the host of every rank.
+    /// the host of every rank; one whose ranks come in several runs counts as several hosts.
     #[must_use]
     pub fn regular_hosts<H: PartialEq>(hosts: &[H]) -> Option<usize> {
         let mut runs = hosts.chunk_by(PartialEq::eq).map(<[H]>::len);
