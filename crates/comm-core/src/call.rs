@@ -37,6 +37,10 @@ pub enum Collective {
     AllToAll = 13,
     /// An all-to-all of chunks of different lengths.
     AllToAllV = 14,
+    /// Every rank gets the reduction of the contributions of the ranks up to it.
+    Scan = 15,
+    /// Every rank but the first gets the reduction of the contributions of the ranks before it.
+    ExScan = 16,
     /// Every color becomes a group.
     Split = 17,
     /// Some ranks become a group.
@@ -47,7 +51,7 @@ pub enum Collective {
 
 impl Collective {
     /// Every collective, in the order of their codes.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -62,6 +66,8 @@ impl Collective {
         Self::ScatterV,
         Self::AllToAll,
         Self::AllToAllV,
+        Self::Scan,
+        Self::ExScan,
         Self::Split,
         Self::NewGroup,
         Self::Duplicate,
@@ -112,6 +118,8 @@ impl Collective {
             Self::ScatterV => "scatter_v",
             Self::AllToAll => "all_to_all",
             Self::AllToAllV => "all_to_all_v",
+            Self::Scan => "scan",
+            Self::ExScan => "exscan",
             Self::Split => "split",
             Self::NewGroup => "new_group",
             Self::Duplicate => "duplicate",

@@ -1,6 +1,6 @@
 //! The checks of a call's shape, the same for every backend.
 
-use crate::{Exchange, Group, Invalid, Memory, ReduceOp, Result, Shape};
+use crate::{Collective, Exchange, Group, Invalid, Memory, ReduceOp, Result, Shape};
 
 /// The element type of a send and a receive buffer, which must agree.
 fn same_dtype<M: Memory>(send: &M::View<'_>, recv: &M::ViewMut<'_>) -> Result<()> {
@@ -87,6 +87,17 @@ impl<M: Memory> Exchange<'_, M> {
             }
             Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
         }
+    }
+
+    /// Checks a scan, inclusive or exclusive, and returns its count.
+    ///
+    /// # Errors
+    /// [`Invalid`], naming what does not fit.
+    pub fn check_scan(&self, collective: Collective, op: ReduceOp) -> Result<usize> {
+        if op == ReduceOp::Avg {
+            return Err(Invalid::OpOf { op, collective: collective.name() }.into());
+        }
+        self.check_all_reduce(op)
     }
 
     /// Checks a reduce and returns its count. Receive buffers of other ranks than the root are ignored.
@@ -281,5 +292,10 @@ mod tests {
         let ints: Exchange<'_, Host> = Exchange::InPlace(HostViewMut::new(&mut ints));
         assert!(ints.check_all_reduce(ReduceOp::Avg).is_err());
         assert!(ints.check_all_reduce(ReduceOp::BitXor).is_ok());
+        assert!(ints.check_scan(Collective::Scan, ReduceOp::BitXor).is_ok());
+        let mut floats = [0.0_f32; 2];
+        let floats: Exchange<'_, Host> = Exchange::InPlace(HostViewMut::new(&mut floats));
+        let average = floats.check_scan(Collective::ExScan, ReduceOp::Avg).unwrap_err().to_string();
+        assert!(average.contains("exscan has no operator avg"), "{average}");
     }
 }

@@ -1,5 +1,7 @@
 //! What users hold.
 
+mod scan;
+
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -230,6 +230,14 @@ pub enum Invalid {
         /// The element type.
         dtype: DType,
     },
+    /// An operator that the collective does not have.
+    #[error("{collective} has no operator {op}")]
+    OpOf {
+        /// The operator.
+        op: ReduceOp,
+        /// The collective.
+        collective: &'static str,
+    },
     /// A buffer of the wrong length.
     #[error("{what} has {got} elements, {expected} are needed")]
     Length {

@@ -6,7 +6,8 @@
 //! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
 //! - who communicates: [`Group`], [`Call`];
 //! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
-//!   (runs collectives), [`Groups`] (makes groups of groups), [`Store`] (rendezvous), [`Memory`] (where buffers live);
+//!   (runs collectives), [`Groups`] (makes groups of groups), [`Scan`] (prefix reductions), [`Store`] (rendezvous),
+//!   [`Memory`] (where buffers live);
 //! - what users hold: [`Comm`], [`Worker`], [`Work`];
 //! - what can go wrong, and whose fault it is: [`Error`].
 //!
@@ -30,6 +31,7 @@ mod monitored_barrier;
 mod op;
 mod partition;
 mod reduce;
+mod scan;
 mod step;
 mod store;
 mod sync;
@@ -52,6 +54,7 @@ pub use memory::{Erased, Host, HostView, HostViewMut, IntoView, IntoViewMut, Mem
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
 pub use reduce::Reduction;
+pub use scan::Scan;
 pub use step::{Action, Blocks, Place, Step};
 pub use store::Store;
 pub use transport::{AbortHandle, Armed, Interest, Transport};

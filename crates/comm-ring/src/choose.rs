@@ -74,7 +74,11 @@ pub(crate) fn check(question: &Question, name: &str) -> Result<()> {
 fn fits(question: &Question, row: &Algorithm) -> bool {
     let reduces = matches!(
         question.collective.base(),
-        Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter
+        Collective::AllReduce
+            | Collective::Reduce
+            | Collective::ReduceScatter
+            | Collective::Scan
+            | Collective::ExScan
     );
     !reduces || question.order == ReduceOrder::Any || row.traits.keeps_order
 }

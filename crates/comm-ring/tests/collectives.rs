@@ -7,24 +7,8 @@ use comm_core::{Collective, Comm, HostView, HostViewMut, ReduceOp};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::{InProcessConfig, Release};
-use common::{Sample, contributions, lengths, reductions, world};
+use common::{Sample, WORLDS, contributions, is_exact, lengths, reductions, small_segments, world};
 use half::{bf16, f16};
-
-const WORLDS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13];
-
-/// Segments so small that a few dozen elements make many.
-fn small_segments() -> RingConfig {
-    let mut config = RingConfig::default();
-    config.segment_bytes = 16;
-    config.segments_per_pass = 2;
-    config
-}
-
-/// Exact products of up to 13 contributions fit every type but these.
-fn is_exact<T: Sample>(op: ReduceOp, ranks: usize) -> bool {
-    op.supports(T::DTYPE)
-        && !(op == ReduceOp::Prod && T::DTYPE.is_float() && T::DTYPE.size() == 2 && ranks > 4)
-}
 
 fn all_reduce<T: Sample>(comm: &Comm, algorithm: &'static str) {
     let (comm, ranks) = (comm.with_algorithm(algorithm), comm.size());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comm_core::{
     CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups, HostCommunicator,
-    HostView, HostViewMut, Lent, ReduceOp, Reduction, Result, Shape, Shares,
+    HostView, HostViewMut, Lent, ReduceOp, Reduction, Result, Scan, Shape, Shares,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -219,6 +219,16 @@ impl Groups for Member {
     }
 
     fn duplicate(&self, _: &CallOptions) -> Result<Made> {
+        Err(unused())
+    }
+}
+
+impl Scan for Member {
+    fn scan(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
+    fn exscan(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
         Err(unused())
     }
 }

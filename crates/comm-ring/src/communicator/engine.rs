@@ -40,7 +40,7 @@ pub(super) struct Engine<T> {
     waiter: Waiter,
     scratch: Vec<u8>,
     /// Contributions that were multiplied beforehand, or moved out of the way of the result.
-    scaled: Vec<u8>,
+    aside: Vec<u8>,
     pub(super) poison: Option<Arc<Error>>,
 }
 
@@ -111,7 +111,7 @@ impl<T: Transport> Engine<T> {
             history: History::default(),
             events: Vec::new(),
             scratch: Vec::new(),
-            scaled: Vec::new(),
+            aside: Vec::new(),
             poison: None,
         }
     }
@@ -139,6 +139,16 @@ impl<T: Transport> Engine<T> {
         self.run(request, bytes, options)
     }
 
+    /// What is reduced is moved out of the way of the result, which some ranks do not get.
+    pub(super) fn reduce_aside(
+        &mut self,
+        request: Request<'_>,
+        buffers: Exchange<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.with_input_aside(request, Bytes::of(buffers), options)
+    }
+
     /// The root gets the reduction; other ranks' memory is only read.
     pub(super) fn reduce_to_root(
         &mut self,
@@ -154,7 +164,7 @@ impl<T: Transport> Engine<T> {
             }
             return self.run(request, bytes, options);
         }
-        self.with_scaled_input(request, Bytes::read_only(buffers), options)
+        self.with_input_aside(request, Bytes::read_only(buffers), options)
     }
 
     pub(super) fn reduce_scatter(
@@ -168,7 +178,7 @@ impl<T: Transport> Engine<T> {
             start(&request, bytes.output)?;
             return self.run(request, bytes, options);
         }
-        self.with_scaled_input(request, bytes, options)
+        self.with_input_aside(request, bytes, options)
     }
 
     /// The root gets all contributions; other ranks' memory is only read.
@@ -207,17 +217,7 @@ impl<T: Transport> Engine<T> {
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        let bytes = Bytes::of(buffers);
-        if !bytes.in_place {
-            return self.run(request, bytes, options);
-        }
-        let mut sent = std::mem::take(&mut self.scaled);
-        sent.clear();
-        sent.extend_from_slice(bytes.output);
-        let result =
-            self.run(request, Bytes { input: &sent, output: bytes.output, in_place: false }, options);
-        self.scaled = sent;
-        result
+        self.with_input_aside(request, Bytes::of(buffers), options)
     }
 
     /// A collective whose contribution is sent as it is.
@@ -236,22 +236,24 @@ impl<T: Transport> Engine<T> {
         self.run(request, nothing, options)
     }
 
-    /// Runs with an input that may have to be multiplied first, in memory of our own.
-    fn with_scaled_input(
+    /// Runs with an input apart from the output. It is copied to memory of our own if it lies in the output, or must be
+    /// multiplied first.
+    fn with_input_aside(
         &mut self,
         request: Request<'_>,
         bytes: Bytes<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        if !matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
+        if !bytes.in_place && !matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
             return self.run(request, bytes, options);
         }
-        let mut scaled = std::mem::take(&mut self.scaled);
-        scaled.clear();
-        scaled.extend_from_slice(bytes.input);
-        start(&request, &mut scaled)?;
-        let result = self.run(request, Bytes { input: &scaled, ..bytes }, options);
-        self.scaled = scaled;
+        let mut aside = std::mem::take(&mut self.aside);
+        aside.clear();
+        aside.extend_from_slice(if bytes.in_place { bytes.output } else { bytes.input });
+        start(&request, &mut aside)?;
+        let bytes = Bytes { input: &aside, output: bytes.output, in_place: false };
+        let result = self.run(request, bytes, options);
+        self.aside = aside;
         result
     }
 

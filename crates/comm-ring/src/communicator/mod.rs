@@ -7,6 +7,7 @@ mod failure;
 mod ground;
 mod groups;
 mod request;
+mod scan;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

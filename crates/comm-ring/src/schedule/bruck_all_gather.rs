@@ -8,11 +8,9 @@
 //! Chunks lie where they belong from the start, so nothing is rotated at the end; a run that goes around the end of
 //! the data is two messages instead.
 
-use std::iter;
-
 use comm_core::{Blocks, Place, Step};
 
-use super::{Cost, Pacing, Params, Steps, around};
+use super::{Cost, Pacing, Params, Steps, around, distances, doubling_rounds};
 
 pub(super) const fn slots(_: &Params) -> usize {
     0
@@ -20,11 +18,8 @@ pub(super) const fn slots(_: &Params) -> usize {
 
 /// The distance and the number of chunks of each round.
 fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
-    let distances = iter::successors(Some(1), |distance| Some(2 * distance));
-    distances.take_while(move |&distance| distance < ranks).map(move |distance| {
-        // The last round has only the rest to bring.
-        (distance, distance.min(ranks - distance))
-    })
+    // The last round has only the rest to bring.
+    distances(ranks).map(move |distance| (distance, distance.min(ranks - distance)))
 }
 
 /// How many rounds move a run that some rank must send as two messages.
@@ -33,12 +28,8 @@ fn split(ranks: usize) -> usize {
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    let doublings = p.ranks.ilog2() as usize;
-    // The last round, if it brings less than the run doubled, waits only for the rounds that brought as much.
-    let rest = p.ranks - (1 << doublings);
-    let last = if rest == 0 { 0 } else { 1 + rest.next_power_of_two().ilog2() as usize };
     Cost {
-        rounds: doublings.max(last),
+        rounds: doubling_rounds(p.ranks),
         messages: rounds(p.ranks).count() + split(p.ranks),
         blocks: p.ranks - 1,
     }

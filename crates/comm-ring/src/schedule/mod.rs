@@ -10,6 +10,8 @@ mod binomial_reduce;
 mod binomial_scatter;
 mod bruck_all_gather;
 mod chain_broadcast;
+mod chain_exscan;
+mod chain_scan;
 mod cost;
 mod direct_all_gather;
 mod double_tree_broadcast;
@@ -18,6 +20,8 @@ mod flat_scatter;
 mod pairwise_all_to_all;
 mod recursive_doubling;
 mod recursive_doubling_all_gather;
+mod recursive_doubling_exscan;
+mod recursive_doubling_scan;
 mod ring_all_gather;
 mod ring_all_reduce;
 mod ring_reduce_scatter;
@@ -94,6 +98,21 @@ fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
     let until_end = count.min(ranks - first);
     let around_end = Blocks { first: 0, count: count - until_end };
     [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
+}
+
+/// The distances 1, 2, 4 and so on below the number of ranks: how far what is doubled in each round has to go.
+fn distances(ranks: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(1), |distance| Some(2 * distance))
+        .take_while(move |&distance| distance < ranks)
+}
+
+/// How many messages wait for each other where ranks pass on what they have over these distances. The last, if it spans
+/// less than the double of the one before, waits only for those that span as much.
+fn doubling_rounds(ranks: usize) -> usize {
+    let doublings = ranks.ilog2() as usize;
+    let rest = ranks - (1 << doublings);
+    let last = if rest == 0 { 0 } else { 1 + rest.next_power_of_two().ilog2() as usize };
+    doublings.max(last)
 }
 
 /// How the data of a collective is cut into chunks.
@@ -325,6 +344,46 @@ pub static TABLE: &[Algorithm] = &[
         steps: pairwise_all_to_all::steps,
         cost: pairwise_all_to_all::cost,
         time: pairwise_all_to_all::time,
+    },
+    Algorithm {
+        name: "recursive_doubling",
+        collective: Collective::Scan,
+        chunks: Chunks::Whole,
+        traits: Traits::PLAIN,
+        slots: recursive_doubling_scan::slots,
+        steps: recursive_doubling_scan::steps,
+        cost: recursive_doubling_scan::cost,
+        time: recursive_doubling_scan::time,
+    },
+    Algorithm {
+        name: "chain",
+        collective: Collective::Scan,
+        chunks: Chunks::Whole,
+        traits: Traits { keeps_order: true, ..Traits::SEGMENTED },
+        slots: chain_scan::slots,
+        steps: chain_scan::steps,
+        cost: chain_scan::cost,
+        time: chain_scan::time,
+    },
+    Algorithm {
+        name: "recursive_doubling",
+        collective: Collective::ExScan,
+        chunks: Chunks::Whole,
+        traits: Traits::PLAIN,
+        slots: recursive_doubling_exscan::slots,
+        steps: recursive_doubling_exscan::steps,
+        cost: recursive_doubling_exscan::cost,
+        time: recursive_doubling_exscan::time,
+    },
+    Algorithm {
+        name: "chain",
+        collective: Collective::ExScan,
+        chunks: Chunks::Whole,
+        traits: Traits { keeps_order: true, ..Traits::SEGMENTED },
+        slots: chain_exscan::slots,
+        steps: chain_exscan::steps,
+        cost: chain_exscan::cost,
+        time: chain_exscan::time,
     },
     // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
     Algorithm {

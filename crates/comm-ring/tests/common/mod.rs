@@ -8,6 +8,23 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
 use half::{bf16, f16};
 
+/// Worlds around powers of two, and larger ones.
+pub(crate) const WORLDS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13];
+
+/// Segments so small that a few dozen elements make many.
+pub(crate) fn small_segments() -> RingConfig {
+    let mut config = RingConfig::default();
+    config.segment_bytes = 16;
+    config.segments_per_pass = 2;
+    config
+}
+
+/// Exact products of up to 13 contributions fit every type but these.
+pub(crate) fn is_exact<T: Sample>(op: ReduceOp, ranks: usize) -> bool {
+    op.supports(T::DTYPE)
+        && !(op == ReduceOp::Prod && T::DTYPE.is_float() && T::DTYPE.size() == 2 && ranks > 4)
+}
+
 /// Runs `rank` on every rank of a world of threads.
 pub(crate) fn world<R: Send>(
     ranks: usize,

@@ -155,6 +155,9 @@ impl<'a> Arrays<'a> {
                     range.clone().all(|at| self.output[at] == Number::contribution(rank, at, seed))
                 }
                 Required::Reduced => range.clone().all(|at| self.is_reduced(at, seed)),
+                Required::First(ranks) => {
+                    range.clone().all(|at| Some(self.output[at].sum) == sum_of(ranks, at, seed))
+                }
             };
             if !right {
                 return Err(Wrong::Result { rank: self.rank, block });
@@ -165,9 +168,17 @@ impl<'a> Arrays<'a> {
     }
 
     fn is_reduced(&self, at: usize, seed: u64) -> bool {
-        let contributions = (0..self.spec.ranks).map(|rank| Number::contribution(rank, at, seed));
-        let Some(sum) = contributions.reduce(Number::combine) else { return false };
+        let Some(sum) = combined(self.spec.ranks, at, seed) else { return false };
         let found = self.output[at].sum;
         found == sum.finish().sum || self.spec.ranks == 1 && found == sum.sum
     }
+}
+
+/// The combination of what the first ranks contribute to an element, of which only the sum is known.
+fn combined(ranks: usize, at: usize, seed: u64) -> Option<Number> {
+    (0..ranks).map(|rank| Number::contribution(rank, at, seed)).reduce(Number::combine)
+}
+
+fn sum_of(ranks: usize, at: usize, seed: u64) -> Option<u64> {
+    combined(ranks, at, seed).map(|number| number.sum)
 }

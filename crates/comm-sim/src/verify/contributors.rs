@@ -19,10 +19,22 @@ impl Contributors {
     /// The set of one rank, in a world of `ranks`.
     #[must_use]
     pub fn one(rank: usize, ranks: usize) -> Self {
+        Self::of(ranks, |at| if at == rank / BITS { 1 << (rank % BITS) } else { 0 })
+    }
+
+    /// The set of the first `count` ranks, in a world of `ranks`.
+    #[must_use]
+    pub fn first(count: usize, ranks: usize) -> Self {
+        Self::of(ranks, |at| match count.saturating_sub(at * BITS) {
+            BITS.. => u64::MAX,
+            count => (1 << count) - 1,
+        })
+    }
+
+    fn of(ranks: usize, word: impl Fn(usize) -> u64) -> Self {
         if ranks <= BITS {
-            return Self(Words::One(1 << rank));
+            return Self(Words::One(word(0)));
         }
-        let word = |at| if at == rank / BITS { 1 << (rank % BITS) } else { 0 };
         Self(Words::Many((0..ranks.div_ceil(BITS)).map(word).collect()))
     }
 
@@ -87,6 +99,12 @@ mod tests {
             let both = first.union(&last);
             assert_eq!(both.len(), 2);
             assert!(both.contains(ranks - 1) && both.contains(0) && !both.contains(1));
+            let all = (0..ranks).map(|rank| Contributors::one(rank, ranks));
+            for (count, rank) in all.enumerate() {
+                let before = Contributors::first(count, ranks);
+                assert_eq!((before.len(), before.contains(count)), (count, false));
+                assert_eq!(before.union(&rank), Contributors::first(count + 1, ranks));
+            }
             assert_eq!(both.to_string(), format!("{{0, {}}}", ranks - 1));
         }
     }

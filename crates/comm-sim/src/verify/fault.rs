@@ -187,6 +187,7 @@ impl std::fmt::Display for Required {
             Self::Nothing => f.write_str("anything"),
             Self::Of(rank) => write!(f, "the contribution of rank {rank}"),
             Self::Reduced => f.write_str("the finished reduction of all ranks"),
+            Self::First(ranks) => write!(f, "the reduction of {ranks} ranks from rank 0 on"),
         }
     }
 }

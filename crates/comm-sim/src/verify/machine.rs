@@ -201,6 +201,10 @@ impl<'a> Machine<'a> {
             Required::Reduced => found.is_some_and(|value| {
                 value.block == block && value.contributors.len() == size && (value.finished || size == 1)
             }),
+            Required::First(ranks) => found.is_some_and(|value| {
+                let right = value.contributors == Contributors::first(ranks, size);
+                value.block == block && right && !value.finished
+            }),
         };
         if !right {
             let found = found.map_or_else(|| "nothing".into(), ToString::to_string);

@@ -51,6 +51,8 @@ pub enum Required {
     Of(usize),
     /// The contributions of all ranks, each once, finished once.
     Reduced,
+    /// The contributions of so many ranks from rank 0 on, each once, and not finished.
+    First(usize),
 }
 
 impl Spec {
@@ -60,7 +62,8 @@ impl Spec {
         let buffers: &[Buffers] = match collective {
             Collective::Broadcast | Collective::Barrier => &[Buffers::InPlace],
             // What lies in one array can be moved to the other beforehand, and has to be.
-            Collective::AllToAll => &[Buffers::Separate],
+            Collective::Scan => &[Buffers::InPlace],
+            Collective::AllToAll | Collective::ExScan => &[Buffers::Separate],
             _ => &[Buffers::InPlace, Buffers::Separate],
         };
         let spec = move |root, &buffers| Self { collective, ranks, blocks, root, buffers, equal: false };
@@ -84,6 +87,8 @@ impl Spec {
             Collective::AllReduce => Required::Reduced,
             Collective::Reduce if rank == self.root => Required::Reduced,
             Collective::ReduceScatter if rank == self.owner(block) => Required::Reduced,
+            Collective::Scan => Required::First(rank + 1),
+            Collective::ExScan if rank > 0 => Required::First(rank),
             Collective::Broadcast => Required::Of(self.root),
             Collective::AllGather => Required::Of(self.owner(block)),
             Collective::AllToAll if block % self.ranks == rank => Required::Of(block / self.ranks),
@@ -122,6 +127,7 @@ impl Spec {
             Collective::Gather => (separate || rank != self.root) && self.owner(block) == rank,
             Collective::Scatter => rank == self.root,
             Collective::AllToAll => block / self.ranks == rank,
+            Collective::ExScan => true,
             Collective::Broadcast | Collective::Barrier => false,
             _ => separate,
         };
@@ -136,6 +142,9 @@ impl Spec {
             Collective::Scatter => Start::Absent,
             Collective::AllToAll if block % self.ranks == rank => Start::Empty,
             Collective::AllToAll => Start::Absent,
+            // Rank 0 gets nothing, and its buffer must stay as it was.
+            Collective::ExScan if rank == 0 => Start::Absent,
+            Collective::ExScan => Start::Empty,
             Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
             Collective::Broadcast if rank == self.root => Start::Contribution,
             Collective::Broadcast => Start::Empty,

@@ -1,0 +1,61 @@
+//! Prefix reductions, for users.
+
+use super::separate;
+use crate::{Comm, Exchange, Host, IntoView, IntoViewMut, ReduceOp, Result};
+
+/// Prefix reductions: what holds for them is written at [`Scan`](crate::Scan).
+impl Comm<Host> {
+    /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the same length.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not defined on the element
+    /// type; otherwise as written at [`Communicator`](crate::Communicator).
+    pub fn scan<'a>(&self, buffer: impl IntoViewMut<'a, Host>, op: ReduceOp) -> Result<()> {
+        self.communicator.scan(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    }
+
+    /// Combines `send` of ranks 0 to `r` into `recv` of rank `r`. All buffers have the same length.
+    ///
+    /// # Errors
+    /// As [`Comm::scan`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
+    pub fn scan_into<'a, S: IntoView<'a, Host>>(
+        &self,
+        send: S,
+        recv: impl IntoViewMut<'a, Host, Element = S::Element>,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.communicator.scan(separate(send, recv), op, &self.options)
+    }
+
+    /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's is left as it was.
+    ///
+    /// # Errors
+    /// As [`Comm::scan`].
+    pub fn exscan<'a>(&self, buffer: impl IntoViewMut<'a, Host>, op: ReduceOp) -> Result<()> {
+        self.communicator.exscan(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    }
+
+    /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as it was.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm, lines: &[String]) -> comm_core::Result<()> {
+    /// use comm_core::ReduceOp;
+    ///
+    /// // Where this rank's lines start in the file that all ranks write together.
+    /// let mut start = [0_u64];
+    /// comm.exscan_into(&[lines.len() as u64], &mut start, ReduceOp::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Comm::scan_into`].
+    pub fn exscan_into<'a, S: IntoView<'a, Host>>(
+        &self,
+        send: S,
+        recv: impl IntoViewMut<'a, Host, Element = S::Element>,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.communicator.exscan(separate(send, recv), op, &self.options)
+    }
+}
