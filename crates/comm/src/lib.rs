@@ -47,8 +47,9 @@ pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
     Call, CallOptions, Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element,
-    Error, Exchange, Group, GroupId, Groups, Host, Invalid, Lanes, Lengths, Loss, Memory, ReduceOp, Refusal,
-    Result, Store, Transport, Work, Worker,
+    Error, Exchange, Group, GroupId, Groups, Host, HostCommunicator, Invalid, Lanes, Lengths, Link,
+    LinkModel, Loss, Memory, ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares, Store, Transport, Work,
+    Worker,
 };
 pub use comm_ring::{RingCommunicator, RingConfig};
 

@@ -1,7 +1,7 @@
 //! Collectives over any transport.
 
-mod audit;
 mod absence;
+mod audit;
 mod engine;
 mod failure;
 mod ground;

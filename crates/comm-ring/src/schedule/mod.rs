@@ -25,8 +25,8 @@ mod recursive_doubling_scan;
 mod ring_all_gather;
 mod ring_all_reduce;
 mod ring_reduce_scatter;
-mod star_barrier;
 mod scatter_all_gather_broadcast;
+mod star_barrier;
 
 use comm_core::{Blocks, Collective, LinkModel, Step};
 

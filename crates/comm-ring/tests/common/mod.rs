@@ -126,3 +126,11 @@ pub(crate) fn lengths(ranks: usize) -> Vec<usize> {
     lengths.dedup();
     lengths
 }
+
+/// Lists of counts that are uneven, and empty in different places.
+pub(crate) fn uneven(ranks: usize) -> Vec<Vec<usize>> {
+    let only = |rank: usize| (0..ranks).map(|at| if at == rank { 50 } else { 0 }).collect();
+    let falling = (0..ranks).map(|rank| 3 * (ranks - 1 - rank)).collect();
+    let mixed = (0..ranks).map(|rank| [5, 0, 31, 1][rank % 4]).collect();
+    vec![vec![0; ranks], only(0), only(ranks - 1), falling, mixed]
+}
