@@ -29,9 +29,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
-    let levels = p.ranks.next_power_of_two().ilog2() as usize;
     // The last message to the root brings half of the chunks, the one before it on its way a quarter, and so on.
-    levels as f64 * pace.hop(0) + (p.ranks - 1) as f64 * pace.block
+    f64::from(p.ranks.ilog2()) * pace.hop(0) + (p.ranks - 1) as f64 * pace.block
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -37,8 +37,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
-    let hops: f64 = rounds(p.ranks).map(|(_, count)| pace.hop(count)).sum();
-    hops + 2.0 * pace.overhead * split(p.ranks) as f64
+    let hops = doubling_rounds(p.ranks) as f64 * pace.hop(0);
+    hops + 2.0 * pace.overhead * split(p.ranks) as f64 + (p.ranks - 1) as f64 * pace.block
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -66,7 +66,9 @@ impl Pace {
         if messages == 0 {
             return 0.0;
         }
-        self.hop(1) + (messages - 1) as f64 * self.block.max(2.0 * self.overhead)
+        let one_way = self.hop(1) + (messages - 1) as f64 * self.block.max(self.overhead);
+        // What arrives is taken in behind what is sent.
+        one_way.max(2.0 * messages as f64 * self.overhead)
     }
 
     /// So many messages of one block to or from one rank, which do not wait for each other.

@@ -78,12 +78,11 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, core) = (pacing.slowest(p), Core::new(p.ranks));
-    let exchanges: f64 = core.rounds().map(|size| pace.hop(core.group(0, size).count)).sum();
-    let folds = match core.returns() {
-        0 => 0.0,
-        messages => pace.hop(1) + pace.hop(p.ranks - 1) + (messages - 1) as f64 * 2.0 * pace.overhead,
-    };
-    exchanges + folds
+    let Cost { rounds, blocks, .. } = cost(p);
+    let split = core.returns().saturating_sub(1) as f64 * 2.0 * pace.overhead;
+    // Who stands for two ranks has received the chunk of the other before.
+    let folded = core.returns().min(1);
+    rounds as f64 * pace.hop(0) + split + (blocks + folded) as f64 * pace.block
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

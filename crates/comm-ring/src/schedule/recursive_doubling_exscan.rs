@@ -26,7 +26,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, rounds) = (pacing.slowest(p), distances(p.ranks).count());
     // Both sums grow in every round, but for the one in the first and the other in the last.
-    rounds as f64 * pace.hop(1) + 2.0 * rounds.saturating_sub(1) as f64 * pace.reduce
+    let saved = if rounds == 0 { 0.0 } else { pace.reduce };
+    recursive_doubling_scan::time(p, pacing) + (rounds as f64 - 1.0).max(0.0) * pace.reduce - saved
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

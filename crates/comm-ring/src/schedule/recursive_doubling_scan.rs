@@ -28,7 +28,10 @@ pub(super) fn cost(p: &Params) -> Cost {
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
-    distances(p.ranks).count() as f64 * pacing.slowest(p).hop_reduce(1)
+    let pace = pacing.slowest(p);
+    // A rank passes on the whole data in every round, though not every round waits for the one before.
+    let passed = distances(p.ranks).count() as f64 * (pace.block + pace.reduce);
+    doubling_rounds(p.ranks) as f64 * pace.hop(0) + passed
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

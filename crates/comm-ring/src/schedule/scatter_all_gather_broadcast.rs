@@ -26,8 +26,9 @@ pub(super) fn cost(p: &Params) -> Cost {
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
     let levels = p.ranks.next_power_of_two().ilog2() as usize;
-    let scatter = levels as f64 * pace.hop(0) + (p.ranks - 1) as f64 * pace.block;
-    scatter + pace.pipeline(p.ranks - 1, 1, false)
+    // The way of a chunk through the ring starts where the tree brought it first; the root serves the next rank last.
+    let served = levels.saturating_sub(1) as f64 * pace.overhead;
+    served + (p.ranks - 1) as f64 * pace.hop(2)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
