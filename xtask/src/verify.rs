@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use comm_core::Collective;
-use comm_ring::schedule::{Algorithm, Params, TABLE};
+use comm_ring::schedule::{Algorithm, Params, TABLE, combinations};
 use comm_sim::mutate::{Options, Survey, Unfit, survey};
-use comm_sim::verify::{Buffers, Fault, Program, Spec, verify};
+use comm_sim::verify::{Buffers, Fault, Program, Spec, Tree, verify};
 
 /// Worlds that are proven, each for every root and kind of buffers.
 const PROVEN: std::ops::RangeInclusive<usize> = 1..=33;
@@ -56,7 +56,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<(), Failure> {
     line(out, "all", 0, &total)?;
     writeln!(
         out,
-        "every schedule proven for worlds {} to {} and every root, with no buffering and the smallest window, in {:.1} s",
+        "every schedule proven for worlds {} to {}, every root and every number of ranks per host, with no buffering and the smallest window, in {:.1} s",
         PROVEN.start(),
         PROVEN.end(),
         start.elapsed().as_secs_f64()
@@ -111,28 +111,35 @@ fn break_it(row: &'static Algorithm) -> Result<Survey, Failure> {
     Ok(total)
 }
 
-/// Calls `each` with the row's program for every root and every kind of buffers that its communicator uses.
+/// How many ranks a host may hold. A row that does not look at it is proven for one.
+fn hosts(row: &Algorithm, ranks: usize) -> std::ops::RangeInclusive<usize> {
+    1..=if row.traits.hierarchical { ranks } else { 1 }
+}
+
+/// Calls `each` with the row's program for every spread over hosts, every root and every kind of buffers that its
+/// communicator uses.
 fn for_each_program(
     row: &'static Algorithm,
     ranks: usize,
     cut: Cut,
     each: &mut dyn FnMut(&Program<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let params = |root, rank, in_place| {
-        let Cut { segments, pass } = cut;
-        Params { ranks, rank, root, segments, pass, in_place, ranks_per_host: 1 }
-    };
-    let blocks = row.blocks(&params(0, 0, true));
-    for spec in Spec::all(row.collective, ranks, blocks) {
-        let spec = Spec { equal: row.traits.equal, ..spec };
-        let in_place = spec.buffers == Buffers::InPlace;
-        // An all-reduce works in place always: its communicator copies first.
-        if row.collective == Collective::AllReduce && !in_place {
-            continue;
+    let tree: Vec<(usize, usize)> = combinations(ranks).collect();
+    let tree = row.traits.keeps_order.then_some(Tree(&tree));
+    let Cut { segments, pass } = cut;
+    for ranks_per_host in hosts(row, ranks) {
+        let world = Params { ranks, rank: 0, root: 0, segments, pass, in_place: true, ranks_per_host };
+        for spec in Spec::all(row.collective, ranks, row.blocks(&world)) {
+            let spec = Spec { equal: row.traits.equal, ..spec };
+            let in_place = spec.buffers == Buffers::InPlace;
+            // An all-reduce works in place always: its communicator copies first.
+            if row.collective == Collective::AllReduce && !in_place {
+                continue;
+            }
+            let of = |rank| Params { rank, root: spec.root, in_place, ..world };
+            let scratch_slots = (0..ranks).map(|rank| (row.slots)(&of(rank))).max().unwrap_or(0);
+            each(&Program { spec, scratch_slots, tree, steps: &|rank| (row.steps)(&of(rank)) })?;
         }
-        let of = |rank| params(spec.root, rank, in_place);
-        let scratch_slots = (0..ranks).map(|rank| (row.slots)(&of(rank))).max().unwrap_or(0);
-        each(&Program { spec, scratch_slots, steps: &|rank| (row.steps)(&of(rank)) })?;
     }
     Ok(())
 }

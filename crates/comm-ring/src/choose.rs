@@ -86,8 +86,9 @@ fn fits(question: &Question, row: &Algorithm) -> bool {
 /// The size of the largest chunk.
 fn chunk_bytes(question: &Question, row: &Algorithm) -> usize {
     match row.chunks {
-        Chunks::PerRank | Chunks::PerPair => question.bytes.div_ceil(question.ranks),
-        Chunks::Whole => question.bytes,
+        // The bytes are those of one rank's row of the matrix of all pairs.
+        Chunks::PerPair => question.bytes.div_ceil(question.ranks),
+        chunks => question.bytes.div_ceil(chunks.count(question.ranks)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
 use comm_ring::executor::{Buffers, Executor, Job, Progress, Stop};
-use comm_ring::schedule::{Algorithm, Chunks, Params, Steps, TABLE};
+use comm_ring::schedule::{Algorithm, Params, Steps, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
 const ELEMENTS: usize = 40;
@@ -30,11 +30,7 @@ fn contribution(rank: usize, at: usize) -> u32 {
 impl Rank {
     fn new(transport: NetworkTransport, row: &Algorithm, params: &Params, window: usize) -> Self {
         let ranks = params.ranks;
-        let chunks = match row.chunks {
-            Chunks::PerPair => ranks * ranks,
-            Chunks::PerRank => ranks,
-            Chunks::Whole => 1,
-        };
+        let chunks = row.chunks.count(ranks);
         // Gathers and scatters need a chunk of the same length for every rank.
         let partition = Partition::even(ELEMENTS * chunks, chunks).segments(params.segments).element_bytes(4);
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };

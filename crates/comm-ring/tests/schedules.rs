@@ -2,42 +2,53 @@
 #![allow(clippy::panic, reason = "helpers of tests")]
 
 use comm_core::Collective;
-use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE};
-use comm_sim::verify::{Buffers, Program, Spec, Stats, verify};
+use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, Traits, combinations};
+use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
+
+/// A group of this size, each chunk in one segment, on one host per rank.
+fn world(ranks: usize) -> Params {
+    Params { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
+}
+
+fn in_segments(ranks: usize, segments: usize, pass: usize) -> Params {
+    Params { segments, pass, ..world(ranks) }
+}
+
+/// The same group spread over hosts in every way, or in many ways if it is large, for rows that look at it.
+fn on_hosts(row: &Algorithm, world: Params) -> Vec<Params> {
+    let n = world.ranks;
+    let sizes: Vec<usize> = match n {
+        _ if !row.traits.hierarchical => vec![1],
+        1..=16 => (1..=n).collect(),
+        _ => [1, 2, 3, 4, 7, 8, 16, n / 2, n - 1, n, n + 3].into(),
+    };
+    sizes.into_iter().map(|ranks_per_host| Params { ranks_per_host, ..world }).collect()
+}
+
+/// Verifies one row for one call.
+fn check(row: &Algorithm, world: &Params, spec: Spec) -> Result<Stats, Fault> {
+    let in_place = spec.buffers == Buffers::InPlace;
+    let params = |rank| Params { rank, root: spec.root, in_place, ..*world };
+    let scratch_slots = (0..world.ranks).map(|rank| (row.slots)(&params(rank))).max().unwrap_or(0);
+    let tree: Vec<(usize, usize)> = combinations(world.ranks).collect();
+    let tree = row.traits.keeps_order.then_some(Tree(&tree));
+    verify(&Program { spec, scratch_slots, tree, steps: &|rank| (row.steps)(&params(rank)) })
+}
 
 /// Verifies one row for one world, for every root and both kinds of buffers.
-fn prove(row: &Algorithm, ranks: usize, segments: usize, pass: usize) -> Vec<Stats> {
-    let params = |spec: &Spec, rank| Params {
-        ranks,
-        rank,
-        root: spec.root,
-        segments,
-        pass,
-        in_place: spec.buffers == Buffers::InPlace,
-        ranks_per_host: 1,
-    };
-    let blocks = {
-        let any = Params { ranks, rank: 0, root: 0, segments, pass, in_place: true, ranks_per_host: 1 };
-        row.blocks(&any)
-    };
-    specs(row, ranks, blocks)
-        .map(|spec| {
-            let steps = |rank| (row.steps)(&params(&spec, rank));
-            let slots = (0..ranks).map(|rank| (row.slots)(&params(&spec, rank))).max().unwrap_or(0);
-            let program = Program { spec, scratch_slots: slots, steps: &|rank| steps(rank) };
-            verify(&program).unwrap_or_else(|fault| {
-                panic!("{} {} segments {segments} pass {pass}: {fault}", row.name, program.spec)
-            })
-        })
-        .collect()
+fn prove(row: &Algorithm, world: &Params) -> Vec<Stats> {
+    let proven = specs(row, world.ranks, row.blocks(world)).map(|spec| {
+        check(row, world, spec).unwrap_or_else(|fault| panic!("{} {spec} {world:?}: {fault}", row.name))
+    });
+    proven.collect()
 }
 
 /// The calls that a row is for: an all-reduce always works in place, as its communicator copies first.
 fn specs(row: &Algorithm, ranks: usize, blocks: usize) -> impl Iterator<Item = Spec> {
-    let in_place_only = row.collective == Collective::AllReduce;
+    let (in_place_only, equal) = (row.collective == Collective::AllReduce, row.traits.equal);
     Spec::all(row.collective, ranks, blocks)
+        .map(move |spec| Spec { equal, ..spec })
         .filter(move |spec| !in_place_only || spec.buffers == Buffers::InPlace)
-        .map(|spec| Spec { equal: row.traits.equal, ..spec })
 }
 
 fn row(collective: Collective, name: &str) -> &'static Algorithm {
@@ -48,9 +59,11 @@ fn row(collective: Collective, name: &str) -> &'static Algorithm {
 fn every_schedule_is_proven_for_worlds_1_to_33_and_every_root() {
     for row in TABLE {
         for ranks in 1..=33 {
-            prove(row, ranks, 1, 1);
+            for world in on_hosts(row, world(ranks)) {
+                prove(row, &world);
+            }
             if row.traits.segmented {
-                prove(row, ranks, 3, 2);
+                prove(row, &in_segments(ranks, 3, 2));
             }
         }
     }
@@ -62,60 +75,75 @@ fn segments_and_passes_of_any_size_are_proven() {
         for ranks in [2, 3, 5, 8] {
             for segments in 1..=7 {
                 for pass in 1..=4 {
-                    prove(row, ranks, segments, pass);
+                    prove(row, &in_segments(ranks, segments, pass));
                 }
             }
         }
     }
 }
 
-/// Worlds far larger than those that are proven one by one: around powers of two, and some without a pattern.
-const LARGE: [usize; 7] = [64, 65, 100, 127, 255, 513, 1024];
+#[test]
+fn a_row_that_combines_in_another_order_than_it_claims_is_refused() {
+    for name in ["ring", "two_level"] {
+        let row = row(Collective::AllReduce, name);
+        let liar = Algorithm { traits: Traits { keeps_order: true, ..row.traits }, ..*row };
+        let world = Params { ranks_per_host: 3, ..world(6) };
+        let spec = specs(row, 6, row.blocks(&world)).next().unwrap();
+        assert!(check(row, &world, spec).is_ok());
+        let fault = check(&liar, &world, spec).unwrap_err();
+        assert!(matches!(fault, Fault::Tree { .. }), "{name}: {fault}");
+    }
+}
+
+#[test]
+fn hosts_that_are_powers_of_two_leave_the_order_of_the_tree() {
+    let row = row(Collective::AllReduce, "two_level");
+    let keeper = Algorithm { traits: Traits { keeps_order: true, ..row.traits }, ..*row };
+    prove(&keeper, &Params { ranks_per_host: 2, ..world(4) });
+}
+
+/// Powers of two and their neighbours, primes, and a few numbers drawn once.
+const LARGE: [usize; 16] = [63, 64, 65, 97, 127, 128, 129, 190, 255, 257, 421, 512, 619, 998, 1023, 1024];
+/// How many blocks all ranks together may move in a world, other than the largest, so that this takes seconds.
+const MOVES_MAX: usize = 400_000;
 
 #[test]
 fn large_worlds_are_proven_too() {
     for row in TABLE {
+        let hosts = if row.traits.hierarchical { &[7, 8][..] } else { &[1] };
         for ranks in LARGE.into_iter().filter(|&ranks| ranks <= ranks_max(row)) {
-            for root in roots(row.collective, ranks) {
-                prove_one_root(row, ranks, root);
+            for &ranks_per_host in hosts {
+                let world = Params { ranks_per_host, ..world(ranks) };
+                if ranks == 1024 || (row.cost)(&world).blocks * ranks <= MOVES_MAX {
+                    for root in roots(row.collective, ranks) {
+                        prove_one_root(row, &world, root);
+                    }
+                }
             }
         }
     }
 }
 
-/// The largest world in which a proof takes about a second.
+/// The largest world whose proof fits into the memory and the patience of a test.
 fn ranks_max(row: &Algorithm) -> usize {
-    match row.chunks {
-        // A block for every pair of ranks, on every rank.
-        Chunks::PerPair => 100,
-        // Every chunk goes to every rank.
-        Chunks::PerRank if row.name != "flat" && row.name != "binomial" => 513,
-        Chunks::PerRank | Chunks::Whole => 1024,
-    }
+    // A block for every pair of ranks, on every rank.
+    if row.chunks == Chunks::PerPair { 100 } else { 1024 }
 }
 
 fn roots(collective: Collective, ranks: usize) -> Vec<usize> {
     match collective {
         Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter => {
-            vec![0, 7, ranks / 2, ranks - 1]
+            vec![0, ranks / 2, ranks - 1]
         }
         _ => vec![0],
     }
 }
 
-fn prove_one_root(row: &Algorithm, ranks: usize, root: usize) {
-    let params = |rank| Params { ranks, rank, root, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 };
-    let spec = Spec {
-        collective: row.collective,
-        ranks,
-        blocks: row.blocks(&params(0)),
-        root,
-        buffers: Buffers::InPlace,
-        equal: row.traits.equal,
-    };
-    let scratch_slots = (0..ranks).map(|rank| (row.slots)(&params(rank))).max().unwrap_or(0);
-    let program = Program { spec, scratch_slots, steps: &|rank| (row.steps)(&params(rank)) };
-    verify(&program).unwrap_or_else(|fault| panic!("{} at {ranks} from {root}: {fault}", row.name));
+fn prove_one_root(row: &Algorithm, world: &Params, root: usize) {
+    let (collective, ranks, blocks) = (row.collective, world.ranks, row.blocks(world));
+    let equal = row.traits.equal;
+    let spec = Spec { collective, ranks, blocks, root, buffers: Buffers::InPlace, equal };
+    check(row, world, spec).unwrap_or_else(|fault| panic!("{} {world:?} from {root}: {fault}", row.name));
 }
 
 #[test]
@@ -123,16 +151,20 @@ fn closed_forms_count_what_the_steps_do() {
     for row in TABLE {
         for ranks in 1..=33 {
             for segments in if row.traits.segmented { 1..=3 } else { 1..=1 } {
-                let params =
-                    Params { ranks, rank: 0, root: 0, segments, pass: 8, in_place: true, ranks_per_host: 1 };
-                let cost = (row.cost)(&params);
-                let context = format!("{} {} of {ranks}, {segments} segments", row.collective, row.name);
-                let all = prove(row, ranks, segments, 8);
-                let most = |count: fn(&Stats) -> usize| all.iter().map(count).max();
-                assert_eq!(Some(cost.messages), most(Stats::messages_max), "{context}: messages");
-                assert_eq!(Some(cost.blocks), most(Stats::blocks_max), "{context}: blocks");
-                if segments == 1 {
-                    assert_eq!(Some(cost.rounds), most(|stats| stats.rounds as usize), "{context}: rounds");
+                for world in on_hosts(row, in_segments(ranks, segments, 8)) {
+                    let cost = (row.cost)(&world);
+                    let context = format!("{} {} {world:?}", row.collective, row.name);
+                    let all = prove(row, &world);
+                    let most = |count: fn(&Stats) -> usize| all.iter().map(count).max();
+                    assert_eq!(Some(cost.messages), most(Stats::messages_max), "{context}: messages");
+                    assert_eq!(Some(cost.blocks), most(Stats::blocks_max), "{context}: blocks");
+                    if segments == 1 {
+                        assert_eq!(
+                            Some(cost.rounds),
+                            most(|stats| stats.rounds as usize),
+                            "{context}: rounds"
+                        );
+                    }
                 }
             }
         }
@@ -144,25 +176,25 @@ fn steps_and_bytes_are_those_of_the_papers() {
     for ranks in 1..=33_usize {
         // The depth of the binomial tree: the most bits in a rank's number.
         let depth = (0..ranks).map(usize::count_ones).max();
-        for stats in prove(row(Collective::AllReduce, "ring"), ranks, 1, 1) {
+        for stats in prove(row(Collective::AllReduce, "ring"), &world(ranks)) {
             assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == 2 * (ranks - 1)));
             assert_eq!(stats.rounds as usize, 2 * (ranks - 1));
         }
         for name in [Collective::AllGather, Collective::ReduceScatter] {
-            for stats in prove(row(name, "ring"), ranks, 1, 1) {
+            for stats in prove(row(name, "ring"), &world(ranks)) {
                 assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == ranks - 1));
                 assert_eq!(stats.rounds as usize, ranks - 1);
             }
         }
-        for stats in prove(row(Collective::AllReduce, "recursive_doubling"), ranks, 1, 1) {
+        for stats in prove(row(Collective::AllReduce, "recursive_doubling"), &world(ranks)) {
             let folded = !ranks.is_power_of_two();
             assert_eq!(stats.rounds as usize, ranks.ilog2() as usize + 2 * usize::from(folded));
         }
-        for stats in prove(row(Collective::Broadcast, "binomial"), ranks, 1, 1) {
+        for stats in prove(row(Collective::Broadcast, "binomial"), &world(ranks)) {
             assert_eq!(stats.ranks.iter().map(|rank| rank.blocks_received).sum::<usize>(), ranks - 1);
             assert_eq!(Some(stats.rounds), depth);
         }
-        for stats in prove(row(Collective::Reduce, "binomial"), ranks, 1, 1) {
+        for stats in prove(row(Collective::Reduce, "binomial"), &world(ranks)) {
             assert_eq!(stats.ranks.iter().map(|rank| rank.blocks_sent).sum::<usize>(), ranks - 1);
             // The root takes in one partial sum after the other.
             assert_eq!(stats.rounds, ranks.next_power_of_two().ilog2());

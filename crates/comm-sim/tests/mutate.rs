@@ -2,9 +2,9 @@
 
 mod schedules;
 
-use comm_core::{Collective, Step};
+use comm_core::Collective;
 use comm_sim::mutate::{Options, Survey, Unfit, Wrong, survey};
-use comm_sim::verify::Spec;
+use comm_sim::verify::{Program, Spec, Tree};
 use schedules::*;
 
 #[test]
@@ -32,6 +32,21 @@ fn every_harmful_mutant_of_a_textbook_schedule_is_refused() {
 }
 
 #[test]
+fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
+    const CHAIN: Tree<'_> = Tree(&[(0, 1), (0, 2), (0, 3)]);
+    let spec = spec(Collective::Reduce, 4, 2);
+    let with = |tree| {
+        with_program(spec, 0, flat_reduce, |program| {
+            let Program { spec, scratch_slots, steps, .. } = *program;
+            survey(&Program { spec, scratch_slots, tree, steps }, &Options::default()).unwrap()
+        })
+    };
+    let (any, one) = (with(None), with(Some(CHAIN)));
+    assert!(one.harmful > any.harmful, "{} and {}", one.harmful, any.harmful);
+    assert_eq!(one.survivors, Vec::<String>::new());
+}
+
+#[test]
 fn a_sample_is_as_large_as_asked_for() {
     let options = Options { seed: 4, mutants_max: 20 };
     let spec = spec(Collective::AllReduce, 4, 4);
@@ -49,8 +64,7 @@ fn a_wrong_program_is_not_surveyed() {
 #[test]
 fn harm_is_found_without_the_verifier() {
     let harm = |spec: Spec, schedule: Schedule| {
-        let steps: Vec<Vec<Step>> = (0..spec.ranks).map(|rank| schedule(rank, &spec)).collect();
-        comm_sim::mutate::interpret(&spec, 0, &steps, 1).err()
+        with_program(spec, 0, schedule, |program| comm_sim::mutate::interpret(program, 1).err())
     };
     let all_reduce = spec(Collective::AllReduce, 4, 4);
     assert_eq!(harm(all_reduce, ring_all_reduce), None);

@@ -3,7 +3,7 @@
 mod schedules;
 
 use comm_core::{Blocks, Collective, Place, Step};
-use comm_sim::verify::{Buffers, Fault, Reason, Required, Spec, Stats, verify, verify_window};
+use comm_sim::verify::{Buffers, Fault, Program, Reason, Required, Spec, Stats, Tree, verify, verify_window};
 use schedules::*;
 
 fn check(spec: Spec, slots: usize, schedule: impl Fn(usize, &Spec) -> Vec<Step>) -> Result<Stats, Fault> {
@@ -195,6 +195,27 @@ fn ranks_that_combine_in_different_orders_are_found() {
     };
     let fault = check(spec(Collective::AllReduce, 3, 1), 1, schedule).unwrap_err();
     assert_eq!(fault, Fault::Order { ranks: (0, 1), block: 0 });
+}
+
+#[test]
+fn a_reduction_in_another_tree_than_asked_for_is_found() {
+    // One after the other, as the root hears from them.
+    const CHAIN: Tree<'_> = Tree(&[(0, 1), (0, 2), (0, 3)]);
+    const BACKWARDS: Tree<'_> = Tree(&[(0, 3), (0, 2), (0, 1)]);
+    const HALVES: Tree<'_> = Tree(&[(0, 1), (2, 3), (0, 2)]);
+    let result = |tree: Tree<'static>, victim: usize, change: fn(&mut Vec<Step>)| {
+        let spec = spec(Collective::Reduce, 4, 2);
+        with_program(spec, 0, changed(flat_reduce, victim, change), |program| {
+            let Program { spec, scratch_slots, steps, .. } = *program;
+            verify(&Program { spec, scratch_slots, tree: Some(tree), steps }).map(drop)
+        })
+    };
+    assert_eq!(result(CHAIN, 0, |_| ()), Ok(()));
+    assert_eq!(result(BACKWARDS, 0, |steps| steps[..3].reverse()), Ok(()));
+    for tree in [BACKWARDS, HALVES] {
+        assert_eq!(result(tree, 0, |_| ()), Err(Fault::Tree { rank: 0, block: 0 }));
+    }
+    assert_eq!(result(CHAIN, 0, |steps| steps.swap(0, 1)), Err(Fault::Tree { rank: 0, block: 0 }));
 }
 
 #[test]

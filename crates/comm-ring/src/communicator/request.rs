@@ -168,8 +168,7 @@ impl<'a> Request<'a> {
     pub(super) fn layout(&self, group: Group, algorithm: &Algorithm, params: &Params) -> Layout {
         let chunks = match algorithm.chunks {
             Chunks::PerPair => return self.matrix(group),
-            Chunks::PerRank => group.size(),
-            Chunks::Whole => 1,
+            chunks => chunks.count(group.size()),
         };
         let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
         let mut layout = Layout { gapless: algorithm.traits.equal, ..Layout::uniform(&all) };

@@ -1,16 +1,46 @@
-//! Binomial tree reduce, segment by segment: the broadcast's tree, from the leaves to the root.
+//! Binomial tree reduce, segment by segment.
 //!
 //! ceil(log2 n) rounds for one segment; every rank but the root sends each segment once. Leaves send straight from
 //! the caller's input; inner ranks add up in a few scratch slots, so that nothing of the caller's is written.
+//!
+//! The ranks are joined as in the tree of all reductions, whatever the root: of two numbers of that tree that differ in
+//! bit k, the one that differs from the root's in that bit sends to the other in round k.
 
 use comm_core::{Place, Step};
 
-use super::binomial_broadcast::Position;
+use super::tree::Tree;
 use super::{Cost, Pacing, Params, Steps};
+
+/// From whom a rank receives, and to whom it sends.
+struct Position {
+    /// The children's ranks, in the order in which they are combined.
+    children: Vec<usize>,
+    /// The parent's rank; none for the root.
+    parent: Option<usize>,
+}
+
+impl Position {
+    fn new(p: &Params) -> Self {
+        let (tree, root) = (Tree::new(p.ranks), p.root);
+        let (own, origin) = (tree.number(p.rank), tree.number(root));
+        // The root speaks for its pair itself.
+        let speaker = |number: usize| if number == origin { root } else { tree.speaker(number) };
+        if speaker(own) != p.rank {
+            return Self { children: Vec::new(), parent: Some(speaker(own)) };
+        }
+        let distance = own ^ origin;
+        let sends_in = if distance == 0 { tree.rounds() } else { distance.trailing_zeros() as usize };
+        let children = (0..sends_in).map(|round| speaker(own ^ 1 << round));
+        Self {
+            children: tree.partner(p.rank).into_iter().chain(children).collect(),
+            parent: (distance != 0).then(|| speaker(own ^ 1 << sends_in)),
+        }
+    }
+}
 
 pub(super) fn slots(params: &Params) -> usize {
     let position = Position::new(params);
-    let inner = position.parent().is_some() && !position.children().is_empty();
+    let inner = position.parent.is_some() && !position.children.is_empty();
     if inner { params.slots(1) } else { 0 }
 }
 
@@ -29,8 +59,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    let position = Position::new(&p);
-    let (parent, children) = (position.parent(), position.children());
+    let Position { children, parent } = Position::new(&p);
     Box::new((0..p.segments).flat_map(move |segment| {
         let block = p.block(0, segment);
         let sum = match (parent, children.is_empty()) {

@@ -38,6 +38,12 @@ impl Pace {
         }
     }
 
+    /// The pace of messages of so many blocks, each as if it were one.
+    pub(super) fn of(&self, blocks: usize) -> Self {
+        let blocks = blocks as f64;
+        Self { block: self.block * blocks, reduce: self.reduce * blocks, ..*self }
+    }
+
     /// A message of so many blocks, from the start of its sending to the end of its receiving.
     pub(super) fn hop(&self, blocks: usize) -> f64 {
         2.0 * self.overhead + self.latency + blocks as f64 * self.block

@@ -15,8 +15,12 @@ mod chain_scan;
 mod cost;
 mod direct_all_gather;
 mod double_tree_broadcast;
+mod direct_all_reduce;
+mod direct_reduce_scatter;
 mod flat_gather;
 mod flat_scatter;
+mod halving_doubling;
+mod hearing;
 mod pairwise_all_to_all;
 mod recursive_doubling;
 mod recursive_doubling_all_gather;
@@ -27,10 +31,15 @@ mod ring_all_reduce;
 mod ring_reduce_scatter;
 mod scatter_all_gather_broadcast;
 mod star_barrier;
+mod star_all_reduce;
+mod star_reduce;
+mod tree;
+mod two_level_all_reduce;
 
 use comm_core::{Blocks, Collective, LinkModel, Step};
 
 pub use cost::{Cost, Pace, Pacing};
+pub use tree::combinations;
 
 /// The steps of one rank.
 pub type Steps = Box<dyn Iterator<Item = Step> + Send>;
@@ -120,10 +129,25 @@ fn doubling_rounds(ranks: usize) -> usize {
 pub enum Chunks {
     /// One chunk per rank.
     PerRank,
+    /// As many chunks as the largest power of two that is not above the number of ranks.
+    PowerOfTwo,
     /// One chunk per pair of ranks: `from * ranks + to`.
     PerPair,
     /// The data as a whole.
     Whole,
+}
+
+impl Chunks {
+    /// How many chunks there are among so many ranks, at least 1.
+    #[must_use]
+    pub const fn count(self, ranks: usize) -> usize {
+        match self {
+            Self::PerRank => ranks,
+            Self::PowerOfTwo => 1 << ranks.ilog2(),
+            Self::PerPair => ranks * ranks,
+            Self::Whole => 1,
+        }
+    }
 }
 
 /// A row of the table: an algorithm for a collective.
@@ -158,7 +182,8 @@ pub struct Traits {
     pub equal: bool,
     /// Whether it knows hosts.
     pub hierarchical: bool,
-    /// Whether it combines contributions in the one order of [`ReduceOrder::Deterministic`].
+    /// Whether it combines contributions in the one order of [`ReduceOrder::Deterministic`], that of
+    /// [`combinations`].
     ///
     /// [`ReduceOrder::Deterministic`]: comm_core::ReduceOrder::Deterministic
     pub keeps_order: bool,
@@ -171,6 +196,9 @@ impl Traits {
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
     /// An algorithm that moves whole chunks of one length.
     const EQUAL: Self = Self { counts: false, equal: true, ..Self::PLAIN };
+    /// The same, in the one order of combining.
+    const IN_ORDER: Self = Self { keeps_order: true, ..Self::PLAIN };
+    const SEGMENTED_IN_ORDER: Self = Self { segmented: true, ..Self::IN_ORDER };
 }
 
 /// Every algorithm there is.
@@ -179,7 +207,7 @@ pub static TABLE: &[Algorithm] = &[
         name: "recursive_doubling",
         collective: Collective::AllReduce,
         chunks: Chunks::Whole,
-        traits: Traits { keeps_order: true, ..Traits::PLAIN },
+        traits: Traits::IN_ORDER,
         slots: recursive_doubling::slots,
         steps: recursive_doubling::steps,
         cost: recursive_doubling::cost,
@@ -196,6 +224,46 @@ pub static TABLE: &[Algorithm] = &[
         time: ring_all_reduce::time,
     },
     Algorithm {
+        name: "halving_doubling",
+        collective: Collective::AllReduce,
+        chunks: Chunks::PowerOfTwo,
+        traits: Traits::IN_ORDER,
+        slots: halving_doubling::slots,
+        steps: halving_doubling::steps,
+        cost: halving_doubling::cost,
+        time: halving_doubling::time,
+    },
+    Algorithm {
+        name: "direct",
+        collective: Collective::AllReduce,
+        chunks: Chunks::PerRank,
+        traits: Traits::SEGMENTED_IN_ORDER,
+        slots: direct_all_reduce::slots,
+        steps: direct_all_reduce::steps,
+        cost: direct_all_reduce::cost,
+        time: direct_all_reduce::time,
+    },
+    Algorithm {
+        name: "star",
+        collective: Collective::AllReduce,
+        chunks: Chunks::Whole,
+        traits: Traits::SEGMENTED_IN_ORDER,
+        slots: star_all_reduce::slots,
+        steps: star_all_reduce::steps,
+        cost: star_all_reduce::cost,
+        time: star_all_reduce::time,
+    },
+    Algorithm {
+        name: "two_level",
+        collective: Collective::AllReduce,
+        chunks: Chunks::PerRank,
+        traits: Traits { hierarchical: true, ..Traits::PLAIN },
+        slots: two_level_all_reduce::slots,
+        steps: two_level_all_reduce::steps,
+        cost: two_level_all_reduce::cost,
+        time: two_level_all_reduce::time,
+    },
+    Algorithm {
         name: "ring",
         collective: Collective::ReduceScatter,
         chunks: Chunks::PerRank,
@@ -204,6 +272,16 @@ pub static TABLE: &[Algorithm] = &[
         steps: ring_reduce_scatter::steps,
         cost: ring_reduce_scatter::cost,
         time: ring_reduce_scatter::time,
+    },
+    Algorithm {
+        name: "direct",
+        collective: Collective::ReduceScatter,
+        chunks: Chunks::PerRank,
+        traits: Traits::SEGMENTED_IN_ORDER,
+        slots: direct_reduce_scatter::slots,
+        steps: direct_reduce_scatter::steps,
+        cost: direct_reduce_scatter::cost,
+        time: direct_reduce_scatter::time,
     },
     Algorithm {
         name: "ring",
@@ -289,11 +367,21 @@ pub static TABLE: &[Algorithm] = &[
         name: "binomial",
         collective: Collective::Reduce,
         chunks: Chunks::Whole,
-        traits: Traits::SEGMENTED,
+        traits: Traits::SEGMENTED_IN_ORDER,
         slots: binomial_reduce::slots,
         steps: binomial_reduce::steps,
         cost: binomial_reduce::cost,
         time: binomial_reduce::time,
+    },
+    Algorithm {
+        name: "star",
+        collective: Collective::Reduce,
+        chunks: Chunks::Whole,
+        traits: Traits::SEGMENTED_IN_ORDER,
+        slots: star_reduce::slots,
+        steps: star_reduce::steps,
+        cost: star_reduce::cost,
+        time: star_reduce::time,
     },
     Algorithm {
         name: "flat",
@@ -390,7 +478,7 @@ pub static TABLE: &[Algorithm] = &[
         name: "recursive_doubling",
         collective: Collective::Barrier,
         chunks: Chunks::Whole,
-        traits: Traits { keeps_order: true, ..Traits::PLAIN },
+        traits: Traits::IN_ORDER,
         slots: recursive_doubling::slots,
         steps: recursive_doubling::steps,
         cost: recursive_doubling::cost,
@@ -412,11 +500,7 @@ impl Algorithm {
     /// How many blocks the data of a collective has under these parameters.
     #[must_use]
     pub const fn blocks(&self, params: &Params) -> usize {
-        match self.chunks {
-            Chunks::PerRank => params.ranks * params.segments,
-            Chunks::PerPair => params.ranks * params.ranks * params.segments,
-            Chunks::Whole => params.segments,
-        }
+        self.chunks.count(params.ranks) * params.segments
     }
 
     /// The algorithm of this name for a collective, with or without counts.

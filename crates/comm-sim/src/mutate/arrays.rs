@@ -4,7 +4,7 @@ use comm_core::{Blocks, Layout, Partition, Place};
 
 use super::Wrong;
 use crate::random::{Random, mix};
-use crate::verify::{Required, Spec, Start};
+use crate::verify::{Required, Spec, Start, Tree};
 
 /// An element. It is combined in two ways at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl<'a> Arrays<'a> {
     }
 
     /// Compares the output with what it must hold, and returns all of it that is not left open.
-    pub(super) fn check(&self, seed: u64) -> Result<Vec<Number>, Wrong> {
+    pub(super) fn check(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Number>, Wrong> {
         let mut results = Vec::new();
         for block in 0..self.spec.blocks {
             let range = self.layout.output.bytes(Blocks::one(block)).unwrap_or(0..0);
@@ -154,7 +154,7 @@ impl<'a> Arrays<'a> {
                 Required::Of(rank) => {
                     range.clone().all(|at| self.output[at] == Number::contribution(rank, at, seed))
                 }
-                Required::Reduced => range.clone().all(|at| self.is_reduced(at, seed)),
+                Required::Reduced => range.clone().all(|at| self.is_reduced(at, tree, seed)),
                 Required::First(ranks) => {
                     range.clone().all(|at| Some(self.output[at].sum) == sum_of(ranks, at, seed))
                 }
@@ -167,18 +167,22 @@ impl<'a> Arrays<'a> {
         Ok(results)
     }
 
-    fn is_reduced(&self, at: usize, seed: u64) -> bool {
-        let Some(sum) = combined(self.spec.ranks, at, seed) else { return false };
-        let found = self.output[at].sum;
-        found == sum.finish().sum || self.spec.ranks == 1 && found == sum.sum
+    fn is_reduced(&self, at: usize, tree: Option<Tree<'_>>, seed: u64) -> bool {
+        let contributions = || (0..self.spec.ranks).map(|rank| Number::contribution(rank, at, seed));
+        let reduced = match tree {
+            Some(tree) => tree.fold(contributions(), Number::combine),
+            None => contributions().reduce(Number::combine),
+        };
+        let right = |right: Number| {
+            let found = self.output[at];
+            found.sum == right.sum && (tree.is_none() || found.order == right.order)
+        };
+        reduced.is_some_and(|reduced| right(reduced.finish()) || self.spec.ranks == 1 && right(reduced))
     }
 }
 
-/// The combination of what the first ranks contribute to an element, of which only the sum is known.
-fn combined(ranks: usize, at: usize, seed: u64) -> Option<Number> {
-    (0..ranks).map(|rank| Number::contribution(rank, at, seed)).reduce(Number::combine)
-}
-
+/// The sum of what the first ranks contribute to an element.
 fn sum_of(ranks: usize, at: usize, seed: u64) -> Option<u64> {
-    combined(ranks, at, seed).map(|number| number.sum)
+    let contributions = (0..ranks).map(|rank| Number::contribution(rank, at, seed));
+    contributions.reduce(Number::combine).map(|number| number.sum)
 }

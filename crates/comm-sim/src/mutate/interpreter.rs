@@ -6,7 +6,7 @@ use comm_core::{Action, Collective, Layout, Step};
 
 use super::arrays::{Arrays, Number, layout};
 use crate::random::Random;
-use crate::verify::Spec;
+use crate::verify::{Program, Spec, Tree};
 
 /// What went wrong with a program that ran on numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -92,11 +92,13 @@ const UNBOUNDED: usize = usize::MAX;
 ///
 /// # Errors
 /// What went [`Wrong`] in the first run that failed.
-pub fn interpret(spec: &Spec, slots: usize, steps: &[Vec<Step>], seed: u64) -> Result<(), Wrong> {
-    let layout = layout(spec);
+pub fn interpret(program: &Program<'_>, seed: u64) -> Result<(), Wrong> {
+    let (spec, tree) = (&program.spec, program.tree);
+    let (slots, layout) = (program.scratch_slots, layout(spec));
+    let steps: Vec<Vec<Step>> = (0..spec.ranks).map(|rank| (program.steps)(rank).collect()).collect();
     let run = |manner: Manner, stream: u64| {
-        let mut run = Run::new(spec, &layout, slots, steps, manner, seed);
-        run.go(&mut Random::new(seed, stream)).and_then(|()| run.results(seed))
+        let mut run = Run::new(spec, &layout, slots, &steps, manner, seed);
+        run.go(&mut Random::new(seed, stream)).and_then(|()| run.results(tree, seed))
     };
     let manners =
         [(Step::WINDOW_MIN, 0), (16, 0), (Step::WINDOW_MIN, UNBOUNDED), (16, UNBOUNDED), (3, 1), (5, 2)];
@@ -114,7 +116,7 @@ pub fn interpret(spec: &Spec, slots: usize, steps: &[Vec<Step>], seed: u64) -> R
     if spec.collective == Collective::Barrier {
         for absent in 0..spec.ranks {
             let manner = Manner { window: 16, capacity: UNBOUNDED, frozen: Some(absent) };
-            Run::new(spec, &layout, slots, steps, manner, seed).nobody_leaves(absent, seed)?;
+            Run::new(spec, &layout, slots, &steps, manner, seed).nobody_leaves(absent, seed)?;
         }
     }
     Ok(())
@@ -164,11 +166,11 @@ impl<'a> Run<'a> {
     }
 
     /// What every rank has in the end.
-    fn results(&self, seed: u64) -> Result<Vec<Vec<Number>>, Wrong> {
+    fn results(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Vec<Number>>, Wrong> {
         if let Some(at) = self.channels.iter().position(|channel| !channel.is_empty()) {
             return Err(Wrong::LeftOver { from: at / self.spec.ranks, to: at % self.spec.ranks });
         }
-        self.arrays.iter().map(|arrays| arrays.check(seed)).collect()
+        self.arrays.iter().map(|arrays| arrays.check(tree, seed)).collect()
     }
 
     /// Whether no rank ends while one never starts.

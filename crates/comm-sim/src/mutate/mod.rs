@@ -77,7 +77,7 @@ pub fn survey(program: &Program<'_>, options: &Options) -> Result<Survey, Unfit>
     let original: Vec<Vec<Step>> =
         (0..program.spec.ranks).map(|rank| (program.steps)(rank).collect()).collect();
     verify(program)?;
-    interpret(&program.spec, program.scratch_slots, &original, options.seed)?;
+    interpret(program, options.seed)?;
     let mut survey = Survey::default();
     let mut mutants = mutants::all(&original, &program.spec);
     sample(&mut mutants, options);
@@ -104,15 +104,16 @@ fn sample(mutants: &mut Vec<Mutant>, options: &Options) {
 fn judge(program: &Program<'_>, original: &[Vec<Step>], mutant: &Mutant, seed: u64, survey: &mut Survey) {
     let mut lists = original.to_vec();
     lists[mutant.rank].clone_from(&mutant.steps);
-    let harm = interpret(&program.spec, program.scratch_slots, &lists, seed);
+    let steps = |rank: usize| -> Steps<'_> { Box::new(lists[rank].iter().copied()) };
+    let Program { spec, scratch_slots, tree, .. } = *program;
+    let mutated = Program { spec, scratch_slots, tree, steps: &steps };
+    let harm = interpret(&mutated, seed);
     survey.mutants += 1;
     let Err(wrong) = harm else {
         survey.harmless += 1;
         return;
     };
     survey.harmful += 1;
-    let steps = |rank: usize| -> Steps<'_> { Box::new(lists[rank].iter().copied()) };
-    let mutated = Program { spec: program.spec, scratch_slots: program.scratch_slots, steps: &steps };
     if verify(&mutated).is_err() {
         survey.killed += 1;
     } else {

@@ -120,6 +120,14 @@ pub enum Fault {
         /// The block.
         block: usize,
     },
+    /// A rank combines the right contributions, but not in the tree that was asked for.
+    #[error("rank {rank} combines block {block} in another tree than it must")]
+    Tree {
+        /// The rank.
+        rank: usize,
+        /// The block.
+        block: usize,
+    },
     /// A rank leaves a barrier without having heard of all others.
     #[error("rank {rank} leaves the barrier having heard of {heard} only")]
     Barrier {

@@ -3,7 +3,7 @@
 use comm_core::Action;
 
 use super::rank::{End, Rank, Slot, check};
-use super::{At, Blocked, Contributors, Fault, Program, Reason, Required, Spec, Stats, Value};
+use super::{At, Blocked, Contributors, Fault, Program, Reason, Required, Spec, Stats, Tree, Value};
 
 /// All ranks.
 pub(super) struct Machine<'a> {
@@ -176,7 +176,27 @@ impl<'a> Machine<'a> {
     }
 
     /// Compares what every rank holds with what it must hold.
-    pub(super) fn check_results(&self) -> Result<(), Fault> {
+    pub(super) fn check_results(&self, tree: Option<Tree<'_>>) -> Result<(), Fault> {
+        self.check_contents()?;
+        tree.map_or(Ok(()), |tree| self.check_tree(tree))
+    }
+
+    /// Compares the order in which every result was combined with what it must be. Alone there is none.
+    fn check_tree(&self, tree: Tree<'_>) -> Result<(), Fault> {
+        let size = self.spec.ranks;
+        for block in (0..self.spec.blocks).filter(|_| size > 1) {
+            let hash = tree.hash(block, size);
+            for (rank, state) in self.ranks.iter().enumerate() {
+                let reduced = self.spec.required(rank, block) == Required::Reduced;
+                if reduced && state.memory.output(block).map(|value| value.tree) != hash {
+                    return Err(Fault::Tree { rank, block });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_contents(&self) -> Result<(), Fault> {
         for (rank, state) in self.ranks.iter().enumerate() {
             if !self.spec.counts() && state.heard.len() < self.spec.ranks {
                 return Err(Fault::Barrier { rank, heard: state.heard.clone() });

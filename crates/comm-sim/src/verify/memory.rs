@@ -2,8 +2,8 @@
 
 use comm_core::{Blocks, Place, Step};
 
+use super::tree::{finished, leaf, node};
 use super::{At, Contributors, Fault, Program, Start};
-use crate::random::mix;
 
 /// What lies in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Memory {
                     block,
                     contributors: own.clone(),
                     finished: false,
-                    tree: mix(mix(block as u64 + 1) ^ rank as u64),
+                    tree: leaf(block, rank),
                 }),
             };
             Cell { content, packed: Packed::default(), written: 0, read: 0 }
@@ -199,7 +199,7 @@ impl Memory {
                 block,
                 contributors: ours.contributors.union(&theirs.contributors),
                 finished: false,
-                tree: mix(ours.tree.min(theirs.tree)).wrapping_mul(3) ^ mix(ours.tree.max(theirs.tree)),
+                tree: node(ours.tree, theirs.tree),
             };
             self.cells[cell].content = Content::Value(combined);
         }
@@ -216,8 +216,8 @@ impl Memory {
             if value.finished {
                 return Err(Fault::Finished { at, block });
             }
-            let finished = Value { finished: true, tree: mix(value.tree ^ 1), ..value.clone() };
-            self.cells[cell].content = Content::Value(finished);
+            let ended = Value { finished: true, tree: finished(value.tree), ..value.clone() };
+            self.cells[cell].content = Content::Value(ended);
         }
         Ok(())
     }

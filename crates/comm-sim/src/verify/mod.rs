@@ -16,6 +16,7 @@ mod memory;
 mod rank;
 mod spec;
 mod stats;
+mod tree;
 
 use comm_core::Step;
 
@@ -24,6 +25,7 @@ pub use fault::{At, Blocked, Fault, Reason};
 pub use memory::Value;
 pub use spec::{Buffers, Required, Spec, Start};
 pub use stats::{Stats, Traffic};
+pub use tree::Tree;
 
 /// The steps of one rank.
 pub type Steps<'a> = Box<dyn Iterator<Item = Step> + 'a>;
@@ -34,6 +36,8 @@ pub struct Program<'a> {
     pub spec: Spec,
     /// How many slots of scratch each rank has.
     pub scratch_slots: usize,
+    /// The tree in which the contributions of all ranks must be combined; without one, any will do.
+    pub tree: Option<Tree<'a>>,
     /// The steps of each rank.
     pub steps: &'a dyn Fn(usize) -> Steps<'a>,
 }
@@ -43,6 +47,7 @@ impl std::fmt::Debug for Program<'_> {
         f.debug_struct("Program")
             .field("spec", &self.spec)
             .field("scratch_slots", &self.scratch_slots)
+            .field("tree", &self.tree)
             .finish_non_exhaustive()
     }
 }
@@ -63,6 +68,6 @@ pub fn verify_window(program: &Program<'_>, window: usize) -> Result<Stats, Faul
     program.spec.check()?;
     let mut machine = machine::Machine::new(program, window.max(1));
     machine.run()?;
-    machine.check_results()?;
+    machine.check_results(program.tree)?;
     Ok(machine.into_stats())
 }

@@ -33,7 +33,7 @@ pub(crate) fn with_program<T>(
 ) -> T {
     let steps =
         |rank: usize| -> Box<dyn Iterator<Item = Step>> { Box::new(schedule(rank, &spec).into_iter()) };
-    then(&Program { spec, scratch_slots, steps: &steps })
+    then(&Program { spec, scratch_slots, tree: None, steps: &steps })
 }
 
 pub(crate) fn spec(collective: Collective, ranks: usize, blocks: usize) -> Spec {

@@ -1,0 +1,36 @@
+//! Star reduce: every rank sends its data to the root, which combines all in the order of the tree.
+//!
+//! One message per segment and rank, which do not wait for each other; so latency is paid once where messages are
+//! buffered, and at most ceil(n/2) times where none is, because the root combines in about log2 n slots of scratch. The
+//! root receives all data of all ranks: for small groups and small data.
+
+use std::iter;
+
+use comm_core::{Place, Step};
+
+use super::hearing::{self, Hearing};
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) fn slots(p: &Params) -> usize {
+    if p.rank == p.root { p.slots(hearing::slots(p.ranks)) } else { 0 }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    hearing::cost(p)
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    pacing.slowest(p).fan((p.ranks - 1) * p.segments, true)
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    Box::new((0..p.segments).flat_map(move |segment| -> Steps {
+        let block = p.block(0, segment);
+        if p.rank != p.root {
+            return Box::new(iter::once(Step::send(p.root, Place::Input, block)));
+        }
+        let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, block));
+        Box::new(copy.into_iter().chain(Hearing::new(&p, 0, segment).hear_all()))
+    }))
+}

@@ -1,0 +1,142 @@
+//! Two-level all-reduce: a reduce-scatter inside each host, an all-reduce of each part among the hosts, and an all-gather
+//! inside each host.
+//!
+//! The 2D-torus all-reduce of Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash",
+//! arXiv:1811.05233 (2018), for hosts instead of rows. With C ranks per host and H hosts, a rank sends 2(C-1)/C of the
+//! data inside its host, and only 2(H-1)/H of a C-th part of the data to other hosts.
+//!
+//! The data is cut into C *columns*, one for each rank of a host, and a column into a chunk for each host. The last host may
+//! hold fewer ranks; then each of them owns several columns next to each other, and sends and receives more. All
+//! exchanges are direct: whoever owns a part hears of it from all others, and sends the result to all. That serves any
+//! number of hosts without folding, sends as little as a ring, and pays latency twice per level where a ring pays it 2(C-1)
+//! and 2(H-1) times. Each chunk is combined on one rank, first inside the host and then host after host: the same bits
+//! everywhere, but not the order of the tree.
+
+use std::ops::Range;
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) const fn slots(_: &Params) -> usize {
+    0
+}
+
+/// The hosts, and who owns what on them.
+#[derive(Debug, Clone, Copy)]
+struct Hosts {
+    ranks: usize,
+    /// Columns of the data, as many as a full host has ranks.
+    columns: usize,
+    count: usize,
+}
+
+impl Hosts {
+    fn new(p: &Params) -> Self {
+        let columns = p.ranks_per_host.min(p.ranks);
+        Self { ranks: p.ranks, columns, count: p.ranks.div_ceil(columns) }
+    }
+
+    /// How many ranks a host has.
+    fn size(&self, host: usize) -> usize {
+        self.columns.min(self.ranks - host * self.columns)
+    }
+
+    /// The chunks of columns. A column has a chunk for every host, or for every host but the last: over all columns, the
+    /// last host has as many chunks as ranks.
+    fn chunks(&self, columns: Range<usize>) -> Blocks {
+        let start = |column: usize| column * self.ranks / self.columns;
+        Blocks { first: start(columns.start), count: start(columns.end) - start(columns.start) }
+    }
+
+    /// The chunk of a column that a host owns.
+    fn chunk(&self, column: usize, host: usize) -> Option<Blocks> {
+        let all = self.chunks(column..column + 1);
+        (host < all.count).then(|| Blocks::one(all.first + host))
+    }
+
+    /// The columns that a rank of a host owns.
+    fn columns(&self, host: usize, local: usize) -> Range<usize> {
+        let start = |local: usize| (local * self.columns).div_ceil(self.size(host));
+        start(local)..start(local + 1)
+    }
+
+    /// The rank that owns a column on a host.
+    fn owner(&self, host: usize, column: usize) -> usize {
+        host * self.columns + column * self.size(host) / self.columns
+    }
+
+    /// The most columns that a rank owns.
+    fn columns_max(&self) -> usize {
+        self.columns.div_ceil(self.size(self.count - 1))
+    }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let hosts = Hosts::new(p);
+    let (full, last, others) = (hosts.columns, hosts.size(hosts.count - 1), hosts.count - 1);
+    // Beyond its first column, a rank of the last host owns chunks of no other.
+    let further = (hosts.columns_max() - 1) * others;
+    let sent = (full * hosts.count).max(last * hosts.count + (last - 1) * further);
+    Cost {
+        rounds: full - 1 + usize::from(full > 1) + if others > 0 { others + 1 } else { 0 },
+        messages: 2 * others + (2 * (full - 1)).max(2 * (last - 1) + further),
+        // All blocks but the own pass once in either phase inside the host; the own pass among the hosts.
+        blocks: p.ranks + sent - 2,
+    }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let hosts = Hosts::new(p);
+    let (locals, others) = (hosts.columns - 1, (hosts.count - 1) * hosts.columns_max());
+    let (column, chunk) = (pacing.within.of(hosts.count), &pacing.between);
+    let level = |reduces| column.pipeline(1, locals, reduces) + chunk.pipeline(1, others, reduces);
+    level(true) + level(false)
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let hosts = Hosts::new(params);
+    let (host, local) = (params.rank / hosts.columns, params.rank % hosts.columns);
+    let (first, size) = (host * hosts.columns, hosts.size(host));
+    let owned = move |local| hosts.chunks(hosts.columns(host, local));
+    let columns = hosts.columns(host, local);
+
+    let reduce_within = meetings(local, size).flat_map(move |(to, from)| {
+        [
+            Step::send(first + to, Place::Output, owned(to)),
+            Step::recv_reduce(first + from, Place::Output, owned(local)),
+        ]
+    });
+    let reduce_between = columns.clone().flat_map(move |column| {
+        let chunk = move |host| hosts.chunk(column, host);
+        let exchanges = meetings(host, hosts.count).flat_map(move |(to, from)| {
+            let (to_rank, from_rank) = (hosts.owner(to, column), hosts.owner(from, column));
+            let give = chunk(to).map(|theirs| Step::send(to_rank, Place::Output, theirs));
+            let take = chunk(host).map(|own| Step::recv_reduce(from_rank, Place::Output, own));
+            give.into_iter().chain(take)
+        });
+        exchanges.chain(chunk(host).map(|own| Step::finish(Place::Output, own)))
+    });
+    let gather_between = columns.flat_map(move |column| {
+        let chunk = move |host| hosts.chunk(column, host);
+        meetings(host, hosts.count).flat_map(move |(to, from)| {
+            let (to_rank, from_rank) = (hosts.owner(to, column), hosts.owner(from, column));
+            let give = chunk(host).map(|own| Step::send(to_rank, Place::Output, own));
+            let take = chunk(from).map(|theirs| Step::recv(from_rank, Place::Output, theirs));
+            give.into_iter().chain(take)
+        })
+    });
+    let gather_within = meetings(local, size).flat_map(move |(to, from)| {
+        [
+            Step::send(first + to, Place::Output, owned(local)),
+            Step::recv(first + from, Place::Output, owned(from)),
+        ]
+    });
+    Box::new(reduce_within.chain(reduce_between).chain(gather_between).chain(gather_within))
+}
+
+/// To whom, and from whom, each of `count` members sends and receives, one after the other: nobody is sent to by two at
+/// the same time.
+fn meetings(member: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (1..count).map(move |distance| ((member + distance) % count, (member + count - distance) % count))
+}
