@@ -3,15 +3,20 @@
 
 mod common;
 
-use comm_core::{Collective, Comm, HostView, HostViewMut, ReduceOp};
+use comm_core::{Collective, Comm, HostView, HostViewMut, Link, LinkModel, ReduceOp};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::{InProcessConfig, Release};
 use common::{Sample, WORLDS, contributions, is_exact, lengths, reductions, small_segments, uneven, world};
 use half::{bf16, f16};
 
-fn all_reduce<T: Sample>(comm: &Comm, algorithm: &'static str) {
-    let (comm, ranks) = (comm.with_algorithm(algorithm), comm.size());
+/// A handle for every algorithm of a collective, and its name.
+fn each_algorithm(comm: &Comm, collective: Collective) -> impl Iterator<Item = (&'static str, Comm)> {
+    Algorithm::for_collective(collective).map(|row| (row.name, comm.with_algorithm(row.name)))
+}
+
+fn all_reduce<T: Sample>(comm: &Comm, algorithm: &str) {
+    let ranks = comm.size();
     for op in ReduceOp::ALL.into_iter().filter(|op| is_exact::<T>(*op, ranks)) {
         for len in lengths(ranks) {
             let expected = reductions::<T>(ranks, len, op);
@@ -26,7 +31,7 @@ fn all_reduce<T: Sample>(comm: &Comm, algorithm: &'static str) {
     }
 }
 
-fn reduce<T: Sample>(comm: &Comm) {
+fn reduce<T: Sample>(comm: &Comm, algorithm: &str) {
     let ranks = comm.size();
     for op in ReduceOp::ALL.into_iter().filter(|op| is_exact::<T>(*op, ranks)) {
         for len in lengths(ranks) {
@@ -38,9 +43,11 @@ fn reduce<T: Sample>(comm: &Comm) {
                 comm.reduce(root, &mut buffer, op).unwrap();
                 comm.reduce_into(root, &send, &mut recv, op).unwrap();
                 if comm.rank() == root {
-                    assert_eq!((buffer, recv), (expected.clone(), expected), "{op} of {len} to {root}");
+                    let context = format!("{algorithm} {op} of {len} to {root}");
+                    assert_eq!((buffer, recv), (expected.clone(), expected), "{context}");
                 } else {
-                    assert_eq!((buffer, recv), (send.clone(), untouched), "{op}: others stay untouched");
+                    let context = format!("{algorithm} {op}: others stay untouched");
+                    assert_eq!((buffer, recv), (send.clone(), untouched), "{context}");
                 }
                 if comm.rank() == root {
                     comm.reduce(root, &mut send.clone(), op).unwrap();
@@ -52,7 +59,7 @@ fn reduce<T: Sample>(comm: &Comm) {
     }
 }
 
-fn reduce_scatter<T: Sample>(comm: &Comm) {
+fn reduce_scatter<T: Sample>(comm: &Comm, algorithm: &str) {
     let (rank, ranks) = (comm.rank(), comm.size());
     for op in ReduceOp::ALL.into_iter().filter(|op| is_exact::<T>(*op, ranks)) {
         for len in lengths(ranks) {
@@ -61,10 +68,11 @@ fn reduce_scatter<T: Sample>(comm: &Comm) {
             let send = contributions::<T>(rank, len * ranks);
             let mut recv = vec![T::of(99.0); len];
             comm.reduce_scatter(&send, &mut recv, op).unwrap();
-            assert_eq!(recv, expected, "{op} of {len} {}", T::DTYPE);
+            assert_eq!(recv, expected, "{algorithm} {op} of {len} {}", T::DTYPE);
             let mut buffer = send.clone();
             comm.reduce_scatter_in_place(&mut buffer, op).unwrap();
-            assert_eq!(&buffer[rank * len..][..len], expected, "{op} of {len} {} in place", T::DTYPE);
+            let own = &buffer[rank * len..][..len];
+            assert_eq!(own, expected, "{algorithm} {op} of {len} {} in place", T::DTYPE);
         }
     }
 }
@@ -74,19 +82,26 @@ fn reduce_scatter_v<T: Sample>(comm: &Comm) {
     for counts in uneven(ranks) {
         let (own, total) = (counts[rank], counts.iter().sum());
         let start = counts[..rank].iter().sum::<usize>();
-        let mut recv = vec![T::of(99.0); own];
-        comm.reduce_scatter_v(&contributions::<T>(rank, total), &mut recv, &counts, ReduceOp::Max).unwrap();
         let reduced = reductions::<T>(ranks, total, ReduceOp::Max);
-        assert_eq!(recv, reduced[start..start + own], "{counts:?}");
+        for (algorithm, comm) in each_algorithm(comm, Collective::ReduceScatterV) {
+            let contribution = contributions::<T>(rank, total);
+            let mut recv = vec![T::of(99.0); own];
+            comm.reduce_scatter_v(&contribution, &mut recv, &counts, ReduceOp::Max).unwrap();
+            assert_eq!(recv, reduced[start..start + own], "{algorithm} {counts:?}");
+        }
     }
 }
 
 fn every_collective<T: Sample>(comm: &Comm) {
-    for algorithm in Algorithm::for_collective(Collective::AllReduce) {
-        all_reduce::<T>(comm, algorithm.name);
+    for (name, comm) in each_algorithm(comm, Collective::AllReduce) {
+        all_reduce::<T>(&comm, name);
     }
-    reduce::<T>(comm);
-    reduce_scatter::<T>(comm);
+    for (name, comm) in each_algorithm(comm, Collective::Reduce) {
+        reduce::<T>(&comm, name);
+    }
+    for (name, comm) in each_algorithm(comm, Collective::ReduceScatter) {
+        reduce_scatter::<T>(&comm, name);
+    }
     reduce_scatter_v::<T>(comm);
     comm.barrier().unwrap();
 }
@@ -123,17 +138,22 @@ fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
                 let (len, sum) = (67, ReduceOp::Sum);
                 let send = contributions::<f32>(comm.rank(), len * ranks);
                 let expected = reductions::<f32>(ranks, len * ranks, sum);
-                for algorithm in ["ring", "recursive_doubling"] {
+                for (algorithm, comm) in each_algorithm(&comm, Collective::AllReduce) {
                     let mut all = send.clone();
-                    comm.with_algorithm(algorithm).all_reduce(&mut all, sum).unwrap();
+                    comm.all_reduce(&mut all, sum).unwrap();
                     assert_eq!(all, expected, "{algorithm}");
                 }
-                let mut share = vec![0.0; len];
-                comm.reduce_scatter(&send, &mut share, sum).unwrap();
-                assert_eq!(share, expected[comm.rank() * len..][..len]);
-                let mut buffer = send.clone();
-                comm.reduce(ranks - 1, &mut buffer, sum).unwrap();
-                assert_eq!(buffer, if comm.rank() == ranks - 1 { &expected[..] } else { &send[..] });
+                for (algorithm, comm) in each_algorithm(&comm, Collective::ReduceScatter) {
+                    let mut share = vec![0.0; len];
+                    comm.reduce_scatter(&send, &mut share, sum).unwrap();
+                    assert_eq!(share, expected[comm.rank() * len..][..len], "{algorithm}");
+                }
+                for (algorithm, comm) in each_algorithm(&comm, Collective::Reduce) {
+                    let mut buffer = send.clone();
+                    comm.reduce(ranks - 1, &mut buffer, sum).unwrap();
+                    let right = if comm.rank() == ranks - 1 { &expected[..] } else { &send[..] };
+                    assert_eq!(buffer, right, "{algorithm}");
+                }
             });
         }
     }
@@ -146,13 +166,20 @@ fn the_smallest_window_and_tiny_buffers_do_not_deadlock() {
     config.window = 2;
     for ranks in 2..=9 {
         world(ranks, &network, &config, |comm| {
-            let len = 1 << 18;
-            let mut buffer = vec![comm.rank() as f32; len];
-            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
-            let sum = (0..ranks).sum::<usize>() as f32;
-            assert!(buffer.iter().all(|&element| element == sum));
+            let (len, sum) = (1 << 18, (0..ranks).sum::<usize>() as f32);
+            let mut buffer = vec![0.0; len];
+            for (algorithm, comm) in each_algorithm(&comm, Collective::AllReduce) {
+                buffer.fill(comm.rank() as f32);
+                comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                assert!(buffer.iter().all(|&element| element == sum), "{algorithm}");
+            }
             comm.broadcast(ranks - 1, &mut buffer).unwrap();
-            comm.reduce(0, &mut buffer, ReduceOp::Max).unwrap();
+            for (_, comm) in each_algorithm(&comm, Collective::Reduce) {
+                comm.reduce(0, &mut buffer, ReduceOp::Max).unwrap();
+            }
+            for (_, comm) in each_algorithm(&comm, Collective::ReduceScatter) {
+                comm.reduce_scatter_in_place(&mut buffer[..len / ranks * ranks], ReduceOp::Max).unwrap();
+            }
         });
     }
 }
@@ -160,7 +187,7 @@ fn the_smallest_window_and_tiny_buffers_do_not_deadlock() {
 #[test]
 fn results_are_the_same_bits_on_every_rank_and_repetition() {
     for ranks in [2, 3, 4, 7, 8] {
-        for algorithm in ["ring", "recursive_doubling"] {
+        for algorithm in Algorithm::for_collective(Collective::AllReduce).map(|row| row.name) {
             let results = world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
                 let comm = comm.with_algorithm(algorithm);
                 let once = || {
@@ -224,17 +251,16 @@ fn a_refused_call_has_touched_nothing() {
 #[test]
 fn nan_wins_and_signs_of_zero_are_ordered() {
     world(3, &InProcessConfig::default(), &small_segments(), |comm| {
-        for algorithm in ["ring", "recursive_doubling"] {
-            let comm = comm.with_algorithm(algorithm);
+        for (algorithm, comm) in each_algorithm(&comm, Collective::AllReduce) {
             let mut buffer = match comm.rank() {
                 0 => [f32::NAN, 0.0, 1.0],
                 1 => [1.0, -0.0, f32::INFINITY],
                 _ => [2.0, 0.0, -1.0],
             };
             comm.all_reduce(&mut buffer, ReduceOp::Min).unwrap();
-            assert!(buffer[0].is_nan());
-            assert_eq!(buffer[1].to_bits(), (-0.0_f32).to_bits());
-            assert_eq!(buffer[2], -1.0);
+            assert!(buffer[0].is_nan(), "{algorithm}");
+            assert_eq!(buffer[1].to_bits(), (-0.0_f32).to_bits(), "{algorithm}");
+            assert_eq!(buffer[2], -1.0, "{algorithm}");
         }
     });
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Comm, DType, Element, ReduceOp};
+use comm_core::{Comm, DType, Element, Link, LinkModel, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
 use half::{bf16, f16};
@@ -11,11 +11,13 @@ use half::{bf16, f16};
 /// Worlds around powers of two, and larger ones.
 pub(crate) const WORLDS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13];
 
-/// Segments so small that a few dozen elements make many.
+/// Segments so small that a few dozen elements make many, and three ranks to a host.
 pub(crate) fn small_segments() -> RingConfig {
     let mut config = RingConfig::default();
     config.segment_bytes = 16;
     config.segments_per_pass = 2;
+    let link = Link { latency: 1e-5, overhead: 1e-6, per_byte: 1e-9 };
+    config.links = Some(LinkModel { ranks_per_host: 3, ..LinkModel::uniform(link, 1e-10) });
     config
 }
 
