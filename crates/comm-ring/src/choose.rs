@@ -143,6 +143,38 @@ mod tests {
     }
 
     #[test]
+    fn slow_links_between_hosts_are_spared() {
+        let slow = Link { latency: 2e-5, overhead: 1e-6, per_byte: 1e-9 };
+        let fast = Link { latency: 1e-6, overhead: 1e-7, per_byte: 1e-10 };
+        let links = LinkModel { within: fast, ranks_per_host: 8, ..LinkModel::uniform(slow, 1e-10) };
+        let tuning = RingConfig::default().tuning(links);
+        let chosen = |ranks| {
+            let question = Question { ranks, ..question(Collective::AllReduce, 1 << 24) };
+            choose(&question, None, &tuning).unwrap().algorithm.traits.hierarchical
+        };
+        assert!(chosen(16) && chosen(64) && chosen(60));
+        assert!(!chosen(8));
+        // A lone rank on the last host would have to hear from and send to everybody.
+        assert!(!chosen(17));
+    }
+
+    #[test]
+    fn the_order_of_the_tree_costs_large_data_no_bytes() {
+        for ranks in [4, 5, 16] {
+            for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+                let order = ReduceOrder::Deterministic;
+                let question = Question { ranks, order, ..question(collective, 1 << 24) };
+                let choice = choose(&question, None, &tuning()).unwrap();
+                let cost = (choice.algorithm.cost)(&params(&question, choice.segments, &tuning()));
+                let share =
+                    cost.blocks as f64 / choice.segments as f64 / choice.algorithm.chunks.count(ranks) as f64;
+                let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
+                assert!(share < passes, "{} sends {share} of the data", choice.algorithm.name);
+            }
+        }
+    }
+
+    #[test]
     fn what_is_forced_is_segmented_as_it_is_fastest() {
         let choice = choose(&question(Collective::AllReduce, 1 << 24), Some("ring"), &tuning()).unwrap();
         assert_eq!((choice.algorithm.name, choice.segments), ("ring", 16));

@@ -117,7 +117,7 @@ fn run(
         .into_iter()
         .enumerate()
         .map(|(rank, transport)| {
-            let params = Params { ranks, rank, root, segments, pass: 2, in_place: true, ranks_per_host: 1 };
+            let params = Params { ranks, rank, root, segments, pass: 2, in_place: true, ranks_per_host: 2 };
             (params, Rank::new(transport, row, &params, window))
         })
         .collect();

@@ -1,7 +1,7 @@
 //! Every row of the table is proven for every small world, every root, and several segmentations.
 #![allow(clippy::panic, reason = "helpers of tests")]
 
-use comm_core::Collective;
+use comm_core::{Action, Collective};
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, Traits, combinations};
 use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
 
@@ -172,6 +172,21 @@ fn closed_forms_count_what_the_steps_do() {
 }
 
 #[test]
+fn two_levels_send_only_a_share_of_the_data_to_other_hosts() {
+    let row = row(Collective::AllReduce, "two_level");
+    for (hosts, ranks_per_host) in [(1, 5), (2, 4), (3, 4), (5, 2), (4, 8)] {
+        let world = Params { ranks_per_host, ..world(hosts * ranks_per_host) };
+        for rank in 0..world.ranks {
+            let leaves = |to: usize| to / ranks_per_host != rank / ranks_per_host;
+            let steps = (row.steps)(&Params { rank, ..world });
+            let sent = steps.filter(|step| matches!(step.action, Action::Send { to } if leaves(to)));
+            // Of hosts * ranks_per_host blocks in all.
+            assert_eq!(sent.map(|step| step.blocks.count).sum::<usize>(), 2 * (hosts - 1));
+        }
+    }
+}
+
+#[test]
 fn steps_and_bytes_are_those_of_the_papers() {
     for ranks in 1..=33_usize {
         // The depth of the binomial tree: the most bits in a rank's number.
@@ -179,6 +194,17 @@ fn steps_and_bytes_are_those_of_the_papers() {
         for stats in prove(row(Collective::AllReduce, "ring"), &world(ranks)) {
             assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == 2 * (ranks - 1)));
             assert_eq!(stats.rounds as usize, 2 * (ranks - 1));
+        }
+        if ranks.is_power_of_two() {
+            for stats in prove(row(Collective::AllReduce, "halving_doubling"), &world(ranks)) {
+                assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == 2 * (ranks - 1)));
+                assert_eq!(stats.rounds, 2 * ranks.ilog2());
+            }
+        }
+        for (collective, passes) in [(Collective::AllReduce, 2), (Collective::ReduceScatter, 1)] {
+            for stats in prove(row(collective, "direct"), &world(ranks)) {
+                assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == passes * (ranks - 1)));
+            }
         }
         for name in [Collective::AllGather, Collective::ReduceScatter] {
             for stats in prove(row(name, "ring"), &world(ranks)) {

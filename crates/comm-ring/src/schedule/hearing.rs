@@ -45,7 +45,7 @@ pub(super) const fn slots(ranks: usize) -> usize {
     if tree.folds() { tree.rounds() } else { tree.rounds().saturating_sub(1) }
 }
 
-/// What hearing of one block from all others costs whoever hears, over all that hear.
+/// The cost of hearing from all others, for the rank that pays the most.
 pub(super) const fn cost(p: &Params) -> Cost {
     let messages = (p.ranks - 1) * p.segments;
     // The lowest level has one slot, through which every other number goes.

@@ -33,7 +33,7 @@ struct Hosts {
 
 impl Hosts {
     fn new(p: &Params) -> Self {
-        let columns = p.ranks_per_host.min(p.ranks);
+        let columns = p.ranks_per_host.clamp(1, p.ranks);
         Self { ranks: p.ranks, columns, count: p.ranks.div_ceil(columns) }
     }
 
