@@ -1,7 +1,7 @@
 //! Every row of the table is proven for every small world, every root, and several segmentations.
 #![allow(clippy::panic, reason = "helpers of tests")]
 
-use comm_core::{Action, Collective};
+use comm_core::{Action, Collective, Link, LinkModel};
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, Traits, combinations};
 use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
 
@@ -165,6 +165,27 @@ fn closed_forms_count_what_the_steps_do() {
                             "{context}: rounds"
                         );
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_prediction_is_below_what_the_busiest_rank_needs() {
+    let nothing = Link { latency: 0.0, overhead: 0.0, per_byte: 0.0 };
+    let bytes = LinkModel::uniform(Link { per_byte: 1.0, ..nothing }, 0.0);
+    let messages = LinkModel::uniform(Link { overhead: 1.0, ..nothing }, 0.0);
+    for row in TABLE {
+        for ranks in 1..=33 {
+            for segments in if row.traits.segmented { 1..=3 } else { 1..=1 } {
+                for world in on_hosts(row, in_segments(ranks, segments, 8)) {
+                    let cost = (row.cost)(&world);
+                    let context = format!("{} {} {world:?}", row.collective, row.name);
+                    // Its port is busy with one block after the other, and itself with one message after the other.
+                    let taken = [row.predict(&world, &bytes, 1.0), row.predict(&world, &messages, 1.0)];
+                    assert!(taken[0] >= cost.blocks as f64, "{context}: {taken:?} {cost:?}");
+                    assert!(taken[1] >= cost.messages as f64, "{context}: {taken:?} {cost:?}");
                 }
             }
         }

@@ -88,10 +88,15 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let hosts = Hosts::new(p);
-    let (locals, others) = (hosts.columns - 1, (hosts.count - 1) * hosts.columns_max());
-    let (column, chunk) = (pacing.within.of(hosts.count), &pacing.between);
-    let level = |reduces| column.pipeline(1, locals, reduces) + chunk.pipeline(1, others, reduces);
-    level(true) + level(false)
+    let (full, last, others) = (hosts.columns, hosts.size(hosts.count - 1), hosts.count - 1);
+    let columns = hosts.columns_max();
+    // All wait for the slower of a full host and the last one, whose ranks own more.
+    let within = |reduces| {
+        let host = |ranks: usize, blocks| pacing.within.of(blocks).pipeline(1, ranks - 1, reduces);
+        host(full, hosts.count).max(host(last, hosts.count + (columns - 1) * others))
+    };
+    let between = |reduces| pacing.between.pipeline(1, columns * others, reduces);
+    within(true) + between(true) + between(false) + within(false)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
