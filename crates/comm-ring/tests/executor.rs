@@ -8,7 +8,7 @@ use comm_core::{
     Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
 };
 use comm_ring::executor::{Buffers, Executor, Job, Progress};
-use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE};
+use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
 
@@ -23,11 +23,7 @@ fn contribution(rank: usize, at: usize) -> u32 {
 /// Carries out a row on a rank, in place. Returns what the output holds at the end.
 fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) -> Vec<u32> {
     let ranks = params.ranks;
-    let chunks = match row.chunks {
-        Chunks::PerPair => ranks * ranks,
-        Chunks::PerRank => ranks,
-        Chunks::Whole => 1,
-    };
+    let chunks = row.blocks(params) / params.segments;
     let elements = ELEMENTS * chunks;
     let partition = Partition::even(elements, chunks).segments(params.segments).element_bytes(4);
     let layout = Layout::uniform(&partition);
@@ -52,7 +48,8 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
 /// What a rank's output must hold, for the collectives that say so of every element of every rank's output.
 fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
     let (ranks, block) = (params.ranks, at / ELEMENTS);
-    let sum = (0..ranks).map(|rank| contribution(rank, at)).sum();
+    let sum_of = |ranks: usize| (0..ranks).map(|rank| contribution(rank, at)).sum();
+    let sum = sum_of(ranks);
     match row.collective {
         Collective::AllReduce => Some(sum),
         Collective::Reduce => (params.rank == params.root).then_some(sum),
@@ -62,6 +59,8 @@ fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
         Collective::Gather => (params.rank == params.root).then(|| contribution(block, at)),
         Collective::Scatter => (block == params.rank).then(|| contribution(params.root, at)),
         Collective::AllToAll => (block % ranks == params.rank).then(|| contribution(block / ranks, at)),
+        Collective::Scan => Some(sum_of(params.rank + 1)),
+        Collective::ExScan => (params.rank > 0).then(|| sum_of(params.rank)),
         _ => None,
     }
 }

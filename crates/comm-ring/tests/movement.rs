@@ -198,7 +198,7 @@ fn the_root_of_a_gather_or_scatter_may_work_in_place() {
     for ranks in [1, 2, 3, 5, 8] {
         in_process::run(ranks, &InProcessConfig::default(), |lanes| {
             let config = RingConfig::default();
-            let ring = RingCommunicator::new(&lanes, config, Duration::from_secs(20)).unwrap();
+            let ring = RingCommunicator::new(lanes, config, Duration::from_secs(20)).unwrap();
             for collective in [Collective::Gather, Collective::Scatter] {
                 for row in Algorithm::for_collective(collective) {
                     let mut options = CallOptions::default();
