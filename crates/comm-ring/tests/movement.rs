@@ -261,6 +261,9 @@ fn the_algorithm_follows_the_length_and_the_number_of_ranks() {
     assert_eq!(choice(Collective::Gather, 256, 256), "binomial");
     assert_eq!(choice(Collective::Gather, 256, 256 << 20), "flat");
     assert_eq!(choice(Collective::GatherV, 256, 0), "flat");
+    assert_eq!(choice(Collective::AllToAll, 8, 8 * 8), "pairwise");
+    assert_eq!(choice(Collective::AllToAll, 64, 64 * 8), "all_gather");
+    assert_eq!(choice(Collective::AllToAll, 64, 64 << 10), "pairwise");
     assert_eq!(choice(Collective::AllGather, 256, 256), "recursive_doubling");
     assert_eq!(choice(Collective::AllGather, 255, 255), "bruck");
     assert_eq!(choice(Collective::AllGather, 8, 1 << 20), "direct");

@@ -136,7 +136,7 @@ impl<'a> Request<'a> {
     }
 
     /// Where the blocks of an all-to-all lie: the input is a row of the matrix of all pairs, the output a column.
-    fn matrix(&self, group: Group) -> Layout {
+    fn matrix(&self, group: Group, gapless: bool) -> Layout {
         let (rank, ranks) = (group.rank(), group.size());
         let list = |shares| match shares {
             Shares::Equal => Partition::given(&vec![self.count; ranks]),
@@ -148,7 +148,7 @@ impl<'a> Request<'a> {
         // Any block may pass through scratch.
         let blocks = ranks * ranks;
         let scratch = Partition::even(self.count.saturating_mul(blocks), blocks).element_bytes(bytes);
-        Layout { input, output, scratch, gapless: false }
+        Layout { input, output, scratch, gapless }
     }
 
     pub(super) fn call(&self, group: Group, algorithm: &'static Algorithm, detail: u64) -> Call {
@@ -167,7 +167,7 @@ impl<'a> Request<'a> {
     /// Where the blocks of the call lie.
     pub(super) fn layout(&self, group: Group, algorithm: &Algorithm, params: &Params) -> Layout {
         let chunks = match algorithm.chunks {
-            Chunks::PerPair => return self.matrix(group),
+            Chunks::PerPair => return self.matrix(group, algorithm.traits.equal),
             chunks => chunks.count(group.size()),
         };
         let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());

@@ -17,13 +17,13 @@ pub(super) const fn slots(_: &Params) -> usize {
 }
 
 /// The distance and the number of chunks of each round.
-fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
     // The last round has only the rest to bring.
     distances(ranks).map(move |distance| (distance, distance.min(ranks - distance)))
 }
 
 /// How many rounds move a run that some rank must send as two messages.
-fn split(ranks: usize) -> usize {
+pub(super) fn split(ranks: usize) -> usize {
     rounds(ranks).filter(|&(_, count)| count > 1).count()
 }
 

@@ -4,6 +4,7 @@
 //! clock. The table is all that other code knows of an algorithm: whoever walks it (the communicator, the verifier,
 //! a simulator) meets every algorithm there is.
 
+mod all_gather_all_to_all;
 mod binomial_broadcast;
 mod binomial_gather;
 mod binomial_reduce;
@@ -432,6 +433,16 @@ pub static TABLE: &[Algorithm] = &[
         steps: pairwise_all_to_all::steps,
         cost: pairwise_all_to_all::cost,
         time: pairwise_all_to_all::time,
+    },
+    Algorithm {
+        name: "all_gather",
+        collective: Collective::AllToAll,
+        chunks: Chunks::PerPair,
+        traits: Traits::EQUAL,
+        slots: all_gather_all_to_all::slots,
+        steps: all_gather_all_to_all::steps,
+        cost: all_gather_all_to_all::cost,
+        time: all_gather_all_to_all::time,
     },
     Algorithm {
         name: "recursive_doubling",
