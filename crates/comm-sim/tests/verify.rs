@@ -271,6 +271,22 @@ fn a_barrier_lets_nobody_leave_who_has_not_heard_of_all() {
 }
 
 #[test]
+fn a_prefix_is_of_the_ranks_before_and_no_other() {
+    // Rank 1 passes on its own before it adds to it; rank 2 adds its own to what it is asked for.
+    let skipping = changed(chain_scan, 1, |steps| steps.reverse());
+    let fault = check(spec(Collective::Scan, 3, 1), 0, skipping).unwrap_err();
+    assert!(matches!(fault, Fault::Result { rank: 2, required: Required::First(3), .. }), "{fault}");
+    let exscan = Spec { buffers: Buffers::Separate, ..spec(Collective::ExScan, 3, 1) };
+    let inclusive = changed(chain_exscan, 2, |steps| steps.push(Step::reduce(OUT, IN, Blocks::one(0))));
+    let fault = check(exscan, 1, inclusive).unwrap_err();
+    assert!(matches!(fault, Fault::Result { rank: 2, required: Required::First(2), .. }), "{fault}");
+    // Rank 0's result stays as it was.
+    let written = changed(chain_exscan, 0, |steps| steps.push(Step::copy(OUT, IN, Blocks::one(0))));
+    let fault = check(exscan, 1, written).unwrap_err();
+    assert!(matches!(fault, Fault::Absent { at, .. } if at.rank == 0), "{fault}");
+}
+
+#[test]
 fn costs_are_those_of_the_textbook() {
     let stats = check(spec(Collective::AllReduce, 8, 16), 0, ring_all_reduce).unwrap();
     assert_eq!((stats.rounds, stats.blocks_max(), stats.messages_max()), (14, 2 * 7 * 2, 14));

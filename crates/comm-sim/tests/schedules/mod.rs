@@ -15,13 +15,15 @@ pub(crate) type Schedule = fn(usize, &Spec) -> Vec<Step>;
 pub(crate) type Row = (&'static str, Collective, fn(usize) -> usize, Schedule);
 
 /// Everything here that is right.
-pub(crate) const RIGHT: [Row; 7] = [
+pub(crate) const RIGHT: [Row; 9] = [
     ("ring", Collective::AllReduce, |_| 0, ring_all_reduce),
     ("doubling", Collective::AllReduce, |blocks| blocks, doubling_all_reduce),
     ("flat", Collective::Reduce, |_| 0, flat_reduce),
     ("binomial", Collective::Broadcast, |_| 0, binomial_broadcast),
     ("ring", Collective::AllGather, |_| 0, ring_all_gather),
     ("ring", Collective::ReduceScatter, |blocks| blocks, ring_reduce_scatter),
+    ("chain", Collective::Scan, |_| 0, chain_scan),
+    ("chain", Collective::ExScan, |blocks| blocks, chain_exscan),
     ("star", Collective::Barrier, |_| 0, star_barrier),
 ];
 
@@ -176,6 +178,23 @@ pub(crate) fn ring_reduce_scatter(rank: usize, spec: &Spec) -> Vec<Step> {
     steps.extend(each(own).map(|block| Step::copy(OUT, slot(block), block)));
     steps.push(Step::finish(OUT, own));
     steps
+}
+
+pub(crate) fn chain_scan(rank: usize, spec: &Spec) -> Vec<Step> {
+    let receive = (rank > 0).then(|| Step::recv_reduce(rank - 1, OUT, all(spec)));
+    let send = (rank + 1 < spec.ranks).then(|| Step::send(rank + 1, OUT, all(spec)));
+    receive.into_iter().chain(send).collect()
+}
+
+pub(crate) fn chain_exscan(rank: usize, spec: &Spec) -> Vec<Step> {
+    let all = all(spec);
+    let next = Some(rank + 1).filter(|&next| next < spec.ranks);
+    let Some(before) = rank.checked_sub(1) else {
+        return next.map(|next| Step::send(next, IN, all)).into_iter().collect();
+    };
+    let pass_on =
+        |next| [Step::copy(SLOT, IN, all), Step::reduce(SLOT, OUT, all), Step::send(next, SLOT, all)];
+    [Step::recv(before, OUT, all)].into_iter().chain(next.map(pass_on).into_iter().flatten()).collect()
 }
 
 pub(crate) fn star_barrier(rank: usize, spec: &Spec) -> Vec<Step> {
