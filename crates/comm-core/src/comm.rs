@@ -34,6 +34,8 @@ pub struct Comm<M: Memory = Host> {
     worker: Arc<OnceLock<Worker<M>>>,
     /// Where buffers that travel together are packed.
     packing: Packing,
+    /// Sees to messages in the background, which do not queue behind calls.
+    messenger: Arc<OnceLock<Worker<M>>>,
 }
 
 impl Comm<Host> {
@@ -53,6 +55,7 @@ impl<M: Memory> Comm<M> {
             options: CallOptions::default(),
             worker: Arc::default(),
             packing: Packing::default(),
+            messenger: Arc::default(),
         }
     }
 
@@ -72,11 +75,6 @@ impl<M: Memory> Comm<M> {
         self
     }
 
-    /// A handle with the same options that does not share the worker, and so does not keep it waiting for itself.
-    pub(crate) fn in_foreground(&self) -> Self {
-        Self { worker: Arc::default(), ..self.clone() }
-    }
-
     /// What the calls of this handle must agree on besides what they say themselves: [`CallOptions::detail`].
     #[must_use]
     pub const fn detail(&self) -> u64 {
@@ -88,13 +86,27 @@ impl<M: Memory> Comm<M> {
         &self.packing
     }
 
-    /// The worker that all clones share.
+    /// A handle with the same options that does not share the workers, and so does not keep them waiting for itself.
+    pub(crate) fn in_foreground(&self) -> Self {
+        Self { worker: Arc::default(), messenger: Arc::default(), ..self.clone() }
+    }
+
+    /// The worker that runs the calls of all clones.
     pub(crate) fn worker(&self) -> Result<&Worker<M>> {
-        if self.worker.get().is_none() {
+        self.started(&self.worker)
+    }
+
+    /// The worker that sees to the messages of all clones.
+    pub(crate) fn messenger(&self) -> Result<&Worker<M>> {
+        self.started(&self.messenger)
+    }
+
+    fn started<'a>(&self, worker: &'a OnceLock<Worker<M>>) -> Result<&'a Worker<M>> {
+        if worker.get().is_none() {
             // Should another thread be first, this worker has nothing to do and ends.
-            drop(self.worker.set(Worker::new(self.in_foreground())?));
+            drop(worker.set(Worker::new(self.in_foreground())?));
         }
-        self.worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
+        worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
     }
 
     /// This member's rank, from 0 to size - 1.
@@ -411,6 +423,7 @@ impl<M: Memory> Clone for Comm<M> {
             options: self.options.clone(),
             worker: Arc::clone(&self.worker),
             packing: self.packing.clone(),
+            messenger: Arc::clone(&self.messenger),
         }
     }
 }

@@ -4,17 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Call, DType, ReduceOp};
+use crate::{Call, DType, ReduceOp, Source, TagMatch};
 
 /// The result of anything that communicates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable.
-/// [`Error::NotConnected`] leaves the communicator usable of which a group was to be made. Every other error of a
-/// communicator is fatal to it: the same error comes back as [`Error::Poisoned`] from every later call, and no later
-/// call returns data. [`Error::is_fatal`] tells them apart.
+/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable; so does
+/// an [`Error::Timeout`] [`During::Await`]. [`Error::NotConnected`] leaves the communicator usable of which a group was
+/// to be made. Every other error of a communicator is fatal to it: the same error comes back as [`Error::Poisoned`]
+/// from every later call, and no later call returns data. [`Error::is_fatal`] tells them apart.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -109,6 +109,27 @@ pub enum During {
         /// Its sequence number on its communicator, counting from 1.
         sequence: u64,
     },
+    /// The sending of a message.
+    Send {
+        /// The rank to which it is sent.
+        to: usize,
+        /// Its tag.
+        tag: u64,
+    },
+    /// The wait for a message that matches a receive or a probe. None of it has come.
+    Await {
+        /// From whom it may be.
+        from: Source,
+        /// Which tag it may have.
+        tag: TagMatch,
+    },
+    /// The receiving of a message that matched.
+    Recv {
+        /// The rank from which it comes.
+        from: usize,
+        /// Its tag.
+        tag: u64,
+    },
     /// The meeting of all ranks.
     Rendezvous,
     /// An operation on a store, with its key.
@@ -124,6 +145,9 @@ impl std::fmt::Display for During {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Call { call, sequence } => write!(f, "during {call}, call {sequence}"),
+            Self::Send { to, tag } => write!(f, "while sending to rank {to} with tag {tag}"),
+            Self::Await { from, tag } => write!(f, "while expecting a message from {from} with {tag}"),
+            Self::Recv { from, tag } => write!(f, "while receiving from rank {from} with tag {tag}"),
             Self::Rendezvous => f.write_str("during rendezvous"),
             Self::Store { key } => write!(f, "during a store operation on {key:?}"),
             Self::Other(what) => write!(f, "while {what}"),
@@ -144,6 +168,9 @@ pub enum Loss {
         /// The last call it took part in.
         after: u64,
     },
+    /// It closed its communicator in order, and sends no more messages.
+    #[error("it closed its communicator")]
+    Finished,
     /// Its connection broke.
     #[error("its connection broke: {0}")]
     Io(Arc<io::Error>),
@@ -266,6 +293,25 @@ pub enum Invalid {
         /// The type of the receive buffer.
         recv: DType,
     },
+    /// A message that does not fit the buffer of the receive that it matches. It is not lost: the next receive that
+    /// matches it gets it.
+    #[error(
+        "the message from rank {source_rank} with tag {tag} has {len} x {dtype}, the buffer {room} x {wanted}"
+    )]
+    Message {
+        /// Who sent it.
+        source_rank: usize,
+        /// Its tag.
+        tag: u64,
+        /// How many elements it has.
+        len: usize,
+        /// The type of its elements.
+        dtype: DType,
+        /// How many elements the buffer has room for.
+        room: usize,
+        /// The type of the buffer's elements.
+        wanted: DType,
+    },
     /// The root of a reduction gave no buffer to receive into.
     #[error("the root must give a buffer to receive into")]
     RootWithoutRecv,
@@ -332,10 +378,14 @@ pub enum Refusal {
 }
 
 impl Error {
-    /// Whether the communicator can no longer be used.
+    /// Whether the communicator can no longer be used. What holds for messages is written at
+    /// [`PointToPoint`](crate::PointToPoint).
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
-        !matches!(self, Self::Invalid(_) | Self::NotConnected(_))
+        !matches!(
+            self,
+            Self::Invalid(_) | Self::NotConnected(_) | Self::Timeout { during: During::Await { .. }, .. }
+        )
     }
 
     /// The error behind this one: that made a communicator unusable, or kept a group from being made; or this one.

@@ -6,8 +6,8 @@
 //! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
 //! - who communicates: [`Group`], [`Call`];
 //! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
-//!   (runs collectives), [`Groups`] (makes groups of groups), [`Scan`] (prefix reductions), [`Store`] (rendezvous),
-//!   [`Memory`] (where buffers live);
+//!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages), [`Scan`] (prefix
+//!   reductions), [`Store`] (rendezvous), [`Memory`] (where buffers live);
 //! - what users hold: [`Comm`], [`Worker`], [`Work`];
 //! - what can go wrong, and whose fault it is: [`Error`].
 //!
@@ -27,9 +27,11 @@ mod lane;
 mod lent;
 mod link;
 mod memory;
+mod message;
 mod monitored_barrier;
 mod op;
 mod partition;
+mod point_to_point;
 mod reduce;
 mod scan;
 mod step;
@@ -51,6 +53,7 @@ pub use lane::{LaneId, LaneKind, Lanes};
 pub use lent::Lent;
 pub use link::{Link, LinkModel};
 pub use memory::{Erased, Host, HostView, HostViewMut, IntoView, IntoViewMut, Memory, Shape};
+pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, Source, TagMatch};
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
 pub use reduce::Reduction;

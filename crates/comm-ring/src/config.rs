@@ -20,6 +20,11 @@ pub struct RingConfig {
     pub announce_after: Duration,
     /// How long a rank that found a failure listens for its cause before it reports.
     pub diagnosis: Duration,
+    /// Messages between two ranks of up to this size in bytes are sent before the receiver asks for them. What other
+    /// ranks set does not matter.
+    pub eager_bytes: usize,
+    /// Larger messages go out in parts of this size in bytes, between which others may go.
+    pub part_bytes: usize,
     /// How long a blocked call yields the processor at most before it sleeps.
     pub yield_max: Duration,
 }
@@ -33,6 +38,8 @@ impl Default for RingConfig {
             links: None,
             announce_after: Duration::from_millis(100),
             diagnosis: Duration::from_millis(200),
+            eager_bytes: 64 << 10,
+            part_bytes: 256 << 10,
             yield_max: Duration::from_micros(200),
         }
     }

@@ -14,6 +14,7 @@ mod control;
 pub mod executor;
 mod history;
 mod message;
+mod point_to_point;
 pub mod schedule;
 mod wait;
 

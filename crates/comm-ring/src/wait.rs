@@ -6,7 +6,11 @@
 //! yields follows from how long past waits were, never from the number of processors, which says nothing of who else
 //! wants them.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
+
+use comm_core::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What to do before looking again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +61,18 @@ impl Waiter {
         let pays = now().saturating_duration_since(since) < self.yield_max + WAKE_UP;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
         self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
+    }
+}
+
+/// Waits until one of the descriptors is readable or the time is over.
+pub(crate) fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], timeout: Duration) -> Result<()> {
+    // A millisecond at least, so that a time that has almost come does not spin.
+    let timeout = timeout.max(Duration::from_millis(1));
+    let timeout = Timespec::try_from(timeout).ok();
+    let mut polled = descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+    match poll(&mut polled, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(Error::io("wait for other ranks", errno.into())),
     }
 }
 

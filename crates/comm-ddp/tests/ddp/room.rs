@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use comm_core::{
     CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups, HostCommunicator,
-    HostView, HostViewMut, Lent, ReduceOp, Reduction, Result, Scan, Shape, Shares,
+    HostView, HostViewMut, Incoming, Lent, Outgoing, PointToPoint, Received, ReduceOp, Reduction, Result,
+    Scan, Shape, Shares, Source, TagMatch,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -231,6 +232,43 @@ impl Scan for Member {
     fn exscan(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
         Err(unused())
     }
+}
+
+impl PointToPoint for Member {
+    fn send(&self, _: usize, _: u64, _: HostView<'_>, _: &CallOptions) -> Result<()> {
+        Err(unused())
+    }
+
+    fn recv(&self, _: Source, _: TagMatch, _: HostViewMut<'_>, _: &CallOptions) -> Result<Received> {
+        Err(unused())
+    }
+
+    fn send_recv(
+        &self,
+        _: (usize, u64, HostView<'_>),
+        _: (Source, TagMatch, HostViewMut<'_>),
+        _: &CallOptions,
+    ) -> Result<Received> {
+        Err(unused())
+    }
+
+    fn probe(&self, _: Source, _: TagMatch, _: &CallOptions) -> Result<Received> {
+        Err(unused())
+    }
+
+    fn try_probe(&self, _: Source, _: TagMatch) -> Result<Option<Received>> {
+        Err(unused())
+    }
+
+    fn post_send(&self, _: usize, _: u64, message: Box<dyn Outgoing>, _: &CallOptions) {
+        message.complete(Err(unused()));
+    }
+
+    fn post_recv(&self, _: Source, _: TagMatch, buffer: Box<dyn Incoming>, _: &CallOptions) {
+        buffer.complete(Err(unused()));
+    }
+
+    fn drive(&self) {}
 }
 
 fn describe<V: Shape>(collective: &str, buffer: &V) -> String {

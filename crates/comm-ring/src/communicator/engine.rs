@@ -1,7 +1,6 @@
 //! The state behind a communicator's lock, and the way of one call through it.
 
 use std::borrow::Cow;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,17 +8,15 @@ use comm_core::{
     Armed, CallOptions, Collective, DType, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Step,
     Transport,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::audit::Audit;
-use super::ground::GroupLanes;
 use super::request::{Bytes, Request};
 use crate::choose::{self, Choice, Question};
 use crate::control::{Announce, Control, Event, Frame};
 use crate::executor::{Buffers, Executor, Job, Progress, Stop};
 use crate::history::History;
 use crate::schedule::{Algorithm, Params};
-use crate::wait::{Idle, Waiter};
+use crate::wait::{Idle, Waiter, wait_for};
 use crate::{RingConfig, Tuning};
 
 /// Everything that one call at a time may use.
@@ -95,8 +92,8 @@ impl Clock {
 
 impl<T: Transport> Engine<T> {
     /// What runs calls over these lanes, once the members have agreed.
-    pub(super) fn new(lanes: GroupLanes<T>, config: RingConfig) -> Self {
-        let (GroupLanes { control, data }, tuning) = (lanes, Tuning::FOR_AGREEMENT);
+    pub(super) fn new(control: T, data: T, config: RingConfig) -> Self {
+        let tuning = Tuning::FOR_AGREEMENT;
         let group = data.group();
         Self {
             group,
@@ -402,16 +399,4 @@ fn start(request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
         Reduction::new(op, dtype)?.start(contribution);
     }
     Ok(())
-}
-
-/// Waits until one of the descriptors is readable or the time is over.
-pub(super) fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], timeout: Duration) -> Result<()> {
-    // A millisecond at least, so that a time that has almost come does not spin.
-    let timeout = timeout.max(Duration::from_millis(1));
-    let timeout = Timespec::try_from(timeout).ok();
-    let mut polled = descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-    match poll(&mut polled, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(errno) => Err(Error::io("wait for other ranks", errno.into())),
-    }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use comm_core::{Armed, Call, Desync, Error, Lengths, Loss, Result, Transport};
 
-use super::engine::{Engine, wait_for};
+use super::engine::Engine;
 use crate::control::{Announce, Cause, Event, Frame};
 use crate::executor::Stop;
+use crate::wait::wait_for;
 
 /// How long a rank that fails or leaves tries to get its last words out.
 const LAST_WORDS: Duration = Duration::from_millis(200);

@@ -11,6 +11,7 @@ use comm_core::{
 
 use super::engine::Engine;
 use super::request::Request;
+use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 
 /// A time that can be added to any instant.
@@ -18,10 +19,10 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// The lanes of one group, which has all of them to itself: what flows in one group waits for no other, and ends with
 /// none.
-#[derive(Debug)]
-pub(super) struct GroupLanes<T> {
-    pub(super) control: T,
-    pub(super) data: T,
+struct GroupLanes<T> {
+    control: T,
+    data: T,
+    messages: T,
 }
 
 impl<T: Transport + 'static> GroupLanes<T> {
@@ -33,8 +34,18 @@ impl<T: Transport + 'static> GroupLanes<T> {
         deadline: Instant,
     ) -> Result<Self> {
         let lane = |kind| lanes.open_among(LaneId { group, kind }, members, deadline);
-        Ok(Self { control: lane(LaneKind::Control)?, data: lane(LaneKind::Collective)? })
+        let (control, data) = (lane(LaneKind::Control)?, lane(LaneKind::Collective)?);
+        // A first message may concern two ranks alone, and opening a lane takes all.
+        Ok(Self { control, data, messages: lane(LaneKind::PointToPoint)? })
     }
+}
+
+/// A group whose members are connected and agree.
+pub(super) struct Connected<T: Transport> {
+    /// The members' ranks in the world, in the order of their ranks in the group.
+    pub(super) members: Vec<usize>,
+    pub(super) engine: Engine<T>,
+    pub(super) messenger: Messenger<T>,
 }
 
 /// What every group of a world is made with.
@@ -52,20 +63,19 @@ impl<T> Clone for Ground<T> {
 }
 
 impl<T: Transport + 'static> Ground<T> {
-    /// Connects all ranks of the world. Returns what further groups are made with, the ranks, and what runs their
-    /// calls.
+    /// Connects all ranks of the world. Returns what further groups are made with, too.
     pub(super) fn world(
         lanes: Arc<dyn Lanes<Lane = T>>,
         config: RingConfig,
         timeout: Duration,
-    ) -> Result<(Self, Vec<usize>, Engine<T>)> {
+    ) -> Result<(Self, Connected<T>)> {
         let tuning = config.tuning(lanes.links());
         let mut ground = Self { lanes, config, links: tuning.links };
-        let everybody: Vec<usize> = (0..ground.lanes.group().size()).collect();
+        let everybody = (0..ground.lanes.group().size()).collect();
         let deadline = ground.deadline(timeout);
-        let engine = ground.connect(GroupId::WORLD, &everybody, &tuning, deadline)?;
-        ground.links = engine.tuning().links;
-        Ok((ground, everybody, engine))
+        let connected = ground.connect(GroupId::WORLD, everybody, &tuning, deadline)?;
+        ground.links = connected.engine.tuning().links;
+        Ok((ground, connected))
     }
 
     /// The settings of a group of some ranks of the world, which differ from those of another group in where the
@@ -79,14 +89,15 @@ impl<T: Transport + 'static> Ground<T> {
     pub(super) fn connect(
         &self,
         group: GroupId,
-        members: &[usize],
+        members: Vec<usize>,
         proposal: &Tuning,
         deadline: Instant,
-    ) -> Result<Engine<T>> {
-        let lanes = GroupLanes::open(&*self.lanes, group, members, deadline)?;
-        let mut engine = Engine::new(lanes, self.config.clone());
+    ) -> Result<Connected<T>> {
+        let GroupLanes { control, data, messages } =
+            GroupLanes::open(&*self.lanes, group, &members, deadline)?;
+        let mut engine = Engine::new(control, data, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.lanes.now()))?;
-        Ok(engine)
+        Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
     }
 
     /// When something that starts now and may take this long must have ended.

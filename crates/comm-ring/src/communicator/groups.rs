@@ -75,8 +75,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let id = GroupId(Call::detail_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.ground.settings(&self.tuning, &members);
-        match self.ground.connect(id, &members, &proposal, deadline) {
-            Ok(engine) => Ok(Box::new(Self::over(self.ground.clone(), members, engine))),
+        match self.ground.connect(id, members, &proposal, deadline) {
+            Ok(connected) => Ok(Box::new(Self::over(self.ground.clone(), connected))),
             Err(error) => Err(Error::NotConnected(Arc::new(renumbered(error, ranks)))),
         }
     }

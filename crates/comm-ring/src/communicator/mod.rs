@@ -6,6 +6,7 @@ mod engine;
 mod failure;
 mod ground;
 mod groups;
+mod messages;
 mod request;
 mod scan;
 
@@ -18,12 +19,13 @@ use comm_core::{
 };
 
 use crate::choose::{self, Question};
+use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 use engine::Engine;
-use ground::Ground;
+use ground::{Connected, Ground};
 use request::Request;
 
-/// Runs collectives as schedules over two lanes: one for data, one for control.
+/// Runs collectives as schedules over two lanes, one for data, one for control, and sends messages over a third.
 ///
 /// What holds for its calls is written at [`Communicator`], and for the groups that are made of it at
 /// [`Groups`](comm_core::Groups); each of these has lanes of its own. Dropped in order, it tells the other ranks, so
@@ -37,6 +39,7 @@ pub struct RingCommunicator<T: Transport + 'static> {
     ground: Ground<T>,
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
+    messenger: Messenger<T>,
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
@@ -47,14 +50,15 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// As [`Lanes::open`]; [`Error::Invalid`] on every rank if rank 0 has settings that cannot be used,
     /// [`Error::Handshake`] if it tells them in another version.
     pub fn new(lanes: impl Lanes<Lane = T> + 'static, config: RingConfig, timeout: Duration) -> Result<Self> {
-        let (ground, everybody, engine) = Ground::world(Arc::new(lanes), config, timeout)?;
-        Ok(Self::over(ground, everybody, engine))
+        let (ground, connected) = Ground::world(Arc::new(lanes), config, timeout)?;
+        Ok(Self::over(ground, connected))
     }
 
-    /// The communicator of these ranks of the world, which are connected.
-    fn over(ground: Ground<T>, members: Vec<usize>, engine: Engine<T>) -> Self {
+    /// The communicator of ranks that are connected.
+    fn over(ground: Ground<T>, connected: Connected<T>) -> Self {
+        let Connected { members, engine, messenger } = connected;
         let (group, tuning, abort) = (engine.group, *engine.tuning(), engine.data.abort_handle());
-        Self { group, tuning, members, ground, engine: Mutex::new(engine), abort }
+        Self { group, tuning, members, ground, engine: Mutex::new(engine), abort, messenger }
     }
 
     /// The engine for a call, if the call can be made: what is refused here has touched nothing.
@@ -163,6 +167,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     fn abort(&self, reason: &str) {
         let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
         self.abort.abort(cause.clone());
+        self.messenger.abort(cause.clone());
         // Whoever holds the lock now ends at once, finds the cause and spreads it; if nobody does, it is done here.
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if engine.usable().is_ok() {

@@ -225,7 +225,13 @@ pub static TABLE: &[Algorithm] = &[
     row!("halving_doubling", AllReduce, PowerOfTwo, Traits::IN_ORDER, halving_doubling),
     row!("direct", AllReduce, PerRank, Traits::SEGMENTED_IN_ORDER, direct_all_reduce),
     row!("star", AllReduce, Whole, Traits::SEGMENTED_IN_ORDER, star_all_reduce),
-    row!("two_level", AllReduce, PerRank, Traits { hierarchical: true, ..Traits::PLAIN }, two_level_all_reduce),
+    row!(
+        "two_level",
+        AllReduce,
+        PerRank,
+        Traits { hierarchical: true, ..Traits::PLAIN },
+        two_level_all_reduce
+    ),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),
     row!("ring", AllGather, PerRank, Traits::SEGMENTED, ring_all_gather),

@@ -1,0 +1,171 @@
+//! Messages between two ranks, for users.
+
+use std::marker::PhantomData;
+
+use crate::work::Completer;
+use crate::{
+    Comm, Element, Host, HostView, HostViewMut, Incoming, IntoView, IntoViewMut, Outgoing, Received, Result,
+    Source, TagMatch, Work,
+};
+
+/// Messages between two ranks. What holds for them, their order, errors and thread-safety, is written at
+/// [`PointToPoint`](crate::PointToPoint)(crate::PointToPoint).
+///
+/// Those in the background (`_async`) return at once, with a handle that owns the buffer until the message is sent or
+/// received. Thousands may be under way, and they complete in any order: unlike collectives in the background they do
+/// not queue behind each other. A thread that the first of them starts, and all clones of the handle share, sees to
+/// them, whether or not anybody waits; dropping the last clone of the communicator waits for them.
+impl Comm<Host> {
+    /// Sends `message` to rank `to`, which may be this one. The buffer may be used again when this returns.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::{ANY_TAG, Source};
+    ///
+    /// if comm.rank() == 0 {
+    ///     let mut buffer = [0.0_f32; 100];
+    ///     let received = comm.recv(Source::Any, ANY_TAG, &mut buffer)?;
+    ///     println!("rank {} sent {:?}", received.source, &buffer[..received.len]);
+    /// } else {
+    ///     comm.send(0, 7, &[1.0_f32, 2.0])?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As written at [`PointToPoint`](crate::PointToPoint).
+    pub fn send<'a>(&self, to: usize, tag: u64, message: impl IntoView<'a, Host>) -> Result<()> {
+        self.communicator().send(to, tag, message.into_view(), self.options())
+    }
+
+    /// Receives the oldest message that matches into a buffer with room for it, and tells what came: the buffer may be
+    /// longer than the message.
+    ///
+    /// # Errors
+    /// As written at [`PointToPoint`](crate::PointToPoint).
+    pub fn recv<'a>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<TagMatch>,
+        buffer: impl IntoViewMut<'a, Host>,
+    ) -> Result<Received> {
+        self.communicator().recv(from.into(), tag.into(), buffer.into_view_mut(), self.options())
+    }
+
+    /// Sends one message and receives another at once, so that ranks which do this in a circle do not wait for each
+    /// other. The two may differ in length and type.
+    ///
+    /// # Errors
+    /// As written at [`PointToPoint`](crate::PointToPoint).
+    pub fn sendrecv<'a, 'b>(
+        &self,
+        (to, send_tag, message): (usize, u64, impl IntoView<'a, Host>),
+        (from, recv_tag, buffer): (impl Into<Source>, impl Into<TagMatch>, impl IntoViewMut<'b, Host>),
+    ) -> Result<Received> {
+        let send = (to, send_tag, message.into_view());
+        let recv = (from.into(), recv_tag.into(), buffer.into_view_mut());
+        self.communicator().send_recv(send, recv, self.options())
+    }
+
+    /// Waits until a message that matches is there, and tells of it without receiving it. Another thread may receive
+    /// it first.
+    ///
+    /// # Errors
+    /// As written at [`PointToPoint`](crate::PointToPoint).
+    pub fn probe(&self, from: impl Into<Source>, tag: impl Into<TagMatch>) -> Result<Received> {
+        self.communicator().probe(from.into(), tag.into(), self.options())
+    }
+
+    /// Tells of a message that matches, if one is there.
+    ///
+    /// # Errors
+    /// As written at [`PointToPoint::try_probe`](crate::PointToPoint::try_probe).
+    pub fn try_probe(&self, from: impl Into<Source>, tag: impl Into<TagMatch>) -> Result<Option<Received>> {
+        self.communicator().try_probe(from.into(), tag.into())
+    }
+
+    /// [`Comm::send`] in the background. Dropping the handle does not cancel the message.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had. What can go wrong with the message itself comes
+    /// out of the handle.
+    pub fn send_async<T: Element, B: AsRef<[T]> + Send + 'static>(
+        &self,
+        to: usize,
+        tag: u64,
+        message: B,
+    ) -> Result<Work<B>> {
+        let (work, completer) = Work::new();
+        let posted = Posted { buffer: message, completer, element: PhantomData::<fn() -> T> };
+        let messenger = self.messenger()?;
+        self.communicator().post_send(to, tag, Box::new(posted), self.options());
+        drop(messenger.submit(drive));
+        Ok(work)
+    }
+
+    /// [`Comm::recv`] in the background. The buffer comes back with what is known of the message.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// let next = (comm.rank() + 1) % comm.size();
+    /// let coming = comm.recv_async(comm_core::Source::Any, 3, vec![0_u32; 10])?;
+    /// comm.send(next, 3, &[comm.rank() as u32])?;
+    /// let (buffer, received) = coming.wait()?;
+    /// assert_eq!(buffer[..received.len], [received.source as u32]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Comm::send_async`].
+    pub fn recv_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<TagMatch>,
+        buffer: B,
+    ) -> Result<Work<(B, Received)>> {
+        let (work, completer) = Work::new();
+        let posted = Posted { buffer, completer, element: PhantomData::<fn() -> T> };
+        let messenger = self.messenger()?;
+        self.communicator().post_recv(from.into(), tag.into(), Box::new(posted), self.options());
+        drop(messenger.submit(drive));
+        Ok(work)
+    }
+}
+
+/// What the thread behind messages in the background does for each of them: mostly nothing, since the first time takes
+/// care of all.
+fn drive(comm: &Comm<Host>) -> Result<()> {
+    comm.communicator().drive();
+    Ok(())
+}
+
+/// A buffer on its way, and the other end of its handle.
+struct Posted<T, B, Output> {
+    buffer: B,
+    completer: Completer<Output>,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Element, B: AsRef<[T]> + Send> Outgoing for Posted<T, B, B> {
+    fn view(&self) -> HostView<'_> {
+        HostView::new(self.buffer.as_ref())
+    }
+
+    fn complete(self: Box<Self>, outcome: Result<()>) {
+        let Self { buffer, completer, .. } = *self;
+        completer.complete(outcome.map(|()| buffer));
+    }
+}
+
+impl<T: Element, B: AsMut<[T]> + Send> Incoming for Posted<T, B, (B, Received)> {
+    fn view_mut(&mut self) -> HostViewMut<'_> {
+        HostViewMut::new(self.buffer.as_mut())
+    }
+
+    fn complete(self: Box<Self>, outcome: Result<Received>) {
+        let Self { buffer, completer, .. } = *self;
+        completer.complete(outcome.map(|received| (buffer, received)));
+    }
+}

@@ -1,0 +1,53 @@
+//! Messages between two ranks, which have nothing to do with collectives.
+
+use comm_core::{
+    CallOptions, HostView, HostViewMut, Incoming, Outgoing, PointToPoint, Received, Result, Source, TagMatch,
+    Transport,
+};
+
+use super::RingCommunicator;
+
+impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
+    fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()> {
+        self.messenger.send(to, tag, message, options)
+    }
+
+    fn recv(
+        &self,
+        from: Source,
+        tag: TagMatch,
+        buffer: HostViewMut<'_>,
+        options: &CallOptions,
+    ) -> Result<Received> {
+        self.messenger.recv(from, tag, buffer, options)
+    }
+
+    fn send_recv(
+        &self,
+        send: (usize, u64, HostView<'_>),
+        recv: (Source, TagMatch, HostViewMut<'_>),
+        options: &CallOptions,
+    ) -> Result<Received> {
+        self.messenger.send_recv(send, recv, options)
+    }
+
+    fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {
+        self.messenger.probe(from, tag, options)
+    }
+
+    fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>> {
+        self.messenger.try_probe(from, tag)
+    }
+
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
+        self.messenger.post_send(to, tag, message, options);
+    }
+
+    fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions) {
+        self.messenger.post_recv(from, tag, buffer, options);
+    }
+
+    fn drive(&self) {
+        self.messenger.drive();
+    }
+}

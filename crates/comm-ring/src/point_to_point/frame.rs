@@ -1,0 +1,173 @@
+//! What ranks say to each other on the point-to-point lane, to the byte.
+//!
+//! A frame is a head of 32 bytes and, for some kinds, a body. All integers are little-endian; bytes that a kind does
+//! not use are zero.
+
+use comm_core::{DType, DecodeError};
+
+/// What a message costs of a sender's credit beyond its payload, so that messages of no length are bounded too.
+pub(crate) const MESSAGE_OVERHEAD: u64 = 64;
+/// The credit with which every sender starts: how much it may send to one receiver that does not receive.
+pub(crate) const CREDIT: u64 = 1 << 20;
+/// How many announced messages of one sender may wait to be received.
+pub(crate) const ANNOUNCED_MAX: usize = 1 << 20;
+/// The longest text in bytes; a longer one is cut.
+pub(crate) const TEXT_MAX: usize = 512;
+
+/// The head of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// A whole message, whose payload follows. It costs credit.
+    Eager { tag: u64, dtype: DType, length: u64 },
+    /// A message that is sent when the receiver asks for it.
+    Announce { tag: u64, dtype: DType, length: u64, id: u64 },
+    /// The receiver asks for an announced message.
+    Clear { id: u64 },
+    /// The next part of a message that was asked for; it follows.
+    Data { length: u64, id: u64 },
+    /// The receiver gives credit back.
+    Credit { amount: u64 },
+    /// The sender leaves in order. Nothing follows.
+    Goodbye,
+    /// Somebody ended all messages of the group; the reason follows. Nothing comes after it.
+    Abort { length: u64, by: u64 },
+}
+
+const EAGER: u8 = 1;
+const ANNOUNCE: u8 = 2;
+const CLEAR: u8 = 3;
+const DATA: u8 = 4;
+const CREDIT_BACK: u8 = 5;
+const GOODBYE: u8 = 6;
+const ABORT: u8 = 7;
+
+impl Frame {
+    pub(crate) const BYTES: usize = 32;
+
+    pub(crate) fn encode(self) -> [u8; Self::BYTES] {
+        let (kind, dtype, words) = match self {
+            Self::Eager { tag, dtype, length } => (EAGER, dtype.code(), [tag, length, 0]),
+            Self::Announce { tag, dtype, length, id } => (ANNOUNCE, dtype.code(), [tag, length, id]),
+            Self::Clear { id } => (CLEAR, 0, [0, 0, id]),
+            Self::Data { length, id } => (DATA, 0, [0, length, id]),
+            Self::Credit { amount } => (CREDIT_BACK, 0, [0, amount, 0]),
+            Self::Goodbye => (GOODBYE, 0, [0; 3]),
+            Self::Abort { length, by } => (ABORT, 0, [0, length, by]),
+        };
+        let mut bytes = [0; Self::BYTES];
+        (bytes[0], bytes[1]) = (kind, dtype);
+        for (bytes, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Fails for a head that no correct peer sends, whatever was said before it.
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (tag, length, id) = (word(8), word(16), word(24));
+        let dtype = || DType::from_code(bytes[1]).ok_or(DecodeError);
+        let frame = match bytes[0] {
+            EAGER => Self::Eager { tag, dtype: dtype()?, length },
+            ANNOUNCE => Self::Announce { tag, dtype: dtype()?, length, id },
+            CLEAR => Self::Clear { id },
+            DATA => Self::Data { length, id },
+            CREDIT_BACK => Self::Credit { amount: length },
+            GOODBYE => Self::Goodbye,
+            ABORT => Self::Abort { length, by: id },
+            _ => return Err(DecodeError),
+        };
+        // Every byte that the kind does not use must be zero, and so must the padding.
+        if frame.encode() == *bytes && frame.is_sound() { Ok(frame) } else { Err(DecodeError) }
+    }
+
+    /// Whether the lengths make sense.
+    fn is_sound(self) -> bool {
+        let whole = |dtype: DType, length: u64| length.is_multiple_of(dtype.size() as u64);
+        match self {
+            Self::Eager { dtype, length, .. } => whole(dtype, length) && length <= CREDIT - MESSAGE_OVERHEAD,
+            Self::Announce { dtype, length, .. } => whole(dtype, length) && usize::try_from(length).is_ok(),
+            Self::Data { length, .. } => length > 0,
+            Self::Abort { length, .. } => length <= TEXT_MAX as u64,
+            Self::Credit { amount } => (1..=CREDIT).contains(&amount),
+            Self::Clear { .. } | Self::Goodbye => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Frame; 7] = [
+        Frame::Eager { tag: 0x0102, dtype: DType::F32, length: 0x0304 },
+        Frame::Announce { tag: u64::MAX, dtype: DType::U8, length: 1 << 40, id: 0x0506 },
+        Frame::Clear { id: 7 },
+        Frame::Data { length: 9, id: 8 },
+        Frame::Credit { amount: 0x1000 },
+        Frame::Goodbye,
+        Frame::Abort { length: 3, by: 2 },
+    ];
+
+    #[test]
+    fn the_bytes_are_those_of_the_specification() {
+        let eager = ALL[0].encode();
+        assert_eq!(eager[..8], [1, 11, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(eager[8..16], [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(eager[16..24], [4, 3, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(eager[24..], [0; 8]);
+        let announce = ALL[1].encode();
+        assert_eq!(announce[..2], [2, 2]);
+        assert_eq!(announce[8..16], [0xff; 8]);
+        assert_eq!(announce[16..24], [0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(announce[24..26], [6, 5]);
+        let kinds: Vec<u8> = ALL.iter().map(|frame| frame.encode()[0]).collect();
+        assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(ALL[2].encode()[24], 7);
+        assert_eq!((ALL[3].encode()[16], ALL[3].encode()[24]), (9, 8));
+        assert_eq!(ALL[4].encode()[16..18], [0, 0x10]);
+        assert_eq!((ALL[6].encode()[16], ALL[6].encode()[24]), (3, 2));
+    }
+
+    #[test]
+    fn frames_come_back_as_they_went() {
+        for frame in ALL {
+            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn what_no_correct_peer_sends_is_refused() {
+        for frame in ALL {
+            for at in (2..8).chain([if matches!(frame, Frame::Eager { .. }) { 24 } else { 2 }]) {
+                let mut bytes = frame.encode();
+                bytes[at] = 1;
+                assert_eq!(Frame::decode(&bytes), Err(DecodeError), "{frame:?} at {at}");
+            }
+        }
+        let unsound = [
+            Frame::Eager { tag: 0, dtype: DType::F32, length: 6 },
+            Frame::Eager { tag: 0, dtype: DType::U8, length: CREDIT },
+            Frame::Announce { tag: 0, dtype: DType::F64, length: u64::MAX, id: 0 },
+            Frame::Data { length: 0, id: 1 },
+            Frame::Credit { amount: 0 },
+            Frame::Credit { amount: u64::MAX },
+            Frame::Abort { length: u64::MAX, by: 0 },
+        ];
+        for frame in unsound {
+            assert_eq!(Frame::decode(&frame.encode()), Err(DecodeError), "{frame:?}");
+        }
+        for kind in [0, 8, 255] {
+            let mut bytes = [0; Frame::BYTES];
+            bytes[0] = kind;
+            assert_eq!(Frame::decode(&bytes), Err(DecodeError));
+        }
+        let mut typeless = ALL[0].encode();
+        typeless[1] = 0;
+        assert_eq!(Frame::decode(&typeless), Err(DecodeError));
+    }
+}

@@ -1,0 +1,51 @@
+//! Messages between two ranks.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod exchange;
+mod failures;
+mod hostile;
+mod order;
+mod outstanding;
+mod overlap;
+
+use comm_core::Comm;
+use comm_ring::RingConfig;
+use comm_sim::Release;
+use comm_sim::in_process::InProcessConfig;
+
+/// Networks from plain to awkward: large queues, tiny ones, bytes that come in dribs, memory that is released late.
+fn networks() -> Vec<InProcessConfig> {
+    let plain = InProcessConfig::default;
+    vec![
+        plain(),
+        InProcessConfig { capacity: 7, ..plain() },
+        InProcessConfig { dribble: Some(11), ..plain() },
+        InProcessConfig { release: Release::OnConsume, capacity: 1000, ..plain() },
+        InProcessConfig { release: Release::OnConsume, capacity: 100, dribble: Some(5) },
+    ]
+}
+
+/// Small limits, so that short messages are on both sides of them.
+fn tight() -> RingConfig {
+    let mut config = RingConfig::default();
+    (config.eager_bytes, config.part_bytes) = (256, 100);
+    config
+}
+
+fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
+    common::world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)
+}
+
+/// Runs on every network, with small limits.
+fn run_everywhere(ranks: usize, rank: impl Fn(Comm) + Sync) {
+    for network in networks() {
+        common::world(ranks, &network, &tight(), &rank);
+    }
+}
+
+/// The payload of a message, which tells where it belongs.
+fn payload(from: usize, tag: u64, len: usize) -> Vec<u32> {
+    (0..len).map(|at| (from as u32) << 24 ^ (tag as u32) << 16 ^ at as u32).collect()
+}

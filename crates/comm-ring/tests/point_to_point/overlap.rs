@@ -1,0 +1,116 @@
+//! Messages beside each other and beside collectives, from several threads.
+
+use std::thread;
+use std::time::Duration;
+
+use comm_core::{ReduceOp, Source};
+
+use crate::{payload, run, run_everywhere};
+
+#[test]
+fn threads_of_one_rank_receive_different_tags() {
+    run_everywhere(2, |comm| {
+        let lens = [0, 1, 64, 65, 300];
+        thread::scope(|scope| {
+            for tag in 0..4_u64 {
+                let comm = comm.clone();
+                scope.spawn(move || {
+                    for len in lens {
+                        let (message, mut buffer) = (payload(0, tag, len), vec![0; len]);
+                        if comm.rank() == 0 {
+                            comm.send(1, tag, &message).unwrap();
+                            comm.recv(1, tag, &mut buffer).unwrap();
+                        } else {
+                            comm.recv(0, tag, &mut buffer).unwrap();
+                            comm.send(0, tag, &buffer).unwrap();
+                        }
+                        assert_eq!(buffer, message);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_thread_that_only_waits_gets_large_messages_too() {
+    const LEN: usize = 1_000_000;
+    run(2, |comm| {
+        if comm.rank() == 1 {
+            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            comm.send(0, 2, &payload(1, 2, LEN)).unwrap();
+            let mut buffer = vec![0; LEN];
+            comm.recv(0, 3, &mut buffer).unwrap();
+            assert_eq!(buffer, payload(0, 3, LEN));
+            return comm.send(0, 1, &[1_u8]).unwrap();
+        }
+        thread::scope(|scope| {
+            // This one waits to the end, and drives for those that come later.
+            let first = scope.spawn(|| comm.recv(1, 1, &mut [0_u8]).unwrap());
+            thread::sleep(Duration::from_millis(50));
+            comm.send(1, 0, &[0_u8]).unwrap();
+            let mut buffer = vec![0; LEN];
+            comm.recv(1, 2, &mut buffer).unwrap();
+            assert_eq!(buffer, payload(1, 2, LEN));
+            comm.send(1, 3, &payload(0, 3, LEN)).unwrap();
+            first.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn whoever_waits_takes_over_from_who_drove() {
+    const LEN: usize = 300_000;
+    run(2, |comm| {
+        if comm.rank() == 1 {
+            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            comm.send(0, 1, &[1_u8]).unwrap();
+            thread::sleep(Duration::from_millis(30));
+            return comm.send(0, 2, &payload(1, 2, LEN)).unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| comm.recv(1, 1, &mut [0_u8]).unwrap());
+            let second = scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                let mut buffer = vec![0; LEN];
+                comm.recv(Source::Any, 2, &mut buffer).unwrap();
+                assert_eq!(buffer, payload(1, 2, LEN));
+            });
+            thread::sleep(Duration::from_millis(60));
+            comm.send(1, 0, &[0_u8]).unwrap();
+            second.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn messages_do_not_wait_for_a_collective() {
+    for ranks in [2, 3, 5] {
+        run(ranks, |comm| {
+            let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
+            thread::scope(|scope| {
+                let collective = scope.spawn(|| {
+                    let mut buffer = vec![1_u32; 10_000];
+                    for _ in 0..30 {
+                        buffer.fill(1);
+                        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                    }
+                    // Rank 0 comes to the barrier only once all its messages are through.
+                    if comm.rank() != 0 {
+                        comm.barrier().unwrap();
+                    }
+                    buffer
+                });
+                for number in 0..200_u32 {
+                    let mut buffer = [0];
+                    comm.sendrecv((next, 1, &[number]), (last, 1, &mut buffer)).unwrap();
+                    assert_eq!(buffer, [number]);
+                }
+                assert!(collective.join().unwrap().iter().all(|&sum| sum == ranks as u32));
+                if comm.rank() == 0 {
+                    comm.barrier().unwrap();
+                }
+            });
+        });
+    }
+}
