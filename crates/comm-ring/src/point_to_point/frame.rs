@@ -3,7 +3,7 @@
 //! A frame is a head of 32 bytes and, for some kinds, a body. All integers are little-endian; bytes that a kind does
 //! not use are zero.
 
-use comm_core::{DType, DecodeError};
+use comm_core::DType;
 
 /// What a message costs of a sender's credit beyond its payload, so that messages of no length are bounded too.
 pub(crate) const MESSAGE_OVERHEAD: u64 = 64;
@@ -62,15 +62,15 @@ impl Frame {
         bytes
     }
 
-    /// Fails for a head that no correct peer sends, whatever was said before it.
-    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
+    /// The head with these bytes; `None` for one that no correct peer sends, whatever was said before it.
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
         let (tag, length, id) = (word(8), word(16), word(24));
-        let dtype = || DType::from_code(bytes[1]).ok_or(DecodeError);
+        let dtype = || DType::from_code(bytes[1]);
         let frame = match bytes[0] {
             EAGER => Self::Eager { tag, dtype: dtype()?, length },
             ANNOUNCE => Self::Announce { tag, dtype: dtype()?, length, id },
@@ -79,10 +79,10 @@ impl Frame {
             CREDIT_BACK => Self::Credit { amount: length },
             GOODBYE => Self::Goodbye,
             ABORT => Self::Abort { length, by: id },
-            _ => return Err(DecodeError),
+            _ => return None,
         };
         // Every byte that the kind does not use must be zero, and so must the padding.
-        if frame.encode() == *bytes && frame.is_sound() { Ok(frame) } else { Err(DecodeError) }
+        (frame.encode() == *bytes && frame.is_sound()).then_some(frame)
     }
 
     /// Whether the lengths make sense.
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn frames_come_back_as_they_went() {
         for frame in ALL {
-            assert_eq!(Frame::decode(&frame.encode()), Ok(frame));
+            assert_eq!(Frame::decode(&frame.encode()), Some(frame));
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
             for at in (2..8).chain([if matches!(frame, Frame::Eager { .. }) { 24 } else { 2 }]) {
                 let mut bytes = frame.encode();
                 bytes[at] = 1;
-                assert_eq!(Frame::decode(&bytes), Err(DecodeError), "{frame:?} at {at}");
+                assert_eq!(Frame::decode(&bytes), None, "{frame:?} at {at}");
             }
         }
         let unsound = [
@@ -159,15 +159,15 @@ mod tests {
             Frame::Abort { length: u64::MAX, by: 0 },
         ];
         for frame in unsound {
-            assert_eq!(Frame::decode(&frame.encode()), Err(DecodeError), "{frame:?}");
+            assert_eq!(Frame::decode(&frame.encode()), None, "{frame:?}");
         }
         for kind in [0, 8, 255] {
             let mut bytes = [0; Frame::BYTES];
             bytes[0] = kind;
-            assert_eq!(Frame::decode(&bytes), Err(DecodeError));
+            assert_eq!(Frame::decode(&bytes), None);
         }
         let mut typeless = ALL[0].encode();
         typeless[1] = 0;
-        assert_eq!(Frame::decode(&typeless), Err(DecodeError));
+        assert_eq!(Frame::decode(&typeless), None);
     }
 }

@@ -1,1 +1,211 @@
-//! todo
+//! What goes wrong with messages is named, on the calls that it concerns and on no others.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{ANY_TAG, Comm, During, Error, Lanes, Loss, ReduceOp, Source, TagMatch};
+use comm_ring::RingCommunicator;
+use comm_sim::in_process;
+
+use crate::{networks, payload, run};
+
+#[track_caller]
+fn assert_lost<R>(result: Result<R, Error>, rank: usize) -> Loss {
+    match result.err().unwrap() {
+        Error::PeerLost { peer, loss, .. } if peer == rank => loss,
+        other => panic!("expected the loss of rank {rank}, got: {other}"),
+    }
+}
+
+#[test]
+fn a_receive_that_nothing_matched_times_out_without_harm() {
+    run(3, |comm| {
+        let short = comm.with_timeout(Duration::from_millis(100));
+        if comm.rank() == 0 {
+            let start = Instant::now();
+            let error = short.recv(2, 5, &mut [0_u8; 4]).unwrap_err();
+            assert!(start.elapsed() >= Duration::from_millis(100));
+            assert!(!error.is_fatal());
+            let Error::Timeout { waiting_for, after, during } = &error else { panic!("{error}") };
+            assert_eq!((waiting_for.as_slice(), *after), (&[2_usize][..], Duration::from_millis(100)));
+            assert_eq!(*during, During::Await { from: Source::Rank(2), tag: TagMatch::Is(5) });
+            let error = short.recv(Source::Any, ANY_TAG, &mut [0_u8; 4]).unwrap_err();
+            assert!(
+                matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1, 2]),
+                "{error}"
+            );
+            let error = short.probe(1, ANY_TAG).unwrap_err();
+            assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{error}");
+            let error = short.recv_async(1, 7, [0_u8; 4]).unwrap().wait().unwrap_err();
+            assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{error}");
+        }
+        comm.barrier().unwrap();
+        // The receives are gone: none of them takes this.
+        let mut buffer = vec![0; 3];
+        if comm.rank() == 2 {
+            comm.send(0, 5, &payload(2, 5, 3)).unwrap();
+        } else if comm.rank() == 0 {
+            comm.recv(2, 5, &mut buffer).unwrap();
+            assert_eq!(buffer, payload(2, 5, 3));
+        }
+    });
+}
+
+#[test]
+fn a_thread_that_only_waits_times_out_too() {
+    run(2, |comm| {
+        if comm.rank() == 1 {
+            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            return comm.send(0, 1, &[1_u8]).unwrap();
+        }
+        thread::scope(|scope| {
+            let driver = scope.spawn(|| comm.recv(1, 1, &mut [0_u8]).unwrap());
+            thread::sleep(Duration::from_millis(50));
+            let error = comm.with_timeout(Duration::from_millis(50)).recv(1, 9, &mut [0_u8]).unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            comm.send(1, 0, &[0_u8]).unwrap();
+            driver.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_send_that_nobody_receives_times_out_and_ends_messages_but_not_collectives() {
+    run(3, |comm| {
+        if comm.rank() == 0 {
+            let short = comm.with_timeout(Duration::from_millis(100));
+            let error = short.send(1, 5, &vec![0_u8; 1_000_000]).unwrap_err();
+            assert!(error.is_fatal());
+            assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{error}");
+            assert!(matches!(comm.send(2, 5, &[0_u8]), Err(Error::Poisoned(_))));
+            let late = comm.recv_async(2, 5, [0_u8]).unwrap().wait();
+            assert!(matches!(late, Err(Error::Poisoned(_))));
+        } else {
+            let error = comm.recv(2 / comm.rank(), 77, &mut [0_u8]).unwrap_err();
+            let Error::Aborted { by: 0, reason } = error.root_cause() else { panic!("{error}") };
+            assert!(reason.contains("sending to rank 1 with tag 5"), "{reason}");
+        }
+        let mut sum = [1_u32];
+        comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        assert_eq!(sum, [3]);
+    });
+}
+
+#[test]
+fn what_a_rank_sent_before_it_left_can_be_received() {
+    for network in networks() {
+        crate::common::world(3, &network, &crate::tight(), |comm| {
+            if comm.rank() == 1 {
+                return comm.send(0, 1, &payload(1, 1, 20)).unwrap();
+            }
+            if comm.rank() == 0 {
+                let mut buffer = vec![0; 20];
+                comm.probe(1, 1).unwrap();
+                // It is gone, and its message is not.
+                assert!(matches!(assert_lost(comm.recv(1, 2, &mut buffer), 1), Loss::Finished));
+                comm.recv(1, 1, &mut buffer).unwrap();
+                assert_eq!(buffer, payload(1, 1, 20));
+                assert!(matches!(assert_lost(comm.recv(1, 1, &mut buffer), 1), Loss::Finished));
+                assert_lost(comm.send(1, 1, &buffer), 1);
+                assert_lost(comm.probe(1, ANY_TAG), 1);
+                assert_lost(comm.send_async(1, 1, buffer.clone()).unwrap().wait(), 1);
+                // Another rank is left for a receive from anybody.
+                comm.send(2, 3, &[1_u8]).unwrap();
+                assert_eq!(comm.recv(Source::Any, 4, &mut [0_u8]).unwrap().source, 2);
+                // And then none.
+                let nobody = comm.recv(Source::Any, 4, &mut [0_u8]);
+                assert!(matches!(nobody, Err(Error::PeerLost { loss: Loss::Finished, .. })), "{nobody:?}");
+            } else {
+                comm.recv(0, 3, &mut [0_u8]).unwrap();
+                comm.send(0, 4, &[1_u8]).unwrap();
+            }
+        });
+    }
+}
+
+/// Runs three ranks, of which rank 2 dies without a word once the others have come to `dies`.
+fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
+    let meeting = Barrier::new(3);
+    in_process::run(3, &in_process::InProcessConfig::default(), |lanes| {
+        let timeout = Duration::from_secs(20);
+        let config = crate::tight();
+        if lanes.group().rank() < 2 {
+            let communicator = RingCommunicator::new(&lanes, config, timeout).unwrap();
+            let start = Instant::now();
+            others(&Comm::new(communicator).with_timeout(timeout), &|| drop(meeting.wait()));
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        } else {
+            // The lanes of a rank that never says goodbye.
+            let lanes: Vec<_> = crate::hostile::lanes(&lanes);
+            meeting.wait();
+            drop(lanes);
+        }
+    });
+}
+
+#[test]
+fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
+    with_a_death(|comm, dies| {
+        let other = 1 - comm.rank();
+        let from_dead = comm.recv_async(2, 1, vec![0_u8; 3]).unwrap();
+        let from_any = comm.recv_async(Source::Any, 1, vec![0_u8; 3]).unwrap();
+        let to_dead = comm.send_async(2, 1, vec![0_u8; 5000]).unwrap();
+        let from_other = comm.recv_async(other, 2, vec![0_u8; 3000]).unwrap();
+        dies();
+        assert!(matches!(assert_lost(from_dead.wait(), 2), Loss::Closed));
+        assert_lost(from_any.wait(), 2);
+        assert_lost(to_dead.wait(), 2);
+        assert!(!from_other.is_done());
+        assert_lost(comm.recv(2, 1, &mut [0_u8]), 2);
+        assert_lost(comm.recv(Source::Any, 1, &mut [0_u8]), 2);
+        assert_lost(comm.sendrecv((2, 1, &vec![0_u8; 900]), (other, 3, &mut [0_u8])), 2);
+        assert_lost(comm.sendrecv((other, 9, &vec![0_u8; 900]), (2, 3, &mut [0_u8])), 2);
+        comm.send(other, 2, &vec![8_u8; 3000]).unwrap();
+        assert_eq!(from_other.wait().unwrap().0, vec![8; 3000]);
+        // What the failed exchange had to send comes without it.
+        let mut buffer = vec![1_u8; 900];
+        comm.recv(other, 9, &mut buffer).unwrap();
+        assert_eq!(buffer, vec![0; 900]);
+        comm.sendrecv((other, 4, &[1_u8]), (other, 4, &mut buffer)).unwrap();
+    });
+}
+
+#[test]
+fn a_death_wakes_who_sleeps() {
+    with_a_death(|comm, dies| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                dies();
+            });
+            assert_lost(comm.recv(2, 1, &mut [0_u8]), 2);
+        });
+    });
+}
+
+#[test]
+fn an_abort_ends_messages_on_every_rank() {
+    let errors = run(4, |comm| {
+        let waits = comm.recv_async(comm.rank(), 8, [0_u8]).unwrap();
+        let error = thread::scope(|scope| {
+            if comm.rank() == 1 {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(100));
+                    comm.abort("the user pressed a key");
+                });
+            }
+            comm.recv((comm.rank() + 1) % 4, 1, &mut [0_u8]).unwrap_err()
+        });
+        assert!(waits.wait().is_err());
+        assert!(matches!(comm.send(0, 1, &[0_u8]), Err(Error::Poisoned(_))));
+        assert!(matches!(comm.try_probe(0, 1), Err(Error::Poisoned(_))));
+        error
+    });
+    for error in errors {
+        match error.root_cause() {
+            Error::Aborted { by: 1, reason } => assert!(reason.contains("pressed a key")),
+            other => panic!("expected an abort, got: {other}"),
+        }
+    }
+}

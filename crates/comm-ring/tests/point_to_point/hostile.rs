@@ -1,1 +1,121 @@
-//! todo
+//! Bytes that no correct peer sends.
+
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use comm_core::{ANY_TAG, Comm, Error, GroupId, LaneId, LaneKind, Lanes, Loss, Transport};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
+
+/// The lanes of a communicator, for a rank that has none: control, collectives, messages.
+pub(crate) fn lanes(lanes: &InProcessLanes) -> Vec<InProcessTransport> {
+    let open = |kind| {
+        let lane = LaneId { group: GroupId::WORLD, kind };
+        lanes.open(lane, Instant::now() + Duration::from_secs(20)).unwrap()
+    };
+    vec![open(LaneKind::Control), open(LaneKind::Collective), open(LaneKind::PointToPoint)]
+}
+
+/// A frame as the specification has it.
+fn frame(kind: u8, dtype: u8, tag: u64, length: u64, id: u64) -> Vec<u8> {
+    let mut bytes = vec![kind, dtype, 0, 0, 0, 0, 0, 0];
+    [tag, length, id].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes
+}
+
+/// What a rank makes of a peer that says this.
+fn hear(said: &[u8]) -> Error {
+    let results = in_process::run(2, &InProcessConfig::default(), |own| {
+        if own.group().rank() == 0 {
+            let communicator =
+                RingCommunicator::new(&own, RingConfig::default(), Duration::from_secs(20)).unwrap();
+            let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
+            let error = comm.recv(1, 5, &mut vec![0_u8; 100]).unwrap_err();
+            assert!(comm.send(1, 0, &[0_u8]).is_err());
+            Some(error)
+        } else {
+            let mut lanes = lanes(&own);
+            let (mut sent, start) = (0, Instant::now());
+            while sent < said.len() {
+                assert!(start.elapsed() < Duration::from_secs(10));
+                match lanes[2].try_send(0, &[IoSlice::new(&said[sent..])]) {
+                    Ok(more) => sent += more,
+                    Err(_) => break,
+                }
+            }
+            // The other rank is the first to end the conversation.
+            while lanes[0].try_recv(0, &mut [0; 64]).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            None
+        }
+    });
+    results.into_iter().flatten().next().unwrap()
+}
+
+#[test]
+fn nonsense_ends_the_peer_and_nothing_else() {
+    const U8: u8 = 2;
+    let announced = frame(2, U8, 5, 50, 7);
+    let cases = [
+        vec![0xff; 64],
+        vec![0; 32],
+        frame(9, 0, 0, 0, 0),
+        // A message of a type that there is not, of half an element, longer than any credit.
+        frame(1, 99, 5, 4, 0),
+        frame(1, 11, 5, 3, 0),
+        frame(1, U8, 5, u64::MAX, 0),
+        // More than the whole credit.
+        [frame(1, U8, 1, 1_000_000, 0), vec![0; 1_000_000], frame(1, U8, 1, 1_000_000, 0)].concat(),
+        // One number twice, before and after it was asked for.
+        [frame(2, U8, 1, 50, 7), frame(2, U8, 1, 50, 7)].concat(),
+        [announced.clone(), announced.clone()].concat(),
+        // Asks for what was never announced.
+        frame(3, 0, 0, 0, 0),
+        // Parts of what was never announced, nor asked for, or longer than announced.
+        frame(4, 0, 0, 10, 7),
+        [frame(2, U8, 1, 50, 7), frame(4, 0, 0, 10, 7)].concat(),
+        [announced.clone(), frame(4, 0, 0, 51, 7)].concat(),
+        [announced.clone(), frame(4, 0, 0, 40, 7), vec![0; 40], frame(4, 0, 0, 11, 7)].concat(),
+        [announced, frame(4, 0, 0, 0, 7)].concat(),
+        // Credit that nobody took.
+        frame(5, 0, 0, 1000, 0),
+        frame(7, 0, 0, 1 << 40, 0),
+    ];
+    for (number, said) in cases.iter().enumerate() {
+        match hear(said) {
+            Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. } => {}
+            other => panic!("case {number}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_message_as_long_as_memory_can_be_costs_nothing_until_it_is_received() {
+    in_process::run(2, &InProcessConfig::default(), |own| {
+        if own.group().rank() == 0 {
+            let communicator =
+                RingCommunicator::new(&own, RingConfig::default(), Duration::from_secs(20)).unwrap();
+            let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
+            assert_eq!(comm.probe(1, ANY_TAG).unwrap().len, 1 << 60);
+            let error = comm.recv(1, ANY_TAG, &mut vec![0_u8; 100]).unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)), "{error}");
+        } else {
+            let mut lanes = lanes(&own);
+            let said = frame(2, 2, 5, 1 << 60, 0);
+            assert_eq!(lanes[2].try_send(0, &[IoSlice::new(&said)]).unwrap(), said.len());
+            while lanes[0].try_recv(0, &mut [0; 64]).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+}
+
+#[test]
+fn an_abort_carries_its_reason() {
+    let said = [frame(7, 0, 0, 4, 1), b"done".to_vec()].concat();
+    let error = hear(&said);
+    assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason == "done"), "{error}");
+    let error = hear(&frame(7, 0, 0, 0, 99));
+    assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason.is_empty()), "{error}");
+}

@@ -44,7 +44,8 @@ impl Engine {
                 *have += received;
                 if *have == Frame::BYTES {
                     peer.reading = Reading::Head { have: 0 };
-                    let frame = Frame::decode(&peer.head).map_err(|e| garbage(from, &e.to_string()))?;
+                    let frame =
+                        Frame::decode(&peer.head).ok_or_else(|| garbage(from, "no head of a frame"))?;
                     self.hear(from, frame)?;
                 }
                 Ok(received)
