@@ -54,6 +54,11 @@ impl Waiter {
         }
     }
 
+    /// Whatever was waited for is no longer, and teaches nothing.
+    pub(crate) const fn forget(&mut self) {
+        self.since = None;
+    }
+
     /// Something moved. `now` is asked only if this ends a wait.
     pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
         let Some(since) = self.since.take() else { return };

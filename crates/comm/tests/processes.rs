@@ -88,6 +88,7 @@ fn rank() {
         "loop large" => all_reduce_forever(&comm, 1_000_000),
         "halves" => halves(&comm),
         "leave first" => leave_first(&comm),
+        "messages" => exchange_forever(&comm),
         other => panic!("no such part: {other}"),
     }
 }
@@ -147,6 +148,28 @@ fn all_reduce_until_nudged(comm: &Comm) {
     }
 }
 
+/// Exchanges with every other rank in turn, from a thread each, until that fails, then says how. A rank that was not
+/// killed is lost to the others only because it ends.
+fn exchange_forever(comm: &Comm) {
+    let peers = (0..comm.size()).filter(|&peer| peer != comm.rank());
+    let exchange = |peer: usize| {
+        let (message, mut buffer) = (vec![comm.rank() as u8; 100_000], vec![0_u8; 100_000]);
+        for round in 0_u64.. {
+            match comm.sendrecv((peer, round, &message), (peer, round, &mut buffer)) {
+                Ok(_) => assert!(buffer.iter().all(|&byte| byte == peer as u8)),
+                Err(Error::PeerLost { peer: lost, .. }) if lost == peer => {
+                    return println!("said: lost {peer}");
+                }
+                Err(other) => return println!("said: other: {other}"),
+            }
+            if round == 20 && peer == (comm.rank() + 1) % comm.size() {
+                println!("said: running");
+            }
+        }
+    };
+    std::thread::scope(|scope| peers.for_each(|peer| drop(scope.spawn(move || exchange(peer)))));
+}
+
 /// Rank 0 sends a broadcast and leaves at once; the others take their time.
 fn leave_first(comm: &Comm) {
     let mut buffer = vec![7_u8; 1 << 20];
@@ -179,6 +202,12 @@ fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
         kill_one(part, 5, 0);
         kill_one(part, 6, 3);
     }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_those_that_exchange_messages_with_it() {
+    kill_one("messages", 2, 0);
+    kill_one("messages", 4, 2);
 }
 
 #[test]

@@ -28,8 +28,8 @@ impl<T: Transport> Drop for Rescue<'_, T> {
             let mut state = self.messenger.lock();
             state.engine.end_all(Error::Internal("the thread that communicated for all panicked".into()));
             state.seat = Seat::Closed;
+            self.messenger.notify(&state);
         }
-        self.messenger.change.notify_all();
     }
 }
 
@@ -44,6 +44,7 @@ pub(super) fn drive<'a, T: Transport>(
     let mut rescue = Rescue { messenger, is_over: false };
     // Dropped before the rescue, which takes the lock.
     let mut state = state;
+    state.waiter.forget();
     let mut interest = Interest::default();
     loop {
         let moved = state.engine.progress(&mut transport, mine, false);
@@ -57,7 +58,7 @@ pub(super) fn drive<'a, T: Transport>(
             state.waiter.moved(|| transport.now());
         }
         if state.engine.take_news() {
-            messenger.change.notify_all();
+            messenger.notify(&state);
             state = messenger.tell(state);
         }
         if enough(&mut state.engine, mine) {
@@ -70,6 +71,7 @@ pub(super) fn drive<'a, T: Transport>(
             state = idle(messenger, state, &mut transport, mine, &mut interest);
         }
     }
+    messenger.notify(&state);
     rescue.is_over = true;
     state
 }

@@ -42,6 +42,8 @@ struct State<T> {
     waiter: Waiter,
     /// Whether the thread that drives must be woken to see what others want.
     asleep: bool,
+    /// How many threads wait for a change.
+    waiting: usize,
 }
 
 /// Who drives.
@@ -61,6 +63,7 @@ impl<T: Transport> Messenger<T> {
             seat: Seat::Free(transport),
             waiter: Waiter::new(config.yield_max),
             asleep: false,
+            waiting: 0,
         };
         Ok(Self {
             state: Mutex::new(state),
@@ -193,7 +196,7 @@ impl<T: Transport> Messenger<T> {
 
     /// Lets go of the state after something was begun or ended: who drives is woken to see it, and if nobody does,
     /// whoever waits may.
-    fn let_drive(&self, mut state: MutexGuard<'_, State<T>>) {
+    fn let_drive<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) {
         let State { engine, seat, asleep, .. } = &mut *state;
         if let Seat::Taken = seat {
             if std::mem::take(asleep) {
@@ -204,9 +207,16 @@ impl<T: Transport> Messenger<T> {
             if is_over && let Seat::Free(transport) = std::mem::replace(seat, Seat::Closed) {
                 drive::close(engine, transport);
             }
-            drop(self.tell(state));
+            state = self.tell(state);
         }
-        self.change.notify_all();
+        self.notify(&state);
+    }
+
+    /// Something ended, or nobody drives. Without listeners that costs no system call.
+    fn notify(&self, state: &State<T>) {
+        if state.waiting > 0 {
+            self.change.notify_all();
+        }
     }
 
     /// Tells the owners of what ended in the background, without the lock.
@@ -266,7 +276,9 @@ impl<T: Transport> Messenger<T> {
                     if !std::mem::replace(&mut is_known, true) && std::mem::take(&mut state.asleep) {
                         self.bell.ring();
                     }
+                    state.waiting += 1;
                     state = self.change.wait(state).unwrap_or_else(|poisoned| self.broken(poisoned));
+                    state.waiting -= 1;
                 }
                 Seat::Closed => {
                     // Whatever is begun now ends at once, so this is not reached twice.
@@ -347,7 +359,9 @@ impl<T: Transport> Drop for Messenger<T> {
     fn drop(&mut self) {
         let State { engine, seat, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Seat::Free(transport) = seat {
-            engine.say_goodbye();
+            if engine.poison_cause().is_none() {
+                engine.say_goodbye();
+            }
             drive::last_words(engine, transport);
         }
     }

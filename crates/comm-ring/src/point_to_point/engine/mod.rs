@@ -9,6 +9,8 @@ mod operation;
 mod outgoing;
 mod peer;
 mod post;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

@@ -70,6 +70,7 @@ impl Engine {
         let peer = &mut self.peers[to];
         match then {
             Then::Nothing => {}
+            Then::Received(ticket) => self.end_received(ticket),
             Then::Continue(transfer) => peer.transfers.push_back(transfer),
             Then::Sent(ticket) => match self.operations.get(&ticket) {
                 Some(Operation { kind: Kind::Send(send), .. })

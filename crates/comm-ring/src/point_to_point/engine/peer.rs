@@ -25,6 +25,8 @@ pub(crate) enum Then {
     Sent(Ticket),
     /// There is more of this transfer.
     Continue(Transfer),
+    /// The receive has asked for a message without payload, and that is all.
+    Received(Ticket),
 }
 
 /// A frame that waits to be sent, or of which a part has been sent.

@@ -196,10 +196,10 @@ impl Engine {
     pub(super) fn ask(&mut self, source: usize, id: u64, receive: Ticket, length: usize) {
         let peer = &mut self.peers[source];
         peer.offered.remove(&id);
-        peer.queue.push_back(Queued::bare(Frame::Clear { id }));
-        if length == 0 {
-            self.end_received(receive);
-        } else {
+        // The sender waits for this also if it has nothing more to send, so the receive does not end before.
+        let then = if length == 0 { Then::Received(receive) } else { Then::Nothing };
+        peer.queue.push_back(Queued { frame: Frame::Clear { id }, body: FrameBody::None, then });
+        if length > 0 {
             peer.asked.insert(id, Asked { receive, done: 0, length });
         }
     }

@@ -1,0 +1,159 @@
+//! Two engines in one thread.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use comm_core::{
+    GroupId, HostView, HostViewMut, Incoming, LaneId, LaneKind, Lanes, Outgoing, Received, Result, Source,
+    TagMatch,
+};
+use comm_sim::in_process::{InProcessConfig, InProcessTransport, run};
+
+use super::*;
+use crate::point_to_point::matching::Pattern;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What ended, in order: tag or length.
+type Log = Arc<Mutex<Vec<u64>>>;
+
+struct Out(Vec<u8>, Log);
+
+impl Outgoing for Out {
+    fn view(&self) -> HostView<'_> {
+        HostView::new(&self.0)
+    }
+
+    fn complete(self: Box<Self>, outcome: Result<()>) {
+        outcome.unwrap();
+        self.1.lock().unwrap().push(self.0.len() as u64);
+    }
+}
+
+struct In(Vec<u8>, Log);
+
+impl Incoming for In {
+    fn view_mut(&mut self) -> HostViewMut<'_> {
+        HostViewMut::new(&mut self.0)
+    }
+
+    fn complete(self: Box<Self>, outcome: Result<Received>) {
+        self.1.lock().unwrap().push(outcome.unwrap().tag);
+    }
+}
+
+/// One rank: its engine, its end of the lane, and what ended.
+struct End {
+    engine: Engine,
+    transport: InProcessTransport,
+    log: Log,
+}
+
+impl End {
+    fn pair(config: &RingConfig) -> [Self; 2] {
+        let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::PointToPoint };
+        let ends = run(2, &InProcessConfig::default(), |lanes| {
+            let transport = lanes.open(lane, lanes.now() + TIMEOUT).unwrap();
+            End { engine: Engine::new(lanes.group(), config), transport, log: Log::default() }
+        });
+        ends.try_into().ok().unwrap()
+    }
+
+    fn send(&mut self, to: usize, tag: u64, len: usize) {
+        let (ticket, message) = (self.engine.number(), Box::new(Out(vec![7; len], Arc::clone(&self.log))));
+        self.engine.send(ticket, Send::owned((to, tag), message), TIMEOUT, &Mine::default());
+    }
+
+    fn recv(&mut self, from: Source, tag: TagMatch, len: usize) {
+        let (ticket, buffer) = (self.engine.number(), Box::new(In(vec![0; len], Arc::clone(&self.log))));
+        let recv = Recv::new((from, tag), (len, DType::U8), Space::Owned(buffer));
+        self.engine.recv(ticket, recv, TIMEOUT, &mut Mine::default());
+    }
+
+    fn progress(&mut self) -> bool {
+        let moved = self.engine.progress(&mut self.transport, &mut Mine::default(), true);
+        self.engine.take_finished().into_iter().for_each(Finished::tell);
+        moved
+    }
+
+    fn log(&self) -> Vec<u64> {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+/// Lets both go on until nothing moves.
+fn settle([a, b]: &mut [End; 2]) {
+    while a.progress() | b.progress() {}
+}
+
+fn small() -> RingConfig {
+    let mut config = RingConfig::default();
+    (config.eager_bytes, config.part_bytes) = (10, 10);
+    config
+}
+
+#[test]
+fn sends_that_may_not_be_announced_wait_in_order() {
+    let mut ends = End::pair(&small());
+    ends[0].engine.announced_max = 2;
+    (1..=6).for_each(|tag| ends[0].send(1, tag, 20));
+    // Short enough to go at once, and yet it must not overtake.
+    ends[0].send(1, 7, 1);
+    settle(&mut ends);
+    assert_eq!(ends[1].engine.peers[0].offered.len(), 2);
+    for count in 1..=7 {
+        ends[1].recv(Source::Any, TagMatch::Any, 20);
+        settle(&mut ends);
+        assert_eq!(ends[1].log(), (1..=count).collect::<Vec<_>>());
+    }
+    assert_eq!(ends[0].log().len(), 7);
+}
+
+#[test]
+fn nothing_is_left_behind_when_all_has_ended() {
+    let mut ends = End::pair(&small());
+    for round in 0..50 {
+        for tag in 0..20_u64 {
+            let len = (tag as usize * 7 + round) % 40;
+            ends[0].send(1, tag, len);
+            ends[1].send(0, tag, len);
+        }
+        if round % 2 == 0 {
+            settle(&mut ends);
+        }
+        for end in &mut ends {
+            (0..20).rev().for_each(|tag| end.recv(Source::Any, TagMatch::Is(tag), 40));
+        }
+        settle(&mut ends);
+    }
+    for (end, other) in [(&ends[0], 1), (&ends[1], 0)] {
+        let (engine, peer) = (&end.engine, &end.engine.peers[other]);
+        assert!(engine.operations.is_empty() && engine.messages.is_empty() && engine.deadlines.is_empty());
+        assert_eq!((engine.background, engine.anyone, peer.involved), (0, 0, 0));
+        assert!(peer.announced.is_empty() && peer.offered.is_empty() && peer.asked.is_empty());
+        assert!(!peer.has_outgoing() && peer.held_back.is_empty());
+        // What the other has not given back is what it has not told yet.
+        assert_eq!(peer.spent, ends[other].engine.peers[1 - other].owed);
+        assert_eq!(end.log().len(), 50 * 40);
+        assert!(engine.look(Pattern { from: Source::Any, tag: TagMatch::Any }).is_none());
+    }
+}
+
+#[test]
+fn messages_that_nobody_receives_take_no_more_than_the_credit() {
+    let mut ends = End::pair(&RingConfig::default());
+    (0..100_000).for_each(|_| ends[0].send(1, 5, 0));
+    (0..200).for_each(|_| ends[0].send(1, 6, 60_000));
+    settle(&mut ends);
+    let held = |message: &Message| match &message.body {
+        Body::Whole(bytes) | Body::Arriving(bytes) => cost(bytes.len()),
+        Body::Announced(_) | Body::Local(_) => 0,
+    };
+    let total: u64 = ends[1].engine.messages.values().map(held).sum();
+    assert!(total <= CREDIT && total > CREDIT / 2, "{total}");
+    (0..100_000).for_each(|_| ends[1].recv(Source::Rank(0), TagMatch::Is(5), 0));
+    (0..200).for_each(|_| ends[1].recv(Source::Rank(0), TagMatch::Is(6), 60_000));
+    settle(&mut ends);
+    assert_eq!(ends[1].log().len(), 100_200);
+    assert_eq!(ends[0].log().len(), 100_200);
+}

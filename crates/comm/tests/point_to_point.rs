@@ -1,0 +1,157 @@
+//! Messages between two ranks over real sockets.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm::{ANY_TAG, Comm, Config, Error, ReduceOp, Source};
+use common::{world, world_with};
+
+/// The payload of a message, which tells where it belongs.
+fn payload(from: usize, tag: u64, len: usize) -> Vec<u32> {
+    (0..len).map(|at| (from as u32) << 24 ^ (tag as u32) << 16 ^ at as u32).collect()
+}
+
+/// Socket buffers so small that everything is half sent most of the time.
+fn tiny(config: &mut Config) {
+    config.tcp.send_buffer = Some(4096);
+    config.tcp.recv_buffer = Some(4096);
+}
+
+/// Everybody sends to everybody, itself included, and receives from whoever comes.
+fn everybody_to_everybody(comm: &Comm, len: usize) {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let sends: Vec<_> =
+        (0..ranks).map(|to| comm.send_async(to, len as u64, payload(rank, 1, len + rank)).unwrap()).collect();
+    let mut seen = vec![0; ranks];
+    for _ in 0..ranks {
+        let mut buffer = vec![0; len + ranks];
+        let received = comm.recv(Source::Any, len as u64, &mut buffer).unwrap();
+        seen[received.source] += 1;
+        assert_eq!(buffer[..received.len], payload(received.source, 1, len + received.source));
+    }
+    assert_eq!(seen, vec![1; ranks]);
+    sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
+}
+
+#[test]
+fn everybody_sends_to_everybody() {
+    for ranks in [1, 2, 3, 5, 8] {
+        for adjust in [tiny, |_: &mut Config| {}] {
+            world_with(ranks, adjust, |comm| {
+                for len in [0, 1, 1000, 16_383, 16_384, 16_385, 200_000] {
+                    everybody_to_everybody(&comm, len);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_circle_of_exchanges_of_large_messages() {
+    for ranks in [1, 2, 3, 5, 8] {
+        world_with(ranks, tiny, |comm| {
+            let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
+            let mut buffer = vec![0; 1_000_000];
+            let message = payload(comm.rank(), 1, 1_000_000);
+            comm.sendrecv((next, 1, &message), (last, ANY_TAG, &mut buffer)).unwrap();
+            assert!(buffer == payload(last, 1, 1_000_000));
+        });
+    }
+}
+
+#[test]
+fn thousands_in_the_background_beside_collectives_and_threads_that_wait() {
+    const MESSAGES: u64 = 2000;
+    world(3, |comm| {
+        let (next, last) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
+        let recvs: Vec<_> =
+            (0..MESSAGES).rev().map(|tag| comm.recv_async(last, tag, vec![0; 100]).unwrap()).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let mut buffer = [1_u32; 1000];
+                    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                    assert_eq!(buffer, [3; 1000]);
+                }
+            });
+            scope.spawn(|| {
+                for number in 0..200 {
+                    let mut buffer = [0];
+                    comm.sendrecv((next, 1 << 40, &[number]), (last, 1 << 40, &mut buffer)).unwrap();
+                    assert_eq!(buffer, [number]);
+                }
+            });
+            let rank = comm.rank();
+            let sends: Vec<_> = (0..MESSAGES)
+                .map(|tag| comm.send_async(next, tag, payload(rank, tag, tag as usize % 100)).unwrap())
+                .collect();
+            for (tag, recv) in (0..MESSAGES).rev().zip(recvs) {
+                let (buffer, received) = recv.wait().unwrap();
+                assert_eq!(buffer[..received.len], payload(last, tag, tag as usize % 100));
+            }
+            sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
+        });
+    });
+}
+
+#[test]
+fn a_large_message_does_not_hold_up_small_ones() {
+    const LARGE: usize = 64 << 20;
+    world(2, |comm| {
+        if comm.rank() == 0 {
+            let large = comm.send_async(1, 1, vec![3_u8; LARGE]).unwrap();
+            comm.recv(1, 0, &mut [0_u8]).unwrap();
+            (0..20_u32).for_each(|number| comm.send(1, 2, &[number]).unwrap());
+            large.wait().unwrap();
+        } else {
+            let large = comm.recv_async(0, 1, vec![0_u8; LARGE]).unwrap();
+            comm.send(0, 0, &[0_u8]).unwrap();
+            for number in 0..20 {
+                let mut buffer = [0_u32];
+                comm.recv(0, 2, &mut buffer).unwrap();
+                assert_eq!(buffer, [number]);
+            }
+            assert!(!large.is_done(), "the small messages came after the large one");
+            assert!(large.wait().unwrap().0.iter().all(|&byte| byte == 3));
+        }
+    });
+}
+
+#[test]
+fn a_flood_waits_at_the_sender_and_is_received_whole() {
+    const MESSAGES: u64 = 100_000;
+    world(2, |comm| {
+        if comm.rank() == 0 {
+            (0..MESSAGES).for_each(|number| comm.send(1, number % 7, &[number]).unwrap());
+        } else {
+            let short = comm.with_timeout(Duration::from_millis(200));
+            assert!(matches!(short.recv(0, 99, &mut [0_u8]), Err(Error::Timeout { .. })));
+            for number in 0..MESSAGES {
+                let mut buffer = [0];
+                comm.recv(0, number % 7, &mut buffer).unwrap();
+                assert_eq!(buffer, [number]);
+            }
+        }
+    });
+}
+
+#[test]
+fn an_abort_ends_messages_on_every_rank() {
+    let start = Instant::now();
+    let errors = world(3, |comm| {
+        if comm.rank() == 1 {
+            thread::sleep(Duration::from_millis(100));
+            comm.abort("enough");
+        }
+        comm.recv((comm.rank() + 1) % 3, 1, &mut [0_u8]).unwrap_err()
+    });
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    for error in errors {
+        let Error::Aborted { by: 1, reason } = error.root_cause() else { panic!("{error}") };
+        assert_eq!(reason, "enough");
+    }
+}
