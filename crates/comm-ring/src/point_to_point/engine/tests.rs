@@ -157,3 +157,33 @@ fn messages_that_nobody_receives_take_no_more_than_the_credit() {
     assert_eq!(ends[1].log().len(), 100_200);
     assert_eq!(ends[0].log().len(), 100_200);
 }
+
+/// A large message with tag 1 of which some has been sent, and both receives that are to come.
+fn half_way(len: usize, others: usize) -> [End; 2] {
+    let mut ends = End::pair(&small());
+    ends[0].send(1, 1, len);
+    ends[1].recv(Source::Rank(0), TagMatch::Is(1), len);
+    (0..others).for_each(|_| ends[1].recv(Source::Rank(0), TagMatch::Is(2), 10));
+    for at in [0, 1, 0] {
+        ends[at].progress();
+    }
+    assert!(ends[0].engine.peers[1].has_frames(), "all of it went out at once");
+    ends
+}
+
+#[test]
+fn small_messages_go_between_the_parts_of_a_large_one() {
+    let mut ends = half_way(200_000, 5);
+    (0..5).for_each(|_| ends[0].send(1, 2, 10));
+    settle(&mut ends);
+    assert_eq!(ends[1].log(), [2, 2, 2, 2, 2, 1]);
+}
+
+#[test]
+fn a_large_message_comes_through_however_many_small_ones_there_are() {
+    let mut ends = half_way(20_000, 10_000);
+    (0..10_000).for_each(|_| ends[0].send(1, 2, 10));
+    settle(&mut ends);
+    let at = ends[1].log().iter().position(|tag| *tag == 1).unwrap();
+    assert!(at < 9000, "after {at} small messages");
+}
