@@ -80,9 +80,9 @@ impl<T: Transport> Messenger<T> {
         message: HostView<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        let mut state = self.enter();
+        let (mut state, payload) = self.enter_with(message);
         let mut mine = Mine::default();
-        state.begin_send(&mut mine, (to, tag), message, options.timeout);
+        state.begin_send(&mut mine, Send::new((to, tag), message, payload), message, options.timeout);
         self.complete(state, mine).map(drop)
     }
 
@@ -105,14 +105,14 @@ impl<T: Transport> Messenger<T> {
         (from, recv_tag, buffer): (Source, TagMatch, HostViewMut<'_>),
         options: &CallOptions,
     ) -> Result<Received> {
-        let mut state = self.enter();
+        let (mut state, payload) = self.enter_with(message);
         state.engine.check_rank(to)?;
         if let Source::Rank(rank) = from {
             state.engine.check_rank(rank)?;
         }
         let mut mine = Mine::default();
         state.begin_recv(&mut mine, (from, recv_tag), buffer, options.timeout);
-        state.begin_send(&mut mine, (to, send_tag), message, options.timeout);
+        state.begin_send(&mut mine, Send::new((to, send_tag), message, payload), message, options.timeout);
         some(self.complete(state, mine))
     }
 
@@ -183,6 +183,18 @@ impl<T: Transport> Messenger<T> {
         state
     }
 
+    /// The state for a thread that comes with a message, and where the message is for those who drive. It is copied
+    /// without the lock.
+    fn enter_with(&self, message: HostView<'_>) -> (MutexGuard<'_, State<T>>, Payload) {
+        let state = self.enter();
+        if state.is_free() {
+            return (state, Payload::Lent);
+        }
+        drop(state);
+        let copy = Payload::Copied(message.bytes().to_vec());
+        (self.enter(), copy)
+    }
+
     /// The state, also if a thread panicked while it had it: then nothing may be communicated any more.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(|poisoned| self.broken(poisoned))
@@ -235,20 +247,14 @@ impl<T: Transport> Messenger<T> {
         let mut state = self.work(state, &mut mine, settled);
         let Mine { send, recv, probe } = mine;
         let sent = send.and_then(|(ticket, _)| state.engine.take_outcome(ticket));
-        let received = match recv {
-            None => None,
-            Some((ticket, buffer)) => {
-                let outcome = state.engine.take_outcome(ticket);
-                if let Some(outcome) = &outcome
-                    && let Some(start) = buffer.get_mut(..outcome.staged.len())
-                {
-                    start.copy_from_slice(&outcome.staged);
-                }
-                outcome
-            }
-        };
+        let received = recv.as_ref().and_then(|(ticket, _)| state.engine.take_outcome(*ticket));
         let probed = probe.and_then(|ticket| state.engine.take_outcome(ticket));
         drop(state);
+        if let (Some(outcome), Some((_, buffer))) = (&received, recv)
+            && let Some(start) = buffer.get_mut(..outcome.staged.len())
+        {
+            start.copy_from_slice(&outcome.staged);
+        }
         let mut result = Ok(None);
         for outcome in [sent, received, probed].into_iter().flatten() {
             result = result.and(outcome.result);
@@ -298,18 +304,10 @@ impl<T: Transport> State<T> {
         matches!(self.seat, Seat::Free(_))
     }
 
-    fn begin_send<'a>(
-        &mut self,
-        mine: &mut Mine<'a>,
-        route: (usize, u64),
-        message: HostView<'a>,
-        timeout: Duration,
-    ) {
+    fn begin_send<'a>(&mut self, mine: &mut Mine<'a>, send: Send, message: HostView<'a>, timeout: Duration) {
         let ticket = self.engine.number();
-        let bytes = message.bytes();
-        let payload = if self.is_free() { Payload::Lent } else { Payload::Copied(bytes.to_vec()) };
-        mine.send = Some((ticket, bytes));
-        self.engine.send(ticket, Send::new(route, message, payload), timeout, mine);
+        mine.send = Some((ticket, message.bytes()));
+        self.engine.send(ticket, send, timeout, mine);
     }
 
     fn begin_recv<'a>(

@@ -178,7 +178,7 @@ impl Engine {
                 let Some(receive) = message.receive else { return };
                 if let Some(Body::Whole(bytes)) = self.messages.remove(&number).map(|message| message.body) {
                     self.free(from, length);
-                    self.deliver(receive, bytes, mine);
+                    self.deliver(receive, &bytes, mine);
                 }
             }
         }

@@ -304,36 +304,35 @@ impl Engine {
         number
     }
 
-    /// Gives bytes that the engine holds to the receive that they are for.
-    fn deliver(&mut self, receive: Ticket, bytes: Vec<u8>, mine: &mut Mine<'_>) {
+    /// Copies bytes that are there to the receive that they are for, and ends it.
+    fn deliver(&mut self, receive: Ticket, bytes: &[u8], mine: &mut Mine<'_>) {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&receive) else {
             return;
         };
-        if let Space::Staged(staged) = &mut recv.space {
-            *staged = bytes;
-        } else if let Some(space) = recv.space(receive, 0..bytes.len(), mine) {
-            space.copy_from_slice(&bytes);
-        } else {
-            return self.misplaced();
+        match recv.space(receive, 0..bytes.len(), mine) {
+            Some(space) => {
+                space.copy_from_slice(bytes);
+                self.end_received(receive);
+            }
+            None => self.misplaced(),
         }
-        self.end_received(receive);
     }
 
     /// Copies messages of this rank to itself.
     fn copy_local(&mut self, mine: &mut Mine<'_>) -> bool {
         let mut moved = false;
-        while let Some((send, receive)) = self.local.pop_front() {
-            let bytes = match self.operations.get(&send) {
-                Some(Operation { kind: Kind::Send(operation), .. }) => {
-                    operation.bytes(send, 0..operation.length, mine).map(<[u8]>::to_vec)
-                }
-                _ => None,
-            };
-            match bytes {
-                Some(bytes) => self.deliver(receive, bytes, mine),
-                None => self.misplaced(),
+        while let Some((ticket, receive)) = self.local.pop_front() {
+            let Some(operation) = self.operations.remove(&ticket) else { continue };
+            let lent = mine.send;
+            match &operation.kind {
+                Kind::Send(send) => match send.bytes(ticket, 0..send.length, lent) {
+                    Some(bytes) => self.deliver(receive, bytes, mine),
+                    None => self.misplaced(),
+                },
+                Kind::Recv(_) | Kind::Probe(_) => {}
             }
-            self.end(send, Ok(None));
+            self.operations.insert(ticket, operation);
+            self.end(ticket, Ok(None));
             moved = true;
         }
         moved

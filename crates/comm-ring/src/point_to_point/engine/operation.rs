@@ -175,15 +175,15 @@ impl Send {
         Label { source, tag: self.tag }
     }
 
-    /// Some of its bytes, if they are where they should be.
+    /// Some of its bytes, if they are where they should be. `lent` are those of the caller who drives.
     pub(crate) fn bytes<'a>(
         &'a self,
         ticket: Ticket,
         range: Range<usize>,
-        mine: &'a Mine<'_>,
+        lent: Option<(Ticket, &'a [u8])>,
     ) -> Option<&'a [u8]> {
         match &self.payload {
-            Payload::Lent => mine.send.filter(|(owner, _)| *owner == ticket)?.1.get(range),
+            Payload::Lent => lent.filter(|(owner, _)| *owner == ticket)?.1.get(range),
             Payload::Copied(bytes) => bytes.get(range),
             Payload::Owned(message) => message.view().bytes().get(range),
         }

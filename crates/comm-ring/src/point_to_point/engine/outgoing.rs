@@ -43,7 +43,7 @@ impl Engine {
             Body::Of(ticket, range) => match operations.get_mut(ticket) {
                 Some(Operation { kind: Kind::Send(send), .. }) => {
                     send.begun = true;
-                    send.bytes(*ticket, range.clone(), mine)
+                    send.bytes(*ticket, range.clone(), mine.send)
                 }
                 _ => None,
             },

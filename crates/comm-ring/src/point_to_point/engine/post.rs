@@ -113,7 +113,7 @@ impl Engine {
         let is_eager = length <= self.eager_bytes && self.local_held + cost(length) <= CREDIT;
         let body = match self.operations.get(&ticket) {
             Some(Operation { kind: Kind::Send(send), .. }) if is_eager => {
-                let bytes = send.bytes(ticket, 0..length, mine).map(<[u8]>::to_vec);
+                let bytes = send.bytes(ticket, 0..length, mine.send).map(<[u8]>::to_vec);
                 Body::Whole(bytes.ok_or_else(|| Error::Internal("a message has no payload".into()))?)
             }
             _ => Body::Local(ticket),
@@ -172,7 +172,7 @@ impl Engine {
         match message.body {
             Body::Whole(bytes) => {
                 self.free(label.source, length);
-                self.deliver(receive, bytes, mine);
+                self.deliver(receive, &bytes, mine);
             }
             Body::Arriving(_) => {
                 message.receive = Some(receive);
