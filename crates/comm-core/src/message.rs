@@ -93,7 +93,7 @@ pub trait Incoming: Send {
 ///
 /// # Independence
 /// Any number of threads may make these calls at once, and while others are in collectives; neither waits for the
-/// other. Messages and collectives also fail apart: only [`Communicator::abort`] ends both.
+/// other. Messages and collectives also fail apart: only [`Communicator::abort`](crate::Communicator::abort) ends both.
 ///
 /// # Progress
 /// A small message is sent whether or not it is received, while the receiver's memory for unexpected messages lasts:

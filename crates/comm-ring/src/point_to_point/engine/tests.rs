@@ -10,6 +10,7 @@ use comm_core::{
 use comm_sim::in_process::{InProcessConfig, InProcessTransport, run};
 
 use super::*;
+use crate::point_to_point::frame::Frame;
 use crate::point_to_point::matching::Pattern;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -186,4 +187,57 @@ fn a_large_message_comes_through_however_many_small_ones_there_are() {
     settle(&mut ends);
     let at = ends[1].log().iter().position(|tag| *tag == 1).unwrap();
     assert!(at < 9000, "after {at} small messages");
+}
+
+/// A frame with numbers so small that they often mean something, and bytes behind it.
+fn some_frame(random: &mut fastrand::Rng) -> Vec<u8> {
+    let (tag, length, id) = (random.u64(..3), random.u64(..30), random.u64(..4));
+    let frame = match random.u8(..20) {
+        0..=4 => Frame::Eager { tag, dtype: DType::U8, length },
+        5..=9 => Frame::Announce { tag, dtype: DType::U8, length, id },
+        10..=12 => Frame::Clear { id },
+        13..=16 => Frame::Data { length, id },
+        17 => Frame::Credit { amount: length },
+        18 if random.u8(..5) == 0 => Frame::Goodbye,
+        19 if random.u8(..5) == 0 => Frame::Abort { length, by: id },
+        _ => Frame::Eager { tag, dtype: DType::F32, length: 4 * length },
+    };
+    let mut bytes = frame.encode().to_vec();
+    if random.u8(..50) == 0 {
+        bytes[random.usize(..Frame::BYTES)] ^= 1 << random.u8(..8);
+    }
+    let behind = match frame {
+        Frame::Eager { length, .. } | Frame::Data { length, .. } | Frame::Abort { length, .. } => length,
+        _ => 0,
+    };
+    bytes.extend((0..behind).map(|_| random.u8(..)));
+    bytes
+}
+
+#[test]
+fn whatever_a_peer_says_there_is_an_answer() {
+    let mut ended = 0;
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut ends = End::pair(&small());
+        for _ in 0..random.usize(1..40) {
+            match random.u8(..3) {
+                0 => ends[1].send(0, random.u64(..3), random.usize(..30)),
+                1 => ends[1].recv(Source::Any, TagMatch::Is(random.u64(..3)), random.usize(..60)),
+                _ => {}
+            }
+            let said = some_frame(&mut random);
+            if ends[0].transport.try_send(1, &[std::io::IoSlice::new(&said)]).is_err() {
+                break;
+            }
+            while ends[1].engine.progress(&mut ends[1].transport, &mut Mine::default(), true) {}
+            // What ended badly is as good an answer as what ended well.
+            ends[1].engine.take_finished().clear();
+        }
+        let engine = &ends[1].engine;
+        ended += usize::from(engine.poison.is_some() || !engine.peers[0].is_there());
+        assert!(engine.peers[0].held <= CREDIT);
+    }
+    // Most of it is nonsense, and is found to be.
+    assert!(ended > 300, "{ended}");
 }
