@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{ReduceOp, Source};
+use comm_core::{Comm, ReduceOp, Source};
+use fastrand::Rng;
 
 use crate::{payload, run, run_everywhere};
 
@@ -25,6 +26,48 @@ fn threads_of_one_rank_receive_different_tags() {
                             comm.send(0, tag, &buffer).unwrap();
                         }
                         assert_eq!(buffer, message);
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Sends or receives as the seed has it: in this thread, in the background, or when a probe says so.
+fn one_of_many(comm: &Comm, random: &mut Rng, tag: u64, len: usize) {
+    let (message, way) = (payload(0, tag, len), random.u8(..3));
+    if comm.rank() == 0 {
+        match way {
+            0 => comm.send(1, tag, &message).unwrap(),
+            _ => assert_eq!(comm.send_async(1, tag, message.clone()).unwrap().wait().unwrap(), message),
+        }
+        return;
+    }
+    let mut buffer = vec![0; len];
+    match way {
+        0 => assert_eq!(comm.recv(0, tag, &mut buffer).unwrap().len, len),
+        1 => buffer = comm.recv_async(0, tag, buffer).unwrap().wait().unwrap().0,
+        _ => {
+            while comm.try_probe(0, tag).unwrap().is_none() {
+                thread::yield_now();
+            }
+            comm.recv(Source::Any, tag, &mut buffer).unwrap();
+        }
+    }
+    assert_eq!(buffer, message);
+}
+
+#[test]
+fn many_threads_take_turns_in_every_way() {
+    run_everywhere(2, |comm| {
+        thread::scope(|scope| {
+            for number in 0..6_u64 {
+                let comm = comm.clone();
+                scope.spawn(move || {
+                    let mut random = Rng::with_seed(number * 2 + comm.rank() as u64);
+                    let mut lens = Rng::with_seed(number);
+                    for round in 0..40 {
+                        one_of_many(&comm, &mut random, number * 1000 + round, lens.usize(..200));
                     }
                 });
             }
