@@ -109,7 +109,7 @@ impl Engine {
         text.truncate(TEXT_MAX);
         let frame = Frame::Abort { length: text.len() as u64, by: by as u64 };
         for peer in self.peers.iter_mut().filter(|peer| peer.is_there()) {
-            let is_clean = peer.current.is_none();
+            let is_clean = peer.under_way.front().is_none_or(|current| current.at == 0);
             peer.forget();
             if is_clean {
                 let body = FrameBody::Text(text.clone());

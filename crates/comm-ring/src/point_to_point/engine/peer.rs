@@ -43,13 +43,25 @@ impl Queued {
     }
 }
 
-/// The frame of which a part has been sent.
+/// A frame that is being sent.
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) queued: Queued,
     pub(crate) head: [u8; Frame::BYTES],
     /// How many bytes of head and body have been sent.
     pub(crate) at: usize,
+}
+
+impl Current {
+    /// How many bytes head and body have.
+    pub(crate) fn len(&self) -> usize {
+        let body = match &self.queued.body {
+            Body::None => 0,
+            Body::Of(_, range) => range.len(),
+            Body::Text(text) => text.len(),
+        };
+        Frame::BYTES + body
+    }
 }
 
 /// A message that goes out in parts.
@@ -95,7 +107,8 @@ pub(crate) struct Peer {
     /// Whether nothing can be said to it any more.
     pub(crate) is_mute: bool,
 
-    pub(crate) current: Option<Current>,
+    /// Frames that were chosen to go out next, of the first of which a part may have been sent.
+    pub(crate) under_way: VecDeque<Current>,
     /// Whole frames in order: messages, announcements, and what is said about others.
     pub(crate) queue: VecDeque<Queued>,
     /// Messages that go out in parts, by turns.
@@ -132,7 +145,7 @@ impl Peer {
             loss: None,
             involved: 0,
             is_mute: false,
-            current: None,
+            under_way: VecDeque::new(),
             queue: VecDeque::new(),
             transfers: VecDeque::new(),
             since_part: 0,
@@ -162,7 +175,7 @@ impl Peer {
 
     /// Whether something waits to go out.
     pub(crate) fn has_frames(&self) -> bool {
-        !self.is_mute && (self.current.is_some() || !self.queue.is_empty() || !self.transfers.is_empty())
+        !self.is_mute && (!self.under_way.is_empty() || !self.queue.is_empty() || !self.transfers.is_empty())
     }
 
     /// The frame to send next: whole ones in order and, so that they cannot hold up large messages for good, a part of
@@ -200,7 +213,7 @@ impl Peer {
     /// Its stream broke: nothing more can be said.
     pub(crate) fn mute(&mut self) {
         self.is_mute = true;
-        self.current = None;
+        self.under_way.clear();
         self.queue.clear();
     }
 
