@@ -131,7 +131,7 @@ fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
         let timeout = Duration::from_secs(20);
         let config = crate::tight();
         if lanes.group().rank() < 2 {
-            let communicator = RingCommunicator::new(&lanes, config, timeout).unwrap();
+            let communicator = RingCommunicator::new(lanes, config, timeout).unwrap();
             let start = Instant::now();
             others(&Comm::new(communicator).with_timeout(timeout), &|| {
                 meeting.wait();

@@ -28,7 +28,7 @@ fn hear(said: &[u8]) -> Error {
     let results = in_process::run(2, &InProcessConfig::default(), |own| {
         if own.group().rank() == 0 {
             let communicator =
-                RingCommunicator::new(&own, RingConfig::default(), Duration::from_secs(20)).unwrap();
+                RingCommunicator::new(own, RingConfig::default(), Duration::from_secs(20)).unwrap();
             let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
             let error = comm.recv(1, 5, &mut vec![0_u8; 100]).unwrap_err();
             assert!(comm.send(1, 0, &[0_u8]).is_err());
@@ -95,7 +95,7 @@ fn a_message_as_long_as_memory_can_be_costs_nothing_until_it_is_received() {
     in_process::run(2, &InProcessConfig::default(), |own| {
         if own.group().rank() == 0 {
             let communicator =
-                RingCommunicator::new(&own, RingConfig::default(), Duration::from_secs(20)).unwrap();
+                RingCommunicator::new(own, RingConfig::default(), Duration::from_secs(20)).unwrap();
             let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
             assert_eq!(comm.probe(1, ANY_TAG).unwrap().len, 1 << 60);
             let error = comm.recv(1, ANY_TAG, &mut vec![0_u8; 100]).unwrap_err();
