@@ -26,7 +26,7 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let chunks = row.blocks(params) / params.segments;
     let elements = ELEMENTS * chunks;
     let partition = Partition::even(elements, chunks).segments(params.segments).element_bytes(4);
-    let layout = Layout::uniform(&partition);
+    let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
     let data: Vec<u8> = (0..elements).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
     let (input, mut output) = (data.clone(), data);
     let mut scratch = vec![0; (row.slots)(params) * layout.slot_bytes()];
