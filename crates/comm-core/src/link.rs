@@ -1,5 +1,7 @@
 //! What it costs to move bytes between ranks.
 
+mod text;
+
 /// The cost of messages between two ranks, after Hockney's and the LogGP model.
 ///
 /// A message of `b` bytes that starts at time 0 keeps the sender for `overhead`, its outgoing port for

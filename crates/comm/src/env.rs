@@ -1,10 +1,11 @@
 //! What the variables of the environment mean.
 
 use std::fmt::Display;
+use std::fs;
 use std::str::FromStr;
 use std::time::Duration;
 
-use comm_core::{Error, Result};
+use comm_core::{Error, Invalid, LinkModel, Result};
 use comm_tcp::Secret;
 
 use crate::{Config, StoreHost};
@@ -47,6 +48,7 @@ const FAMILIES: [Family; 4] = [
     },
 ];
 
+const LINKS: &str = "COMM_LINKS";
 const MISSING: &str =
     "it is not set; start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
 
@@ -92,7 +94,21 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     if let Some(seconds) = optional::<u64>(lookup, "COMM_RENDEZVOUS_TIMEOUT_S")? {
         config.rendezvous_timeout = Duration::from_secs(seconds);
     }
+    config.ring.links = lookup(LINKS).map(|setting| links(&setting)).transpose()?;
     Ok(config)
+}
+
+/// The model of the links: its text, or `@` and the file that holds it.
+fn links(setting: &str) -> Result<LinkModel> {
+    let refused = |reason: String| Error::setting(LINKS, setting, reason);
+    let text = match setting.strip_prefix('@') {
+        Some(file) => fs::read_to_string(file).map_err(|error| refused(error.to_string()))?,
+        None => setting.to_owned(),
+    };
+    text.parse().map_err(|invalid| match invalid {
+        Invalid::Setting { reason, .. } => refused(reason),
+        other => other.into(),
+    })
 }
 
 fn store_host(lookup: Lookup<'_>) -> Result<StoreHost> {
@@ -222,6 +238,28 @@ mod tests {
         contains(but("MASTER_PORT", Some("0")), &["MASTER_PORT", "\"0\""]);
         contains(but("COMM_STORE", Some("redis")), &["COMM_STORE", "redis"]);
         contains(but("COMM_JOB_ID", Some("xyz")), &["COMM_JOB_ID", "xyz"]);
+    }
+
+    #[test]
+    fn the_model_of_the_links_is_text_or_in_a_file() {
+        let link = "latency_us:5,overhead_us:1,gb_per_s:4";
+        let text = format!("within={link} between={link} reduce_gb_per_s=8 ranks_per_host=2");
+        let with = |links: &str| from(&[&TORCH[..], &[("COMM_LINKS", links)]].concat());
+        assert_eq!(from(&TORCH).unwrap().ring.links, None);
+        let model = with(&text).unwrap().ring.links.unwrap();
+        assert_eq!((model.within.latency, model.ranks_per_host), (5e-6, 2));
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("links");
+        let named = format!("@{}", file.display());
+        let missing = with(&named).unwrap_err().to_string();
+        assert!(missing.contains("COMM_LINKS") && missing.contains(&named), "{missing}");
+        fs::write(&file, text + "\n").unwrap();
+        assert_eq!(with(&named).unwrap().ring.links, Some(model));
+        fs::write(&file, "fast").unwrap();
+        let nonsense = with(&named).unwrap_err();
+        assert!(!nonsense.is_fatal());
+        assert!(nonsense.to_string().contains("COMM_LINKS"), "{nonsense}");
     }
 
     #[test]

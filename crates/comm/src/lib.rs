@@ -53,6 +53,9 @@ pub use comm_core::{
 };
 pub use comm_ring::{RingCommunicator, RingConfig};
 
+/// Schedules and the choice among them.
+pub use comm_ring as ring;
+
 /// Data parallel training.
 #[cfg(feature = "ddp")]
 pub use comm_ddp as ddp;
