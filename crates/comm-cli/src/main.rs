@@ -1,5 +1,6 @@
 //! The tool `commctl`.
 
+mod perf;
 mod run;
 
 use std::error::Error;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Runs and examines programs that communicate through the comm library.
+/// Runs, measures and examines programs that communicate through the comm library.
 #[derive(Debug, Parser)]
 #[command(name = "commctl", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -19,17 +20,23 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     Run(run::Run),
+    Perf(Box<perf::Perf>),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Subcommands::Run(run) => run.execute(),
-    };
+    match Cli::parse().command {
+        Subcommands::Run(run) => exit(run.execute(), |error| error.exit_code()),
+        Subcommands::Perf(perf) => exit(perf.execute(), |error| error.exit_code()),
+    }
+}
+
+/// The exit code of an outcome; an error is said.
+fn exit<E: Error>(outcome: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&error);
-            ExitCode::from(error.exit_code())
+            ExitCode::from(code(&error))
         }
     }
 }

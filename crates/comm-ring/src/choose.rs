@@ -41,14 +41,20 @@ pub fn choose(question: &Question, forced: Option<&str>, tuning: &Tuning) -> Res
         .filter(fitting)
         .flat_map(|row| segmentations(question, row, tuning).map(move |segments| (row, segments)));
     let timed = choices.map(|(algorithm, segments)| {
-        let params = params(question, segments, tuning);
-        let block_bytes = chunk_bytes(question, algorithm) as f64 / segments as f64;
-        Choice { algorithm, segments, time: algorithm.predict(&params, &tuning.links, block_bytes) }
+        let time = predict(question, algorithm, segments, tuning);
+        Choice { algorithm, segments, time }
     });
     // The first of equals, so that the order of the table decides.
     timed
         .reduce(|best, other| if other.time < best.time { other } else { best })
         .ok_or_else(|| unfit(question, forced.unwrap_or_default()))
+}
+
+/// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.
+#[must_use]
+pub fn predict(question: &Question, algorithm: &Algorithm, segments: usize, tuning: &Tuning) -> f64 {
+    let block_bytes = chunk_bytes(question, algorithm) as f64 / segments as f64;
+    algorithm.predict(&params(question, segments, tuning), &tuning.links, block_bytes)
 }
 
 /// The parameters of a schedule of this question, for rank and root 0.

@@ -1,0 +1,106 @@
+//! The model that explains measurements best.
+
+use comm::ring::Tuning;
+use comm::{Link, LinkModel};
+
+use super::grid::Point;
+use super::simplex::minimise;
+
+/// Latency, overhead, time per byte and time per reduced byte, as logarithms: a cost is never negative, and being
+/// twice too large is as wrong as being half too small.
+type Costs = [f64; 4];
+
+/// A cost that is no more than this is as good as none, in seconds.
+const NOTHING: Costs = [1e-10, 1e-10, 1e-14, 1e-14];
+/// How much it counts when a cost moves away from where it was by a factor of e. Only costs of which the measurements
+/// say nothing, such as that of a message when there are but two ranks, are held by it.
+const INERTIA: f64 = 1e-3;
+/// How far the search looks around, ever closer, each time from the best that it has found.
+const STEPS: [f64; 4] = [1.5, 0.7, 0.3, 0.1];
+
+/// The tuning with the costs under which predictions are off by the least, on the average of the logarithms. An
+/// average of distances, not of their squares, lets a few outliers be outliers.
+pub(super) fn fit(points: &[Point], tuning: &Tuning) -> Tuning {
+    let fitted: Vec<&Point> = points.iter().filter(|point| point.fitted).collect();
+    let ranks = points.first().map_or(1, |point| point.plan.ranks);
+    let start = costs(&tuning.links, ranks);
+    let wrong = |costs: &Costs| {
+        let tuning = with(tuning, costs);
+        let error = fitted.iter().map(|point| point.error(&tuning)).sum::<f64>() / fitted.len().max(1) as f64;
+        let moved: f64 = costs.iter().zip(start).map(|(cost, start)| (cost - start).powi(2)).sum();
+        error + INERTIA * moved
+    };
+    let best = STEPS.into_iter().fold(start, |best, step| minimise(&wrong, best, step));
+    with(tuning, &best)
+}
+
+fn costs(links: &LinkModel, ranks: usize) -> Costs {
+    let link = links.slowest(ranks);
+    let known = [link.latency, link.overhead, link.per_byte, links.reduce];
+    let mut costs = NOTHING;
+    for (cost, known) in costs.iter_mut().zip(known) {
+        *cost = cost.max(known).ln();
+    }
+    costs
+}
+
+/// All links are taken for alike: what is measured is the group as a whole.
+fn with(tuning: &Tuning, costs: &Costs) -> Tuning {
+    let [latency, overhead, per_byte, reduce] = costs.map(f64::exp);
+    let link = Link { latency, overhead, per_byte };
+    Tuning { links: LinkModel { within: link, between: link, reduce, ..tuning.links }, ..*tuning }
+}
+
+#[cfg(test)]
+mod tests {
+    use comm::ring::RingConfig;
+
+    use super::*;
+    use crate::perf::args::Sizes;
+    use crate::perf::calibrate::{grid, plans};
+
+    fn tuning(latency: f64, overhead: f64, per_byte: f64, reduce: f64) -> Tuning {
+        RingConfig::default().tuning(LinkModel::uniform(Link { latency, overhead, per_byte }, reduce))
+    }
+
+    /// What a machine with exactly these costs would measure, up to some noise.
+    fn measured(truth: &Tuning, noise: f64) -> Vec<Point> {
+        let sizes = Sizes { min: None, max: None, factor: None };
+        let mut at = 0.0_f64;
+        let mut points = Vec::new();
+        for plan in plans(4, &sizes).unwrap() {
+            points.extend(grid::foretold(&plan, truth));
+        }
+        for point in &mut points {
+            at += 1.0;
+            point.seconds *= (noise * (at * 12.9898).sin()).exp();
+        }
+        points
+    }
+
+    #[test]
+    fn the_costs_of_a_machine_that_keeps_to_the_model_are_found() {
+        let start = tuning(6e-6, 4e-6, 3.5e-10, 1e-10);
+        for truth in [
+            tuning(2e-5, 2e-6, 2e-9, 4e-10),
+            tuning(5e-7, 2e-7, 5e-11, 2e-10),
+            tuning(1e-3, 1e-5, 1e-8, 1e-10),
+        ] {
+            let points = measured(&truth, 0.02);
+            let found = fit(&points, &start);
+            let errors: Vec<f64> = points.iter().map(|point| point.error(&found)).collect();
+            assert!(errors.iter().all(|error| *error < 0.2), "{:?} {errors:?}", found.links);
+            assert!((found.links.within.per_byte / truth.links.within.per_byte).ln().abs() < 0.1);
+        }
+    }
+
+    #[test]
+    fn costs_of_which_nothing_is_said_stay() {
+        let start = tuning(6e-6, 4e-6, 3.5e-10, 1e-10);
+        let found = fit(&[], &start).links;
+        let near = |a: f64, b: f64| assert!((a / b).ln().abs() < 0.05, "{a} {b}");
+        near(found.within.latency, 6e-6);
+        near(found.reduce, 1e-10);
+        assert!(found.is_sound());
+    }
+}

@@ -1,0 +1,43 @@
+//! One JSON object per row.
+
+use serde::Serialize;
+
+use crate::perf::error::{PerfError, Result};
+use crate::perf::plan::Plan;
+use crate::perf::row::Row;
+use crate::perf::statistics::Percentiles;
+
+/// A row as programs read it. Bandwidths are in 10^9 bytes per second. What a collective does not have is null, and so
+/// is what was not looked at.
+#[derive(Serialize)]
+struct Object {
+    collective: &'static str,
+    ranks: usize,
+    transport: &'static str,
+    algorithm: &'static str,
+    dtype: Option<&'static str>,
+    op: Option<&'static str>,
+    bytes: usize,
+    time_us: Percentiles,
+    algbw_gbps: f64,
+    busbw_gbps: f64,
+    wrong: Option<u64>,
+}
+
+pub(super) fn row(plan: &Plan, transport: &'static str, row: &Row) -> Result<String> {
+    let object = Object {
+        collective: plan.operation.name(),
+        ranks: plan.ranks,
+        transport,
+        algorithm: row.algorithm,
+        dtype: plan.operation.has_data().then(|| plan.dtype.name()),
+        op: plan.op.map(|op| op.name()),
+        bytes: row.bytes,
+        time_us: row.time,
+        algbw_gbps: row.algbw(),
+        busbw_gbps: row.busbw(plan),
+        wrong: row.wrong,
+    };
+    serde_json::to_string(&object)
+        .map_err(|error| PerfError::Write { path: "standard output".into(), source: error.into() })
+}

@@ -1,0 +1,125 @@
+//! The table of nccl-tests, with percentiles and the algorithm.
+
+use std::fmt::Write;
+
+use crate::perf::operation::Place;
+use crate::perf::plan::Plan;
+use crate::perf::row::Row;
+use crate::perf::session::Session;
+
+pub(super) fn head(plan: &Plan, session: &Session) -> String {
+    let place = match plan.place {
+        _ if !plan.operation.has_data() => "",
+        Place::In => ", in place",
+        Place::Out => ", out of place",
+    };
+    let name = plan.operation.name();
+    let mut text = format!("# commctl {} perf {name}{place}\n", env!("CARGO_PKG_VERSION"));
+    text += &ranks(session);
+    text += "#\n";
+    let units = ["(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
+    let names = [
+        "size",
+        "count",
+        "type",
+        "redop",
+        "root",
+        "algorithm",
+        "time",
+        "p10",
+        "p90",
+        "p99",
+        "algbw",
+        "busbw",
+        "#wrong",
+    ];
+    text += &format!("#{}\n#{}", &cells(names)[1..], &cells(units)[1..]);
+    text.trim_end().to_owned()
+}
+
+/// Who takes part.
+pub(crate) fn ranks(session: &Session) -> String {
+    let hosts = session.hosts().len();
+    let (count, plural) = (session.ranks(), if hosts == 1 { "" } else { "s" });
+    let transport = session.transport;
+    let mut text = format!(
+        "# {count} ranks on {hosts} host{plural} over {}: {}\n",
+        transport.name(),
+        transport.detail()
+    );
+    for (rank, seat) in session.seats.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "#  rank {rank} pid {} on {} cores {}", seat.pid, seat.host, seat.cores);
+    }
+    text
+}
+
+pub(super) fn row(plan: &Plan, row: &Row) -> String {
+    let facts = plan.operation.facts();
+    let or_none = |known: Option<String>| known.unwrap_or_else(|| "-".into());
+    let text = cells([
+        &row.bytes.to_string(),
+        &plan.count(row.bytes).to_string(),
+        &or_none(plan.operation.has_data().then(|| plan.dtype.to_string())),
+        &or_none(plan.op.map(|op| op.to_string())),
+        &or_none(facts.rooted.then(|| plan.root.to_string())),
+        row.algorithm,
+        &short(row.time.p50),
+        &short(row.time.p10),
+        &short(row.time.p90),
+        &short(row.time.p99),
+        &short(row.algbw()),
+        &short(row.busbw(plan)),
+        &or_none(row.wrong.map(|wrong| wrong.to_string())),
+    ]);
+    text.trim_end().to_owned()
+}
+
+fn cells(cells: [&str; 13]) -> String {
+    const WIDTHS: [usize; 13] = [13, 13, 6, 11, 5, 20, 10, 10, 10, 10, 8, 8, 8];
+    cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}")).collect()
+}
+
+/// Four significant digits where there are so many.
+pub(crate) fn short(number: f64) -> String {
+    let digits = match number {
+        n if n >= 1000.0 => 0,
+        n if n >= 100.0 => 1,
+        n if n >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{number:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_leading_digits() {
+        assert_eq!(
+            [0.0123, 1.5, 12.345, 123.456, 98765.4].map(short),
+            ["0.012", "1.500", "12.35", "123.5", "98765"]
+        );
+    }
+
+    #[test]
+    fn columns_do_not_run_into_each_other() {
+        let widest = cells([
+            "274877906944",
+            "274877906944",
+            "bf16",
+            "premul_sum",
+            "1023",
+            "recursive_doubling",
+            "123456789",
+            "123456789",
+            "123456789",
+            "123456789",
+            "1234.56",
+            "1234.56",
+            "1234567",
+        ]);
+        assert_eq!(widest.split_whitespace().count(), 13, "{widest}");
+    }
+}

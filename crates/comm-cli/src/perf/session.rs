@@ -1,0 +1,128 @@
+//! The group of ranks that measures.
+
+use comm::ring::Tuning;
+use comm::tcp::TcpLanes;
+use comm::{Comm, Config, Lanes, LinkModel, init_with};
+
+use super::args::Transport;
+use super::error::Result;
+use super::host::{self, Seat};
+
+/// How much of what a rank says of itself is passed on, in bytes.
+const SEAT_MAX: usize = 256;
+
+/// A rank among others, and what it knows of them.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) comm: Comm,
+    /// By which the communicator chooses algorithms.
+    pub(crate) tuning: Tuning,
+    /// Where each rank runs.
+    pub(crate) seats: Vec<Seat>,
+    /// The ranks of this host, as the launcher says.
+    pub(crate) local_ranks: usize,
+    pub(crate) transport: Transport,
+}
+
+impl Transport {
+    /// The transport that is meant.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Tcp => "tcp",
+        }
+    }
+
+    /// What else there is to know of it.
+    pub(crate) fn detail(self) -> String {
+        match self {
+            Self::Auto | Self::Tcp => {
+                format!(
+                    "the system's congestion control is {}; on one host cubic or reno if allowed",
+                    host::congestion_control()
+                )
+            }
+        }
+    }
+
+    /// What it says that messages cost.
+    pub(crate) fn links(self, config: &Config) -> Result<LinkModel> {
+        match self {
+            Self::Auto | Self::Tcp => Ok(TcpLanes::alone(&config.tcp)?.links()),
+        }
+    }
+
+    /// What algorithms are chosen by under this configuration.
+    pub(crate) fn tuning(self, config: &Config) -> Result<Tuning> {
+        Ok(config.ring.tuning(self.links(config)?))
+    }
+}
+
+impl Session {
+    /// Meets the other ranks as the environment says.
+    pub(crate) fn join(transport: Transport, config: &Config) -> Result<Self> {
+        let comm = init_with(config)?;
+        let seats = seats(&comm)?;
+        let tuning = transport.tuning(config)?;
+        Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport })
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.comm.size()
+    }
+
+    /// Whether this rank is the one that prints.
+    pub(crate) fn speaks(&self) -> bool {
+        self.comm.rank() == 0
+    }
+
+    /// The hosts, in the order of their first ranks.
+    pub(crate) fn hosts(&self) -> Vec<&str> {
+        let mut hosts = Vec::new();
+        for seat in &self.seats {
+            if !hosts.contains(&&*seat.host) {
+                hosts.push(&*seat.host);
+            }
+        }
+        hosts
+    }
+
+    /// The most ranks on one host.
+    pub(crate) fn ranks_per_host(&self) -> usize {
+        let on = |host: &str| self.seats.iter().filter(|seat| seat.host == host).count();
+        self.hosts().into_iter().map(on).max().unwrap_or(1)
+    }
+}
+
+/// Gathers what all ranks say of themselves.
+fn seats(comm: &Comm) -> Result<Vec<Seat>> {
+    let Seat { host, pid, cores } = Seat::own();
+    let text = format!("{pid}\n{cores}\n{host}");
+    let mut own = [0; SEAT_MAX];
+    for (to, from) in own.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    let mut all = vec![0; SEAT_MAX * comm.size()];
+    comm.all_gather(&own, &mut all)?;
+    Ok(all.chunks(SEAT_MAX).map(seat).collect())
+}
+
+fn seat(bytes: &[u8]) -> Seat {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.trim_end_matches('\0').lines();
+    let pid = lines.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
+    let [cores, host] = [lines.next(), lines.next()].map(|line| line.unwrap_or("unknown").to_owned());
+    Seat { host, pid, cores }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_says_is_understood_even_if_it_is_cut() {
+        let mut said = b"123\n0-3\nnode7".to_vec();
+        said.resize(SEAT_MAX, 0);
+        assert_eq!(seat(&said), Seat { host: "node7".into(), pid: 123, cores: "0-3".into() });
+        assert_eq!(seat(b"123\n0").host, "unknown");
+    }
+}

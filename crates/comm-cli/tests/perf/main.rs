@@ -1,0 +1,9 @@
+//! `commctl perf` as a user runs it: real processes, tiny sizes, few and short samples.
+
+// Clippy lets tests panic, but not the helpers of an integration test.
+#![allow(clippy::expect_used, clippy::panic)]
+
+mod calibrate;
+mod harness;
+mod refusals;
+mod tables;
