@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::coalesced::Packing;
 use crate::{
-    CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, IntoView, IntoViewMut, Memory,
-    ReduceOp, ReduceOrder, Result, Shares, Worker,
+    CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, IntoView, IntoViewMut,
+    LinkModel, Memory, ReduceOp, ReduceOrder, Result, Shares, Worker,
 };
 
 /// A group of ranks that communicate: the handle on which collectives are called.
@@ -125,6 +125,12 @@ impl<M: Memory> Comm<M> {
     #[must_use]
     pub fn group(&self) -> Group {
         self.communicator.group()
+    }
+
+    /// What messages cost between the ranks, as far as algorithms are chosen by it; see [`Communicator::links`].
+    #[must_use]
+    pub fn links(&self) -> Option<LinkModel> {
+        self.communicator.links()
     }
 
     /// A handle to the same communicator whose calls have this long from start to deadline.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{Group, Groups, Host, Memory, PointToPoint, ReduceOp, Result, Scan, Shares};
+use crate::{Group, Groups, Host, LinkModel, Memory, PointToPoint, ReduceOp, Result, Scan, Shares};
 
 /// How long a collective may take unless the caller says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -81,6 +81,12 @@ impl Default for CallOptions {
 pub trait Communicator<M: Memory = Host>: Send + Sync {
     /// The group, seen by this member.
     fn group(&self) -> Group;
+
+    /// What messages cost between the members, as far as algorithms are chosen by it; the same on every rank. `None` from
+    /// a backend that chooses by something else.
+    fn links(&self) -> Option<LinkModel> {
+        None
+    }
 
     /// Combines the contributions of all ranks; every rank gets the result. All buffers have the same length.
     ///

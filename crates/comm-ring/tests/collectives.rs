@@ -206,6 +206,15 @@ fn results_are_the_same_bits_on_every_rank_and_repetition() {
 }
 
 #[test]
+fn a_communicator_tells_the_links_that_it_chooses_by() {
+    let link = Link { latency: 1.0, overhead: 2.0, per_byte: 3.0 };
+    let mut config = RingConfig::default();
+    config.links = Some(LinkModel::uniform(link, 4.0));
+    world(3, &InProcessConfig::default(), &config, |comm| assert_eq!(comm.links(), config.links));
+    world(1, &InProcessConfig::default(), &RingConfig::default(), |comm| assert!(comm.links().is_some()));
+}
+
+#[test]
 fn a_million_elements() {
     world(4, &InProcessConfig::default(), &RingConfig::default(), |comm| {
         let len = 1_000_003;

@@ -51,7 +51,7 @@ impl Transport {
         }
     }
 
-    /// What algorithms are chosen by under this configuration.
+    /// What algorithms are chosen by under this configuration, before ranks have met.
     pub(crate) fn tuning(self, config: &Config) -> Result<Tuning> {
         Ok(config.ring.tuning(self.links(config)?))
     }
@@ -62,7 +62,11 @@ impl Session {
     pub(crate) fn join(transport: Transport, config: &Config) -> Result<Self> {
         let comm = init_with(config)?;
         let seats = seats(&comm)?;
-        let tuning = transport.tuning(config)?;
+        // Rank 0's links may be others than what this rank was told.
+        let tuning = match comm.links() {
+            Some(links) => Tuning { links, ..config.ring.tuning(links) },
+            None => transport.tuning(config)?,
+        };
         Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport })
     }
 

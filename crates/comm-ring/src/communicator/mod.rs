@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, CallOptions, Collective, Communicator, Error, Exchange, Group, Host, HostViewMut, Lanes,
-    ReduceOp, Result, Shares, Transport,
+    LinkModel, ReduceOp, Result, Shares, Transport,
 };
 
 use crate::choose::{self, Question};
@@ -85,6 +85,10 @@ impl<T: Transport + 'static> RingCommunicator<T> {
 impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     fn group(&self) -> Group {
         self.group
+    }
+
+    fn links(&self) -> Option<LinkModel> {
+        Some(self.tuning.links)
     }
 
     fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
