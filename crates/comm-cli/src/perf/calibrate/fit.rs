@@ -66,14 +66,9 @@ mod tests {
     /// What a machine with exactly these costs would measure, up to some noise.
     fn measured(truth: &Tuning, noise: f64) -> Vec<Point> {
         let sizes = Sizes { min: None, max: None, factor: None };
-        let mut at = 0.0_f64;
-        let mut points = Vec::new();
-        for plan in plans(4, &sizes).unwrap() {
-            points.extend(grid::foretold(&plan, truth));
-        }
-        for point in &mut points {
-            at += 1.0;
-            point.seconds *= (noise * (at * 12.9898).sin()).exp();
+        let mut points = grid::foretold(&plans(4, &sizes).unwrap(), truth);
+        for (at, point) in points.iter_mut().enumerate() {
+            point.seconds *= (noise * (at as f64 * 12.9898).sin()).exp();
         }
         points
     }

@@ -22,7 +22,7 @@ pub(super) struct Point {
     pub(super) algorithm: &'static Algorithm,
     /// Into how many segments it cut its chunks.
     segments: usize,
-    /// How long it took when all ranks started at once.
+    /// How long it takes when all ranks start at once: as was foretold, and once it is measured, as was found.
     pub(super) seconds: f64,
     /// Whether the model is made from it.
     pub(super) fitted: bool,
@@ -55,41 +55,60 @@ fn is_fitted(plan: &Plan, at: usize) -> bool {
     at.is_multiple_of(2) && FITTED.contains(&plan.operation)
 }
 
+/// How often the whole board is gone over. What a rank waits like, and what else the machine does, changes by the
+/// second: samples that lie apart in time do not all meet the same.
+const PASSES: u32 = 3;
+
 /// Measures every plan at every size.
 pub(super) fn measure(session: &Session, plans: &[Plan], samples: &Samples) -> Result<Vec<Point>> {
-    let steps = plans.iter().map(|plan| plan.sizes.len()).sum();
-    let progress = Progress::new(steps, session.speaks());
-    let mut points = Vec::with_capacity(steps);
+    let mut points = board(plans, &session.tuning)?;
+    let mut times = vec![Vec::new(); points.len()];
+    let progress = Progress::new(points.len() * PASSES as usize, session.speaks());
+    let samples = Samples { samples: samples.samples.div_ceil(PASSES), ..*samples };
+    for _ in 0..PASSES {
+        for (point, times) in points.iter().zip(&mut times) {
+            progress.at(format!("{} of {} bytes", point.plan.operation.name(), point.bytes));
+            let found = times_of(session, point, &samples)?;
+            progress.done(|| times.extend(found));
+        }
+    }
+    for (point, times) in points.iter_mut().zip(times) {
+        point.seconds = median(times);
+    }
+    Ok(points)
+}
+
+/// Every plan at every size, not yet measured.
+fn board(plans: &[Plan], tuning: &Tuning) -> Result<Vec<Point>> {
+    let mut points = Vec::new();
     for (number, plan) in plans.iter().enumerate() {
         for (at, &bytes) in plan.sizes.iter().enumerate() {
-            progress.at(format!("{} of {bytes} bytes", plan.operation.name()));
-            let choice = plan.choice(bytes, &session.tuning)?;
-            let point = Point {
+            let choice = plan.choice(bytes, tuning)?;
+            points.push(Point {
                 plan: plan.clone(),
                 bytes,
                 algorithm: choice.algorithm,
                 segments: choice.segments,
-                seconds: seconds(session, plan, bytes, samples)?,
+                seconds: choice.time,
                 fitted: is_fitted(plan, number + at),
-            };
-            progress.done(|| points.push(point));
+            });
         }
     }
     Ok(points)
 }
 
-/// The time of one call, from when all ranks can start to when the last is done.
-fn seconds(session: &Session, plan: &Plan, bytes: usize, samples: &Samples) -> Result<f64> {
-    let name = plan.algorithm.clone().unwrap_or_default();
-    let (comm, forced) = (&session.comm, session.comm.with_algorithm(name));
-    let mut buffers = Buffers::<f32>::for_any_root(plan, comm.rank(), plan.count(bytes))?;
+/// Times of one call, from when all ranks can start to when the last is done.
+fn times_of(session: &Session, point: &Point, samples: &Samples) -> Result<Vec<f64>> {
+    let Point { plan, bytes, .. } = point;
+    let (comm, forced) = (&session.comm, session.comm.with_algorithm(point.algorithm.name));
+    let mut buffers = Buffers::<f32>::for_any_root(plan, comm.rank(), plan.count(*bytes))?;
     buffers.clear();
     let (mut root, step) = (plan.root, next_root(plan));
     let times = timing::measure(comm, samples, &mut || {
         root = (root + step) % plan.ranks;
         buffers.call_with_root(&forced, root)
     })?;
-    Ok(median(times))
+    Ok(times)
 }
 
 /// By how many ranks the root moves from one call to the next.
@@ -104,14 +123,8 @@ const fn next_root(plan: &Plan) -> usize {
     }
 }
 
-/// The points of a plan on a machine that keeps to a model.
+/// What a machine that keeps to a model would measure.
 #[cfg(test)]
-pub(super) fn foretold(plan: &Plan, tuning: &Tuning) -> Vec<Point> {
-    let point = |(at, &bytes): (usize, &usize)| {
-        let choice = plan.choice(bytes, tuning).unwrap();
-        let (algorithm, segments, seconds) = (choice.algorithm, choice.segments, choice.time);
-        let fitted = is_fitted(plan, at);
-        Point { plan: plan.clone(), bytes, algorithm, segments, seconds, fitted }
-    };
-    plan.sizes.iter().enumerate().map(point).collect()
+pub(super) fn foretold(plans: &[Plan], tuning: &Tuning) -> Vec<Point> {
+    board(plans, tuning).unwrap()
 }

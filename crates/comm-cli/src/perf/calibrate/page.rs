@@ -1,14 +1,14 @@
 //! Predicted and measured times as a page with a picture.
 
-use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::thread;
 
+use comm::ring::Tuning;
 use plotters::style::RGBColor;
 
-use super::{Calibration, Errors, Point, Session, short, write_file};
+use super::{Calibration, Errors, Point, Session, median, short, write_file};
 use crate::perf::error::{PerfError, Result};
 use crate::perf::plot::{self, Axis, Series, Style};
 
@@ -16,7 +16,7 @@ use crate::perf::plot::{self, Axis, Series, Style};
 const BEGIN: &str = "<!-- measured -->";
 const END: &str = "<!-- /measured -->";
 
-/// Predictions that are off by more are set in bold.
+/// Ratios that are off by more are set in bold.
 const OUTLIER: f64 = 2.0;
 
 /// Writes the page, and the picture under the same name with the extension `svg`.
@@ -55,34 +55,63 @@ fn measured(calibration: &Calibration, session: &Session, picture: &str) -> Stri
          In the middle, predictions are wrong by a factor of **{all:.2}**: {fitted:.2} at the points that the model was \
          fitted to, {held_out:.2} at those that it was not. {choices}\n\n\
          ![Predicted over measured times]({picture})\n\n\
-         Bold ratios are off by more than a factor of {OUTLIER}.\n\n\
-         | collective | algorithm | size in bytes | measured | predicted | ratio | |\n\
-         |---|---|--:|--:|--:|--:|---|\n",
+         Ratios are predicted by measured times, in bold where they are off by more than a factor of {OUTLIER}.\n\n\
+         | collective | algorithm | median ratio | worst ratio | at bytes |\n\
+         |---|---|--:|--:|--:|\n",
         env!("CARGO_PKG_VERSION"),
         session.transport.name(),
         calibration.model,
         choices = calibration.on_choices(),
     );
-    for point in &calibration.points {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", row(point, calibration));
+    for points in calibration.points.chunk_by(same_algorithm) {
+        text += &summary(points, &calibration.tuning);
     }
-    text + "\n"
+    text += "\n<details><summary>Every point</summary>\n\n\
+        | collective | algorithm | bytes | measured | predicted | ratio | |\n\
+        |---|---|--:|--:|--:|--:|---|\n";
+    for point in &calibration.points {
+        text += &row(point, &calibration.tuning);
+    }
+    text + "\n</details>\n\n"
 }
 
-fn row(point: &Point, calibration: &Calibration) -> String {
-    let ratio = point.ratio(&calibration.tuning);
-    let mark = if point.error(&calibration.tuning) > OUTLIER.ln() { "**" } else { "" };
+fn same_algorithm(a: &Point, b: &Point) -> bool {
+    (a.plan.operation, a.algorithm.name) == (b.plan.operation, b.algorithm.name)
+}
+
+/// A line for all sizes of an algorithm.
+fn summary(points: &[Point], tuning: &Tuning) -> String {
+    let wrong = |a: &&Point, b: &&Point| a.error(tuning).total_cmp(&b.error(tuning));
+    let Some(worst) = points.iter().max_by(wrong) else { return String::new() };
+    let middle = median(points.iter().map(|point| point.ratio(tuning)).collect());
+    format!(
+        "| {} | {} | {} | {} | {} |\n",
+        worst.plan.operation.name(),
+        worst.algorithm.name,
+        marked(middle),
+        marked(worst.ratio(tuning)),
+        worst.bytes
+    )
+}
+
+fn row(point: &Point, tuning: &Tuning) -> String {
     let micros = |seconds: f64| format!("{} us", short(seconds * 1e6));
     format!(
-        "| {} | {} | {} | {} | {} | {mark}{ratio:.2}{mark} | {} |",
+        "| {} | {} | {} | {} | {} | {} | {} |\n",
         point.plan.operation.name(),
         point.algorithm.name,
         point.bytes,
         micros(point.seconds),
-        micros(point.predict(&calibration.tuning)),
+        micros(point.predict(tuning)),
+        marked(point.ratio(tuning)),
         if point.fitted { "fitted" } else { "held out" },
     )
+}
+
+/// A ratio, in bold if it is far from 1.
+fn marked(ratio: f64) -> String {
+    let mark = if ratio.ln().abs() > OUTLIER.ln() { "**" } else { "" };
+    format!("{mark}{ratio:.2}{mark}")
 }
 
 /// Predicted over measured times: right on the line, and within a factor of two between the pale ones.
@@ -119,6 +148,14 @@ mod tests {
         let old = format!("# Title\n\nWhy.\n\n{BEGIN}\nold\n{END}\n\n## Outliers\n");
         let page = page(Some(&old), "fresh\n");
         assert_eq!(page, format!("# Title\n\nWhy.\n\n{BEGIN}\nfresh\n{END}\n\n## Outliers\n"));
+    }
+
+    #[test]
+    fn ratios_far_from_one_stand_out_in_either_direction() {
+        assert_eq!(
+            [1.0, 1.99, 2.01, 0.51, 0.49].map(marked),
+            ["1.00", "1.99", "**2.01**", "0.51", "**0.49**"]
+        );
     }
 
     #[test]
