@@ -16,14 +16,14 @@ use super::operation::{Operation, Place};
     after_help = "\
 Starts the ranks on this machine, or is one of them where a launcher has said so. Rank 0 prints.
 
-Sizes are those of nccl-tests. all_reduce, reduce, broadcast: the buffer of one rank. all_gather, gather: the whole \
+Sizes are those of nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the whole \
 result, one block per rank. reduce_scatter, scatter: all that is scattered. all_to_all: all that one rank sends. They are \
 rounded down to whole elements, and up to one element per block. SIZE takes K, M and G (powers of 1024).
 
 A sample is the time of several calls in a row, by their number, on the slowest rank; calls overlap where some ranks only \
 send. time is the median of the samples, \
 between which p10, p90 and p99 interpolate. algbw is size by time, busbw is that times what the busiest port has to carry \
-of it: 2(n-1)/n in an all_reduce, 1 in reduce and broadcast, (n-1)/n in the others. Both are in GB/s, 10^9 bytes per second, \
+of it: 2(n-1)/n in an all_reduce, 1 in reduce, broadcast and scans, (n-1)/n in the others. Both are in GB/s, 10^9 bytes per second, \
 also where a key says gbps.
 
 Exit status: 0; 1 if something failed or an element was wrong; 2 if the command line makes no sense.
@@ -113,7 +113,7 @@ pub(crate) struct Call {
     #[arg(long, value_name = "NAME", conflicts_with = "calibrate")]
     pub(crate) algorithm: Option<String>,
 
-    /// Contribution and result in one buffer: the default of all_reduce and reduce
+    /// Contribution and result in one buffer: the default of all_reduce, reduce and scans
     #[arg(long, conflicts_with_all = ["out_of_place", "calibrate"])]
     in_place: bool,
 

@@ -34,7 +34,7 @@ impl Lengths {
             (O::Reduce, Place::Out) => (count, at_root(count)),
             (O::AllGather, Place::Out) => (block, count),
             (O::ReduceScatter, Place::Out) => (count, block),
-            (O::AllReduce | O::Broadcast | O::AllToAll, Place::Out) => (count, count),
+            (O::AllReduce | O::Broadcast | O::AllToAll | O::Scan | O::Exscan, Place::Out) => (count, count),
         };
         Self { send, recv }
     }
@@ -90,6 +90,10 @@ impl<'a, T: Number> Buffers<'a, T> {
             (O::Scatter, _) => comm.scatter(root, &*send, recv),
             (O::AllToAll, Place::In) => comm.all_to_all_in_place(recv),
             (O::AllToAll, Place::Out) => comm.all_to_all(&*send, recv),
+            (O::Scan, Place::In) => comm.scan(recv, op),
+            (O::Scan, Place::Out) => comm.scan_into(&*send, recv, op),
+            (O::Exscan, Place::In) => comm.exscan(recv, op),
+            (O::Exscan, Place::Out) => comm.exscan_into(&*send, recv, op),
             (O::Barrier, _) => comm.barrier(),
         }
     }
@@ -158,6 +162,11 @@ impl<'a, T: Number> Buffers<'a, T> {
             (Operation::Barrier, _) => UNTOUCHED,
             // Only read.
             (Operation::Reduce, Place::In) if rank != plan.root => data.contribution(rank, index),
+            (Operation::Scan, _) => data.reduced_below(rank + 1, index),
+            // Nobody is before rank 0, whose result is left as it was.
+            (Operation::Exscan, Place::In) if rank == 0 => data.contribution(rank, index),
+            (Operation::Exscan, Place::Out) if rank == 0 => UNTOUCHED,
+            (Operation::Exscan, _) => data.reduced_below(rank, index),
             (Operation::AllReduce | Operation::Reduce, _) => data.reduced(index),
             (Operation::ReduceScatter, Place::In) => data.reduced(index),
             (Operation::ReduceScatter, Place::Out) => data.reduced(rank * block + index),

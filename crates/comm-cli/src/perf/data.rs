@@ -35,7 +35,12 @@ impl Data {
 
     /// What an element of the reduction of all contributions is.
     pub(crate) fn reduced(&self, index: usize) -> u64 {
-        let all = (0..self.ranks).map(|rank| self.contribution(rank as usize, index));
+        self.reduced_below(self.ranks as usize, index)
+    }
+
+    /// What an element of the reduction of the contributions of so many first ranks is.
+    pub(crate) fn reduced_below(&self, ranks: usize, index: usize) -> u64 {
+        let all = (0..ranks as u64).map(|rank| self.contribution(rank as usize, index));
         match self.op {
             Some(ReduceOp::Prod) => all.product(),
             Some(ReduceOp::Min) => all.min().unwrap_or_default(),

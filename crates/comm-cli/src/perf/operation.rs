@@ -17,6 +17,8 @@ pub(crate) enum Operation {
     Gather,
     Scatter,
     AllToAll,
+    Scan,
+    Exscan,
     Barrier,
 }
 
@@ -74,6 +76,8 @@ impl Operation {
             Self::Gather => (C::Gather, false, true, true, ONLY_OUT, Once),
             Self::Scatter => (C::Scatter, false, true, true, ONLY_OUT, Once),
             Self::AllToAll => (C::AllToAll, false, false, true, BOTH, Once),
+            Self::Scan => (C::Scan, true, false, false, IN_PLACE_FIRST, Whole),
+            Self::Exscan => (C::ExScan, true, false, false, IN_PLACE_FIRST, Whole),
             Self::Barrier => (C::Barrier, false, false, false, ONLY_IN, Whole),
         };
         Facts { collective, reduces, rooted, divided, places, bus }
@@ -86,6 +90,11 @@ impl Operation {
     /// Whether it moves data of the caller's.
     pub(crate) fn has_data(self) -> bool {
         self != Self::Barrier
+    }
+
+    /// Whether the reduction is over the ranks before this one, and not over all.
+    pub(crate) fn is_prefix(self) -> bool {
+        matches!(self, Self::Scan | Self::Exscan)
     }
 
     /// By what the bandwidth that a caller sees is multiplied.

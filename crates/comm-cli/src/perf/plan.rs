@@ -77,6 +77,9 @@ impl Plan {
         let op = facts.reduces.then(|| call.op.unwrap_or(ReduceOp::Sum));
         if let Some(op) = op {
             op.check(call.dtype).map_err(comm::Error::from)?;
+            if operation.is_prefix() && op == ReduceOp::Avg {
+                return unused("--op avg", "has no average");
+            }
         }
         let mut plan = Self {
             operation,
@@ -173,6 +176,7 @@ mod tests {
         refused("barrier --check", "moves no data");
         refused("all_reduce --op band", "f32");
         refused("all_reduce --algorithm magic", "recursive_doubling");
+        refused("scan --op avg", "has no average");
         refused("gather --in-place", "--in-place");
     }
 }

@@ -90,10 +90,10 @@ impl Session {
         hosts
     }
 
-    /// The most ranks on one host.
+    /// How many consecutive ranks each host holds; 1 if they hold unlike numbers.
     pub(crate) fn ranks_per_host(&self) -> usize {
-        let on = |host: &str| self.seats.iter().filter(|seat| seat.host == host).count();
-        self.hosts().into_iter().map(on).max().unwrap_or(1)
+        let hosts: Vec<&str> = self.seats.iter().map(|seat| &*seat.host).collect();
+        LinkModel::regular_hosts(&hosts).unwrap_or(1)
     }
 }
 
