@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Collective, Comm, HostView, HostViewMut, ReduceOp};
+use comm_core::{Collective, Comm, HostView, HostViewMut, Link, LinkModel, ReduceOp};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::{InProcessConfig, Release};
