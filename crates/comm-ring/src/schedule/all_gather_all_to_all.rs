@@ -5,8 +5,7 @@
 //! rounds for any n, in which a rank sends n(n-1) chunks and keeps n*n in scratch. That is n times what must be sent,
 //! for few messages instead of n-1: so it is for tiny chunks, as counts that ranks tell each other are.
 //!
-//! The same paper's all-to-all sends only n/2 chunks in a round. But no two of them are neighbours in the matrix, so
-//! each would be a message of its own, n-1 in all at the least, and nothing were won.
+//! The same paper's own all-to-all sends only about n/2 chunks in a round, but as a message each.
 
 use comm_core::{Blocks, Place, Step};
 

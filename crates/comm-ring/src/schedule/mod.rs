@@ -10,6 +10,7 @@ mod binomial_gather;
 mod binomial_reduce;
 mod binomial_scatter;
 mod bruck_all_gather;
+mod bruck_all_to_all;
 mod chain_broadcast;
 mod chain_exscan;
 mod chain_scan;
@@ -249,6 +250,7 @@ pub static TABLE: &[Algorithm] = &[
     row!("flat", Scatter, PerRank, Traits::PLAIN, flat_scatter),
     row!("binomial", Scatter, PerRank, Traits::EQUAL, binomial_scatter),
     row!("pairwise", AllToAll, PerPair, Traits::PLAIN, pairwise_all_to_all),
+    row!("bruck", AllToAll, PerPair, Traits { counts: false, ..Traits::PLAIN }, bruck_all_to_all),
     row!("all_gather", AllToAll, PerPair, Traits::EQUAL, all_gather_all_to_all),
     row!("recursive_doubling", Scan, Whole, Traits::PLAIN, recursive_doubling_scan),
     row!("chain", Scan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_scan),

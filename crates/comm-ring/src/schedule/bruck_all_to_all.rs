@@ -1,0 +1,63 @@
+//! Bruck's all-to-all: chunks travel by powers of two, those that have the same power to go together.
+//!
+//! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
+//! message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). A chunk that has to go `i` ranks ahead goes
+//! 2^k of them in round k if bit k of `i` is set: ceil(log2 n) rounds, in which a rank talks to one other rank only, and
+//! about n/2 chunks in each. No two chunks of a round are neighbours in the matrix, so each is a message.
+//!
+//! What comes in a round may not take the place of what goes in the same round, as neither would end before the other:
+//! a chunk that is passed on changes sides with every hop, of two sides with a slot for every distance.
+
+use comm_core::{Blocks, Place, Step};
+
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) const fn slots(p: &Params) -> usize {
+    if p.ranks <= 2 { 0 } else { 2 * p.ranks }
+}
+
+/// The rounds, by the power of two that is gone in each.
+fn rounds(ranks: usize) -> std::ops::Range<u32> {
+    0..ranks.next_power_of_two().ilog2()
+}
+
+/// The distances that have a hop of `1 << round` on their way.
+fn distances(ranks: usize, round: u32) -> impl Iterator<Item = usize> {
+    (1..ranks).filter(move |distance| distance >> round & 1 == 1)
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let messages = rounds(p.ranks).map(|round| distances(p.ranks, round).count()).sum();
+    // The last hop of a chunk waits for the ones before, and the distance with the most hops has the most.
+    let hops = (1..p.ranks).map(|distance| distance.count_ones() as usize).max();
+    Cost { rounds: hops.unwrap_or(0), messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let pace = pacing.slowest(p);
+    rounds(p.ranks).map(|round| pace.exchange(distances(p.ranks, round).count())).sum()
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    let between = move |from: usize, to: usize| Blocks::one(from * p.ranks + to);
+    let side =
+        move |distance: usize, hops: u32| Place::Scratch { slot: (hops as usize % 2) * p.ranks + distance };
+    let rounds = rounds(p.ranks).flat_map(move |round| {
+        let (to, from) = (p.ahead(1 << round), p.behind(1 << round));
+        distances(p.ranks, round).flat_map(move |distance| {
+            // What a chunk has behind it before this round, and how many hops that were.
+            let gone = distance % (1 << round);
+            let hops = gone.count_ones();
+            let given = between(p.behind(gone), (p.behind(gone) + distance) % p.ranks);
+            let source = p.behind(gone + (1 << round));
+            let taken = between(source, (source + distance) % p.ranks);
+            let give = if gone == 0 { Place::Input } else { side(distance, hops - 1) };
+            let is_there = distance >> (round + 1) == 0;
+            let take = if is_there { Place::Output } else { side(distance, hops) };
+            [Step::send(to, give, given), Step::recv(from, take, taken)]
+        })
+    });
+    let own = Step::copy(Place::Output, Place::Input, between(p.rank, p.rank));
+    Box::new(rounds.chain([own]))
+}
