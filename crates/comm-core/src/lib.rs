@@ -58,7 +58,7 @@ pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
 pub use reduce::Reduction;
 pub use scan::Scan;
-pub use step::{Action, Blocks, Place, Step};
+pub use step::{Action, Blocks, Place, Step, Touch};
 pub use store::Store;
 pub use transport::{AbortHandle, Armed, Interest, Transport};
 pub use work::Work;

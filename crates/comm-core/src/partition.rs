@@ -150,6 +150,9 @@ impl Partition {
 
     /// The elements of a block.
     fn block(&self, block: usize) -> Option<Range<usize>> {
+        if self.segments == 1 {
+            return self.chunk(block);
+        }
         let chunk = self.chunk(block / self.segments)?;
         let segment = block % self.segments;
         let (quotient, remainder) = (chunk.len() / self.segments, chunk.len() % self.segments);

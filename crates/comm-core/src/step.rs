@@ -118,7 +118,9 @@ impl Touch {
         Self { array, first, end: first + blocks.count, writes }
     }
 
-    const fn conflicts(self, other: Self) -> bool {
+    /// Whether the two overlap with a write among them.
+    #[must_use]
+    pub const fn conflicts(self, other: Self) -> bool {
         self.array == other.array
             && self.first < other.end
             && other.first < self.end

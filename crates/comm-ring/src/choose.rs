@@ -1,6 +1,6 @@
 //! Which algorithm carries out a call.
 
-use comm_core::{Collective, Invalid, ReduceOrder, Result};
+use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
@@ -69,6 +69,18 @@ pub fn params(question: &Question, segments: usize, tuning: &Tuning) -> Params {
         in_place: true,
         ranks_per_host: tuning.links.ranks_per_host,
     }
+}
+
+/// How the data of a question is cut into blocks, all of the collective's data and not one rank's: what a simulator
+/// needs to know besides the steps. Shares are equal, in bytes.
+#[must_use]
+pub fn sizes(question: &Question, algorithm: &Algorithm, p: &Params) -> Partition {
+    let data = match algorithm.chunks {
+        // The bytes are those of one rank's row of the matrix of all pairs.
+        Chunks::PerPair => question.bytes.saturating_mul(question.ranks),
+        _ => question.bytes,
+    };
+    Partition::even(data, algorithm.blocks(p) / p.segments).segments(p.segments)
 }
 
 /// Whether the algorithm exists, so that a call can be refused before anything is touched.

@@ -3,6 +3,7 @@
 //! - [`in_process`]: ranks as threads of one process, over byte queues that can be made as awkward as a test likes;
 //! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time, repeatable from a seed;
 //! - [`verify`]: proves that a schedule computes what it should and cannot deadlock;
+//! - [`cost`]: says how long a schedule takes under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
 //! - [`conformance`]: one suite that every transport passes.
 //!
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod cost;
 mod endpoint;
 pub mod in_process;
 pub mod mutate;

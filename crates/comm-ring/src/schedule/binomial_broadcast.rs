@@ -75,10 +75,12 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
+    let depth = p.ranks.ilog2() as usize;
     let levels = p.ranks.next_power_of_two().ilog2() as usize;
-    // A segment leaves the root once for every level; the last one then goes down the tree.
-    let further = (p.segments - 1) * levels;
-    levels as f64 * pace.hop(1) + further as f64 * pace.block.max(pace.overhead)
+    // A segment leaves the root once for every level; the last one then goes down the tree, which has a level less
+    // when it is not full.
+    let further = p.segments * levels - depth;
+    depth as f64 * pace.hop(1) + further as f64 * pace.block.max(pace.overhead)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

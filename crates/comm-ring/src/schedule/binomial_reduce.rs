@@ -51,10 +51,11 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
+    let depth = p.ranks.ilog2() as usize;
     let levels = p.ranks.next_power_of_two().ilog2() as usize;
-    // The root takes in each segment once for every level.
-    let further = (p.segments - 1) * levels;
-    levels as f64 * pace.hop_reduce(1) + further as f64 * pace.block.max(pace.overhead + pace.reduce)
+    // The root takes in each segment once for every level. The longest chain has one less when the tree is not full.
+    let further = p.segments * levels - depth;
+    depth as f64 * pace.hop_reduce(1) + further as f64 * pace.block.max(pace.overhead + pace.reduce)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

@@ -55,26 +55,25 @@ impl Pace {
     }
 
     /// Rounds that each wait for the one before, in which a rank sends and receives a block in each of so many
-    /// segments. A segment waits for the same segment of the round before, and for the ports.
+    /// segments. A segment waits for the same segment of the round before, for the ports, and for the rank itself,
+    /// which sends the later segments while the first is on its way.
     pub(super) fn pipeline(&self, rounds: usize, segments: usize, reduces: bool) -> f64 {
-        if rounds == 0 {
+        let messages = (rounds * segments) as f64;
+        if messages == 0.0 {
             return 0.0;
         }
         let (rounds, segments) = (rounds as f64, segments as f64);
         let reduce = if reduces { self.reduce } else { 0.0 };
         let first = self.hop(1) + reduce;
-        let next = self.block.max(2.0 * self.overhead + reduce);
-        (rounds * first + (segments - 1.0) * next).max((rounds * segments - 1.0) * next + first)
+        let waits = rounds * first + (segments - 1.0) * self.block.max(self.overhead + reduce);
+        let ports = (messages - 1.0) * self.block + first;
+        let rank = messages * (2.0 * self.overhead + reduce);
+        waits.max(ports).max(rank)
     }
 
     /// So many messages of one block to, and as many from, different ranks, which do not wait for each other.
     pub(super) fn exchange(&self, messages: usize) -> f64 {
-        if messages == 0 {
-            return 0.0;
-        }
-        let one_way = self.hop(1) + (messages - 1) as f64 * self.block.max(self.overhead);
-        // What arrives is taken in behind what is sent.
-        one_way.max(2.0 * messages as f64 * self.overhead)
+        self.pipeline(1, messages, false)
     }
 
     /// So many messages of one block to or from one rank, which do not wait for each other.

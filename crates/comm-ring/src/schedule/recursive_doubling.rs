@@ -33,8 +33,16 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, tree) = (pacing.slowest(p), Tree::new(p.ranks));
-    let folded = if tree.folds() { pace.hop_reduce(1) + pace.hop(1) } else { 0.0 };
-    tree.rounds() as f64 * pace.hop_reduce(1) + folded
+    let folded = p.ranks - tree.core();
+    let rounds = tree.rounds() + usize::from(tree.folds());
+    let further = match 2 * folded {
+        0 => 0.0,
+        // The longest way is from a folded rank to the opposite one, which folds too, and from that to its partner.
+        twice if twice > tree.core() => pace.hop(1),
+        // It ends at the opposite one; but a rank that speaks for two has one message more to send and to receive.
+        _ => pace.block.max(2.0 * pace.overhead),
+    };
+    rounds as f64 * pace.hop_reduce(1) + further
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

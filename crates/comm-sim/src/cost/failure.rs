@@ -1,0 +1,58 @@
+//! Why a program cannot be simulated.
+
+use comm_core::Blocks;
+
+use crate::verify::At;
+
+/// Why a program cannot be simulated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Costs that are negative or not numbers, or no ranks on a host.
+    #[error("the model of the links has a cost that is negative or not a number, or hosts without ranks")]
+    Links,
+    /// More ranks than can be told apart.
+    #[error("{0} ranks are too many to simulate")]
+    Ranks(usize),
+    /// The program has more steps than the caller allows.
+    #[error("the program has more than {limit} steps")]
+    TooLong {
+        /// The most steps allowed, of all ranks together.
+        limit: u64,
+    },
+    /// A peer that is not in the group, or is the rank itself.
+    #[error("{0}: no such peer")]
+    Peer(At),
+    /// Blocks that the data does not have.
+    #[error("{0}: no such blocks")]
+    Blocks(At),
+    /// A receive of other blocks than were sent.
+    #[error("{at} matches a message with blocks {}..{}", .sent.first, .sent.end())]
+    Mismatch {
+        /// The receive.
+        at: At,
+        /// What the message carries.
+        sent: Blocks,
+    },
+    /// Nobody can go on.
+    #[error("deadlock of {ranks} ranks: {}", list(.waiting))]
+    Deadlock {
+        /// How many ranks are blocked.
+        ranks: usize,
+        /// A few of the blocked receives: each waits for the rank of the next one, or for a rank that has ended.
+        waiting: Vec<At>,
+    },
+    /// Every rank has ended, and a message was not received.
+    #[error("rank {to} never receives a message that rank {from} sent to it")]
+    Unreceived {
+        /// The sender.
+        from: usize,
+        /// The receiver.
+        to: usize,
+    },
+}
+
+fn list(waiting: &[At]) -> String {
+    let lines: Vec<String> = waiting.iter().map(ToString::to_string).collect();
+    lines.join("; ")
+}

@@ -1,0 +1,121 @@
+//! Works on one rank after the other until all have ended.
+
+use super::mail::Mail;
+use super::rank::{Halt, Rank, World};
+use super::{Failure, Options, Program, Report};
+
+/// How many steps pass between two reports of progress.
+const STEPS_BETWEEN_REPORTS: u64 = 1 << 20;
+/// The most receives that a deadlock names.
+const WAITING_MAX: usize = 8;
+
+/// All ranks.
+pub(super) struct Machine<'a> {
+    world: World<'a>,
+    ranks: Vec<Rank<'a>>,
+    mail: Mail,
+    ended: Vec<bool>,
+    /// Ranks that are being worked on: each waits for the message of the next one.
+    path: Vec<usize>,
+    on_path: Vec<bool>,
+    steps: u64,
+}
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(program: &Program<'a>, options: &Options) -> Result<Self, Failure> {
+        if !options.links.is_sound() {
+            return Err(Failure::Links);
+        }
+        if program.ranks >= u32::MAX as usize {
+            return Err(Failure::Ranks(program.ranks));
+        }
+        let rank = |number| Rank::new(number, (program.steps)(number), options.window);
+        Ok(Self {
+            world: World {
+                ranks: program.ranks,
+                links: options.links,
+                sizes: program.sizes,
+                blocks: program.sizes.blocks(),
+                steps_max: options.steps_max,
+            },
+            ranks: (0..program.ranks).map(rank).collect(),
+            mail: Mail::new(program.ranks),
+            ended: vec![false; program.ranks],
+            path: Vec::new(),
+            on_path: vec![false; program.ranks],
+            steps: 0,
+        })
+    }
+
+    pub(super) fn run(mut self, progress: &mut dyn FnMut(u64)) -> Result<Report, Failure> {
+        let mut reported = 0;
+        let mut fresh = 0..self.ranks.len();
+        while let Some(rank) = fresh.next().or_else(|| self.mail.next_woken()) {
+            self.enter(rank);
+            while let Some(&rank) = self.path.last() {
+                self.work_on(rank)?;
+                if self.steps > self.world.steps_max {
+                    return Err(Failure::TooLong { limit: self.world.steps_max });
+                }
+                if self.steps - reported >= STEPS_BETWEEN_REPORTS {
+                    reported = self.steps;
+                    progress(reported);
+                }
+            }
+        }
+        self.check_end()?;
+        let ranks: Vec<_> = self.ranks.into_iter().map(|rank| rank.report).collect();
+        Ok(Report { time: ranks.iter().map(|rank| rank.end).fold(0.0, f64::max), ranks })
+    }
+
+    /// Puts a rank on the path, if it can go on. Says whether it did.
+    fn enter(&mut self, rank: usize) -> bool {
+        let can = !self.ended[rank] && !self.on_path[rank] && self.mail.awaited(rank).is_none();
+        if can {
+            self.path.push(rank);
+            self.on_path[rank] = true;
+        }
+        can
+    }
+
+    /// Works on the last rank of the path. If it lacks a message then its sender comes next, so that a rank comes back
+    /// to many messages at once: in a ring of n ranks it goes n rounds at a time.
+    fn work_on(&mut self, rank: usize) -> Result<(), Failure> {
+        if self.mail.awaited(rank).is_none() {
+            let state = &mut self.ranks[rank];
+            let before = state.report.traffic.steps;
+            let halt = state.advance(&self.world, &mut self.mail)?;
+            self.steps += (state.report.traffic.steps - before) as u64;
+            match halt {
+                Halt::Ended => self.ended[rank] = true,
+                Halt::Awaits(from) => {
+                    self.mail.wait(rank, from);
+                    if self.enter(from) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        self.path.pop();
+        self.on_path[rank] = false;
+        Ok(())
+    }
+
+    fn check_end(&self) -> Result<(), Failure> {
+        let blocked = self.ended.iter().filter(|ended| !**ended).count();
+        if let Some(first) = self.ended.iter().position(|ended| !ended) {
+            return Err(Failure::Deadlock { ranks: blocked, waiting: self.chain(first) });
+        }
+        match self.mail.left() {
+            Some((from, to)) => Err(Failure::Unreceived { from, to }),
+            None => Ok(()),
+        }
+    }
+
+    /// The receives that wait for each other, from this rank on.
+    fn chain(&self, first: usize) -> Vec<crate::verify::At> {
+        let next = |rank: &usize| self.mail.awaited(*rank).filter(|&next| next != first && !self.ended[next]);
+        let ranks = std::iter::successors(Some(first), next);
+        ranks.take(WAITING_MAX).filter_map(|rank| self.ranks[rank].blocked_at()).collect()
+    }
+}

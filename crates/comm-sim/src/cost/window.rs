@@ -1,0 +1,148 @@
+//! The last steps of a rank: those that later ones may have to wait for.
+
+use comm_core::{Action, Step, Touch};
+
+/// The steps of a rank that may be under way together, and when they end.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// A circle of the last steps. A receive that is the first in the window looks back for as many steps as the
+    /// window holds, while as many behind it are known.
+    steps: Vec<Timed>,
+    capacity: usize,
+    /// Where in the circle the next step goes.
+    next: usize,
+    /// How many steps there were so far: the position of the next one.
+    placed: usize,
+}
+
+/// A step, and when it ends as soon as that is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timed {
+    own: Touch,
+    other: Option<Touch>,
+    stream: Stream,
+    /// When it ends; 0 before that is known.
+    end: f64,
+    /// When the last of it and all steps before it ends, as far as is known.
+    all_end: f64,
+}
+
+/// Whose messages keep their order: those to a rank, and those from one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stream(u64);
+
+/// From when on a step is free to start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Free {
+    /// No earlier step conflicts with it.
+    pub(super) conflicts: f64,
+    /// No earlier message is ahead of it in its stream.
+    pub(super) stream: f64,
+}
+
+impl Window {
+    pub(super) fn new(capacity: usize) -> Self {
+        let capacity = capacity.max(Step::WINDOW_MIN);
+        Self { steps: Vec::new(), capacity, next: 0, placed: 0 }
+    }
+
+    /// The position of the next step.
+    pub(super) const fn position(&self) -> usize {
+        self.placed
+    }
+
+    /// Whether the step at this position must end before the next one can enter the window.
+    pub(super) const fn is_full_from(&self, position: usize) -> bool {
+        position + self.capacity <= self.placed
+    }
+
+    /// Adds the next step, which ends then. If it is not known when, then [`Self::set_end`] says so later.
+    pub(super) fn place(&mut self, timed: &Timed, end: Option<f64>) {
+        let before = self.placed.checked_sub(1).map_or(0.0, |before| self.at(before).all_end);
+        if self.steps.len() < self.places() {
+            self.steps.push(*timed);
+        } else {
+            self.steps[self.next] = *timed;
+        }
+        let placed = &mut self.steps[self.next];
+        placed.end = end.unwrap_or(0.0);
+        placed.all_end = placed.end.max(before);
+        self.next = if self.next + 1 == self.places() { 0 } else { self.next + 1 };
+        self.placed += 1;
+    }
+
+    /// Says when a step ends that was added without its end.
+    pub(super) fn set_end(&mut self, position: usize, end: f64) {
+        let first = self.index(position);
+        self.steps[first].end = end;
+        for position in position..self.placed {
+            let index = self.index(position);
+            let timed = &mut self.steps[index];
+            if timed.all_end >= end {
+                break;
+            }
+            timed.all_end = end;
+        }
+    }
+
+    /// When a step enters the window: when every step that is a window's length ahead of it, or more, has ended.
+    pub(super) fn entered(&self, position: usize) -> f64 {
+        position.checked_sub(self.capacity).map_or(0.0, |before| self.at(before).all_end)
+    }
+
+    /// From when on a step is free to start, but not before `earliest`, which must not be before it entered the window.
+    pub(super) fn free(&self, position: usize, timed: &Timed, earliest: f64) -> Free {
+        let mut free = Free { conflicts: earliest, stream: earliest };
+        for before in (position.saturating_sub(self.capacity - 1)..position).rev() {
+            let earlier = self.at(before);
+            if earlier.all_end <= free.conflicts {
+                break;
+            }
+            if timed.conflicts(earlier) {
+                free.conflicts = free.conflicts.max(earlier.end);
+            }
+            if timed.stream == earlier.stream {
+                free.stream = free.stream.max(earlier.end);
+            }
+        }
+        free
+    }
+
+    /// A step that is not older than two windows.
+    pub(super) fn at(&self, position: usize) -> &Timed {
+        &self.steps[self.index(position)]
+    }
+
+    fn index(&self, position: usize) -> usize {
+        let back = self.placed - position;
+        if back <= self.next { self.next - back } else { self.next + self.places() - back }
+    }
+
+    const fn places(&self) -> usize {
+        2 * self.capacity + 1
+    }
+}
+
+impl Timed {
+    pub(super) fn new(step: &Step) -> Self {
+        let (own, other) = step.touches();
+        Self { own, other, stream: Stream::of(step.action), end: 0.0, all_end: 0.0 }
+    }
+
+    /// As [`Step::conflicts`].
+    pub(super) fn conflicts(&self, earlier: &Self) -> bool {
+        self.own.conflicts(earlier.own)
+            || self.other.is_some_and(|other| other.conflicts(earlier.own))
+            || earlier.other.is_some_and(|other| other.conflicts(self.own))
+    }
+}
+
+impl Stream {
+    const fn of(action: Action) -> Self {
+        Self(match action {
+            Action::Send { to } => 2 * to as u64,
+            Action::Recv { from } | Action::RecvReduce { from } => 2 * from as u64 + 1,
+            Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => u64::MAX,
+        })
+    }
+}
