@@ -2,12 +2,14 @@
 
 mod perf;
 mod run;
+mod simulate;
 
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use comm_cli::launch::LaunchError;
 
 /// Runs, measures and examines programs that communicate through the comm library.
 #[derive(Debug, Parser)]
@@ -21,12 +23,14 @@ struct Cli {
 enum Subcommands {
     Run(run::Run),
     Perf(Box<perf::Perf>),
+    Simulate(simulate::Simulate),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Subcommands::Run(run) => exit(run.execute(), |error| error.exit_code()),
+        Subcommands::Run(run) => exit(run.execute(), LaunchError::exit_code),
         Subcommands::Perf(perf) => exit(perf.execute(), |error| error.exit_code()),
+        Subcommands::Simulate(simulate) => exit(simulate.execute(), simulate::Failure::exit_code),
     }
 }
 

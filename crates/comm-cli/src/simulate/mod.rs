@@ -1,0 +1,86 @@
+//! `commctl simulate`: how long the algorithms of a collective take under a model of the links.
+//!
+//! | file | question |
+//! |---|---|
+//! | `options` | what does the command line say, in the model's units? |
+//! | `size` | how are sizes read and written? |
+//! | `predict` | how long does an algorithm take? |
+//! | `bound` | how long must any algorithm take? |
+//! | `table`, `json`, `plot` | how is it shown? |
+
+mod bound;
+mod json;
+mod options;
+mod plot;
+mod predict;
+mod size;
+mod table;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use comm::ring::choose::choose;
+
+pub(crate) use options::Simulate;
+use predict::{Prediction, Simulator};
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The command line asks for what cannot be.
+    #[error("{0}")]
+    Invalid(comm::Invalid),
+    /// Any other error of a choice.
+    #[error("cannot choose an algorithm")]
+    Choice { source: comm::Error },
+    #[error("--root {root}: there are {ranks} ranks, numbered from 0")]
+    Root { root: usize, ranks: usize },
+    /// A schedule that cannot be carried out: an error in this program, not in its use.
+    #[error("cannot simulate {algorithm}")]
+    Simulation { algorithm: &'static str, source: comm_sim::cost::Failure },
+    #[error("cannot draw {}: {reason}", .path.display())]
+    Plot { path: PathBuf, reason: String },
+    #[error("cannot write the results")]
+    Output(#[from] io::Error),
+}
+
+impl From<comm::Error> for Failure {
+    fn from(error: comm::Error) -> Self {
+        match error {
+            comm::Error::Invalid(invalid) => Self::Invalid(invalid),
+            source => Self::Choice { source },
+        }
+    }
+}
+
+impl Failure {
+    /// 2 for what the command line says, as for what it cannot be parsed for; otherwise 1.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Invalid(_) | Self::Root { .. } => 2,
+            Self::Choice { .. } | Self::Simulation { .. } | Self::Plot { .. } | Self::Output(_) => 1,
+        }
+    }
+}
+
+impl Simulate {
+    pub(crate) fn execute(&self) -> Result<(), Failure> {
+        let setup = self.setup()?;
+        let chosen = choose(&setup.question, None, &setup.tuning)?.algorithm.name;
+        let simulator = Simulator::new(&setup, self.max_steps);
+        let rows = self.algorithms(&setup)?;
+        let predictions: Vec<Prediction> =
+            rows.iter().map(|row| simulator.predict(row)).collect::<Result<_, _>>()?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            json::write(&mut out, &setup, &predictions, chosen)?;
+        } else {
+            table::write(&mut out, &setup, &predictions, chosen)?;
+        }
+        out.flush()?;
+        if let Some(path) = &self.svg {
+            plot::write(path, &setup, &rows, self.max_steps)?;
+        }
+        Ok(())
+    }
+}

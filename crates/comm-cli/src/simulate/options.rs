@@ -1,0 +1,182 @@
+//! The command line, and what it means.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comm::ring::choose::{Question, choose};
+use comm::ring::schedule::Algorithm;
+use comm::ring::{RingConfig, Tuning};
+use comm::{Collective, Link, LinkModel, ReduceOrder};
+
+use super::Failure;
+use super::size;
+
+/// Predict how long the algorithms of a collective take on links of a given speed
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing is measured and no rank is started: the steps that the ranks would carry out are run through a model of the \
+links. A message keeps its sender for the overhead, the sender's outgoing and the receiver's incoming port for its bytes, \
+is on its way for the latency alpha, and keeps the receiver for the overhead. Every rank has two ports of its own.
+
+Sizes are bytes, with K, M, G or T for powers of 1024. --bytes is the size as nccl-tests counts it: the buffer of a \
+reduction or broadcast, the result of a gather, what one rank sends to all in an all-to-all. --gbps and its like are \
+gigabits per second: 400 is 50 GB/s. algbw is bytes by time; busbw is algbw times the share that must pass a port \
+at least, so that it can be compared with the speed of the link.
+
+The column `bound` is the share of the time that no algorithm can do without: one overhead, latency and overhead, \
+and the bytes that must pass some rank's port at least (2(n-1)/n of the buffer in an all_reduce, (n-1)/n in an \
+all_gather, reduce_scatter, all_to_all, gather or scatter, all of it in a broadcast or reduce), or the ports of \
+one host if that takes longer. Reductions are not in it.
+
+Times come from a simulation of every step where it takes no more than --max-steps, and else from closed forms, most of which \
+are within a fifth of it on equal links. `*` marks the algorithm that a communicator with these links would take.
+
+Example:
+  commctl simulate all_reduce --ranks 1024 --bytes 256M --alpha-us 5 --gbps 400 --ranks-per-host 8 --local-gbps 3600")]
+pub(crate) struct Simulate {
+    /// The collective, such as all_reduce
+    #[arg(value_name = "COLLECTIVE", value_parser = collective)]
+    collective: Collective,
+
+    /// Number of ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+
+    /// Size of the data
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "1M", value_parser = size::parse)]
+    bytes: usize,
+
+    /// Latency between hosts in microseconds
+    #[arg(long, value_name = "US", default_value = "5", value_parser = cost)]
+    alpha_us: f64,
+
+    /// Time that a message takes of its sender, and of its receiver, in microseconds
+    #[arg(long, value_name = "US", default_value = "1", value_parser = cost)]
+    overhead_us: f64,
+
+    /// Speed between hosts in gigabits per second, of each port of each rank
+    #[arg(long, value_name = "GBPS", default_value = "100", value_parser = speed)]
+    gbps: f64,
+
+    /// How many consecutive ranks a host holds
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_host: u32,
+
+    /// Latency within a host in microseconds [default: as between hosts]
+    #[arg(long, value_name = "US", value_parser = cost)]
+    local_alpha_us: Option<f64>,
+
+    /// Overhead within a host in microseconds [default: as between hosts]
+    #[arg(long, value_name = "US", value_parser = cost)]
+    local_overhead_us: Option<f64>,
+
+    /// Speed within a host in gigabits per second [default: as between hosts]
+    #[arg(long, value_name = "GBPS", value_parser = speed)]
+    local_gbps: Option<f64>,
+
+    /// Speed of reductions in gigabits of the result per second [default: they take no time]
+    #[arg(long, value_name = "GBPS", value_parser = speed)]
+    reduce_gbps: Option<f64>,
+
+    /// Only this algorithm; may be given more than once
+    #[arg(long = "algorithm", value_name = "NAME")]
+    algorithms: Vec<String>,
+
+    /// Size of the pieces in which large data is pipelined
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = positive)]
+    segment: usize,
+
+    /// The root of a collective that has one
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: usize,
+
+    /// Use closed forms for an algorithm of more steps than this, of all ranks together
+    #[arg(long, value_name = "N", default_value = "64M", value_parser = size::parse)]
+    pub(super) max_steps: usize,
+
+    /// Print one JSON object per line and algorithm
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Draw the predicted times over the size of the data, from 4 bytes to 1 GiB, into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+}
+
+/// What is to be predicted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) question: Question,
+    pub(super) tuning: Tuning,
+    pub(super) root: usize,
+}
+
+impl Simulate {
+    pub(super) fn setup(&self) -> Result<Setup, Failure> {
+        let ranks = self.ranks as usize;
+        if self.root >= ranks {
+            return Err(Failure::Root { root: self.root, ranks });
+        }
+        let bytes = if self.collective == Collective::Barrier { 0 } else { self.bytes };
+        let mut config = RingConfig::default();
+        config.segment_bytes = self.segment;
+        let question = Question { collective: self.collective, ranks, bytes, order: ReduceOrder::Any };
+        Ok(Setup { question, tuning: config.tuning(self.links()), root: self.root })
+    }
+
+    /// The algorithms asked for, in the order of the table.
+    pub(super) fn algorithms(&self, setup: &Setup) -> Result<Vec<&'static Algorithm>, Failure> {
+        for name in &self.algorithms {
+            choose(&setup.question, Some(name), &setup.tuning)?;
+        }
+        let wanted = |row: &&Algorithm| {
+            self.algorithms.is_empty() || self.algorithms.iter().any(|name| name == row.name)
+        };
+        let can = |row: &&Algorithm| choose(&setup.question, Some(row.name), &setup.tuning).is_ok();
+        Ok(Algorithm::for_collective(self.collective).filter(wanted).filter(can).collect())
+    }
+
+    fn links(&self) -> LinkModel {
+        let between = link(self.alpha_us, self.overhead_us, self.gbps);
+        let within = link(
+            self.local_alpha_us.unwrap_or(self.alpha_us),
+            self.local_overhead_us.unwrap_or(self.overhead_us),
+            self.local_gbps.unwrap_or(self.gbps),
+        );
+        let reduce = self.reduce_gbps.map_or(0.0, per_byte);
+        LinkModel { within, between, reduce, ranks_per_host: self.ranks_per_host as usize }
+    }
+}
+
+fn link(alpha_us: f64, overhead_us: f64, gbps: f64) -> Link {
+    Link { latency: alpha_us * 1e-6, overhead: overhead_us * 1e-6, per_byte: per_byte(gbps) }
+}
+
+fn per_byte(gbps: f64) -> f64 {
+    8.0 / (gbps * 1e9)
+}
+
+fn collective(text: &str) -> Result<Collective, String> {
+    let found = Collective::ALL.into_iter().find(|collective| collective.name() == text);
+    let known = Collective::ALL.map(Collective::name).join(", ");
+    found.ok_or_else(|| format!("there are: {known}"))
+}
+
+fn cost(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if value.is_finite() && value >= 0.0 {
+        Ok(value)
+    } else {
+        Err("expected a time that is not negative".into())
+    }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if value.is_finite() && value > 0.0 { Ok(value) } else { Err("expected a speed above zero".into()) }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    size::parse(text)
+        .and_then(|size| if size > 0 { Ok(size) } else { Err("expected a size above zero".into()) })
+}

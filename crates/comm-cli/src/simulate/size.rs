@@ -1,0 +1,80 @@
+//! Sizes, as nccl-tests writes them: a number, and perhaps K, M or G for powers of 1024.
+
+const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+
+/// Reads a size: `4`, `4K`, `256M`, `1G`.
+pub(super) fn parse(text: &str) -> Result<usize, String> {
+    let unit = UNITS.iter().find(|(letter, _)| text.ends_with([*letter, letter.to_ascii_lowercase()]));
+    let (number, shift) = unit.map_or((text, 0), |(_, shift)| (&text[..text.len() - 1], *shift));
+    let number: usize =
+        number.parse().map_err(|_| "expected a number, with K, M, G or T for powers of 1024".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+/// Writes a size so that [`parse`] reads the same.
+pub(super) fn show(size: usize) -> String {
+    let fits = |shift: u32| size > 0 && size.trailing_zeros() >= shift;
+    match UNITS.iter().rev().find(|(_, shift)| fits(*shift)) {
+        Some((letter, shift)) => format!("{}{letter}", size >> shift),
+        None => size.to_string(),
+    }
+}
+
+/// Writes a number of bytes for people: three digits and a unit.
+pub(super) fn about(bytes: f64) -> String {
+    let unit = UNITS.iter().rev().find(|(_, shift)| bytes >= (1_u64 << shift) as f64);
+    let (value, unit) = unit.map_or((bytes, "B".to_owned()), |(letter, shift)| {
+        (bytes / (1_u64 << shift) as f64, format!("{letter}iB"))
+    });
+    format!("{} {unit}", digits(value))
+}
+
+/// Writes a time in seconds for people.
+pub(super) fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if s >= 1.0 => (s, "s"),
+        s if s >= 1e-3 => (s * 1e3, "ms"),
+        s => (s * 1e6, "us"),
+    };
+    format!("{} {unit}", digits(value))
+}
+
+/// Three digits, or more in front of the point.
+pub(super) fn digits(value: f64) -> String {
+    let places = match value {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.places$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written_in_binary_units() {
+        for (text, size) in [("0", 0), ("1000", 1000), ("4K", 4096), ("256M", 256 << 20), ("3G", 3 << 30)] {
+            assert_eq!((parse(text), show(size)), (Ok(size), text.to_owned()));
+        }
+        assert_eq!(parse("16k"), Ok(16 << 10));
+        for wrong in ["", "K", "4KB", "-1", "1.5M", "4 K", "99999999T"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn people_read_three_digits() {
+        assert_eq!(
+            (about(1536.0), about(12.0), about(f64::from(1 << 28))),
+            ("1.5 KiB".into(), "12 B".into(), "256 MiB".into())
+        );
+        assert_eq!(
+            (time(1.0), time(0.010_74), time(9.999e-6)),
+            ("1 s".into(), "10.7 ms".into(), "10 us".into())
+        );
+        assert_eq!(digits(12345.6), "12346");
+    }
+}
