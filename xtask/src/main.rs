@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod docs;
 mod tidy;
 mod verify;
 
@@ -23,12 +24,19 @@ struct Cli {
 enum Task {
     /// Check the rules of this repository that no compiler checks
     Tidy,
+    /// Write docs/algorithms.md and its drawings from the table of algorithms
+    Docs {
+        /// Write nothing, and fail if something is not up to date
+        #[arg(long)]
+        check: bool,
+    },
     /// Prove every schedule, and break each on purpose to see whether the proof notices
     Verify,
 }
 
 fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
+        Task::Docs { check } => docs::run(check, &mut stdout().lock()).map_err(Into::into),
         Task::Tidy => tidy::run().map_err(Into::into),
         Task::Verify => verify::run(&mut stdout().lock()).map_err(Into::into),
     };

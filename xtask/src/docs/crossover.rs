@@ -1,0 +1,78 @@
+//! Which algorithm is chosen for which size.
+
+use comm_core::{Collective, Link, LinkModel, ReduceOrder};
+use comm_ring::RingConfig;
+use comm_ring::choose::{Question, choose};
+
+use super::Failure;
+
+/// Groups that are listed.
+pub(super) const RANKS: [usize; 6] = [2, 4, 8, 16, 64, 1024];
+const BYTES_MIN: usize = 4;
+const BYTES_MAX: usize = 1 << 30;
+
+/// The links of the reference: between hosts 100 Gbit/s, within them 400 Gbit/s; 80 Gbit/s are reduced.
+const BETWEEN: Link = Link { latency: 5e-6, overhead: 1e-6, per_byte: 8.0 / 100e9 };
+const WITHIN: Link = Link { latency: 1e-6, overhead: 0.3e-6, per_byte: 8.0 / 400e9 };
+const REDUCE: f64 = 8.0 / 80e9;
+
+/// How the page describes the reference.
+pub(super) const REFERENCE: &str = "\
+Between hosts, a message takes 1 us of its sender, 5 us on the way and 1 us of its receiver, and ports move 100 Gbit/s;
+within a host it takes 0.3, 1 and 0.3 us and ports move 400 Gbit/s. A rank reduces 80 Gbit/s. Sizes are powers of two from
+4 B to 1 GiB.";
+
+/// Describes the choices for all sizes, in a group whose hosts hold so many ranks.
+pub(super) fn describe(
+    collective: Collective,
+    ranks: usize,
+    ranks_per_host: usize,
+) -> Result<String, Failure> {
+    let links = LinkModel { within: WITHIN, between: BETWEEN, reduce: REDUCE, ranks_per_host };
+    let tuning = RingConfig::default().tuning(links);
+    let mut ranges: Vec<(&str, usize)> = Vec::new();
+    for bytes in sizes(collective) {
+        let question = Question { collective, ranks, bytes, order: ReduceOrder::Any };
+        let name = choose(&question, None, &tuning)?.algorithm.name;
+        match ranges.last_mut() {
+            Some((last, to)) if *last == name => *to = bytes,
+            _ => ranges.push((name, bytes)),
+        }
+    }
+    let last = ranges.len().saturating_sub(1);
+    let range = |(index, (name, to)): (usize, &(&str, usize))| match index {
+        _ if index == last => format!("`{name}`"),
+        _ => format!("`{name}` to {}", size(*to)),
+    };
+    Ok(ranges.iter().enumerate().map(range).collect::<Vec<_>>().join(", "))
+}
+
+fn sizes(collective: Collective) -> impl Iterator<Item = usize> {
+    let least = if collective == Collective::Barrier { BYTES_MAX } else { BYTES_MIN };
+    std::iter::successors(Some(least), |bytes| Some(2 * bytes)).take_while(|bytes| *bytes <= BYTES_MAX)
+}
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        _ if bytes >= 1 << 30 => format!("{} GiB", bytes >> 30),
+        _ if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        _ if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_where_the_choice_changes() {
+        let text = describe(Collective::AllReduce, 1024, 1).unwrap();
+        assert!(text.contains(" to ") && text.contains(", `"), "{text}");
+        assert!(!describe(Collective::Barrier, 64, 1).unwrap().contains(" to "));
+        assert_eq!(
+            (size(512), size(1 << 20), size(3 << 30)),
+            ("512 B".into(), "1 MiB".into(), "3 GiB".into())
+        );
+    }
+}

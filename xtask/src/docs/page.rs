@@ -1,0 +1,190 @@
+//! The page that lists all algorithms.
+
+use comm_core::Collective;
+use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE};
+
+use super::drawing::Drawing;
+use super::{DRAWINGS, Failure, Files, crossover, rounds};
+
+/// Groups for which costs are listed.
+const LISTED: [usize; 3] = [8, 13, 64];
+/// Groups that are drawn: a power of two, and one that is not.
+const DRAWN: usize = 8;
+const DRAWN_ODD: usize = 5;
+/// How many ranks a host holds in drawings of algorithms that know hosts.
+const DRAWN_PER_HOST: usize = 4;
+
+const HEAD: &str = "\
+<!-- Written by `cargo xtask docs`. Change the table in crates/comm-ring/src/schedule, not this file. -->
+
+# Algorithms
+
+Every algorithm of every collective, as the table in `crates/comm-ring/src/schedule` has it. Each is one file there, which
+starts with the paper that it comes from. [architecture.md](architecture.md) says how a schedule is described, proven
+and executed; `commctl simulate` predicts times for links of other speeds.
+
+For each algorithm the tables give, for several numbers of ranks,
+
+- rounds: the most messages that wait for each other in a chain, if the data is not cut into segments. It is how often
+  latency is paid, unless a message is sent ahead;
+- messages: the most that any rank sends or receives, whichever is more;
+- data: what any rank sends or receives at most, whichever is more, as a multiple of the collective's data: the buffer of a
+  reduction or broadcast, the result of a gather, what one rank sends to all in an all-to-all.
+
+An algorithm that is *segmented* cuts large data into pieces that follow each other. One that *keeps the order* combines
+contributions in the same order whatever the size. One that *takes counts* serves the calls with a count per rank too. One
+that *knows hosts* moves less between hosts than between ranks.
+
+";
+
+const CROSSOVERS: &str = "\
+What is chosen depends on what messages cost, so these tables are an example. Times are those of the closed forms, which
+the simulator of `comm-sim` is compared with in `comm-ring/tests/costs.rs`.
+";
+
+/// Writes the page, and the drawings into `files`.
+pub(super) fn write(files: &mut Files) -> Result<String, Failure> {
+    let mut page = HEAD.to_owned();
+    page += &format!("{CROSSOVERS}{}\n\n", crossover::REFERENCE);
+    for collective in Collective::ALL {
+        let rows: Vec<&Algorithm> = TABLE.iter().filter(|row| row.collective == collective).collect();
+        if !rows.is_empty() {
+            section(&mut page, collective, &rows, files)?;
+        }
+    }
+    Ok(page.trim_end().to_owned() + "\n")
+}
+
+fn section(
+    page: &mut String,
+    collective: Collective,
+    rows: &[&Algorithm],
+    files: &mut Files,
+) -> Result<(), Failure> {
+    *page += &format!("## {collective}\n\n");
+    *page += &costs(rows);
+    *page += "\nChosen by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
+    for ranks in crossover::RANKS {
+        let alone = crossover::describe(collective, ranks, 1)?;
+        let together = crossover::describe(collective, ranks, 8)?;
+        *page += &format!("| {ranks} | {alone} | {together} |\n");
+    }
+    *page += "\nWho sends what to whom, when each rank sends one message and receives one at a time:\n\n";
+    for row in rows {
+        for ranks in drawn(row) {
+            let name = format!("{collective}_{}_{ranks}.svg", row.name);
+            files.insert(format!("{DRAWINGS}/{name}"), draw(row, ranks)?);
+            *page += &format!("![{collective} {} among {ranks} ranks](algorithms/{name})\n", row.name);
+        }
+    }
+    *page += "\n";
+    Ok(())
+}
+
+/// The table of what algorithms cost, and what they can.
+fn costs(rows: &[&Algorithm]) -> String {
+    let worlds = LISTED.map(|ranks| ranks.to_string()).join(" / ");
+    let mut table =
+        format!("| algorithm | rounds at {worlds} ranks | messages | data | |\n|---|---:|---:|---:|---|\n");
+    for row in rows {
+        let costs = LISTED.map(|ranks| (row.cost)(&params(row, ranks)));
+        let join = |each: [String; LISTED.len()]| each.join(" / ");
+        let data = LISTED.map(|ranks| match row.collective {
+            Collective::Barrier => "-".to_owned(),
+            _ => format!("{:.2}", data(row, ranks)),
+        });
+        table += &format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            row.name,
+            join(costs.map(|cost| cost.rounds.to_string())),
+            join(costs.map(|cost| cost.messages.to_string())),
+            join(data),
+            facts(row)
+        );
+    }
+    table
+}
+
+/// What a rank moves, as a multiple of the collective's data.
+fn data(row: &Algorithm, ranks: usize) -> f64 {
+    let p = params(row, ranks);
+    let blocks = match row.chunks {
+        // The data is one rank's row of the matrix of all pairs.
+        Chunks::PerPair => row.blocks(&p) / ranks,
+        _ => row.blocks(&p),
+    };
+    (row.cost)(&p).blocks as f64 / blocks as f64
+}
+
+fn facts(row: &Algorithm) -> String {
+    let traits = &row.traits;
+    let facts = [
+        (traits.segmented, "segmented"),
+        (traits.keeps_order, "keeps the order"),
+        (traits.counts && has_counts(row.collective), "takes counts"),
+        (traits.hierarchical, "knows hosts"),
+    ];
+    facts.iter().filter(|(is, _)| *is).map(|(_, fact)| *fact).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether there is a variant of the collective with a count per rank.
+fn has_counts(collective: Collective) -> bool {
+    Collective::ALL.iter().any(|other| *other != collective && other.base() == collective)
+}
+
+fn params(row: &Algorithm, ranks: usize) -> Params {
+    let ranks_per_host = if row.traits.hierarchical { DRAWN_PER_HOST } else { 1 };
+    Params { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host }
+}
+
+/// The groups for which a row is drawn. Where the rounds grow with the logarithm of the ranks, a group that is no power
+/// of two is a case of its own.
+fn drawn(row: &Algorithm) -> Vec<usize> {
+    let rounds = |ranks| (row.cost)(&params(row, ranks)).rounds;
+    let growth = rounds(2 * DRAWN) - rounds(DRAWN).min(rounds(2 * DRAWN));
+    if (1..=2).contains(&growth) { vec![DRAWN, DRAWN_ODD] } else { vec![DRAWN] }
+}
+
+fn draw(row: &Algorithm, ranks: usize) -> Result<String, Failure> {
+    let p = params(row, ranks);
+    let title = format!("{} {} among {ranks} ranks", row.collective, row.name);
+    let programs = (0..ranks).map(|rank| (row.steps)(&Params { rank, ..p }).collect()).collect();
+    let messages =
+        rounds::rounds(programs).map_err(|messages| Failure::Stuck { what: title.clone(), messages })?;
+    let ranks_per_host = p.ranks_per_host;
+    Ok(Drawing { title, ranks, ranks_per_host, blocks: row.blocks(&p), messages: &messages }.svg()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comm_core::Action;
+
+    #[test]
+    fn every_algorithm_is_on_the_page_and_drawn() {
+        let mut files = Files::new();
+        let page = write(&mut files).unwrap();
+        for row in TABLE {
+            let path = format!("algorithms/{}_{}_{DRAWN}.svg", row.collective, row.name);
+            assert!(page.contains(&path) && page.contains(&format!("| `{}` |", row.name)), "{path}");
+            // An arrow for every message that a rank receives.
+            let receives = |rank| {
+                let steps = (row.steps)(&Params { rank, ..params(row, DRAWN) });
+                steps
+                    .filter(|step| matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. }))
+                    .count()
+            };
+            let arrows = files[&format!("docs/{path}")].matches("<path").count();
+            assert_eq!(arrows, (0..DRAWN).map(receives).sum::<usize>(), "{path}");
+        }
+        assert_eq!(page.matches(".svg").count(), files.len());
+    }
+
+    #[test]
+    fn a_ring_moves_the_least_that_it_can() {
+        let row = Algorithm::find(Collective::AllReduce, "ring").unwrap();
+        assert_eq!(data(row, 8), 1.75);
+        let row = Algorithm::find(Collective::AllToAll, "pairwise").unwrap();
+        assert_eq!(data(row, 8), 0.875);
+    }
+}
