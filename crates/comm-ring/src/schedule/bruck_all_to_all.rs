@@ -34,8 +34,11 @@ pub(super) fn cost(p: &Params) -> Cost {
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
-    let pace = pacing.slowest(p);
-    rounds(p.ranks).map(|round| pace.exchange(distances(p.ranks, round).count())).sum()
+    let (pace, Cost { rounds, messages, .. }) = (pacing.slowest(p), cost(p));
+    // The chunk with the most hops waits for itself only; the others keep the ports and the rank busy meanwhile.
+    let others = (messages - rounds) as f64 * pace.block.max(pace.overhead);
+    let busy = 2.0 * messages as f64 * pace.overhead;
+    (rounds as f64 * pace.hop(1) + others).max(busy)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
