@@ -52,6 +52,10 @@ fn buffers_come_back() {
             .unwrap();
         let reduced = comm.reduce_async(1, contributions::<u16>(rank, len), ReduceOp::Max).unwrap();
         let exchanged = comm.all_to_all_async(vec![rank as u64; 3], vec![9_u64; 3]).unwrap();
+        let up_to = comm.scan_async(contributions::<i32>(rank, len), ReduceOp::Sum).unwrap();
+        let before = comm.exscan_async(vec![1_u8], ReduceOp::Sum).unwrap();
+        assert_eq!(up_to.wait().unwrap(), reductions::<i32>(rank + 1, len, ReduceOp::Sum));
+        assert_eq!(before.wait().unwrap(), [[1_u8], [1], [2]][rank]);
         let (send, recv) = gathered.wait().unwrap();
         assert_eq!(send, contributions::<f32>(rank, len));
         assert_eq!(recv[..len], contributions::<f32>(0, len));

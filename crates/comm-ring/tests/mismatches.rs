@@ -17,7 +17,7 @@ const GOOD: usize = 500;
 type Call = (&'static str, fn(&Comm) -> Result<()>);
 
 /// Calls of which no two go together. What a rank is to receive is long enough for any world here.
-const CALLS: [Call; 20] = [
+const CALLS: [Call; 27] = [
     ("all_reduce(sum, 8 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)),
     ("all_reduce(max, 8 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Max)),
     ("all_reduce(sum, 8 x i32", |comm| comm.all_reduce(&mut [1_i32; 8], ReduceOp::Sum)),
@@ -43,6 +43,18 @@ const CALLS: [Call; 20] = [
         comm.all_to_all(&vec![1.0_f32; 8 * comm.size()], &mut vec![0.0; 8 * comm.size()])
     }),
     ("barrier(", Comm::barrier),
+    ("scan(sum, 8 x f32", |comm| comm.scan(&mut [1.0_f32; 8], ReduceOp::Sum)),
+    ("exscan(sum, 8 x f32", |comm| comm.exscan(&mut [1.0_f32; 8], ReduceOp::Sum)),
+    ("split(", |comm| comm.split(None, 0).map(drop)),
+    ("duplicate(", |comm| comm.duplicate().map(drop)),
+    ("new_group(detail", |comm| comm.new_group(&[0]).map(drop)),
+    // The same element type and total as the first call, and as each other, so that only the detail differs.
+    ("all_reduce(sum, 8 x f32, detail", |comm| {
+        comm.all_reduce_coalesced(&mut [&mut [1.0_f32; 3][..], &mut [1.0; 5]], ReduceOp::Sum)
+    }),
+    ("all_reduce(sum, 8 x f32, detail", |comm| {
+        comm.all_reduce_coalesced(&mut [&mut [1.0_f32; 4][..], &mut [1.0; 4]], ReduceOp::Sum)
+    }),
     ("all_reduce(sum, 8 x f32, ring", |comm| {
         comm.with_algorithm("ring").all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)
     }),

@@ -170,6 +170,30 @@ impl Comm<Host> {
         self.in_background(buffer, |comm, buffer| comm.all_to_all_in_place(buffer.as_mut()))
     }
 
+    /// [`Comm::scan`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn scan_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        buffer: B,
+        op: ReduceOp,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, move |comm, buffer| comm.scan(buffer.as_mut(), op))
+    }
+
+    /// [`Comm::exscan`] in the background.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    pub fn exscan_async<T: Element, B: AsMut<[T]> + Send + 'static>(
+        &self,
+        buffer: B,
+        op: ReduceOp,
+    ) -> Result<Work<B>> {
+        self.in_background(buffer, move |comm, buffer| comm.exscan(buffer.as_mut(), op))
+    }
+
     /// [`Comm::barrier`] in the background.
     ///
     /// # Errors
