@@ -143,8 +143,8 @@ fn ranks_of_a_launcher_measure_together_and_one_speaks() {
 
 #[test]
 fn the_algorithm_that_is_named_is_the_one_that_the_links_ask_for() {
-    let named = |latency: &str, speed: &str| {
-        let link = format!("latency_us:{latency},overhead_us:1,gb_per_s:{speed}");
+    let named = |overhead: &str, speed: &str| {
+        let link = format!("latency_us:1,overhead_us:{overhead},gb_per_s:{speed}");
         let links = format!("within={link} between={link} reduce_gb_per_s=inf ranks_per_host=4");
         let line = "perf all_reduce -n 4 --min 4K --max 4K --samples 1 --sample-ms 0 --json";
         let ended = end(commctl(&line.split(' ').collect::<Vec<_>>()).env("COMM_LINKS", &links));
@@ -158,5 +158,6 @@ fn the_algorithm_that_is_named_is_the_one_that_the_links_ask_for() {
         assert_eq!(row["algorithm"], choice.algorithm.name);
         row["algorithm"].clone()
     };
+    // Few messages where each costs much, few bytes where each of them does.
     assert_ne!(named("1000", "1"), named("0", "0.001"));
 }

@@ -10,6 +10,7 @@ use comm_core::{
 };
 
 use super::audit::Audit;
+use super::failure::Doom;
 use super::request::{Bytes, Request};
 use crate::choose::{self, Choice, Question};
 use crate::control::{Announce, Control, Event, Frame};
@@ -39,6 +40,7 @@ pub(super) struct Engine<T> {
     /// Contributions that were multiplied beforehand, or moved out of the way of the result.
     aside: Vec<u8>,
     pub(super) poison: Option<Arc<Error>>,
+    pub(super) doom: Option<Doom>,
 }
 
 /// A question and its answer.
@@ -110,6 +112,7 @@ impl<T: Transport> Engine<T> {
             scratch: Vec::new(),
             aside: Vec::new(),
             poison: None,
+            doom: None,
         }
     }
 
@@ -317,6 +320,7 @@ impl<T: Transport> Engine<T> {
         buffers: &mut Buffers<'_>,
         clock: &mut Clock,
     ) -> Result<(), Stop> {
+        self.check_doom()?;
         if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
             self.hear()?;
         }

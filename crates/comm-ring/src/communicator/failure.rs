@@ -13,6 +13,15 @@ use crate::wait::wait_for;
 /// How long a rank that fails or leaves tries to get its last words out.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// What another rank said as it gave up, for calls that this rank has yet to make.
+#[derive(Debug)]
+pub(super) struct Doom {
+    /// The first call that cannot be completed.
+    sequence: u64,
+    from: usize,
+    cause: Cause,
+}
+
 impl<T: Transport> Engine<T> {
     /// Refuses to go on after a fatal error.
     pub(super) fn usable(&self) -> Result<()> {
@@ -42,7 +51,14 @@ impl<T: Transport> Engine<T> {
 
     fn act(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Abort { from, cause } => Err(self.reported(from, cause)),
+            // Who gave up later has done its part of this call, so this one is completed first.
+            Event::Abort { from, sequence, cause } if sequence > self.history.last() => {
+                if self.doom.as_ref().is_none_or(|doom| sequence < doom.sequence) {
+                    self.doom = Some(Doom { sequence, from, cause });
+                }
+                Ok(())
+            }
+            Event::Abort { from, cause, .. } => Err(self.reported(from, cause)),
             Event::Announce { from, announce } => {
                 let Some(ours) = self.history.get(announce.sequence).cloned() else { return Ok(()) };
                 if announce.question {
@@ -57,6 +73,12 @@ impl<T: Transport> Engine<T> {
                 self.compare(announce.sequence, &ours, from, announce.call)
             }
         }
+    }
+
+    /// Fails if another rank gave up in the call under way.
+    pub(super) fn check_doom(&self) -> Result<()> {
+        let due = self.doom.as_ref().filter(|doom| doom.sequence <= self.history.last());
+        due.map_or(Ok(()), |doom| Err(self.reported(doom.from, doom.cause.clone())))
     }
 
     /// Compares the call that starts with what blocked ranks announced under its number before.
@@ -107,6 +129,15 @@ impl<T: Transport> Engine<T> {
 
     /// Finds the cause behind what stopped a call: the rank whose stream broke first need not be the culprit.
     pub(super) fn diagnose(&mut self, stop: Stop) -> Error {
+        let found = self.find_cause(stop);
+        // What another rank gave up for in a later call comes to show in this one too, in one way or another.
+        match self.doom.take() {
+            Some(Doom { from, cause, .. }) => self.reported(from, cause),
+            None => found,
+        }
+    }
+
+    fn find_cause(&mut self, stop: Stop) -> Error {
         match stop {
             // What another rank reported is the cause already.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
@@ -168,11 +199,21 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Ends the communicator: tells everybody why, and fails every later call.
+    /// Ends the communicator in the call under way.
     pub(super) fn give_up(&mut self, error: Error) -> Error {
+        self.give_up_from(self.history.last(), error)
+    }
+
+    /// Ends the communicator between two calls.
+    pub(super) fn give_up_idle(&mut self, error: Error) -> Error {
+        self.give_up_from(self.history.last() + 1, error)
+    }
+
+    /// Ends the communicator: tells everybody why, and from which call on, and fails every later call.
+    fn give_up_from(&mut self, sequence: u64, error: Error) -> Error {
         self.drop_call();
         self.poison(&error);
-        self.control.send_all(&Frame::Abort(self.cause(&error)));
+        self.control.send_all(&Frame::Abort { sequence, cause: self.cause(&error) });
         self.flush();
         error
     }
@@ -203,7 +244,7 @@ impl<T: Transport> Engine<T> {
         {
             let error = self.diagnose(stop);
             tracing::error!(%error, "left a group whose ranks did not agree");
-            self.give_up(error);
+            self.give_up_idle(error);
         }
         if self.poison.is_none() {
             self.control.send_all(&Frame::Goodbye { sequence: self.history.last() });

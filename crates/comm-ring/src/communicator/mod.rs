@@ -175,7 +175,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         // Whoever holds the lock now ends at once, finds the cause and spreads it; if nobody does, it is done here.
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if engine.usable().is_ok() {
-            engine.give_up(cause);
+            engine.give_up_idle(cause);
         }
     }
 }

@@ -10,7 +10,12 @@ pub(crate) enum Frame {
     /// The sender is blocked in a call, or answers a question about one.
     Announce(Announce),
     /// The sender gave up its communicator, and everybody else must too.
-    Abort(Cause),
+    Abort {
+        /// The first call that cannot be completed. What the sender had to do for those before is done.
+        sequence: u64,
+        /// Why.
+        cause: Cause,
+    },
     /// The sender closes its communicator in order.
     Goodbye {
         /// The last call that it completed.
@@ -74,8 +79,9 @@ impl Frame {
                 announce.call.encode(into);
                 put_ranks(into, &announce.waiting_for);
             }
-            Self::Abort(cause) => {
+            Self::Abort { sequence, cause } => {
                 into.push(ABORT);
+                into.extend_from_slice(&sequence.to_le_bytes());
                 cause.encode(into);
             }
             Self::Goodbye { sequence } => {
@@ -108,7 +114,7 @@ impl Frame {
                 let call = take_call(rest)?;
                 Self::Announce(Announce { sequence, question, call, waiting_for: take_ranks(rest)? })
             }
-            ABORT => Self::Abort(Cause::decode(rest)?),
+            ABORT => Self::Abort { sequence: take_u64(rest)?, cause: Cause::decode(rest)? },
             GOODBYE => Self::Goodbye { sequence: take_u64(rest)? },
             _ => return Err(DecodeError),
         };
@@ -257,6 +263,10 @@ mod tests {
         }
     }
 
+    fn abort(cause: Cause) -> Frame {
+        Frame::Abort { sequence: 12, cause }
+    }
+
     fn frames() -> Vec<Frame> {
         vec![
             Frame::Announce(Announce {
@@ -266,21 +276,16 @@ mod tests {
                 waiting_for: vec![1, 70_000],
             }),
             Frame::Goodbye { sequence: u64::MAX },
-            Frame::Abort(Cause::Lost { peer: 3, detail: "gone".into() }),
-            Frame::Abort(Cause::Timeout { millis: 1500, waiting_for: vec![] }),
-            Frame::Abort(Cause::Desync {
-                sequence: 4,
-                ranks: [0, 2],
-                calls: [Some(call()), None],
-                lengths: None,
-            }),
-            Frame::Abort(Cause::Desync {
+            abort(Cause::Lost { peer: 3, detail: "gone".into() }),
+            abort(Cause::Timeout { millis: 1500, waiting_for: vec![] }),
+            abort(Cause::Desync { sequence: 4, ranks: [0, 2], calls: [Some(call()), None], lengths: None }),
+            abort(Cause::Desync {
                 sequence: 5,
                 ranks: [1, 0],
                 calls: [Some(call()), Some(call())],
                 lengths: Some(Lengths { expected: 5, sent: u64::MAX }),
             }),
-            Frame::Abort(Cause::Aborted { by: 1, reason: String::new() }),
+            abort(Cause::Aborted { by: 1, reason: String::new() }),
         ]
     }
 
@@ -312,7 +317,7 @@ mod tests {
         let calls = [Some(call.clone()), Some(call)];
         let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };
         let text = Cause::Aborted { by: 1, reason: "ä".repeat(1000) };
-        for frame in [Frame::Announce(announce), Frame::Abort(desync), Frame::Abort(text)] {
+        for frame in [Frame::Announce(announce), abort(desync), abort(text)] {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);
             assert!(bytes.len() <= FRAME_MAX);

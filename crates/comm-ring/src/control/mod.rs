@@ -42,6 +42,8 @@ pub(crate) enum Event {
     Abort {
         /// Who says so.
         from: usize,
+        /// The first call that cannot be completed.
+        sequence: u64,
         /// Why.
         cause: Cause,
     },
@@ -147,9 +149,9 @@ impl<T: Transport> Control<T> {
             taken += length;
             match frame {
                 Frame::Goodbye { sequence } => peer.goodbye = Some(sequence),
-                Frame::Abort(cause) => {
+                Frame::Abort { sequence, cause } => {
                     peer.gave_up = true;
-                    events.push(Event::Abort { from, cause });
+                    events.push(Event::Abort { from, sequence, cause });
                 }
                 Frame::Announce(announce) => {
                     peer.made = peer.made.max(announce.sequence);
