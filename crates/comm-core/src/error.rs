@@ -375,6 +375,12 @@ pub enum Refusal {
     /// The shared secret is wrong, or one side has none.
     #[error("authentication failed")]
     Authentication,
+    /// Ranks that were to share memory do not share a host.
+    #[error("{} cannot share memory with this one: another host, container or user", self::ranks(.ranks))]
+    OtherHost {
+        /// The ranks that are elsewhere.
+        ranks: Vec<usize>,
+    },
 }
 
 impl Error {

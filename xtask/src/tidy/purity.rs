@@ -29,7 +29,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 4] = [
+const REGIONS: [Region; 5] = [
     Region {
         path: "crates/comm-core/src",
         // The worker behind asynchronous work is a thread by nature.
@@ -51,6 +51,12 @@ const REGIONS: [Region; 4] = [
     },
     Region {
         path: "crates/comm-tcp/src",
+        except: &[],
+        forbidden: &["Step", "ReduceOp", "DType"],
+        why: "a transport moves bytes and knows nothing of collectives",
+    },
+    Region {
+        path: "crates/comm-shm/src",
         except: &[],
         forbidden: &["Step", "ReduceOp", "DType"],
         why: "a transport moves bytes and knows nothing of collectives",

@@ -1,0 +1,105 @@
+//! How the rings of lanes are set up.
+
+use comm_core::{Error, LaneKind, Result};
+
+/// How the rings of lanes are set up. The default suits most machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedMemoryConfig {
+    /// The capacity of a ring in bytes: how far one rank can be ahead of another that it sends to. A power of two,
+    /// from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`]; at least a page of
+    /// memory is used. Each pair of ranks has two rings per lane, whose memory is there from the start, so a lane of
+    /// more than eight ranks has smaller ones, in proportion, down to 64 KiB. So has a control lane, which carries
+    /// short frames only.
+    ///
+    /// A ring that is no smaller than a core's second level cache is faster by far than one that is: what a reader
+    /// fetches then lies in the shared cache, and need not be asked from the writer's core.
+    pub ring_bytes: usize,
+}
+
+impl SharedMemoryConfig {
+    /// The smallest capacity of a ring.
+    pub const RING_BYTES_MIN: usize = 4096;
+    /// The largest capacity of a ring.
+    pub const RING_BYTES_MAX: usize = 1 << 30;
+    /// The most that a ring of a control lane holds.
+    const CONTROL_RING_BYTES: usize = 8192;
+    /// Up to this many ranks, rings have the capacity that was asked for.
+    const RANKS_FULL: usize = 8;
+    /// However many ranks there are, rings are not made smaller than this on their account.
+    const CROWDED_RING_BYTES: usize = 64 * 1024;
+
+    /// Refuses what cannot be used.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.ring_bytes.is_power_of_two()
+            && (Self::RING_BYTES_MIN..=Self::RING_BYTES_MAX).contains(&self.ring_bytes)
+        {
+            return Ok(());
+        }
+        let reason = format_args!(
+            "the capacity of a ring is a power of two from {} to {}",
+            Self::RING_BYTES_MIN,
+            Self::RING_BYTES_MAX
+        );
+        Err(Error::setting("ring_bytes", self.ring_bytes.to_string(), reason))
+    }
+
+    /// The capacity of the rings of a lane between so many ranks. Rings are mapped in whole pages.
+    pub(crate) fn capacity(&self, kind: LaneKind, ranks: usize) -> usize {
+        let crowd = ranks.div_ceil(Self::RANKS_FULL).next_power_of_two();
+        let most = match kind {
+            LaneKind::Control => Self::CONTROL_RING_BYTES,
+            _ => (self.ring_bytes / crowd).max(Self::CROWDED_RING_BYTES),
+        };
+        self.ring_bytes.min(most).max(rustix::param::page_size())
+    }
+}
+
+impl Default for SharedMemoryConfig {
+    fn default() -> Self {
+        Self { ring_bytes: 1 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_that_cannot_be_are_refused() {
+        for ring_bytes in [0, 1, 4095, 2048, 4097, 12_288, (1 << 30) + 1, 1 << 31] {
+            assert!(SharedMemoryConfig { ring_bytes }.check().is_err(), "{ring_bytes}");
+        }
+        for ring_bytes in [4096, 8192, 1 << 18, 1 << 30] {
+            assert!(SharedMemoryConfig { ring_bytes }.check().is_ok(), "{ring_bytes}");
+        }
+        assert!(SharedMemoryConfig::default().check().is_ok());
+    }
+
+    #[test]
+    fn control_lanes_have_small_rings() {
+        let config = SharedMemoryConfig::default();
+        assert_eq!(config.capacity(LaneKind::Control, 1000), config.capacity(LaneKind::Control, 2));
+        assert!(config.capacity(LaneKind::Control, 2) < config.capacity(LaneKind::Collective, 1000));
+        let tiny = SharedMemoryConfig { ring_bytes: SharedMemoryConfig::RING_BYTES_MIN };
+        assert!(tiny.capacity(LaneKind::Control, 2) < config.capacity(LaneKind::Control, 2));
+    }
+
+    #[test]
+    fn memory_grows_with_the_ranks_and_not_with_their_pairs() {
+        let config = SharedMemoryConfig::default();
+        for kind in [LaneKind::Collective, LaneKind::PointToPoint] {
+            let capacities =
+                [1, 2, 8, 9, 16, 17, 64, 128, 1000].map(|ranks| config.capacity(kind, ranks) >> 10);
+            assert_eq!(capacities, [1024, 1024, 1024, 512, 512, 256, 128, 64, 64]);
+        }
+        for ring_bytes in [4096, 8192, 1 << 18] {
+            let config = SharedMemoryConfig { ring_bytes };
+            for ranks in 1..300 {
+                let capacity = config.capacity(LaneKind::Collective, ranks);
+                assert!(capacity.is_power_of_two() && capacity >= rustix::param::page_size());
+                assert!(capacity <= ring_bytes.max(rustix::param::page_size()), "{ring_bytes} {ranks}");
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Who is on the other end of a Unix socket, as the kernel says.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The user under whose name the other end was connected, or listened. Nobody can pretend to be another one.
+#[expect(unsafe_code, reason = "rustix has no type for a peer of another process namespace")]
+pub(crate) fn user(socket: impl AsFd) -> io::Result<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (socket, into) = (socket.as_fd().as_raw_fd(), (&raw mut found).cast());
+    // SAFETY: the kernel writes at most `len` bytes to `found`, which has that many and may hold any of them.
+    let failed = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut len) };
+    if failed == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The user under whose name this process connects and listens.
+pub(crate) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_an_own_socket_are_this_user() {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(user(&near).unwrap(), own_user());
+        assert_eq!(user(&far).unwrap(), own_user());
+        assert!(user(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! Where a process is, as far as sharing memory with it goes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use comm_core::{Error, Result};
+
+use crate::credentials::own_user;
+
+/// Where a process is, as far as sharing memory with it goes: which boot of which kernel, which network and user
+/// namespace, which user. Processes with equal identities can open lanes of shared memory between each other.
+///
+/// Host names and addresses play no part: containers of one host may have different ones, and hosts the same. The
+/// network namespace counts because ranks find each other's sockets in it, the user because no rank shares memory with
+/// another user's process.
+///
+/// Machines that were restored from one image of a running machine may have equal identities for a while; a
+/// connection between them is refused in time, never misled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostId {
+    boot: u128,
+    network: u64,
+    users: u64,
+    user: u32,
+}
+
+impl HostId {
+    /// Where this process is.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if `/proc` is not mounted.
+    pub fn of_this_process() -> Result<Self> {
+        Ok(Self {
+            boot: boot()?,
+            network: namespace("/proc/self/ns/net")?,
+            users: namespace("/proc/self/ns/user")?,
+            user: own_user(),
+        })
+    }
+}
+
+/// The kernel draws a random number, a UUID, each time it starts.
+fn boot() -> Result<u128> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(PATH).map_err(|e| Error::io(format!("read {PATH}"), e))?;
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    u128::from_str_radix(&digits, 16).map_err(|_| {
+        let words = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("it says {text:?}"));
+        Error::io(format!("read {PATH}"), words)
+    })
+}
+
+/// Namespaces are files, and equal if their numbers are.
+fn namespace(path: &str) -> Result<u64> {
+    rustix::fs::stat(path)
+        .map(|stat| stat.st_ino)
+        .map_err(|errno| Error::io(format!("look at {path}"), errno.into()))
+}
+
+/// One word of text, which [`str::parse`] understands.
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { boot, network, users, user } = self;
+        write!(f, "{boot:032x}.{network}.{users}.{user}")
+    }
+}
+
+/// A text that names no host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoHostId;
+
+impl fmt::Display for NoHostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not the identity of a host")
+    }
+}
+
+impl std::error::Error for NoHostId {}
+
+impl FromStr for HostId {
+    type Err = NoHostId;
+
+    fn from_str(text: &str) -> Result<Self, NoHostId> {
+        let parse = || {
+            let mut words = text.split('.');
+            let host = Self {
+                boot: u128::from_str_radix(words.next()?, 16).ok()?,
+                network: words.next()?.parse().ok()?,
+                users: words.next()?.parse().ok()?,
+                user: words.next()?.parse().ok()?,
+            };
+            words.next().is_none().then_some(host)
+        };
+        parse().ok_or(NoHostId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_where_it_is_and_can_say_it() {
+        let host = HostId::of_this_process().unwrap();
+        assert_eq!(HostId::of_this_process().unwrap(), host);
+        assert_eq!(host.to_string().parse(), Ok(host));
+        assert!(!host.to_string().contains(char::is_whitespace));
+    }
+
+    #[test]
+    fn every_part_of_the_place_counts() {
+        let host = HostId { boot: 1, network: 2, users: 3, user: 4 };
+        let others = [
+            HostId { boot: 9, ..host },
+            HostId { network: 9, ..host },
+            HostId { users: 9, ..host },
+            HostId { user: 9, ..host },
+        ];
+        for other in others {
+            assert_ne!(other, host);
+            assert_eq!(other.to_string().parse(), Ok(other));
+        }
+        for text in ["", "1", "1.2.3", "1.2.3.4.5", "x.2.3.4", "1.2.3.-4"] {
+            assert_eq!(text.parse::<HostId>(), Err(NoHostId), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Shared memory transport of the comm collective communication library, between processes of one host.
+//!
+//! [`SharedMemoryLanes::rendezvous`] makes the processes of a host that share a store a group of ranks, and opens lanes
+//! between them. A lane is a [`SharedMemoryTransport`]: for every other rank two rings of shared memory, one per
+//! direction. Ranks may also be threads of one process.
+//!
+//! While both sides are awake, a byte costs two copies and no system call. A rank that sleeps says so in shared memory,
+//! and is then woken through a Unix socket, which also shows at once when a process ends, however it ends.
+//!
+//! Nothing that a process shares has a name in a file system, so that nothing is left behind by any end of any
+//! process. What is shared is specified to the byte in `docs/wire-shm.md`.
+//!
+//! | question | file |
+//! |---|---|
+//! | which processes can share memory | `host.rs`, `credentials.rs` |
+//! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
+//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `dial.rs`, `reception.rs`, `identity.rs`, `hello.rs`, `socket.rs` |
+//! | what lies in the memory | `segment.rs`, `positions.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs`, `abort.rs` |
+//! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
+//!
+//! # Example
+//!
+//! Two ranks, here threads, meet and exchange a byte each way.
+//!
+//! ```
+//! use std::io::IoSlice;
+//! use std::time::{Duration, Instant};
+//!
+//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Store, Transport};
+//! use comm_shm::{RendezvousConfig, SharedMemoryLanes};
+//!
+//! fn rank(rank: usize, store: &dyn Store) -> Result<u8> {
+//!     let lanes = SharedMemoryLanes::rendezvous(store, &RendezvousConfig::new(rank, 2))?;
+//!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+//!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;
+//!     let mut byte = [0];
+//!     while transport.try_send(1 - rank, &[IoSlice::new(&[rank as u8])])? == 0 {}
+//!     while transport.try_recv(1 - rank, &mut byte)? == 0 {}
+//!     Ok(byte[0])
+//! }
+//! ```
+#![deny(unsafe_code)]
+
+mod abort;
+mod bell;
+mod config;
+mod credentials;
+mod dial;
+mod doze;
+mod hello;
+mod host;
+mod identity;
+mod lanes;
+mod mesh;
+mod peer;
+mod positions;
+mod reception;
+mod record;
+mod rendezvous;
+mod segment;
+mod socket;
+mod sync;
+mod transport;
+
+pub use config::SharedMemoryConfig;
+pub use host::{HostId, NoHostId};
+pub use lanes::SharedMemoryLanes;
+pub use rendezvous::RendezvousConfig;
+pub use transport::SharedMemoryTransport;

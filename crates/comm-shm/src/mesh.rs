@@ -1,0 +1,172 @@
+//! Opens one lane: dials the ranks below, lets in the ranks above, and waits for both in one loop.
+//!
+//! Ranks are those of the lane here, except where the world's are meant.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use comm_core::{During, Error, Loss, Refusal, Result};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::bell::Bell;
+use crate::dial::{Dial, Dialed, Watch};
+use crate::hello::{LaneKey, WELCOME};
+use crate::identity::Identity;
+use crate::peer::Connection;
+use crate::reception::{Arrival, Reception};
+use crate::segment::{Direction, Segment};
+use crate::socket;
+
+const DURING: During = During::Other("opening a lane");
+
+/// A lane that is being opened.
+pub(crate) struct Opening<'a> {
+    identity: &'a Identity,
+    reception: &'a Reception,
+    key: LaneKey,
+    /// The ranks of the world that the lane connects.
+    members: &'a [usize],
+    began: Instant,
+    /// Rings when another thread has let in a connection for this lane.
+    bell: Arc<Bell>,
+    dials: Vec<(usize, Dial)>,
+    /// The ranks that are to dial us, and how we hear if they die before they do.
+    expected: Vec<(usize, Watch)>,
+    open: Vec<(usize, Connection)>,
+}
+
+impl<'a> Opening<'a> {
+    /// Opens the lane between members of the world, this rank among them. Those on other hosts are left out.
+    pub(crate) fn new(
+        identity: &'a Identity,
+        reception: &'a Reception,
+        key: LaneKey,
+        members: &'a [usize],
+        capacity: usize,
+    ) -> Result<Self> {
+        let bell = Arc::new(Bell::new()?);
+        reception.announce(key, Arc::clone(&bell));
+        let here = || {
+            let member = |(rank, world): (usize, &usize)| {
+                Some((rank, *world, identity.members.get(*world).copied().flatten()?))
+            };
+            members.iter().enumerate().filter_map(member)
+        };
+        let below = here().filter(|(_, world, _)| *world < identity.rank);
+        let above = here().filter(|(_, world, _)| *world > identity.rank);
+        Ok(Self {
+            identity,
+            reception,
+            key,
+            members,
+            began: Instant::now(),
+            bell,
+            dials: below
+                .map(|(rank, _, to)| (rank, Dial::new(to.door, identity.hello(to, key, capacity))))
+                .collect(),
+            expected: above.map(|(rank, _, to)| (rank, Watch::new(to.door))).collect(),
+            open: Vec::with_capacity(members.len()),
+        })
+    }
+
+    /// Waits until every other rank is connected. Returns the connections with their ranks.
+    pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Connection)>> {
+        loop {
+            let now = Instant::now();
+            self.dial(now)?;
+            self.let_in()?;
+            self.check_expected()?;
+            if self.dials.is_empty() && self.expected.is_empty() {
+                return Ok(std::mem::take(&mut self.open));
+            }
+            if now >= deadline {
+                return Err(self.timeout());
+            }
+            self.sleep(deadline).map_err(|e| Error::io("wait for connections", e))?;
+        }
+    }
+
+    fn dial(&mut self, now: Instant) -> Result<()> {
+        let mut at = 0;
+        while let Some((rank, dial)) = self.dials.get_mut(at) {
+            match dial.advance(now) {
+                Ok(Dialed::Open(socket, segment)) => {
+                    let connection = Connection { socket, segment, outgoing: Direction::Out };
+                    self.open.push((*rank, connection));
+                    self.dials.swap_remove(at);
+                }
+                Ok(Dialed::Pending) => at += 1,
+                Ok(Dialed::Stranger) => {
+                    let with = format!("rank {rank}");
+                    return Err(Error::Handshake { with, refusal: Refusal::Stranger });
+                }
+                Err(error) => return Err(failed(*rank, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn let_in(&mut self) -> Result<()> {
+        // The bell is silenced before the look at what it rang for.
+        self.bell.silence();
+        let expected = self.expected.iter().map(|(rank, _)| self.members[*rank]);
+        for (world, arrival) in self.reception.collect(self.identity, self.key, expected)? {
+            let is_it = |(rank, _): &(usize, Watch)| self.members[*rank] == world;
+            let Some(at) = self.expected.iter().position(is_it) else { continue };
+            match agree(arrival) {
+                Ok(connection) => self.open.push((self.expected.swap_remove(at).0, connection)),
+                // Its dialer has given up, or tries again.
+                Err(error) => tracing::debug!(rank = world, %error, "a connection came to nothing"),
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank that has died will not dial us.
+    fn check_expected(&mut self) -> Result<()> {
+        for (rank, watch) in &mut self.expected {
+            watch.check().map_err(|error| failed(*rank, error))?;
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, deadline: Instant) -> io::Result<()> {
+        let dials = || self.dials.iter().map(|(_, dial)| dial);
+        let until = dials().filter_map(Dial::next_attempt).fold(deadline, Instant::min);
+        let mut descriptors: Vec<_> = dials().filter_map(Dial::poll_fd).collect();
+        descriptors.extend(self.expected.iter().filter_map(|(_, watch)| watch.poll_fd()));
+        descriptors.push(PollFd::new(self.reception, PollFlags::IN));
+        descriptors.push(PollFd::new(&*self.bell, PollFlags::IN));
+        socket::wait(&mut descriptors, until)
+    }
+
+    fn timeout(&self) -> Error {
+        let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
+        waiting_for.extend(self.expected.iter().map(|(rank, _)| *rank));
+        waiting_for.sort_unstable();
+        Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.reception.withdraw(self.key, &self.bell);
+    }
+}
+
+/// Takes the memory that a dialer offers, and tells it so.
+fn agree(arrival: Arrival) -> io::Result<Connection> {
+    let capacity = usize::try_from(arrival.capacity).unwrap_or(0);
+    let segment = Segment::open(&arrival.segment, capacity)?;
+    socket::send(&arrival.socket, &WELCOME, None)?;
+    Ok(Connection { socket: arrival.socket, segment, outgoing: Direction::Back })
+}
+
+/// A member whose door is gone is gone; everything else went wrong on this side.
+fn failed(rank: usize, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        return Error::PeerLost { peer: rank, during: DURING, loss: Loss::Io(Arc::new(error)) };
+    }
+    Error::io(format!("share memory with rank {rank}"), error)
+}

@@ -1,0 +1,71 @@
+use super::*;
+
+#[test]
+fn the_parts_of_the_control_lie_where_the_format_says() {
+    assert_eq!(std::mem::offset_of!(Control, tail), 0);
+    assert_eq!(std::mem::offset_of!(Control, head), 128);
+    assert_eq!(std::mem::offset_of!(Control, reader), 256);
+    assert_eq!(std::mem::offset_of!(Control, writer), 384);
+    assert_eq!(align_of::<Control>(), 128);
+}
+
+#[test]
+fn room_and_bytes_follow_the_positions() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(16), Reader::new(16));
+    assert_eq!((writer.room(), reader.available()), (16, 0));
+    writer.wrote(10);
+    reader.look(&control).unwrap();
+    assert_eq!((writer.room(), reader.available()), (6, 0), "nothing is there before it is published");
+    assert!(!writer.publish(&control));
+    reader.look(&control).unwrap();
+    assert_eq!(reader.available(), 10);
+    assert!(!reader.release(4, &control));
+    assert_eq!(writer.room(), 6, "nothing changes before the writer looks");
+    writer.look(&control).unwrap();
+    assert_eq!((writer.room(), reader.available(), reader.position()), (10, 6, 4));
+    assert!(!reader.release(100, &control));
+    assert_eq!((reader.available(), reader.position()), (0, 10));
+}
+
+#[test]
+fn only_a_sleeper_is_rung_for_and_only_once() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(16), Reader::new(16));
+    control.reader().lie_down();
+    assert!(!writer.publish(&control), "nothing was written");
+    writer.wrote(1);
+    assert!(writer.publish(&control));
+    writer.wrote(1);
+    assert!(!writer.publish(&control));
+    control.writer().lie_down();
+    control.writer().get_up();
+    reader.look(&control).unwrap();
+    assert!(!reader.release(1, &control));
+    control.writer().lie_down();
+    assert!(!reader.release(0, &control), "nothing was released");
+    assert!(reader.release(1, &control));
+}
+
+#[test]
+fn positions_that_no_correct_peer_publishes_are_refused() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(16), Reader::new(16));
+    writer.wrote(8);
+    let _ = writer.publish(&control);
+    reader.look(&control).unwrap();
+    let _ = reader.release(5, &control);
+    for tail in [7, 22, u64::MAX, 0, 1 << 63] {
+        control.scribble(Some(tail), None);
+        let error = reader.look(&control).unwrap_err();
+        assert_eq!(error, Impossible { found: tail, least: 8, most: 21 });
+        assert_eq!(reader.available(), 3);
+    }
+    control.scribble(Some(21), None);
+    reader.look(&control).unwrap();
+    assert_eq!(reader.available(), 16);
+    writer.look(&control).unwrap();
+    for head in [4, 9, u64::MAX, 0, 1 << 63] {
+        control.scribble(None, Some(head));
+        let error = writer.look(&control).unwrap_err();
+        assert_eq!(error, Impossible { found: head, least: 5, most: 8 });
+        assert_eq!(writer.room(), 13);
+    }
+}

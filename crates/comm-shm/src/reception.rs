@@ -1,0 +1,206 @@
+//! Where the other ranks' connections arrive, and wait for their lane to be opened.
+//!
+//! There is no thread. Whoever opens a lane drives the reception while it waits, for every lane: two threads that open
+//! two lanes drive it in turn, and ring each other's bell when they let in what the other one waits for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use comm_core::{Error, Result};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::bell::Bell;
+use crate::credentials;
+use crate::hello::{HELLO_BYTES, Hello, LaneKey};
+use crate::identity::Identity;
+use crate::socket;
+
+const LISTENER: u64 = 0;
+/// Connections on which nothing was said yet; a further one takes the place of the oldest. Members speak at once, or
+/// are silent as long as they wait for us to dial them.
+const GUESTS_MAX: usize = 1024;
+/// Lanes for which connections are kept although nobody here has opened them.
+const UNOPENED_MAX: usize = 1024;
+const EVENTS_AT_ONCE: usize = 64;
+
+/// Where the other ranks' connections arrive.
+#[derive(Debug)]
+pub(crate) struct Reception {
+    /// Readable when somebody knocks or says what it wants.
+    epoll: OwnedFd,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    listener: OwnedFd,
+    /// Connections on which nothing was said yet, by number, so that the first is the oldest.
+    guests: BTreeMap<u64, OwnedFd>,
+    next: u64,
+    /// Connections whose lane nobody here has opened yet, or is just opening, with the rank of the dialer.
+    arrived: HashMap<(LaneKey, usize), Arrival>,
+    openers: Vec<(LaneKey, Arc<Bell>)>,
+    /// Any user of the host can knock at will, so that one warning must do.
+    warned: bool,
+}
+
+/// A connection of a member, and the memory that it wants to share.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) socket: OwnedFd,
+    pub(crate) segment: OwnedFd,
+    pub(crate) capacity: u64,
+}
+
+impl Reception {
+    pub(crate) fn new(listener: OwnedFd) -> Result<Self> {
+        let failed = |errno: Errno| Error::io("watch a listener", errno.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
+        let desk = Desk {
+            listener,
+            guests: BTreeMap::new(),
+            next: LISTENER + 1,
+            arrived: HashMap::new(),
+            openers: Vec::new(),
+            warned: false,
+        };
+        Ok(Self { epoll, desk: Mutex::new(desk) })
+    }
+
+    /// Nothing is left half done behind the lock, so poison carries no news.
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `bell` ring when another thread lets in a connection for this lane.
+    pub(crate) fn announce(&self, key: LaneKey, bell: Arc<Bell>) {
+        self.desk().openers.push((key, bell));
+    }
+
+    /// Ends what [`Reception::announce`] began. Connections that nobody has collected by then are closed.
+    pub(crate) fn withdraw(&self, key: LaneKey, bell: &Arc<Bell>) {
+        let mut desk = self.desk();
+        desk.openers.retain(|(_, other)| !Arc::ptr_eq(other, bell));
+        desk.arrived.retain(|(other, _), _| *other != key);
+    }
+
+    /// Serves whoever is at the door, without blocking, and hands out the connections for a lane that have arrived
+    /// from the ranks in `expected`.
+    pub(crate) fn collect(
+        &self,
+        identity: &Identity,
+        key: LaneKey,
+        expected: impl Iterator<Item = usize>,
+    ) -> Result<Vec<(usize, Arrival)>> {
+        let mut desk = self.desk();
+        Service { epoll: &self.epoll, identity, desk: &mut desk }
+            .serve()
+            .map_err(|error| Error::io("let in a connection", error))?;
+        Ok(expected.filter_map(|rank| Some((rank, desk.arrived.remove(&(key, rank))?))).collect())
+    }
+}
+
+impl AsFd for Reception {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// The reception while somebody serves at its desk.
+struct Service<'a> {
+    epoll: &'a OwnedFd,
+    identity: &'a Identity,
+    desk: &'a mut Desk,
+}
+
+impl Service<'_> {
+    fn serve(mut self) -> io::Result<()> {
+        let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
+        loop {
+            let events = match epoll::wait(self.epoll, &mut room, Some(&Timespec::default())) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            for event in &*events {
+                match event.data.u64() {
+                    LISTENER => self.let_all_in()?,
+                    id => self.attend(id),
+                }
+            }
+            if events.len() < EVENTS_AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn let_all_in(&mut self) -> io::Result<()> {
+        while let Some(socket) = socket::let_in(&self.desk.listener)? {
+            if credentials::user(&socket)? != credentials::own_user() {
+                self.refuse("it belongs to another user");
+                continue;
+            }
+            if self.desk.guests.len() >= GUESTS_MAX.max(self.identity.members.len() * 16) {
+                drop(self.desk.guests.pop_first());
+                self.refuse("it was silent while many others came");
+            }
+            let id = self.desk.next;
+            self.desk.next += 1;
+            epoll::add(self.epoll, &socket, EventData::new_u64(id), EventFlags::IN)?;
+            self.desk.guests.insert(id, socket);
+            self.attend(id);
+        }
+        Ok(())
+    }
+
+    /// Listens to what a guest says, if it says anything yet.
+    fn attend(&mut self, id: u64) {
+        let Some(socket) = self.desk.guests.remove(&id) else { return };
+        let mut said = [0; HELLO_BYTES];
+        match socket::recv(&socket, &mut said) {
+            Ok(None) => drop(self.desk.guests.insert(id, socket)),
+            // It went away again.
+            Ok(Some(packet)) if packet.len == 0 => {}
+            Ok(Some(packet)) => {
+                let hello = Hello::decode(&said)
+                    .filter(|hello| packet.len == HELLO_BYTES && self.identity.knows(hello));
+                match (hello, packet.descriptor) {
+                    (Some(hello), Some(segment)) => self.seat(socket, &hello, segment),
+                    _ => self.refuse("it is no member of this job"),
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a connection broke before anything was said"),
+        }
+    }
+
+    /// Keeps a member's connection until its lane is opened. A later connection replaces an earlier one: its dialer
+    /// has given the earlier one up.
+    fn seat(&mut self, socket: OwnedFd, hello: &Hello, segment: OwnedFd) {
+        if self.desk.arrived.len() >= UNOPENED_MAX.max(self.identity.members.len() * 16) {
+            return self.refuse("too many others wait for lanes that nobody opens here");
+        }
+        if let Err(errno) = epoll::delete(self.epoll, &socket) {
+            tracing::warn!(rank = hello.rank, %errno, "lost a connection");
+            return;
+        }
+        let arrival = Arrival { socket, segment, capacity: hello.capacity };
+        self.desk.arrived.insert((hello.key, hello.rank as usize), arrival);
+        for (_, bell) in self.desk.openers.iter().filter(|(other, _)| *other == hello.key) {
+            bell.ring();
+        }
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        if std::mem::replace(&mut self.desk.warned, true) {
+            tracing::debug!(reason, "refused a connection");
+        } else {
+            tracing::warn!(reason, "refused a connection; further ones are refused in silence");
+        }
+    }
+}

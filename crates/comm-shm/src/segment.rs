@@ -1,0 +1,259 @@
+//! The memory that two ranks share: two rings, one per direction, and their positions.
+//!
+//! A segment is an anonymous file, sealed so that nobody can make it shorter under us. Each ring is mapped twice, one
+//! mapping behind the other, so that what wraps around the end of the ring still lies in one piece: whatever starts in
+//! the first mapping and is no longer than the ring ends in the second at the latest.
+//!
+//! The other side can write to all of it at any time, so no reference to its bytes is ever made: they are copied in
+//! and out, or lent as [`Lent`], by their addresses.
+#![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
+
+use comm_core::Lent;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::positions::Control;
+
+/// Nobody may make the file shorter or longer, or take that back.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Which of the two rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the rank that made the segment to the one that was given it.
+    Out = 0,
+    /// The other way.
+    Back = 1,
+}
+
+/// Two rings, mapped into this process.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    start: NonNull<c_void>,
+    capacity: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to the thread that made it.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// Makes a segment with two rings of that capacity, which is a power of two and at least a page. The descriptor
+    /// is for the other side. All of the memory is there at once: a later shortage kills nobody.
+    pub(crate) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
+        let file = create_file()?;
+        rustix::fs::ftruncate(&file, file_bytes(capacity))?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
+        rustix::fs::fcntl_add_seals(&file, SEALS)?;
+        Ok((Self::map(&file, capacity)?, file))
+    }
+
+    /// Maps the segment that another rank has made.
+    ///
+    /// # Errors
+    /// If the descriptor is of anything but a sealed segment of this size.
+    pub(crate) fn open(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
+        let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        if !capacity.is_power_of_two() || capacity < rustix::param::page_size() {
+            return refuse("a ring of an impossible capacity");
+        }
+        if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
+            return refuse("memory that another process could take away");
+        }
+        if u64::try_from(rustix::fs::fstat(file)?.st_size) != Ok(file_bytes(capacity)) {
+            return refuse("memory of another size than its rings need");
+        }
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
+        Self::map(file, capacity)
+    }
+
+    fn map(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
+        // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+        let start = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
+        }?;
+        let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
+        let segment = Self { start, capacity };
+        let page = rustix::param::page_size();
+        segment.place(file, 0, page, 0)?;
+        for ring in 0..2 {
+            for copy in 0..2 {
+                let at = page + (2 * ring + copy) * capacity;
+                segment.place(file, at, capacity, page + ring * capacity)?;
+            }
+        }
+        Ok(segment)
+    }
+
+    /// Maps a part of the file at a distance from the start of the mapping, and touches its pages.
+    fn place(&self, file: &OwnedFd, at: usize, len: usize, offset: usize) -> io::Result<()> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let address = self.start.as_ptr().wrapping_byte_add(at);
+        // SAFETY: `at + len` is within the address range that `map` has reserved for this segment, and that nothing
+        // else uses.
+        unsafe { rustix::mm::mmap(address, len, access, flags, file.as_fd(), offset as u64) }?;
+        Ok(())
+    }
+
+    /// How many bytes each ring holds.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// What the two sides of a ring share besides its bytes.
+    pub(crate) fn control(&self, direction: Direction) -> &Control {
+        let at = direction as usize * Control::BYTES;
+        let control = self.start.as_ptr().wrapping_byte_add(at).cast_const().cast::<Control>();
+        // SAFETY: it lies on the first page of the mapping, which lives as long as `self`, at a multiple of its
+        // alignment; it consists of atomic integers, for which any bytes are valid and which others may write to.
+        unsafe { &*control }
+    }
+
+    /// The address of a position in a ring. At least a ring's capacity from there on is mapped.
+    fn address(&self, direction: Direction, position: u64) -> *mut u8 {
+        let within = (position as usize) & (self.capacity - 1);
+        let ring = rustix::param::page_size() + direction as usize * 2 * self.capacity;
+        self.start.as_ptr().wrapping_byte_add(ring + within).cast()
+    }
+
+    /// Copies bytes to a position of a ring, no more than it holds.
+    pub(crate) fn copy_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
+        let len = bytes.len().min(self.capacity);
+        // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not overlap, because
+        // the mapping belongs to `self`, which never makes a slice of it.
+        unsafe { copy_nonoverlapping(bytes.as_ptr(), self.address(direction, position), len) };
+    }
+
+    /// Copies bytes from a position of a ring, no more than it holds.
+    pub(crate) fn copy_out(&self, direction: Direction, position: u64, into: &mut [u8]) {
+        let len = into.len().min(self.capacity);
+        // SAFETY: the ring is mapped for `len` bytes and `into` is writable for them. They do not overlap, because
+        // the mapping belongs to `self`, which never makes a slice of it.
+        unsafe { copy_nonoverlapping(self.address(direction, position), into.as_mut_ptr(), len) };
+    }
+
+    /// Lends bytes from a position of a ring, no more than it holds.
+    pub(crate) fn lend(&self, direction: Direction, position: u64, len: usize) -> Lent<'_> {
+        let len = len.min(self.capacity);
+        // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference to them.
+        unsafe { Lent::from_raw(self.address(direction, position), len) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `map` for this segment, and what borrows from `self` is gone.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), mapped_bytes(self.capacity)) };
+        if let Err(errno) = unmapped {
+            tracing::warn!(%errno, "could not unmap a segment");
+        }
+    }
+}
+
+/// An anonymous file that can be sealed. Kernels before 6.3 do not know that it holds no program.
+fn create_file() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create("comm-shm", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => Ok(rustix::fs::memfd_create("comm-shm", flags)?),
+        created => Ok(created?),
+    }
+}
+
+/// A page for the positions, and two rings.
+fn file_bytes(capacity: usize) -> u64 {
+    (rustix::param::page_size() + 2 * capacity) as u64
+}
+
+/// A page for the positions, and two rings twice.
+fn mapped_bytes(capacity: usize) -> usize {
+    rustix::param::page_size() + 4 * capacity
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two mappings of one segment, as two ranks have them.
+    fn pair(capacity: usize) -> (Segment, Segment) {
+        let (near, file) = Segment::create(capacity).unwrap();
+        let far = Segment::open(&file, capacity).unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn bytes_cross_at_every_position_also_over_the_end_of_the_ring() {
+        let (near, far) = pair(4096);
+        let bytes: Vec<u8> = (0..4096).map(|at| (at % 251) as u8).collect();
+        for (direction, from, to) in [(Direction::Out, &near, &far), (Direction::Back, &far, &near)] {
+            for position in [0, 1, 4095, 4096, 5000, (1 << 40) + 4090, u64::MAX - 3] {
+                for len in [0, 1, 7, 4095, 4096] {
+                    from.copy_in(direction, position, &bytes[..len]);
+                    let mut copied = vec![0; len];
+                    to.copy_out(direction, position, &mut copied);
+                    assert_eq!(copied, bytes[..len]);
+                    copied.fill(0);
+                    assert_eq!(to.lend(direction, position, len).copy_to(&mut copied), len);
+                    assert_eq!(copied, bytes[..len]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rings_and_positions_do_not_overlap() {
+        let (near, far) = pair(4096);
+        near.copy_in(Direction::Out, 0, &[1; 4096]);
+        near.copy_in(Direction::Back, 0, &[2; 4096]);
+        near.control(Direction::Out).scribble(Some(u64::MAX), Some(u64::MAX));
+        near.control(Direction::Back).scribble(Some(u64::MAX), Some(u64::MAX));
+        for (direction, value) in [(Direction::Out, 1), (Direction::Back, 2)] {
+            let mut copied = [0; 4096];
+            far.copy_out(direction, 0, &mut copied);
+            assert_eq!(copied, [value; 4096]);
+            assert!(
+                !far.control(direction).reader().is_lying() && !far.control(direction).writer().is_lying()
+            );
+        }
+    }
+
+    #[test]
+    fn more_than_a_ring_holds_is_cut_off() {
+        let (near, far) = pair(4096);
+        near.copy_in(Direction::Out, 1, &[7; 10_000]);
+        let mut copied = [0; 10_000];
+        far.copy_out(Direction::Out, 0, &mut copied);
+        assert!(copied[..4096].iter().all(|&byte| byte == 7) && copied[4096..].iter().all(|&byte| byte == 0));
+        assert_eq!(far.lend(Direction::Out, 3, 10_000).len(), 4096);
+    }
+
+    #[test]
+    fn nobody_can_take_the_memory_away() {
+        let (_near, file) = Segment::create(4096).unwrap();
+        for len in [0, 4096, 1 << 20] {
+            assert_eq!(rustix::fs::ftruncate(&file, len), Err(Errno::PERM));
+        }
+        assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn anything_but_a_sealed_segment_of_the_size_is_refused() {
+        let (_near, file) = Segment::create(8192).unwrap();
+        for capacity in [0, 1, 4096, 5000, 12_288, 16_384] {
+            assert!(Segment::open(&file, capacity).is_err(), "{capacity}");
+        }
+        assert!(Segment::open(&file, 8192).is_ok());
+        let unsealed = rustix::fs::memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, file_bytes(4096)).unwrap();
+        assert_eq!(Segment::open(&unsealed, 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let device = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(Segment::open(&device, 4096).is_err());
+    }
+}

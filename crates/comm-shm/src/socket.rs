@@ -1,0 +1,199 @@
+//! Unix sockets that carry whole packets, and descriptors with them.
+//!
+//! They are bound to names, not to files: a name is gone as soon as nobody listens any more, however its owner ended.
+//! A name has no permissions, so it is drawn at random, and both sides ask the kernel who the other one is.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::cmsg_space;
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    recvmsg, sendmsg, socket_with,
+};
+
+/// As many as the kernel lets wait, which is 4096 by default.
+const BACKLOG: i32 = 4096;
+/// What wakes a peer that sleeps.
+const RING: u8 = 1;
+/// How often to try when the system has no memory for the moment.
+const ATTEMPTS_MAX: usize = 1000;
+/// The most packets that are read at once only to be thrown away.
+const DISCARDED_MAX: usize = 64;
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn address(door: u128) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("comm-shm-{door:032x}").as_bytes())?)
+}
+
+/// Listens under a name.
+pub(crate) fn open_door(door: u128) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    bind(&socket, &address(door)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to who listens under a name.
+///
+/// # Errors
+/// [`io::ErrorKind::ConnectionRefused`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many others wait for it.
+pub(crate) fn knock(door: u128) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    rustix::net::connect(&socket, &address(door)?)?;
+    Ok(socket)
+}
+
+/// Lets in one of those who wait, if any does.
+pub(crate) fn let_in(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    loop {
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Sends a packet, with a descriptor or without.
+pub(crate) fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<&OwnedFd>) -> io::Result<()> {
+    let descriptors = descriptor.map(AsFd::as_fd);
+    let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !descriptors.as_slice().is_empty()
+        && !control.push(SendAncillaryMessage::ScmRights(descriptors.as_slice()))
+    {
+        return Err(Errno::NOBUFS.into());
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(packet)], &mut control, flags))?;
+    if sent == packet.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// A packet that has arrived.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    /// How long it is, also if it did not fit. Zero if the other side has closed the connection.
+    pub(crate) len: usize,
+    /// The descriptor that came with it.
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+/// Receives a packet, or `None` if none is there. Of several descriptors one is kept.
+pub(crate) fn recv(socket: impl AsFd, into: &mut [u8]) -> io::Result<Option<Packet>> {
+    let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+    let mut pieces = [IoSliceMut::new(into)];
+    let received = loop {
+        match recvmsg(&socket, &mut pieces, &mut control, flags) {
+            Ok(received) => break received,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    Ok(Some(Packet { len: received.bytes, descriptor: descriptors.flatten().next() }))
+}
+
+/// Wakes the other side, which sleeps until this socket becomes readable.
+pub(crate) fn ring(socket: impl AsFd) {
+    for _ in 0..ATTEMPTS_MAX {
+        match rustix::net::send(&socket, &[RING], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => std::thread::yield_now(),
+            // A full socket rings already. A broken one is found out by whoever looks at it.
+            _ => return,
+        }
+    }
+}
+
+/// Takes note that the other side rang.
+pub(crate) fn silence(socket: impl AsFd) {
+    for _ in 0..DISCARDED_MAX {
+        // A descriptor that somebody sends instead is closed by the kernel, as there is no room for it.
+        match rustix::net::recv(&socket, &mut [0; 8], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) => {}
+            _ => return,
+        }
+    }
+}
+
+/// Sleeps until one of the descriptors is ready, or until then.
+pub(crate) fn wait(descriptors: &mut [PollFd<'_>], until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(left.subsec_nanos()) };
+    match poll(descriptors, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let door = u128::from(fastrand::u64(..));
+        let listener = open_door(door).unwrap();
+        let near = knock(door).unwrap();
+        (near, let_in(&listener).unwrap().unwrap())
+    }
+
+    #[test]
+    fn packets_arrive_whole_with_their_descriptor() {
+        let (near, far) = pair();
+        let mut into = [0; 8];
+        assert!(recv(&far, &mut into).unwrap().is_none());
+        send(&near, b"with", Some(&near)).unwrap();
+        send(&near, b"without", None).unwrap();
+        send(&near, b"too long for it", None).unwrap();
+        let packet = recv(&far, &mut into).unwrap().unwrap();
+        assert_eq!((packet.len, &into[..4]), (4, &b"with"[..]));
+        let descriptor = packet.descriptor.unwrap();
+        assert!(rustix::io::fcntl_getfd(&descriptor).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        let packet = recv(&far, &mut into).unwrap().unwrap();
+        assert_eq!((packet.len, &into[..7]), (7, &b"without"[..]));
+        assert!(packet.descriptor.is_none());
+        assert_eq!(recv(&far, &mut into).unwrap().unwrap().len, 15);
+        drop((near, descriptor));
+        assert_eq!(recv(&far, &mut into).unwrap().unwrap().len, 0);
+    }
+
+    #[test]
+    fn a_door_without_a_listener_is_gone() {
+        let door = u128::from(fastrand::u64(..));
+        let listener = open_door(door).unwrap();
+        assert_eq!(open_door(door).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        assert_eq!(knock(door).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_bell_never_blocks_and_is_silenced() {
+        let (near, far) = pair();
+        for _ in 0..10_000 {
+            ring(&near);
+        }
+        while recv(&far, &mut [0; 8]).unwrap().is_some() {
+            silence(&far);
+        }
+        drop(near);
+        silence(&far);
+        ring(&far);
+    }
+}

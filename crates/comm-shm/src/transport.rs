@@ -1,0 +1,232 @@
+//! Moves the bytes of one lane through rings of shared memory.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use comm_core::{AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Result, Transport};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::abort::Abort;
+use crate::doze::settle;
+use crate::peer::{Connection, Peer};
+
+/// What epoll calls the abort; sockets go by their rank.
+const ABORT: u64 = u64::MAX;
+/// How many events one look at epoll takes.
+const EVENTS_AT_ONCE: usize = 64;
+/// After so many attempts in a row that moved nothing, one looks at the sockets, so that who only ever tries again
+/// hears of a death too.
+const FRUITLESS_MAX: u32 = 4096;
+
+/// Two rings of shared memory with every other member of a group, one per direction, and a socket that shows whether
+/// it is alive.
+///
+/// While nobody sleeps, bytes move without any system call. Who sleeps says so in shared memory, and is woken through
+/// its socket. Nothing is allocated after opening.
+///
+/// What arrives from a peer's memory is bounded, never believed: a peer that publishes an impossible position is lost
+/// with [`Loss::Garbage`](comm_core::Loss::Garbage). A peer that dies, however it does, closes its sockets; what it
+/// had sent is still delivered. One that is merely stopped is waited for.
+///
+/// Dropping it ends the streams in order: the others receive what was accepted, then
+/// [`Loss::Closed`](comm_core::Loss::Closed).
+#[derive(Debug)]
+pub struct SharedMemoryTransport {
+    group: Group,
+    /// By rank; `None` at this rank, and where no memory can be shared.
+    peers: Vec<Option<Peer>>,
+    epoll: OwnedFd,
+    /// Peers in the interest with which the transport was armed last, unless it was used since.
+    lying: Interest,
+    fruitless: u32,
+    /// Some stream has ended, and nobody was kept from sleeping on it yet.
+    unheard_end: bool,
+    abort: Arc<Abort>,
+}
+
+impl SharedMemoryTransport {
+    /// Takes over connections, one per peer.
+    pub(crate) fn new(
+        group: Group,
+        connections: impl IntoIterator<Item = (usize, Connection)>,
+    ) -> Result<Self> {
+        let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
+        let mut transport = Self {
+            group,
+            peers: (0..group.size()).map(|_| None).collect(),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
+            lying: Interest::default(),
+            fruitless: 0,
+            unheard_end: false,
+            abort: Arc::new(Abort::new()?),
+        };
+        let (epoll, abort) = (&transport.epoll, &*transport.abort);
+        epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
+        for (rank, connection) in connections {
+            let events = EventFlags::IN | EventFlags::RDHUP;
+            epoll::add(epoll, &connection.socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
+            transport.peers[rank] = Some(Peer::new(rank, connection));
+        }
+        Ok(transport)
+    }
+
+    fn peer(&mut self, rank: usize) -> Result<&mut Peer> {
+        self.abort.check()?;
+        if !self.lying.recv().is_empty() || !self.lying.send().is_empty() {
+            self.get_up();
+        }
+        let invalid = Invalid::Rank { rank, size: self.group.size() };
+        self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| invalid.into())
+    }
+
+    /// Nobody needs to ring for who is awake.
+    #[cold]
+    fn get_up(&mut self) {
+        for rank in self.lying.recv().iter().chain(self.lying.send()) {
+            if let Some(Some(peer)) = self.peers.get(*rank) {
+                peer.get_up();
+            }
+        }
+        self.lying.clear();
+    }
+
+    /// Takes note of whether an attempt moved something.
+    fn tried(&mut self, moved: usize) -> Result<()> {
+        self.fruitless = if moved > 0 { 0 } else { self.fruitless + 1 };
+        if self.fruitless < FRUITLESS_MAX {
+            return Ok(());
+        }
+        self.fruitless = 0;
+        self.look()
+    }
+
+    /// Whether something in the interest can move or fail.
+    fn is_ready(&mut self, interest: &Interest) -> bool {
+        let peers = &mut self.peers;
+        let mut ready = |ranks: &[usize], can: fn(&mut Peer) -> bool| {
+            ranks.iter().any(|rank| peers.get_mut(*rank).and_then(Option::as_mut).is_some_and(can))
+        };
+        ready(interest.recv(), Peer::can_recv) || ready(interest.send(), Peer::can_send)
+    }
+
+    /// Says that this side is about to sleep.
+    fn lie_down(&mut self, interest: &Interest) {
+        for &rank in interest.recv() {
+            if let Some(Some(peer)) = self.peers.get(rank) {
+                peer.lie_down_to_recv();
+                self.lying.add_recv(rank);
+            }
+        }
+        for &rank in interest.send() {
+            if let Some(Some(peer)) = self.peers.get(rank) {
+                peer.lie_down_to_send();
+                self.lying.add_send(rank);
+            }
+        }
+    }
+
+    /// Takes note of who rang and who is gone.
+    fn look(&mut self) -> Result<()> {
+        loop {
+            let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
+            let events = match epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Error::io("look at the sockets of a lane", errno.into())),
+            };
+            for event in &*events {
+                self.note(event.data.u64(), event.flags)?;
+            }
+            self.abort.check()?;
+            if events.len() < EVENTS_AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn note(&mut self, rank: u64, events: EventFlags) -> Result<()> {
+        let rank = usize::try_from(rank).unwrap_or(usize::MAX);
+        let Some(Some(peer)) = self.peers.get_mut(rank) else { return Ok(()) };
+        if !events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR) {
+            peer.silence();
+            return Ok(());
+        }
+        peer.hang_up();
+        self.unheard_end = true;
+        // It would keep everybody awake for ever.
+        epoll::delete(&self.epoll, peer).map_err(|errno| Error::io("forget a socket", errno.into()))
+    }
+}
+
+impl Transport for SharedMemoryTransport {
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        let sent = self.peer(to)?.try_send(bytes)?;
+        self.tried(sent)?;
+        Ok(sent)
+    }
+
+    fn released(&self, to: usize) -> u64 {
+        self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::accepted)
+    }
+
+    fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        let received = self.peer(from)?.try_recv(into)?;
+        self.tried(received)?;
+        Ok(received)
+    }
+
+    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+        let lent = self.peer(from)?.prepare(at_most)?;
+        self.tried(lent)?;
+        Ok(self.peer(from)?.lend(lent))
+    }
+
+    fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        self.peer(from)?.consume(bytes)
+    }
+
+    /// Nothing to take back: what was accepted was copied.
+    fn revoke(&mut self) {}
+
+    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        self.abort.check()?;
+        self.get_up();
+        if self.is_ready(interest) {
+            return Ok(Armed::Ready);
+        }
+        // Bells are silenced before the last look at what they rang for.
+        self.look()?;
+        self.lie_down(interest);
+        settle();
+        let awake = std::mem::take(&mut self.unheard_end) || self.is_ready(interest);
+        if awake {
+            self.get_up();
+        }
+        Ok(if awake { Armed::Ready } else { Armed::Sleep })
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn abort_handle(&self) -> Arc<dyn AbortHandle> {
+        Arc::<Abort>::clone(&self.abort)
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

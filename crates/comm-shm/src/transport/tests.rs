@@ -1,0 +1,224 @@
+//! What a broken or hostile peer can do to the memory that it shares: nothing but end its own stream, or send other
+//! bytes than it meant.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use comm_core::{GroupId, Loss};
+
+use super::*;
+use crate::segment::{Direction, Segment};
+use crate::socket;
+
+const CAPACITY: usize = 4096;
+
+/// A transport whose only peer is whoever holds the other end of its socket and its segment.
+fn with_peer() -> (SharedMemoryTransport, Connection) {
+    let (near, file) = Segment::create(CAPACITY).unwrap();
+    let far = Segment::open(&file, CAPACITY).unwrap();
+    let door = u128::from(fastrand::u64(..));
+    let listener = socket::open_door(door).unwrap();
+    let ours = socket::knock(door).unwrap();
+    let theirs = socket::let_in(&listener).unwrap().unwrap();
+    let group = Group::new(GroupId::WORLD, 0, 2).unwrap();
+    let connection = Connection { socket: ours, segment: near, outgoing: Direction::Out };
+    let transport = SharedMemoryTransport::new(group, [(1, connection)]).unwrap();
+    (transport, Connection { socket: theirs, segment: far, outgoing: Direction::Back })
+}
+
+fn both() -> Interest {
+    let mut interest = Interest::default();
+    interest.add_recv(1);
+    interest.add_send(1);
+    interest
+}
+
+fn garbage<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. }))
+}
+
+#[test]
+fn an_impossible_position_ends_the_stream_both_ways_for_good() {
+    for tail in [CAPACITY as u64 + 1, u64::MAX, 1 << 63] {
+        let (mut transport, peer) = with_peer();
+        peer.segment.control(Direction::Back).scribble(Some(tail), None);
+        assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
+        assert!(garbage(&transport.try_recv(1, &mut [0; 8])));
+        // Also if the peer mends its ways.
+        peer.segment.control(Direction::Back).scribble(Some(8), None);
+        assert!(garbage(&transport.try_recv(1, &mut [0; 8])));
+        assert!(garbage(&transport.lend(1, 8)));
+        assert!(garbage(&transport.try_send(1, &[IoSlice::new(&[0; 8])])));
+        assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
+    }
+    for head in [1, u64::MAX, 1 << 63] {
+        let (mut transport, peer) = with_peer();
+        peer.segment.control(Direction::Out).scribble(None, Some(head));
+        assert!(garbage(&transport.try_send(1, &[IoSlice::new(&[0; CAPACITY + 1])])), "{head}");
+        assert!(garbage(&transport.try_recv(1, &mut [0; 8])));
+    }
+}
+
+#[test]
+fn a_position_that_goes_back_ends_the_stream() {
+    let (mut transport, peer) = with_peer();
+    peer.segment.control(Direction::Back).scribble(Some(100), None);
+    assert_eq!(transport.try_recv(1, &mut [0; 100]).unwrap(), 100);
+    peer.segment.control(Direction::Back).scribble(Some(99), None);
+    assert!(garbage(&transport.try_recv(1, &mut [0; 1])));
+}
+
+/// What a position in bounds shows is what lies there, whoever wrote it, up to a whole ring.
+#[test]
+fn plausible_positions_show_some_bytes_and_no_others() {
+    let (mut transport, peer) = with_peer();
+    peer.segment.copy_in(Direction::Back, 0, &[9; CAPACITY]);
+    peer.segment.control(Direction::Back).scribble(Some(CAPACITY as u64), None);
+    let mut into = vec![0; 3 * CAPACITY];
+    assert_eq!(transport.try_recv(1, &mut into).unwrap(), CAPACITY);
+    assert!(into[..CAPACITY].iter().all(|&byte| byte == 9) && into[CAPACITY..].iter().all(|&byte| byte == 0));
+}
+
+/// A thread writes anything anywhere while this side sends, receives, lends and sleeps. Nothing panics, nothing blocks,
+/// and nothing but the stream's end comes of it.
+#[test]
+fn scribbling_everywhere_does_no_harm() {
+    const ROUNDS: u64 = 200;
+    for seed in 0..ROUNDS {
+        let (mut transport, peer) = with_peer();
+        let (stop, begun) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let (stop, begun) = (&stop, &begun);
+            scope.spawn(move || {
+                scribble(&peer, seed, &AtomicBool::new(true));
+                begun.wait();
+                scribble(&peer, seed, stop);
+            });
+            begun.wait();
+            let mut random = fastrand::Rng::with_seed(seed);
+            let ended = (0..2000).any(|_| !attempt(&mut transport, &mut random));
+            stop.store(true, Ordering::Relaxed);
+            assert!(ended || seed.is_multiple_of(2), "impossible positions were not found out");
+        });
+    }
+}
+
+/// At least once, until it is stopped. Positions are plausible if the seed is even, and anything at all if it is odd.
+fn scribble(peer: &Connection, seed: u64, stop: &AtomicBool) {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0xbad);
+    let most = if seed.is_multiple_of(2) { CAPACITY as u64 } else { u64::MAX };
+    loop {
+        for direction in [Direction::Out, Direction::Back] {
+            let control = peer.segment.control(direction);
+            control.scribble(Some(random.u64(..=most)), Some(random.u64(..=most)));
+            control.reader().scribble(random.u32(..));
+            control.writer().scribble(random.u32(..));
+            peer.segment.copy_in(direction, random.u64(..), &random.u64(..).to_le_bytes());
+        }
+        if random.u8(..) == 0 {
+            socket::ring(&peer.socket);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// Does something. Returns whether the stream goes on.
+fn attempt(transport: &mut SharedMemoryTransport, random: &mut fastrand::Rng) -> bool {
+    let mut bytes = vec![0; random.usize(..2 * CAPACITY)];
+    let outcome = match random.u8(..4) {
+        0 => transport.try_send(1, &[IoSlice::new(&bytes)]).map(drop),
+        1 => transport.try_recv(1, &mut bytes).map(drop),
+        2 => transport.lend(1, bytes.len()).map(|lent| lent.copy_to(&mut bytes)).and_then(|len| {
+            assert!(len <= bytes.len());
+            transport.consume(1, random.usize(..=len))
+        }),
+        _ => transport.arm(&both()).map(drop),
+    };
+    assert!(outcome.is_ok() || garbage(&outcome), "{outcome:?}");
+    outcome.is_ok()
+}
+
+/// Packets of any kind and descriptors on the socket of a lane are bells at most.
+#[test]
+fn whatever_comes_through_the_socket_is_a_bell_at_most() {
+    let (mut transport, peer) = with_peer();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut recv = Interest::default();
+    recv.add_recv(1);
+    for len in [1, 8, 100, 60_000] {
+        socket::send(&peer.socket, &vec![0xff; len], Some(&peer.socket)).unwrap();
+    }
+    let before = descriptors();
+    while transport.arm(&recv).unwrap() == Armed::Ready {}
+    assert_eq!(transport.try_recv(1, &mut [0; 8]).unwrap(), 0);
+    assert!(descriptors() <= before + 2, "other tests may open a few");
+    peer.segment.copy_in(Direction::Back, 0, b"still up");
+    peer.segment.control(Direction::Back).scribble(Some(8), None);
+    let mut into = [0; 8];
+    assert_eq!(transport.try_recv(1, &mut into).unwrap(), 8);
+    assert_eq!(&into, b"still up");
+}
+
+/// Bells are rung for sleepers only, and sleepers that woke for another reason say so.
+#[test]
+fn nobody_rings_for_who_is_awake() {
+    let (mut transport, peer) = with_peer();
+    let rung = || socket::recv(&peer.socket, &mut [0; 8]).unwrap().is_some();
+    let (out, back) = (peer.segment.control(Direction::Out), peer.segment.control(Direction::Back));
+    assert_eq!(transport.try_send(1, &[IoSlice::new(&[0; 10])]).unwrap(), 10);
+    assert!(!rung());
+    out.reader().lie_down();
+    assert_eq!(transport.try_send(1, &[IoSlice::new(&[0; 10])]).unwrap(), 10);
+    assert!(rung());
+    assert_eq!(transport.try_send(1, &[IoSlice::new(&[0; 10])]).unwrap(), 10);
+    assert!(!rung());
+    let mut recv = Interest::default();
+    recv.add_recv(1);
+    while transport.arm(&recv).unwrap() == Armed::Ready {}
+    assert!(back.reader().is_lying());
+    assert_eq!(transport.try_recv(1, &mut [0]).unwrap(), 0);
+    assert!(!back.reader().is_lying());
+}
+
+/// Half an element that is lent again and again is no reason to stay awake, and does not hide the end.
+#[test]
+fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
+    let (mut transport, peer) = with_peer();
+    let mut recv = Interest::default();
+    recv.add_recv(1);
+    peer.segment.control(Direction::Back).scribble(Some(3), None);
+    assert_eq!(transport.lend(1, 8).unwrap().len(), 3);
+    assert_eq!(transport.arm(&recv).unwrap(), Armed::Sleep);
+    peer.segment.control(Direction::Back).scribble(Some(5), None);
+    assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready);
+    drop(peer);
+    while transport.lend(1, 8).is_ok() {
+        assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready, "nobody told of the end");
+    }
+    let mut rest = [0; 8];
+    assert_eq!(transport.try_recv(1, &mut rest).unwrap(), 5);
+    assert!(matches!(transport.try_recv(1, &mut rest), Err(Error::PeerLost { loss: Loss::Closed, .. })));
+}
+
+/// Who only ever tries again hears of a death too.
+#[test]
+fn a_death_is_heard_without_sleeping() {
+    for send in [false, true] {
+        let (mut transport, peer) = with_peer();
+        if send {
+            while transport.try_send(1, &[IoSlice::new(&[0; CAPACITY])]).unwrap() > 0 {}
+        }
+        drop(peer);
+        let limit = Instant::now() + Duration::from_secs(10);
+        let mut attempt = || match send {
+            true => transport.try_send(1, &[IoSlice::new(&[0])]),
+            false => transport.try_recv(1, &mut [0]),
+        };
+        while attempt().is_ok() {
+            assert!(Instant::now() < limit, "nobody noticed");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A store for tests: a folder, which processes share.
+#![allow(dead_code, reason = "not every test file uses every helper")]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, GroupId, LaneId, LaneKind, Result, Store};
+use comm_shm::{RendezvousConfig, SharedMemoryConfig, SharedMemoryLanes};
+
+/// How long anything may take before it counts as hanging.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+
+/// A key is a file, which appears whole or not at all.
+pub(crate) struct FolderStore(pub(crate) PathBuf);
+
+impl FolderStore {
+    fn path(&self, key: &str) -> PathBuf {
+        self.0.join(key.replace('/', "_"))
+    }
+
+    /// A file of our own with this value, to be put in place.
+    fn draft(&self, value: &[u8]) -> Result<PathBuf> {
+        let draft = self.0.join(format!("draft-{:x}", fastrand::u128(..)));
+        fs::write(&draft, value).map_err(|e| Error::io("write a draft", e))?;
+        Ok(draft)
+    }
+}
+
+impl Store for FolderStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        fs::rename(self.draft(value)?, self.path(key)).map_err(|e| Error::io("put a value in place", e))
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.wait(&[key], timeout)?;
+        fs::read(self.path(key)).map_err(|e| Error::io("read a value", e))
+    }
+
+    fn add(&self, _key: &str, _amount: i64) -> Result<i64> {
+        Err(Error::Internal("this store does not count".into()))
+    }
+
+    /// Only from a missing key.
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        assert!(expected.is_empty());
+        let draft = self.draft(desired)?;
+        let linked = fs::hard_link(&draft, self.path(key));
+        fs::remove_file(draft).map_err(|e| Error::io("remove a draft", e))?;
+        match linked {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::io("link a value", error)),
+            _ => self.get(key, Duration::ZERO),
+        }
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let began = Instant::now();
+        while !keys.iter().all(|key| self.path(key).exists()) {
+            if began.elapsed() >= timeout {
+                let during = During::Store { key: keys.join(", ") };
+                return Err(Error::Timeout { waiting_for: vec![], after: timeout, during });
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        Ok(fs::remove_file(self.path(key)).is_ok())
+    }
+}
+
+/// One rank that waits no longer than tests do.
+pub(crate) fn config(rank: usize, world_size: usize, ring_bytes: usize) -> RendezvousConfig {
+    let mut config = RendezvousConfig::new(rank, world_size);
+    config.timeout = SOON;
+    config.shm = rings(ring_bytes);
+    config
+}
+
+pub(crate) fn rings(ring_bytes: usize) -> SharedMemoryConfig {
+    let mut config = SharedMemoryConfig::default();
+    config.ring_bytes = ring_bytes;
+    config
+}
+
+/// Runs every configuration in a thread of its own, and returns what became of each in their order.
+pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryLanes>> {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FolderStore(folder.path().to_owned());
+    thread::scope(|scope| {
+        let store = &store;
+        let rank = |config| scope.spawn(move || SharedMemoryLanes::rendezvous(store, &config));
+        let ranks: Vec<_> = configs.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The lanes of `n` ranks, in rank order.
+pub(crate) fn world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryLanes> {
+    let configs = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
+    meet(configs).into_iter().map(Result::unwrap).collect()
+}

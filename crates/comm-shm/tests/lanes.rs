@@ -1,0 +1,251 @@
+//! Rendezvous and lanes, with a thread per rank.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::io::IoSlice;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
+use comm_shm::{HostId, RendezvousConfig, SharedMemoryLanes, SharedMemoryTransport};
+use common::{FolderStore, SOON, WORLD, config, meet, rings, world};
+
+fn open(lanes: &SharedMemoryLanes, lane: LaneId) -> Result<SharedMemoryTransport> {
+    lanes.open(lane, Instant::now() + SOON)
+}
+
+/// Everybody tells everybody who it is.
+fn introduce(transport: &mut SharedMemoryTransport) {
+    let group = transport.group();
+    let limit = Instant::now() + SOON;
+    for peer in group.peers() {
+        let own = [group.rank() as u8, peer as u8];
+        assert_eq!(transport.try_send(peer, &[IoSlice::new(&own)]).unwrap(), 2);
+    }
+    for peer in group.peers() {
+        let mut theirs = [0; 2];
+        while transport.try_recv(peer, &mut theirs).unwrap() == 0 {
+            assert!(Instant::now() < limit, "nothing came from {peer}");
+        }
+        assert_eq!(theirs, [peer as u8, group.rank() as u8]);
+    }
+}
+
+#[test]
+fn worlds_of_many_sizes_meet_and_open_lanes() {
+    for n in [1, 2, 3, 5, 8, 13] {
+        comm_sim::run_each(world(n, 4096), |lanes| {
+            for kind in [LaneKind::Control, LaneKind::Collective] {
+                introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
+            }
+            let here = HostId::of_this_process().unwrap();
+            assert_eq!(lanes.hosts(), vec![here; if n == 1 { 0 } else { n }]);
+            let neighbours = (0..n + 1).filter(|rank| lanes.is_neighbour(*rank));
+            assert_eq!(neighbours.collect::<Vec<_>>(), lanes.group().peers().collect::<Vec<_>>());
+        });
+    }
+}
+
+/// The rank that makes a segment decides how large it is.
+#[test]
+fn ranks_with_rings_of_other_sizes_understand_each_other() {
+    let configs = (0..3).map(|rank| config(rank, 3, 4096 << rank)).collect();
+    let lanes = meet(configs).into_iter().map(Result::unwrap).collect();
+    comm_sim::run_each(lanes, |lanes: SharedMemoryLanes| introduce(&mut open(&lanes, WORLD).unwrap()));
+}
+
+#[test]
+fn a_setting_that_cannot_be_used_is_refused() {
+    let mut wrong = config(0, 1, 4096);
+    wrong.shm = rings(5000);
+    let error = meet(vec![wrong]).remove(0).unwrap_err();
+    assert!(error.to_string().contains("ring_bytes") && !error.is_fatal(), "{error}");
+}
+
+#[test]
+fn a_second_process_with_the_same_rank_is_refused() {
+    let outcomes = meet([0, 1, 1].map(|rank| config(rank, 2, 4096)).into());
+    let refused = |outcome: &&Result<SharedMemoryLanes>| {
+        matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
+    };
+    assert_eq!(outcomes.iter().filter(refused).count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 2, "{outcomes:?}");
+}
+
+#[test]
+fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
+    for outcome in meet(vec![config(0, 3, 4096), config(1, 2, 4096)]) {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Handshake { refusal: Refusal::WorldSize { .. }, .. }), "{error}");
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let mut configs = [0, 2].map(|rank| config(rank, 5, 4096));
+    configs.iter_mut().for_each(|config| config.timeout = Duration::from_millis(200));
+    for outcome in meet(configs.into()) {
+        match outcome {
+            Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1, 3, 4]),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A store in which two of the ranks say that they are elsewhere.
+struct TwoElsewhere(FolderStore);
+
+impl TwoElsewhere {
+    fn displace(key: &str, value: &[u8]) -> Vec<u8> {
+        let host = HostId::of_this_process().unwrap().to_string();
+        let text = String::from_utf8(value.to_vec()).unwrap();
+        let elsewhere = key.ends_with("/1") || key.ends_with("/3");
+        if elsewhere { text.replace(&host, &host.replace('.', ".9")) } else { text }.into_bytes()
+    }
+}
+
+impl Store for TwoElsewhere {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.0.get(key, timeout).map(|value| Self::displace(key, &value))
+    }
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        self.0.add(key, amount)
+    }
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        self.0.compare_set(key, expected, desired)
+    }
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        self.0.wait(keys, timeout)
+    }
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.0.delete(key)
+    }
+}
+
+/// Runs the ranks that are here in a thread each.
+fn with_two_elsewhere<T: Send>(
+    rendezvous: impl Fn(&dyn Store, &RendezvousConfig) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TwoElsewhere(FolderStore(folder.path().to_owned()));
+    thread::scope(|scope| {
+        let (store, rendezvous) = (&store, &rendezvous);
+        let start = |rank| scope.spawn(move || rendezvous(store, &config(rank, 4, 4096)));
+        let ranks: Vec<_> = (0..4).map(start).collect();
+        let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        outcomes.into_iter().step_by(2).collect()
+    })
+}
+
+#[test]
+fn ranks_on_other_hosts_are_named() {
+    for outcome in with_two_elsewhere(|store, config| SharedMemoryLanes::rendezvous(store, config)) {
+        let error = outcome.unwrap_err();
+        assert!(error.to_string().contains("ranks 1 and 3 cannot share memory"), "{error}");
+        match error {
+            Error::Handshake { refusal: Refusal::OtherHost { ranks }, .. } => assert_eq!(ranks, [1, 3]),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What a transport of several kinds stands on: lanes between those who share a host, and no word of the others.
+#[test]
+fn neighbours_can_meet_alone() {
+    let outcomes = with_two_elsewhere(|store, config| {
+        let lanes = SharedMemoryLanes::rendezvous_of_neighbours(store, config)?;
+        let rank = lanes.group().rank();
+        if rank % 2 == 1 {
+            return Ok(());
+        }
+        assert_eq!((0..4).filter(|rank| lanes.is_neighbour(*rank)).collect::<Vec<_>>(), [2 - rank]);
+        let mut lane = open(&lanes, WORLD)?;
+        assert_eq!(lane.group().size(), 4);
+        assert_eq!(lane.try_send(2 - rank, &[IoSlice::new(&[rank as u8])])?, 1);
+        let mut byte = [9];
+        while lane.try_recv(2 - rank, &mut byte)? == 0 {}
+        assert_eq!(usize::from(byte[0]), 2 - rank);
+        assert!(matches!(lane.try_send(1, &[IoSlice::new(&[1])]), Err(Error::Invalid(_))));
+        assert!(matches!(lane.try_recv(3, &mut byte), Err(Error::Invalid(_))));
+        Ok(())
+    });
+    outcomes.into_iter().for_each(Result::unwrap);
+}
+
+/// A rank that gave up opening a lane can open it later, with whoever waited.
+#[test]
+fn a_lane_can_be_opened_after_an_attempt_that_timed_out() {
+    let barrier = std::sync::Barrier::new(2);
+    comm_sim::run_each(world(2, 4096), |lanes| {
+        let rank = lanes.group().rank();
+        for early in [0, 1] {
+            let lane = LaneId { group: GroupId(early as u64), kind: LaneKind::Collective };
+            if rank == early {
+                let error = lanes.open(lane, Instant::now() + Duration::from_millis(50)).unwrap_err();
+                assert!(matches!(error, Error::Timeout { waiting_for, .. } if waiting_for == [1 - rank]));
+            }
+            barrier.wait();
+            introduce(&mut open(&lanes, lane).unwrap());
+        }
+        barrier.wait();
+    });
+}
+
+/// A rank below us that is gone is known at once: nobody listens behind its door.
+#[test]
+fn a_rank_whose_door_is_gone_is_lost_at_once() {
+    let mut lanes = world(2, 4096);
+    let above = lanes.pop().unwrap();
+    drop(lanes);
+    let began = Instant::now();
+    let error = open(&above, WORLD).unwrap_err();
+    assert!(matches!(error, Error::PeerLost { peer: 0, .. }), "{error}");
+    assert!(began.elapsed() < SOON / 2);
+}
+
+/// Descriptors of a process that is started meanwhile are none of ours.
+#[test]
+fn a_started_program_inherits_nothing() {
+    let lanes = world(2, 4096);
+    let opened = comm_sim::run_each(lanes, |lanes| {
+        let transport = open(&lanes, WORLD).unwrap();
+        (lanes, transport)
+    });
+    let listed = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for ours in ["memfd", "eventpoll", "eventfd"] {
+        assert!(!listed.contains(ours), "{listed}");
+    }
+    drop(opened);
+}
+
+#[test]
+fn strangers_at_the_door_disturb_nobody() {
+    let lanes = world(2, 4096);
+    let names = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let doors: Vec<&str> =
+        names.lines().filter_map(|line| line.split_once("@comm-shm-")).map(|at| at.1).collect();
+    let mut strangers = Vec::new();
+    for door in doors {
+        // Other tests of this process have doors too.
+        for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0x93; 72], &[0; 1000]] {
+            strangers.extend(knock(door, said));
+        }
+    }
+    assert!(strangers.len() >= 8, "nobody to disturb");
+    comm_sim::run_each(lanes, |lanes| introduce(&mut open(&lanes, WORLD).unwrap()));
+}
+
+fn knock(door: &str, said: &[u8]) -> Option<std::os::fd::OwnedFd> {
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket};
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(format!("comm-shm-{door}").as_bytes()).unwrap();
+    connect(&socket, &address).ok()?;
+    send(&socket, said, SendFlags::NOSIGNAL).ok()?;
+    Some(socket)
+}

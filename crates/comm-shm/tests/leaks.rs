@@ -1,0 +1,86 @@
+//! Nothing is left behind. A test binary of its own, with one test: descriptors and mappings belong to the process.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{LaneId, LaneKind, Lanes};
+use comm_shm::SharedMemoryLanes;
+use common::{FolderStore, SOON, WORLD, config, world};
+
+const STORE: &str = "COMM_SHM_TEST_STORE";
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("comm-shm")).filter(|line| line.contains("memfd")).count()
+}
+
+/// What of ours has a name that others can see.
+fn names() -> BTreeSet<String> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let sockets =
+        sockets.lines().filter_map(|line| line.split_once("@comm-shm")).map(|name| name.1.to_owned());
+    let files =
+        ["/dev/shm", "/tmp"].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let files = files.map(|file| file.unwrap().path().display().to_string());
+    sockets.chain(files.filter(|path| path.contains("comm-shm"))).collect()
+}
+
+/// Meets, opens lanes, fails to open one.
+fn live() {
+    let control = LaneId { kind: LaneKind::Control, ..WORLD };
+    comm_sim::run_each(world(3, 4096), |lanes| {
+        let open = lanes.open(control, Instant::now() + SOON).unwrap();
+        assert!(mappings() > 0 && !names().is_empty());
+        if lanes.group().rank() != 2 {
+            lanes.open(WORLD, Instant::now() + Duration::from_millis(50)).unwrap_err();
+        }
+        drop(open);
+    });
+}
+
+/// What a process does when it is started by the test: to open a lane, and to wait for being killed.
+fn child(store: &FolderStore) {
+    let lanes = SharedMemoryLanes::rendezvous(store, &config(1, 2, 4096)).unwrap();
+    let _lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
+    thread::sleep(SOON);
+}
+
+#[test]
+fn nothing_is_left_behind_by_any_end() {
+    if let Some(store) = std::env::var_os(STORE) {
+        return child(&FolderStore(PathBuf::from(store)));
+    }
+    let before = (descriptors(), mappings(), names());
+    (0..5).for_each(|_| live());
+    assert_eq!((descriptors(), mappings(), names()), before);
+    for _ in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        let store = FolderStore(folder.path().to_owned());
+        let mut other = Command::new(std::env::current_exe().unwrap())
+            .args(["nothing_is_left_behind_by_any_end", "--exact"])
+            .env(STORE, &store.0)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        {
+            let lanes = SharedMemoryLanes::rendezvous(&store, &config(0, 2, 4096)).unwrap();
+            let lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
+            assert!(mappings() > 0 && !names().is_empty());
+            other.kill().unwrap();
+            other.wait().unwrap();
+            drop(lane);
+        }
+        assert_eq!((descriptors(), mappings(), names()), before);
+    }
+}

@@ -1,0 +1,248 @@
+//! Ranks as real processes, which are killed and stopped.
+//!
+//! The test is rank 0. It starts its own binary as rank 1, asking for the ignored test `rank`, which plays a part.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, IoSlice};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Armed, Error, Interest, Lanes, Loss, Result, Transport};
+use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
+use common::{FolderStore, SOON, WORLD, config};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+
+const PART: &str = "COMM_SHM_TEST_PART";
+const STORE: &str = "COMM_SHM_TEST_STORE";
+/// Far from a multiple of the ring, which holds less.
+const RING: usize = 64 * 1024;
+const LAST: usize = 60_001;
+
+/// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
+struct Rank {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(part: &str, store: &FolderStore) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(PART, part)
+            .env(STORE, &store.0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// Waits for the next line that the part said.
+    fn said(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the process has ended");
+            if let Some((_, said)) = line.split_once("said: ") {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a process does when it is started for a test.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let store = FolderStore(PathBuf::from(std::env::var_os(STORE).unwrap()));
+    if part == "die while meeting" {
+        let _lanes = SharedMemoryLanes::rendezvous(&store, &config(1, 2, RING)).unwrap();
+        println!("said: met");
+        thread::sleep(SOON);
+    }
+    let (_lanes, mut lane) = open(1, &store);
+    match part.as_str() {
+        "send the last" => {
+            assert_eq!(lane.try_send(0, &[IoSlice::new(&pattern(0, LAST))]).unwrap(), LAST);
+            println!("said: sent");
+            thread::sleep(SOON);
+        }
+        "stream" => stream(&mut lane),
+        "echo" => echo(&mut lane),
+        other => panic!("no such part: {other}"),
+    }
+}
+
+fn open(rank: usize, store: &FolderStore) -> (SharedMemoryLanes, SharedMemoryTransport) {
+    let lanes = SharedMemoryLanes::rendezvous(store, &config(rank, 2, RING)).unwrap();
+    let lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
+    (lanes, lane)
+}
+
+/// Bytes of a stream from a position on.
+fn pattern(position: usize, len: usize) -> Vec<u8> {
+    (position..position + len)
+        .map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0])
+        .collect()
+}
+
+fn interest(recv: &[usize], send: &[usize]) -> Interest {
+    let mut interest = Interest::default();
+    recv.iter().for_each(|peer| interest.add_recv(*peer));
+    send.iter().for_each(|peer| interest.add_send(*peer));
+    interest
+}
+
+/// Sleeps until something moves, as a communicator does.
+fn wait(lane: &mut SharedMemoryTransport, interest: &Interest, time: Duration) -> Result<bool> {
+    if lane.arm(interest)? == Armed::Ready {
+        return Ok(true);
+    }
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    let descriptor = lane.descriptor();
+    Ok(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)).unwrap() > 0)
+}
+
+/// Sends for ever.
+fn stream(lane: &mut SharedMemoryTransport) {
+    let mut position = 0;
+    loop {
+        let bytes = pattern(position, 4099);
+        let sent = lane.try_send(0, &[IoSlice::new(&bytes)]).unwrap();
+        position += sent;
+        if sent == 0 {
+            wait(lane, &interest(&[], &[0]), SOON).unwrap();
+        }
+    }
+}
+
+/// Sends back what comes, byte by byte.
+fn echo(lane: &mut SharedMemoryTransport) {
+    let mut byte = [0];
+    loop {
+        match lane.try_recv(0, &mut byte) {
+            Ok(0) => drop(wait(lane, &interest(&[0], &[]), SOON)),
+            Ok(_) => assert_eq!(lane.try_send(0, &[IoSlice::new(&byte)]).unwrap(), 1),
+            Err(_) => return,
+        }
+    }
+}
+
+fn store() -> (tempfile::TempDir, FolderStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FolderStore(folder.path().to_owned());
+    (folder, store)
+}
+
+fn is_closed<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Closed, .. }))
+}
+
+#[test]
+fn what_a_process_had_sent_is_received_after_it_was_killed() {
+    let (_folder, store) = store();
+    let mut other = Rank::start("send the last", &store);
+    let (_lanes, mut lane) = open(0, &store);
+    assert_eq!(other.said(), "sent");
+    drop(other);
+    assert_eq!(lane.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
+    let (mut received, mut into) = (0, vec![0; LAST + 1]);
+    let end = loop {
+        match lane.try_recv(1, &mut into[received..]) {
+            Ok(more) => received += more,
+            end => break end,
+        }
+    };
+    assert_eq!(received, LAST);
+    assert!(into[..LAST] == pattern(0, LAST));
+    assert!(is_closed(&end), "{end:?}");
+    assert!(is_closed(&lane.try_send(1, &[IoSlice::new(&[0])])));
+}
+
+/// The promise is a tenth of a second; a machine that tests is busy.
+#[test]
+fn a_killed_process_is_noticed_at_once_in_the_middle_of_a_stream() {
+    for kill_after in [0, 1, 10, 1000] {
+        let (_folder, store) = store();
+        let mut other = Rank::start("stream", &store);
+        let (_lanes, mut lane) = open(0, &store);
+        let (mut position, mut reads, mut killed) = (0, 0, None);
+        let end = loop {
+            if reads >= kill_after && killed.is_none() {
+                other.child.kill().unwrap();
+                killed = Some(Instant::now());
+            }
+            let mut into = [0; 1021];
+            match lane.try_recv(1, &mut into) {
+                Ok(0) => assert!(wait(&mut lane, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
+                Ok(more) => {
+                    assert_eq!(into[..more], pattern(position, more));
+                    position += more;
+                    reads += 1;
+                }
+                end => break end,
+            }
+        };
+        let noticed = killed.unwrap().elapsed();
+        println!("noticed after {noticed:?}, {position} bytes");
+        assert!(is_closed(&end), "{end:?}");
+        assert!(noticed < Duration::from_secs(1), "noticed after {noticed:?}");
+    }
+}
+
+#[test]
+fn a_process_that_dies_before_a_lane_is_opened_is_not_awaited() {
+    let (_folder, store) = store();
+    let mut other = Rank::start("die while meeting", &store);
+    let lanes = SharedMemoryLanes::rendezvous(&store, &config(0, 2, RING)).unwrap();
+    assert_eq!(other.said(), "met");
+    let began = Instant::now();
+    let (opened, waited) = thread::scope(|scope| {
+        let opening = scope.spawn(|| lanes.open(WORLD, began + SOON).map(drop));
+        thread::sleep(Duration::from_millis(50));
+        drop(other);
+        (opening.join().unwrap(), began.elapsed())
+    });
+    assert!(matches!(opened, Err(Error::PeerLost { peer: 1, .. })), "{opened:?}");
+    assert!(waited < SOON / 2, "noticed after {waited:?}");
+}
+
+#[test]
+fn a_stopped_process_is_waited_for() {
+    let (_folder, store) = store();
+    let other = Rank::start("echo", &store);
+    let (_lanes, mut lane) = open(0, &store);
+    for round in 0..3 {
+        other.signal(Signal::STOP);
+        // What it does before the signal reaches it does not count.
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(lane.try_send(1, &[IoSlice::new(&[round])]).unwrap(), 1);
+        while wait(&mut lane, &interest(&[1], &[]), Duration::from_millis(200)).unwrap() {
+            assert_eq!(lane.try_recv(1, &mut [0]).unwrap(), 0, "a stopped process has answered");
+        }
+        other.signal(Signal::CONT);
+        let mut byte = [9];
+        while lane.try_recv(1, &mut byte).unwrap() == 0 {
+            assert!(wait(&mut lane, &interest(&[1], &[]), SOON).unwrap(), "overslept");
+        }
+        assert_eq!(byte, [round]);
+    }
+}
