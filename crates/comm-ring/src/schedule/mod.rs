@@ -74,12 +74,18 @@ impl Params {
 
     /// The rank, or the chunk, that lies `distance` behind this rank on the ring.
     const fn behind(&self, distance: usize) -> usize {
-        (self.rank + self.ranks - distance % self.ranks) % self.ranks
+        let distance = self.once_around(distance);
+        if self.rank < distance { self.rank + self.ranks - distance } else { self.rank - distance }
     }
 
     /// The rank that lies `distance` ahead of this rank on the ring.
     const fn ahead(&self, distance: usize) -> usize {
-        (self.rank + distance) % self.ranks
+        self.once_around(self.rank + self.once_around(distance))
+    }
+
+    /// The distance without whole turns. A division takes longer than the rest of a step, and is seldom needed.
+    const fn once_around(&self, distance: usize) -> usize {
+        if distance < self.ranks { distance } else { distance % self.ranks }
     }
 
     /// The rank that follows on the ring.

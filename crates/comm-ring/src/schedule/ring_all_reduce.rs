@@ -24,28 +24,25 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    let reduce_scatter = (0..p.ranks - 1).flat_map(move |round| {
+    if p.ranks == 1 {
+        return Box::new(
+            (0..p.segments).map(move |segment| Step::finish(Place::Output, p.block(0, segment))),
+        );
+    }
+    // The second half goes around as the first, but what comes is complete.
+    let reducing = p.ranks - 1;
+    Box::new((0..2 * reducing).flat_map(move |round| {
         let (give, take) = (p.behind(round), p.behind(round + 1));
-        let last = round + 2 == p.ranks;
         (0..p.segments).flat_map(move |segment| {
             let taken = p.block(take, segment);
-            let exchange = [
-                Step::send(p.next(), Place::Output, p.block(give, segment)),
-                Step::recv_reduce(p.prev(), Place::Output, taken),
-            ];
-            exchange.into_iter().chain(last.then_some(Step::finish(Place::Output, taken)))
+            let receive = if round < reducing {
+                Step::recv_reduce(p.prev(), Place::Output, taken)
+            } else {
+                Step::recv(p.prev(), Place::Output, taken)
+            };
+            let finish = (round + 1 == reducing).then_some(Step::finish(Place::Output, taken));
+            let send = Step::send(p.next(), Place::Output, p.block(give, segment));
+            [Some(send), Some(receive), finish].into_iter().flatten()
         })
-    });
-    let all_gather = (0..p.ranks - 1).flat_map(move |round| {
-        let (give, take) = (p.behind(round + p.ranks - 1), p.behind(round));
-        (0..p.segments).flat_map(move |segment| {
-            [
-                Step::send(p.next(), Place::Output, p.block(give, segment)),
-                Step::recv(p.prev(), Place::Output, p.block(take, segment)),
-            ]
-        })
-    });
-    let alone = (p.ranks == 1)
-        .then(|| (0..p.segments).map(move |segment| Step::finish(Place::Output, p.block(0, segment))));
-    Box::new(reduce_scatter.chain(all_gather).chain(alone.into_iter().flatten()))
+    }))
 }
