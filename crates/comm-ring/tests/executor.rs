@@ -2,7 +2,7 @@
 //! access to memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm_core::{
     Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
@@ -13,6 +13,8 @@ use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
 
 const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+/// How long a world of threads may take, also in an interpreter.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Elements of a chunk.
 const ELEMENTS: usize = 5;
 
@@ -35,7 +37,9 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let mut executor = Executor::new(ranks, 4);
     let mut steps = (row.steps)(params);
     let mut buffers = Buffers { input: &input, output: &mut output, scratch: &mut scratch };
+    let limit = Instant::now() + PATIENCE;
     loop {
+        assert!(Instant::now() < limit, "{} {} of {ranks} hangs", row.collective, row.name);
         match executor.progress(transport, &mut *steps, &job, &mut buffers) {
             Ok(Progress::Done) => break,
             Ok(Progress::Blocked { .. }) => std::thread::yield_now(),
@@ -68,7 +72,7 @@ fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
 fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
     let segments = if row.traits.segmented { 2 } else { 1 };
     in_process::run(ranks, network, |lanes| {
-        let mut transport = lanes.open(LANE, lanes.now() + Duration::from_secs(600)).unwrap();
+        let mut transport = lanes.open(LANE, lanes.now() + PATIENCE).unwrap();
         let rank = lanes.group().rank();
         let root = ranks / 2;
         let params = Params { ranks, rank, root, segments, pass: 1, in_place: true, ranks_per_host: 2 };
