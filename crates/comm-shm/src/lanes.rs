@@ -88,6 +88,15 @@ impl SharedMemoryLanes {
         Ok(Self { group, config: config.shm.clone(), hosts, mesh: Some(mesh) })
     }
 
+    /// The lanes of a world of one, which has nobody to meet.
+    ///
+    /// # Errors
+    /// As [`Group::new`], which a rank 0 of 1 always satisfies.
+    pub fn alone() -> Result<Self> {
+        let group = Group::new(GroupId::WORLD, 0, 1)?;
+        Ok(Self { group, config: SharedMemoryConfig::default(), hosts: Vec::new(), mesh: None })
+    }
+
     /// Where each rank is, in the order of ranks. Empty in a world of one.
     #[must_use]
     pub fn hosts(&self) -> &[HostId] {

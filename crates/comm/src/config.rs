@@ -20,6 +20,18 @@ pub enum StoreHost {
     TorchElastic,
 }
 
+/// How ranks reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// Sockets, wherever the ranks are.
+    #[default]
+    Tcp,
+    /// Shared memory. All ranks must be on one host, in containers that share its network namespace if in any.
+    #[cfg(feature = "shm")]
+    SharedMemory,
+}
+
 /// Who this process is and how it meets the others: what the environment says, in a struct.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -54,8 +66,13 @@ pub struct Config {
     pub rendezvous_timeout: Duration,
     /// How long a collective may take, unless the call says otherwise.
     pub timeout: Duration,
+    /// How ranks reach each other. Equal on every rank.
+    pub transport: TransportKind,
     /// Sockets.
     pub tcp: TcpConfig,
+    /// Rings in shared memory.
+    #[cfg(feature = "shm")]
+    pub shm: comm_shm::SharedMemoryConfig,
     /// Algorithms.
     pub ring: RingConfig,
 }
@@ -82,7 +99,10 @@ impl Config {
             bind: None,
             rendezvous_timeout: DEFAULT_TIMEOUT,
             timeout: DEFAULT_TIMEOUT,
+            transport: TransportKind::default(),
             tcp: TcpConfig::default(),
+            #[cfg(feature = "shm")]
+            shm: comm_shm::SharedMemoryConfig::default(),
             ring: RingConfig::default(),
         })
     }
@@ -100,7 +120,7 @@ impl Config {
     /// which `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the agents' environment gives it.
     ///
     /// Optional, and before what torchrun says: `COMM_STORE` (`rank0`, `launcher`, or `torch` for PyTorch's store) and
-    /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_SECRET`, `COMM_SOCKET_IFNAME` (as `interface`), `COMM_TIMEOUT_S`
+    /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_TRANSPORT` (`tcp`, or `shm` for shared memory), `COMM_SECRET`, `COMM_SOCKET_IFNAME` (as `interface`), `COMM_TIMEOUT_S`
     /// and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds), and `COMM_LINKS`: what messages cost, by which algorithms are chosen, as
     /// the text of a [`LinkModel`](crate::LinkModel) or as `@` and the name of a file that holds it. `commctl perf
     /// --calibrate` measures it.

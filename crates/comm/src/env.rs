@@ -8,7 +8,7 @@ use std::time::Duration;
 use comm_core::{Error, Invalid, LinkModel, Result};
 use comm_tcp::Secret;
 
-use crate::{Config, StoreHost};
+use crate::{Config, StoreHost, TransportKind};
 
 /// Looks up a variable.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -86,6 +86,7 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     if config.store == StoreHost::TorchElastic {
         config.round = optional(lookup, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
     }
+    config.transport = transport(lookup)?;
     config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
     config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
     if let Some(seconds) = optional::<u64>(lookup, "COMM_TIMEOUT_S")? {
@@ -120,6 +121,18 @@ fn store_host(lookup: Lookup<'_>) -> Result<StoreHost> {
         Some("launcher") => Ok(StoreHost::Launcher),
         Some("torch") => Ok(StoreHost::TorchElastic),
         Some(other) => Err(Error::setting("COMM_STORE", other, "it must be rank0, launcher or torch")),
+    }
+}
+
+fn transport(lookup: Lookup<'_>) -> Result<TransportKind> {
+    match lookup("COMM_TRANSPORT").as_deref() {
+        None | Some("tcp") => Ok(TransportKind::Tcp),
+        #[cfg(feature = "shm")]
+        Some("shm") => Ok(TransportKind::SharedMemory),
+        Some(other) => {
+            let known = if cfg!(feature = "shm") { "tcp or shm" } else { "tcp; the feature `shm` is off" };
+            Err(Error::setting("COMM_TRANSPORT", other, format!("it must be {known}")))
+        }
     }
 }
 
@@ -199,6 +212,17 @@ mod tests {
         assert_eq!(from(&own).unwrap().store, StoreHost::RankZero);
         let named = [&TORCH[..], &[("COMM_STORE", "torch")]].concat();
         assert_eq!(from(&named).unwrap().store, StoreHost::TorchElastic);
+    }
+
+    #[test]
+    fn the_transport_can_be_named() {
+        let with = |name| from(&[&TORCH[..], &[("COMM_TRANSPORT", name)]].concat());
+        assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Tcp);
+        assert_eq!(with("tcp").unwrap().transport, TransportKind::Tcp);
+        #[cfg(feature = "shm")]
+        assert_eq!(with("shm").unwrap().transport, TransportKind::SharedMemory);
+        let error = with("carrier pigeon").unwrap_err().to_string();
+        assert!(error.contains("COMM_TRANSPORT") && error.contains("carrier pigeon"), "{error}");
     }
 
     #[test]

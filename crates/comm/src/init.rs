@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Result, Store};
+use comm_core::{Comm, Error, Lanes, Result, Store};
 use comm_ring::RingCommunicator;
+#[cfg(feature = "shm")]
+use comm_shm::SharedMemoryLanes;
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore};
 
-use crate::{Config, StoreHost};
+use crate::{Config, StoreHost, TransportKind};
 
 /// How long rank 0 keeps the store up after a failed meeting, so that the others learn why from it.
 const STORE_LINGER: Duration = Duration::from_secs(2);
@@ -70,6 +72,24 @@ fn connect(config: &Config, master: SocketAddr) -> Result<Box<dyn Store>> {
 
 fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<Comm> {
     let store = connect(config, master)?;
+    match config.transport {
+        TransportKind::Tcp => communicator(tcp_lanes(&*store, config, master, start)?, config, start),
+        #[cfg(feature = "shm")]
+        TransportKind::SharedMemory => communicator(memory_lanes(&*store, config, start)?, config, start),
+    }
+}
+
+#[cfg(feature = "shm")]
+fn memory_lanes(store: &dyn Store, config: &Config, start: Instant) -> Result<SharedMemoryLanes> {
+    let mut rendezvous = comm_shm::RendezvousConfig::new(config.rank, config.world_size);
+    rendezvous.job = config.job;
+    rendezvous.round = config.round;
+    rendezvous.timeout = left(config, start);
+    rendezvous.shm = config.shm.clone();
+    SharedMemoryLanes::rendezvous(store, &rendezvous)
+}
+
+fn tcp_lanes(store: &dyn Store, config: &Config, master: SocketAddr, start: Instant) -> Result<TcpLanes> {
     let mut rendezvous = RendezvousConfig::new(config.rank, config.world_size);
     rendezvous.job = config.job;
     rendezvous.round = config.round;
@@ -79,10 +99,10 @@ fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<Comm> {
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;
     rendezvous.tcp = config.tcp.clone();
-    communicator(TcpLanes::rendezvous(store.as_ref(), &rendezvous)?, config, start)
+    TcpLanes::rendezvous(store, &rendezvous)
 }
 
-fn communicator(lanes: TcpLanes, config: &Config, start: Instant) -> Result<Comm> {
+fn communicator(lanes: impl Lanes + 'static, config: &Config, start: Instant) -> Result<Comm> {
     let communicator = RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?;
     Ok(Comm::new(communicator).with_timeout(config.timeout))
 }

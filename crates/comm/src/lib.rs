@@ -21,6 +21,7 @@
 //! # Features
 //!
 //! - `tcp` (default): ranks in different processes, over sockets;
+//! - `shm` (default): ranks in different processes of one host, over shared memory, where [`Config::transport`] says so;
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
 //! - `sim`: ranks as threads of one process, for tests, in [`threads`].
@@ -39,7 +40,7 @@ pub mod objects;
 pub mod threads;
 
 #[cfg(feature = "tcp")]
-pub use config::{Config, StoreHost};
+pub use config::{Config, StoreHost, TransportKind};
 #[cfg(feature = "tcp")]
 pub use init::{init, init_with};
 #[cfg(feature = "objects")]
@@ -59,6 +60,10 @@ pub use comm_ring as ring;
 /// Data parallel training.
 #[cfg(feature = "ddp")]
 pub use comm_ddp as ddp;
+
+/// Shared memory between the processes of a host.
+#[cfg(feature = "shm")]
+pub use comm_shm as shm;
 
 /// Sockets: the store, rendezvous and the transport.
 #[cfg(feature = "tcp")]

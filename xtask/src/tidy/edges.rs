@@ -40,7 +40,7 @@ const GRAPH: [Node; 10] = [
     },
     Node {
         name: "comm",
-        may_use: &["comm-core", "comm-ddp", "comm-ring", "comm-sim", "comm-tcp"],
+        may_use: &["comm-core", "comm-ddp", "comm-ring", "comm-shm", "comm-sim", "comm-tcp"],
         why: "the facade puts the parts together, and is the only library that does",
     },
     Node {

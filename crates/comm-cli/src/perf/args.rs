@@ -42,7 +42,7 @@ pub(crate) struct Perf {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ranks: Option<u32>,
 
-    /// How ranks reach each other; auto takes the fastest there is
+    /// How ranks reach each other; auto is what COMM_TRANSPORT says, or tcp
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub(crate) transport: Transport,
 
@@ -205,6 +205,7 @@ pub(crate) struct Calibrate {
 pub(crate) enum Transport {
     Auto,
     Tcp,
+    Shm,
 }
 
 fn dtypes() -> impl TypedValueParser<Value = DType> {

@@ -1,8 +1,9 @@
 //! The group of ranks that measures.
 
 use comm::ring::Tuning;
+use comm::shm::{SharedMemoryConfig, SharedMemoryLanes};
 use comm::tcp::TcpLanes;
-use comm::{Comm, Config, Lanes, LinkModel, init_with};
+use comm::{Comm, Config, Lanes, LinkModel, TransportKind, init_with};
 
 use super::args::Transport;
 use super::error::Result;
@@ -29,6 +30,24 @@ impl Transport {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Tcp => "tcp",
+            Self::Shm => "shm",
+        }
+    }
+
+    /// What is meant by auto: what the environment says.
+    pub(crate) fn resolved(self, config: &Config) -> Self {
+        match (self, config.transport) {
+            (Self::Auto, TransportKind::SharedMemory) => Self::Shm,
+            (Self::Auto, _) => Self::Tcp,
+            (named, _) => named,
+        }
+    }
+
+    /// What the ranks are told.
+    const fn kind(self) -> TransportKind {
+        match self {
+            Self::Auto | Self::Tcp => TransportKind::Tcp,
+            Self::Shm => TransportKind::SharedMemory,
         }
     }
 
@@ -41,6 +60,9 @@ impl Transport {
                     host::congestion_control()
                 )
             }
+            Self::Shm => {
+                format!("rings of {} KiB", SharedMemoryConfig::default().ring_bytes >> 10)
+            }
         }
     }
 
@@ -48,6 +70,7 @@ impl Transport {
     pub(crate) fn links(self, config: &Config) -> Result<LinkModel> {
         match self {
             Self::Auto | Self::Tcp => Ok(TcpLanes::alone(&config.tcp)?.links()),
+            Self::Shm => Ok(SharedMemoryLanes::alone()?.links()),
         }
     }
 
@@ -60,12 +83,15 @@ impl Transport {
 impl Session {
     /// Meets the other ranks as the environment says.
     pub(crate) fn join(transport: Transport, config: &Config) -> Result<Self> {
-        let comm = init_with(config)?;
+        let transport = transport.resolved(config);
+        let mut config = config.clone();
+        config.transport = transport.kind();
+        let comm = init_with(&config)?;
         let seats = seats(&comm)?;
         // Rank 0's links may be others than what this rank was told.
         let tuning = match comm.links() {
             Some(links) => Tuning { links, ..config.ring.tuning(links) },
-            None => transport.tuning(config)?,
+            None => transport.tuning(&config)?,
         };
         Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport })
     }

@@ -30,6 +30,8 @@ fn a_table_has_a_row_per_size_and_nothing_wrong() {
 #[test]
 fn every_collective_is_right_with_any_root_and_in_either_place() {
     for line in [
+        "all_reduce --transport shm",
+        "all_to_all --transport shm",
         "reduce --root 2",
         "reduce --out-of-place --root 1",
         "broadcast --root 1",
@@ -50,6 +52,12 @@ fn every_collective_is_right_with_any_root_and_in_either_place() {
         let rows = rows(&table);
         assert!(!rows.is_empty() && rows.iter().all(|row| row[12] == "0"), "{line}: {table}");
     }
+}
+
+#[test]
+fn ranks_may_share_memory() {
+    let table = printed("all_reduce -n 2 --max 4 --transport shm");
+    assert!(table.contains("# 2 ranks on 1 host over shm"), "{table}");
 }
 
 /// The times that a row has, of which only the order is known.
