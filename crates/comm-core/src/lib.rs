@@ -14,6 +14,7 @@
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
 
 mod asynchronous;
+mod bell;
 mod call;
 mod check;
 mod coalesced;
@@ -41,6 +42,7 @@ mod transport;
 mod work;
 mod worker;
 
+pub use bell::{Abort, Bell};
 pub use call::{Call, Collective, DecodeError};
 pub use check::Shares;
 pub use comm::Comm;

@@ -132,7 +132,7 @@ impl Lanes for SharedMemoryLanes {
         Instant::now()
     }
 
-    /// What rings cost while ranks look for messages instead of sleeping, as measured on a small machine.
+    /// An estimate for ranks that look for messages instead of sleeping; `commctl perf --calibrate` measures.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1e-7, per_byte: 1e-10 };
         let ranks_per_host = LinkModel::regular_hosts(&self.hosts).unwrap_or(1);

@@ -16,7 +16,7 @@
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `dial.rs`, `reception.rs`, `identity.rs`, `hello.rs`, `socket.rs` |
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
-//! | how do bytes move | `transport.rs`, `peer.rs`, `abort.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs` |
 //! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
 //! # Example
@@ -42,8 +42,6 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod abort;
-mod bell;
 mod config;
 mod credentials;
 mod dial;

@@ -6,10 +6,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{During, Error, Loss, Refusal, Result};
+use comm_core::{Bell, During, Error, Loss, Refusal, Result};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::bell::Bell;
 use crate::dial::{Dial, Dialed, Watch};
 use crate::hello::{LaneKey, WELCOME};
 use crate::identity::Identity;

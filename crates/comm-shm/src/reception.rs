@@ -9,12 +9,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use comm_core::{Error, Result};
+use comm_core::{Bell, Error, Result};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::bell::Bell;
 use crate::credentials;
 use crate::hello::{HELLO_BYTES, Hello, LaneKey};
 use crate::identity::Identity;

@@ -6,12 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Result, Transport};
+use comm_core::{Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Result, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::abort::Abort;
 use crate::doze::settle;
 use crate::peer::{Connection, Peer};
 

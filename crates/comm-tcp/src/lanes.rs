@@ -111,8 +111,8 @@ impl Lanes for TcpLanes {
         Instant::now()
     }
 
-    /// What loopback costs while ranks look for messages instead of sleeping, as measured on a small machine. A network
-    /// between hosts is to be measured. Ranks that told the same address are on one host.
+    /// An estimate for loopback while ranks look for messages instead of sleeping; `commctl perf --calibrate` measures,
+    /// and a network between hosts is to be measured. Ranks that told the same address are on one host.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();

@@ -21,7 +21,7 @@
 //! | where does a connect time out or try again | `dial.rs` |
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs`, `interface.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `reception.rs`, `identity.rs` |
-//! | how do bytes move | `transport.rs`, `peer.rs`, `read_ahead.rs`, `abort.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
 //! | how does the store work | `store/` |
 //!
@@ -59,8 +59,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod abort;
-mod bell;
 mod config;
 mod dial;
 mod handshake;

@@ -6,11 +6,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{During, Error, LaneId, LaneKind, Loss, Refusal, Result};
+use comm_core::{Bell, During, Error, LaneId, LaneKind, Loss, Refusal, Result};
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 
-use crate::bell::Bell;
 use crate::config::TcpConfig;
 use crate::dial::{Dial, Dialed, REFUSALS_MAX};
 use crate::identity::Identity;

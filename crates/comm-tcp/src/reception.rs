@@ -11,13 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, LaneId, LaneKind, Refusal, Result};
+use comm_core::{Bell, Error, LaneId, LaneKind, Refusal, Result};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use socket2::Socket;
 
-use crate::bell::Bell;
 use crate::config::TcpConfig;
 use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};

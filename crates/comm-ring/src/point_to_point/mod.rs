@@ -5,7 +5,6 @@
 //! one drive. Its own memory is the only one of a caller that is touched; a caller that merely waits has its message
 //! copied, so that no memory is used by a thread that did not borrow it.
 
-mod bell;
 mod calls;
 mod drive;
 mod engine;
@@ -15,11 +14,10 @@ mod matching;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use comm_core::{Error, Result, Transport};
+use comm_core::{Bell, Error, Result, Transport};
 
 use crate::RingConfig;
 use crate::wait::Waiter;
-use bell::Bell;
 use engine::{Engine, Mine};
 
 /// Sends and receives messages over one lane, for any number of threads.

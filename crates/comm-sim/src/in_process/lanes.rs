@@ -205,7 +205,7 @@ impl Lanes for InProcessLanes {
         Instant::now()
     }
 
-    /// What queues behind locks cost.
+    /// An estimate of what queues behind locks cost.
     fn links(&self) -> LinkModel {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 2e-10 }, 1e-10)
     }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{Error, Result};
+use comm_core::{Bell, Error, Result};
 
 use super::StoreConfig;
 use super::reactor::{Census, Reactor};
-use crate::bell::Bell;
 use crate::socket::{self, Options};
 
 /// A store that serves many clients from one thread of its own, until it is dropped.
