@@ -11,9 +11,6 @@ pub struct SharedMemoryConfig {
     /// memory is used. Each pair of ranks has two rings per lane, whose memory is there from the start, so a lane of
     /// more than eight ranks has smaller ones, in proportion, down to 64 KiB. So has a control lane, which carries
     /// short frames only.
-    ///
-    /// A ring that is no smaller than a core's second level cache is faster by far than one that is: what a reader
-    /// fetches then lies in the shared cache, and need not be asked from the writer's core.
     pub ring_bytes: usize,
 }
 

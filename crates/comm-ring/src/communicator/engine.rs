@@ -265,12 +265,15 @@ impl<T: Transport> Engine<T> {
         options: &CallOptions,
     ) -> Result<(&'static Algorithm, Params)> {
         let question = request.question(self.group, options.order);
-        let known = self.chosen.as_ref().filter(|last| last.question == question);
-        let choice = match known.filter(|last| last.forced == options.algorithm) {
+        let same = |last: &&Chosen| last.question == question && last.forced == options.algorithm;
+        let choice = match self.chosen.as_ref().filter(same) {
             Some(last) => last.choice,
-            None => choose::choose(&question, options.algorithm.as_deref(), &self.tuning)?,
+            None => {
+                let choice = choose::choose(&question, options.algorithm.as_deref(), &self.tuning)?;
+                self.chosen = Some(Chosen { question, forced: options.algorithm.clone(), choice });
+                choice
+            }
         };
-        self.chosen = Some(Chosen { question, forced: options.algorithm.clone(), choice });
         let params = Params {
             rank: self.group.rank(),
             root: request.root.unwrap_or(0),
