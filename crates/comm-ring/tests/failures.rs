@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use comm_core::{Comm, Desync, Error, Loss, ReduceOp};
@@ -213,6 +214,29 @@ fn an_abort_from_another_thread_ends_the_call_on_every_rank() {
             other => panic!("expected an abort, got: {other}"),
         }
     }
+}
+
+#[test]
+fn a_call_for_which_all_is_done_completes_after_an_abort() {
+    let aborted = AtomicBool::new(false);
+    run(3, |comm| {
+        let mut buffer = [comm.rank() as u32 + 1; 8];
+        if comm.rank() == 0 {
+            comm.broadcast(0, &mut buffer).unwrap();
+            comm.abort("enough");
+            aborted.store(true, Ordering::SeqCst);
+        } else {
+            // The abort is heard before the data is looked for.
+            let start = Instant::now();
+            while !aborted.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(10) {
+                std::thread::yield_now();
+            }
+            comm.broadcast(0, &mut buffer).unwrap();
+        }
+        assert_eq!(buffer, [1; 8]);
+        let error = comm.barrier().unwrap_err();
+        assert!(matches!(error.root_cause(), Error::Aborted { by: 0, .. }), "{error}");
+    });
 }
 
 #[test]
