@@ -17,6 +17,7 @@
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `dial.rs`, `reception.rs`, `identity.rs`, `hello.rs`, `socket.rs` |
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` |
+//! | do they go through the caches | `route.rs`, `stream.rs` |
 //! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
 //! # Example
@@ -56,8 +57,10 @@ mod positions;
 mod reception;
 mod record;
 mod rendezvous;
+mod route;
 mod segment;
 mod socket;
+mod stream;
 mod sync;
 mod transport;
 

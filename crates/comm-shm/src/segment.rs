@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::positions::Control;
+use crate::stream;
 
 /// Nobody may make the file shorter or longer, or take that back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -129,6 +130,13 @@ impl Segment {
         // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not overlap, because
         // the mapping belongs to `self`, which never makes a slice of it.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), self.address(direction, position), len) };
+    }
+
+    /// The same, around the caches.
+    pub(crate) fn stream_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
+        let len = bytes.len().min(self.capacity);
+        // SAFETY: as in `copy_in`.
+        unsafe { stream::copy(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
     /// Copies bytes from a position of a ring, no more than it holds.

@@ -1,0 +1,73 @@
+//! Copies that go around the caches.
+//!
+//! A ring is written over and over. Where its writer and its reader share no cache, each line of it lies in the
+//! reader's when the writer comes around again, and has to be fetched from there before it can be written: the slowest
+//! thing that two processors can do to each other. A store that goes around the caches fetches nothing. The reader finds the
+//! bytes in memory, in the order in which processors like to read ahead.
+#![expect(unsafe_code, reason = "stores around the caches have no other interface")]
+
+/// Copies `len` bytes. All that this thread stores from now on is seen by others after them.
+///
+/// # Safety
+/// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    use std::ptr::copy_nonoverlapping;
+
+    const LINE: usize = 64;
+    let head = into.align_offset(LINE).min(len);
+    let lines = (len - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: `head` is at most `len`.
+    unsafe { copy_nonoverlapping(from, into, head) };
+    for at in (head..tail).step_by(LINE) {
+        // A line is stored as a whole, or it would be written to memory in parts.
+        // SAFETY: the line from `at` on ends at `tail`, which is at most `len`; loads need no alignment, and stores
+        // have it, as `into` is aligned from `head` on. Every x86-64 processor has these instructions.
+        unsafe {
+            let source = from.add(at).cast::<__m128i>();
+            let target = into.add(at).cast::<__m128i>();
+            let words = [0, 1, 2, 3].map(|word| _mm_loadu_si128(source.add(word)));
+            _mm_stream_si128(target, words[0]);
+            _mm_stream_si128(target.add(1), words[1]);
+            _mm_stream_si128(target.add(2), words[2]);
+            _mm_stream_si128(target.add(3), words[3]);
+        }
+    }
+    // SAFETY: what is left after `tail` is the rest of `len`.
+    unsafe { copy_nonoverlapping(from.add(tail), into.add(tail), len - tail) };
+    // Stores around the caches are not ordered with others, not even with those that release.
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { _mm_sfence() };
+}
+
+/// Copies `len` bytes the ordinary way, where no other is known.
+///
+/// # Safety
+/// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(from, into, len) };
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_byte_and_no_other_is_copied_at_every_alignment() {
+        let from: Vec<u8> = (0..400).map(|at| (at % 251 + 1) as u8).collect();
+        for start in 0..70 {
+            for skip in [0, 1, 7, 8] {
+                for len in [0, 1, 15, 63, 64, 65, 128, 200, 300] {
+                    let mut into = vec![0; 400];
+                    // SAFETY: both are longer than what is copied.
+                    unsafe { super::copy(from[skip..].as_ptr(), into[start..].as_mut_ptr(), len) };
+                    assert_eq!(into[start..start + len], from[skip..skip + len]);
+                    assert!(into[..start].iter().chain(&into[start + len..]).all(|byte| *byte == 0));
+                }
+            }
+        }
+    }
+}
