@@ -31,13 +31,15 @@ pub struct LinkModel {
     pub reduce: f64,
     /// How many ranks a host holds, at least 1.
     pub ranks_per_host: usize,
+    /// How many processors the ranks of a host share; 0 if there is one for each.
+    pub processors: usize,
 }
 
 impl LinkModel {
     /// One kind of link between all ranks, which are on hosts of their own.
     #[must_use]
     pub const fn uniform(link: Link, reduce: f64) -> Self {
-        Self { within: link, between: link, reduce, ranks_per_host: 1 }
+        Self { within: link, between: link, reduce, ranks_per_host: 1, processors: 0 }
     }
 
     /// The host of a rank.
@@ -59,6 +61,14 @@ impl LinkModel {
     #[must_use]
     pub const fn slowest(&self, ranks: usize) -> &Link {
         if ranks <= self.ranks_per_host { &self.within } else { &self.between }
+    }
+
+    /// How many ranks of a host share a processor in a group of so many ranks: 1 if they need not share, more if a rank
+    /// has to wait for its turn.
+    #[must_use]
+    pub fn crowd(&self, ranks: usize) -> f64 {
+        let together = ranks.min(self.ranks_per_host);
+        if self.processors == 0 { 1.0 } else { (together as f64 / self.processors as f64).max(1.0) }
     }
 
     /// The model of the group of some of these ranks, in the order of the list.
@@ -137,5 +147,13 @@ mod tests {
         assert!(model.is_sound());
         assert!(!LinkModel { reduce: f64::NAN, ..model }.is_sound());
         assert!(!LinkModel { ranks_per_host: 0, ..model }.is_sound());
+    }
+
+    #[test]
+    fn ranks_crowd_where_processors_are_fewer() {
+        let link = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
+        let model = LinkModel { ranks_per_host: 8, processors: 2, ..LinkModel::uniform(link, 0.0) };
+        assert_eq!([1, 2, 3, 8, 20].map(|ranks| model.crowd(ranks)), [1.0, 1.0, 1.5, 4.0, 4.0]);
+        assert_eq!(LinkModel { processors: 0, ..model }.crowd(20), 1.0);
     }
 }

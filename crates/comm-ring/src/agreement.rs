@@ -5,7 +5,7 @@ use comm_core::{Error, Link, LinkModel, Refusal, Result, Step};
 use crate::Tuning;
 
 /// The version of the encoding.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// The most steps that may be under way at once, so that nobody can make a rank take memory without end.
 const WINDOW_MAX: usize = 1 << 16;
 
@@ -29,7 +29,7 @@ impl Tuning {
         let between = [latency, overhead, per_byte].map(f64::to_bits);
         let numbers = [*window, *segment_bytes, *segments_per_pass].map(|number| number as u64);
         let rest = [links.reduce.to_bits(), links.ranks_per_host as u64];
-        let version = [u64::from(VERSION)];
+        let version = [u64::from(VERSION) | (links.processors as u64) << 16];
         let words = version.iter().chain(&numbers).chain(&within).chain(&between).chain(&rest);
         let mut bytes = [0; Self::ENCODED_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -53,8 +53,9 @@ impl Tuning {
         let number = |at| usize::try_from(word(at)).unwrap_or(usize::MAX);
         let cost = |at| f64::from_bits(word(at));
         let link = |at| Link { latency: cost(at), overhead: cost(at + 1), per_byte: cost(at + 2) };
-        let links =
-            LinkModel { within: link(4), between: link(7), reduce: cost(10), ranks_per_host: number(11) };
+        let processors = usize::try_from(word(0) >> 16).unwrap_or(usize::MAX);
+        let (reduce, ranks_per_host) = (cost(10), number(11));
+        let links = LinkModel { within: link(4), between: link(7), reduce, ranks_per_host, processors };
         let tuning =
             Self { window: number(1), segment_bytes: number(2), segments_per_pass: number(3), links };
         tuning.check().map(|()| tuning)
@@ -90,7 +91,7 @@ mod tests {
     fn tuning() -> Tuning {
         let link = Link { latency: 1.0, overhead: 2.0, per_byte: 0.5 };
         let between = Link { latency: 4.0, overhead: 8.0, per_byte: 0.25 };
-        let links = LinkModel { within: link, between, reduce: 16.0, ranks_per_host: 7 };
+        let links = LinkModel { within: link, between, reduce: 16.0, ranks_per_host: 7, processors: 6 };
         Tuning { window: 3, segment_bytes: 0x0102_0304, segments_per_pass: 5, links }
     }
 
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_specification() {
         let mut expected = Vec::new();
-        for word in [1_u64, 3, 0x0102_0304, 5] {
+        for word in [0x6_0002_u64, 3, 0x0102_0304, 5] {
             expected.extend(word.to_le_bytes());
         }
         for cost in [1.0_f64, 2.0, 0.5, 4.0, 8.0, 0.25, 16.0] {

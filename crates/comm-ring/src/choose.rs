@@ -1,5 +1,7 @@
 //! Which algorithm carries out a call.
 
+mod crowd;
+
 use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 
 use crate::Tuning;
@@ -60,8 +62,10 @@ fn fastest_cut(question: &Question, row: &'static Algorithm, tuning: &Tuning) ->
 /// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.
 #[must_use]
 pub fn predict(question: &Question, algorithm: &Algorithm, segments: usize, tuning: &Tuning) -> f64 {
-    let block_bytes = chunk_bytes(question, algorithm) as f64 / segments as f64;
-    algorithm.predict(&params(question, segments, tuning), &tuning.links, block_bytes)
+    let chunk_bytes = chunk_bytes(question, algorithm) as f64;
+    let params = params(question, segments, tuning);
+    let alone = algorithm.predict(&params, &tuning.links, chunk_bytes / segments as f64);
+    crowd::slowed(alone, algorithm, &params, &tuning.links, chunk_bytes)
 }
 
 /// The parameters of a schedule of this question, for rank and root 0.

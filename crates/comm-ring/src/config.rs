@@ -8,7 +8,7 @@ use comm_core::LinkModel;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RingConfig {
-    /// How many steps of a schedule may be under way at once, at least 2.
+    /// How many steps of a schedule may be under way at once, from 2 to 64.
     pub window: usize,
     /// The size of a segment in bytes, at least 1: the piece in which large data is pipelined.
     pub segment_bytes: usize,

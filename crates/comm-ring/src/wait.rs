@@ -2,9 +2,9 @@
 //!
 //! Sleeping in the kernel costs the sleeper tens of microseconds on the way back, so a short wait is better spent
 //! looking again; but a rank that keeps looking takes the processor from the rank it waits for. So a wait goes through
-//! three phases: it spins for about a microsecond, then yields the processor between looks, then sleeps. How long it
-//! yields follows from how long past waits were, never from the number of processors, which says nothing of who else
-//! wants them.
+//! three phases: it spins for about a microsecond, then yields the processor between looks, then sleeps. Whether it
+//! spins, and how long it yields, follows from how long past waits were, never from the number of processors, which says
+//! nothing of who else wants them.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -24,28 +24,44 @@ pub(crate) enum Idle {
 }
 
 const SPIN: Duration = Duration::from_micros(1);
+/// So many waits in a row that were longer than a spin stop the spinning, as the rank that is waited for may not run
+/// before this one yields; and so many of the others start it again.
+const SPIN_CREDIT_MAX: u32 = 8;
 /// The shortest time to yield, so that waits which became short are noticed.
 const YIELD_MIN: Duration = Duration::from_micros(10);
 /// What a sleep may add to a wait that would have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
+
+/// So many looks, which take less than a spin, need no clock.
+const LOOKS: u32 = 4;
 
 /// The state of the wait under way, and what past waits taught.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     yield_max: Duration,
     yield_for: Duration,
+    /// How far past waits speak for spinning.
+    spin_credit: u32,
+    /// How often the wait under way has spun before it looked at the clock.
+    looks: u32,
     since: Option<Instant>,
 }
 
 impl Waiter {
     pub(crate) fn new(yield_max: Duration) -> Self {
-        Self { yield_max, yield_for: yield_max, since: None }
+        Self { yield_max, yield_for: yield_max, spin_credit: SPIN_CREDIT_MAX, looks: 0, since: None }
     }
 
-    /// Nothing could move at `now`.
-    pub(crate) fn idle(&mut self, now: Instant) -> Idle {
+    /// Nothing could move. `now` is asked unless the wait has only just begun.
+    pub(crate) fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
+        let spins = self.spin_credit > SPIN_CREDIT_MAX / 2;
+        if spins && self.looks < LOOKS {
+            self.looks += 1;
+            return Idle::Spin;
+        }
+        let now = now();
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        if waited < SPIN {
+        if spins && waited < SPIN {
             Idle::Spin
         } else if waited < self.yield_for {
             Idle::Yield
@@ -56,14 +72,24 @@ impl Waiter {
 
     /// Whatever was waited for is no longer, and teaches nothing.
     pub(crate) const fn forget(&mut self) {
-        self.since = None;
+        (self.looks, self.since) = (0, None);
     }
 
-    /// Something moved. `now` is asked only if this ends a wait.
+    /// Something moved. `now` is asked only if this ends a wait that was not very short.
     pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
-        let Some(since) = self.since.take() else { return };
+        let looks = std::mem::take(&mut self.looks);
+        let Some(since) = self.since.take() else {
+            self.spin_credit = (self.spin_credit + u32::from(looks > 0)).min(SPIN_CREDIT_MAX);
+            return;
+        };
+        let waited = now().saturating_duration_since(since);
+        self.spin_credit = if waited < SPIN {
+            (self.spin_credit + 1).min(SPIN_CREDIT_MAX)
+        } else {
+            self.spin_credit.saturating_sub(1)
+        };
         // Yielding pays if all of the wait fits into it.
-        let pays = now().saturating_duration_since(since) < self.yield_max + WAKE_UP;
+        let pays = waited < self.yield_max + WAKE_UP;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
         self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
     }
@@ -85,10 +111,18 @@ pub(crate) fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], timeout
 mod tests {
     use super::*;
 
+    /// The looks without a clock, if there are any.
+    fn spin(waiter: &mut Waiter) {
+        if waiter.spin_credit > SPIN_CREDIT_MAX / 2 {
+            (0..LOOKS).for_each(|_| assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin));
+        }
+    }
+
     fn wait(waiter: &mut Waiter, start: Instant, micros: u64) -> Idle {
-        waiter.idle(start);
+        spin(waiter);
+        waiter.idle(|| start);
         let end = start + Duration::from_micros(micros);
-        let last = waiter.idle(end);
+        let last = waiter.idle(|| end);
         waiter.moved(|| end);
         last
     }
@@ -97,9 +131,26 @@ mod tests {
     fn a_wait_spins_then_yields_then_sleeps() {
         let mut waiter = Waiter::new(Duration::from_micros(100));
         let start = Instant::now();
-        assert_eq!(waiter.idle(start), Idle::Spin);
-        assert_eq!(waiter.idle(start + Duration::from_micros(50)), Idle::Yield);
-        assert_eq!(waiter.idle(start + Duration::from_micros(100)), Idle::Sleep);
+        spin(&mut waiter);
+        assert_eq!(waiter.idle(|| start), Idle::Spin);
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(50)), Idle::Yield);
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+    }
+
+    #[test]
+    fn waits_that_outlast_a_spin_teach_to_yield_at_once_and_short_ones_to_spin_again() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let start = Instant::now();
+        for _ in 0..8 {
+            wait(&mut waiter, start, 5);
+        }
+        assert_eq!(waiter.idle(|| start), Idle::Yield);
+        waiter.moved(|| start);
+        for _ in 0..8 {
+            waiter.idle(|| start);
+            waiter.moved(|| start);
+        }
+        assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin);
     }
 
     #[test]

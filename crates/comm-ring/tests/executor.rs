@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Progress};
+use comm_ring::executor::{Buffers, Executor, Job, Located, Progress};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
@@ -33,14 +33,14 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let (input, mut output) = (data.clone(), data);
     let mut scratch = vec![0; (row.slots)(params) * layout.slot_bytes()];
     let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
-    let job = Job { layout: &layout, reduction, ranks, sequence: 1, fingerprint: 0xfeed };
+    let job = Job { reduction, ranks, sequence: 1, fingerprint: 0xfeed };
     let mut executor = Executor::new(ranks, 4);
-    let mut steps = (row.steps)(params);
+    let mut steps = (row.steps)(params).map(|step| Located::new(step, &layout));
     let mut buffers = Buffers { input: &input, output: &mut output, scratch: &mut scratch };
     let limit = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < limit, "{} {} of {ranks} hangs", row.collective, row.name);
-        match executor.progress(transport, &mut *steps, &job, &mut buffers) {
+        match executor.progress(transport, &mut steps, &job, &mut buffers) {
             Ok(Progress::Done) => break,
             Ok(Progress::Blocked { .. }) => std::thread::yield_now(),
             Err(stop) => panic!("{} {}: {stop:?}", row.collective, row.name),

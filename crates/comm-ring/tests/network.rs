@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::executor::{Buffers, Executor, Job, Progress, Stop};
+use comm_ring::executor::{Buffers, Executor, Job, Located, Progress, Stop};
 use comm_ring::schedule::{Algorithm, Params, Steps, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
@@ -53,7 +53,6 @@ impl Rank {
             return Turn::Done;
         }
         let job = Job {
-            layout: &self.layout,
             reduction: Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap()),
             ranks,
             sequence: 1,
@@ -61,7 +60,8 @@ impl Rank {
         };
         let mut buffers =
             Buffers { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
-        match self.executor.progress(&mut self.transport, &mut *self.steps, &job, &mut buffers) {
+        let mut steps = self.steps.by_ref().map(|step| Located::new(step, &self.layout));
+        match self.executor.progress(&mut self.transport, &mut steps, &job, &mut buffers) {
             Ok(Progress::Done) => self.ended = Some(Ok(())),
             // Before a rank sleeps it asks whether there is reason to: a transport may move nothing and be ready.
             Ok(Progress::Blocked { moved }) => match self.transport.arm(self.executor.interest()) {

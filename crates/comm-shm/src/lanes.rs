@@ -134,9 +134,10 @@ impl Lanes for SharedMemoryLanes {
 
     /// An estimate for ranks that look for messages instead of sleeping; `commctl perf --calibrate` measures.
     fn links(&self) -> LinkModel {
-        let link = Link { latency: 1e-7, overhead: 1e-7, per_byte: 1e-10 };
+        let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let ranks_per_host = LinkModel::regular_hosts(&self.hosts).unwrap_or(1);
-        LinkModel { ranks_per_host, ..LinkModel::uniform(link, 1e-10) }
+        let processors = std::thread::available_parallelism().map_or(0, usize::from);
+        LinkModel { ranks_per_host, processors, ..LinkModel::uniform(link, 1e-10) }
     }
 
     fn open_among(

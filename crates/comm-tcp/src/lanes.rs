@@ -117,7 +117,8 @@ impl Lanes for TcpLanes {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
         let ranks_per_host = LinkModel::regular_hosts(&hosts).unwrap_or(1);
-        LinkModel { ranks_per_host, ..LinkModel::uniform(link, 1e-10) }
+        let processors = std::thread::available_parallelism().map_or(0, usize::from);
+        LinkModel { ranks_per_host, processors, ..LinkModel::uniform(link, 1e-10) }
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {

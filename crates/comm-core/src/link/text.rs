@@ -18,23 +18,25 @@ impl fmt::Display for Link {
     }
 }
 
-/// As in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8`, where each `LINK` is as [`Link`] shows itself.
-/// It reads back as the same model, but for digits beyond the ninth.
+/// As in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8 processors=2`, where each `LINK` is as [`Link`]
+/// shows itself; without the last part if there is a processor for every rank. It reads back as the same model, but for digits beyond the ninth.
 impl fmt::Display for LinkModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { within, between, reduce, ranks_per_host } = self;
+        let Self { within, between, reduce, ranks_per_host, processors } = self;
         let reduce = inverse(*reduce);
         write!(
             f,
             "within={within} between={between} reduce_gb_per_s={reduce} ranks_per_host={ranks_per_host}"
-        )
+        )?;
+        if *processors == 0 { Ok(()) } else { write!(f, " processors={processors}") }
     }
 }
 
 impl FromStr for LinkModel {
     type Err = Invalid;
 
-    /// Reads what a model shows: every key once, in any order, with any space between them.
+    /// Reads what a model shows: every key once, in any order, with any space between them. Only `processors` may be
+    /// missing.
     ///
     /// # Errors
     /// [`Invalid::Setting`] if a key is missing, unknown or given twice, or if a value makes no sense: a model that
@@ -55,13 +57,16 @@ fn inverse(number: f64) -> f64 {
 }
 
 fn model(text: &str) -> Result<LinkModel, String> {
-    let [within, between, reduce, ranks_per_host] = values(text.split_whitespace(), '=', MODEL)?;
-    let ranks_per_host = match ranks_per_host.parse() {
-        Ok(ranks) if ranks > 0 => ranks,
-        _ => return Err(format!("ranks_per_host must be a whole number from 1 on, not {ranks_per_host:?}")),
+    let needless = |field: &&str| field.starts_with("processors=");
+    let (rest, processors): (Vec<&str>, Vec<&str>) = text.split_whitespace().partition(|f| !needless(f));
+    let processors = match processors[..] {
+        [] => 0,
+        _ => whole("processors", values(processors.into_iter(), '=', ["processors"])?[0])?,
     };
+    let [within, between, reduce, ranks_per_host] = values(rest.into_iter(), '=', MODEL)?;
+    let ranks_per_host = whole("ranks_per_host", ranks_per_host)?;
     let reduce = 1e-9 / speed("reduce_gb_per_s", reduce)?;
-    Ok(LinkModel { within: link(within)?, between: link(between)?, reduce, ranks_per_host })
+    Ok(LinkModel { within: link(within)?, between: link(between)?, reduce, ranks_per_host, processors })
 }
 
 fn link(text: &str) -> Result<Link, String> {
@@ -71,6 +76,13 @@ fn link(text: &str) -> Result<Link, String> {
         overhead: time("overhead_us", overhead)?,
         per_byte: 1e-9 / speed("gb_per_s", bandwidth)?,
     })
+}
+
+fn whole(key: &str, value: &str) -> Result<usize, String> {
+    match value.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{key} must be a whole number from 1 on, not {value:?}")),
+    }
 }
 
 /// In seconds, from microseconds.
@@ -125,6 +137,7 @@ mod tests {
             between: Link { latency: 6e-6, overhead: 4e-6, per_byte: 4e-10 },
             reduce: 1e-10,
             ranks_per_host: 8,
+            processors: 0,
         }
     }
 
@@ -137,7 +150,7 @@ mod tests {
         for (a, b) in costs(a).into_iter().zip(costs(b)) {
             assert!((a - b).abs() <= 1e-8 * b.abs(), "{a} {b}");
         }
-        assert_eq!(a.ranks_per_host, b.ranks_per_host);
+        assert_eq!((a.ranks_per_host, a.processors), (b.ranks_per_host, b.processors));
     }
 
     #[test]
@@ -150,7 +163,8 @@ mod tests {
         assert_close(&TEXT.parse().unwrap(), &example());
         let free = Link { latency: 0.0, overhead: 0.0, per_byte: 0.0 };
         let odd = Link { latency: 1.0 / 3.0, overhead: 1e-12 / 7.0, per_byte: 1.0 / 11.0 };
-        let model = LinkModel { within: free, between: odd, reduce: 0.0, ranks_per_host: usize::MAX };
+        let model =
+            LinkModel { within: free, between: odd, reduce: 0.0, ranks_per_host: usize::MAX, processors: 7 };
         assert_close(&model.to_string().parse().unwrap(), &model);
     }
 
@@ -177,6 +191,12 @@ mod tests {
         refused("ranks_per_host=8", "ranks_per_host=1.5", "whole number from 1");
         refused("ranks_per_host=8", "ranks=8", "there is no \"ranks\"");
         refused("ranks_per_host=8", "reduce_gb_per_s=1", "reduce_gb_per_s is given twice");
+        refused("ranks_per_host=8", "ranks_per_host=8 processors=0", "whole number from 1");
+        refused(
+            "ranks_per_host=8",
+            "ranks_per_host=8 processors=1 processors=2",
+            "processors is given twice",
+        );
         refused("reduce_gb_per_s=10", "reduce_gb_per_s=0", "positive");
         refused("reduce_gb_per_s=10", "reduce_gb_per_s=1e-318", "positive");
         refused("reduce_gb_per_s=10", "fast", "KEY=VALUE");

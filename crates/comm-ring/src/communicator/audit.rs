@@ -23,9 +23,18 @@ pub(super) struct Audit {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Looks for stray messages if the last look was some time ago.
-    pub(super) fn audit_now_and_then(&mut self, now: Instant) -> Result<(), Stop> {
+    /// What a call starts with: whether it can succeed as far as is known, which is looked up again if the last look was
+    /// some time ago. A call that has to wait hears the rest before it sleeps.
+    pub(super) fn attend(&mut self, now: Instant) -> Result<(), Stop> {
         let due = self.audit.last.is_none_or(|last| now.saturating_duration_since(last) >= EVERY);
+        if due && self.group.size() > 1 && self.control.arm()? == Armed::Ready {
+            self.hear()?;
+        }
+        self.check_doom()?;
+        if !self.control.is_quiet() {
+            self.check_members()?;
+            self.compare_with_announced()?;
+        }
         if due { self.audit(now) } else { Ok(()) }
     }
 

@@ -1,22 +1,17 @@
 //! The state behind a communicator's lock, and the way of one call through it.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    Armed, CallOptions, Collective, DType, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Step,
-    Transport,
-};
+use comm_core::{Armed, CallOptions, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Transport};
 
 use super::audit::Audit;
 use super::failure::Doom;
+use super::program::Programs;
 use super::request::{Bytes, Request};
-use crate::choose::{self, Choice, Question};
 use crate::control::{Announce, Control, Event, Frame};
-use crate::executor::{Buffers, Executor, Job, Progress, Stop};
+use crate::executor::{Buffers, Executor, Job, Located, Progress, Stop};
 use crate::history::History;
-use crate::schedule::{Algorithm, Params};
 use crate::wait::{Idle, Waiter, wait_for};
 use crate::{RingConfig, Tuning};
 
@@ -25,10 +20,7 @@ use crate::{RingConfig, Tuning};
 pub(super) struct Engine<T> {
     pub(super) group: Group,
     pub(super) config: RingConfig,
-    /// What all ranks use the same of.
-    tuning: Tuning,
-    /// The last choice of an algorithm, as calls often repeat.
-    chosen: Option<Chosen>,
+    programs: Programs,
     pub(super) data: T,
     pub(super) control: Control<T>,
     pub(super) history: History,
@@ -41,14 +33,6 @@ pub(super) struct Engine<T> {
     aside: Vec<u8>,
     pub(super) poison: Option<Arc<Error>>,
     pub(super) doom: Option<Doom>,
-}
-
-/// A question and its answer.
-#[derive(Debug)]
-struct Chosen {
-    question: Question,
-    forced: Option<Cow<'static, str>>,
-    choice: Choice,
 }
 
 /// The times of the call under way.
@@ -103,8 +87,7 @@ impl<T: Transport> Engine<T> {
             audit: Audit::default(),
             waiter: Waiter::new(config.yield_max),
             config,
-            tuning,
-            chosen: None,
+            programs: Programs::new(group, tuning),
             data,
             control: Control::new(control),
             history: History::default(),
@@ -118,13 +101,13 @@ impl<T: Transport> Engine<T> {
 
     /// What the members agreed on.
     pub(super) const fn tuning(&self) -> &Tuning {
-        &self.tuning
+        self.programs.tuning()
     }
 
     /// Uses what the members agreed on from the next call on.
     pub(super) fn adopt(&mut self, tuning: Tuning) {
         self.executor.set_window(tuning.window);
-        (self.tuning, self.chosen) = (tuning, None);
+        self.programs = Programs::new(self.group, tuning);
     }
 
     /// Every rank gets the reduction: worked out in the output.
@@ -257,58 +240,24 @@ impl<T: Transport> Engine<T> {
         result
     }
 
-    /// The algorithm for a call and the parameters of its schedule.
-    fn choose(
-        &mut self,
-        request: &Request<'_>,
-        in_place: bool,
-        options: &CallOptions,
-    ) -> Result<(&'static Algorithm, Params)> {
-        let question = request.question(self.group, options.order);
-        let same = |last: &&Chosen| last.question == question && last.forced == options.algorithm;
-        let choice = match self.chosen.as_ref().filter(same) {
-            Some(last) => last.choice,
-            None => {
-                let choice = choose::choose(&question, options.algorithm.as_deref(), &self.tuning)?;
-                self.chosen = Some(Chosen { question, forced: options.algorithm.clone(), choice });
-                choice
-            }
-        };
-        let params = Params {
-            rank: self.group.rank(),
-            root: request.root.unwrap_or(0),
-            in_place,
-            ..choose::params(&question, choice.segments, &self.tuning)
-        };
-        Ok((choice.algorithm, params))
-    }
-
     /// Carries out a call.
     fn run(&mut self, request: Request<'_>, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
-        let (algorithm, params) = self.choose(&request, bytes.in_place, options)?;
-        let reduction = match (request.op, request.dtype) {
-            (Some(op), Some(dtype)) => Some(Reduction::new(op, dtype)?),
-            // A barrier reduces nothing.
-            _ if request.collective.base() == Collective::Barrier => {
-                Some(Reduction::new(ReduceOp::Sum, DType::U8)?)
-            }
-            _ => None,
-        };
-        let layout = request.layout(self.group, algorithm, &params);
-        let call = request.call(self.group, algorithm, options.detail);
-        let fingerprint = call.fingerprint();
-        let sequence = self.history.push(call);
-        let job = Job { layout: &layout, reduction, ranks: self.group.size(), sequence, fingerprint };
+        let program = self.programs.take(&request, bytes.in_place, options)?;
+        let sequence = self.history.push(program.call.clone());
+        let (reduction, fingerprint) = (program.reduction, program.fingerprint);
+        let job = Job { reduction, ranks: self.group.size(), sequence, fingerprint };
         let mut scratch = std::mem::take(&mut self.scratch);
-        let needed = (algorithm.slots)(&params) * layout.slot_bytes();
-        if scratch.len() < needed {
-            scratch.resize(needed, 0);
+        if scratch.len() < program.scratch_bytes {
+            scratch.resize(program.scratch_bytes, 0);
         }
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: &mut scratch };
         let mut clock = Clock::start(self.data.now(), options.timeout, self.config.announce_after);
-        let mut steps = (algorithm.steps)(&params);
-        let result = self.drive(&mut *steps, &job, &mut buffers, &mut clock);
+        let result = match program.kept() {
+            Some(steps) => self.drive(&mut steps.iter().cloned(), &job, &mut buffers, &mut clock),
+            None => self.drive(&mut *program.steps(), &job, &mut buffers, &mut clock),
+        };
         self.scratch = scratch;
+        self.programs.give_back(program);
         result.map_err(|stop| {
             let error = self.diagnose(stop);
             self.give_up(error)
@@ -318,18 +267,12 @@ impl<T: Transport> Engine<T> {
     /// Alternates between moving and waiting until the call is done.
     fn drive(
         &mut self,
-        steps: &mut dyn Iterator<Item = Step>,
-        job: &Job<'_>,
+        steps: &mut dyn Iterator<Item = Located>,
+        job: &Job,
         buffers: &mut Buffers<'_>,
         clock: &mut Clock,
     ) -> Result<(), Stop> {
-        self.check_doom()?;
-        if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
-            self.hear()?;
-        }
-        self.check_members()?;
-        self.compare_with_announced()?;
-        self.audit_now_and_then(clock.started)?;
+        self.attend(clock.started)?;
         loop {
             match self.executor.progress(&mut self.data, steps, job, buffers)? {
                 Progress::Done => {
@@ -340,7 +283,7 @@ impl<T: Transport> Engine<T> {
                     if moved {
                         self.waiter.moved(|| self.data.now());
                     }
-                    match self.waiter.idle(self.data.now()) {
+                    match self.waiter.idle(|| self.data.now()) {
                         Idle::Spin => std::hint::spin_loop(),
                         Idle::Yield => rustix::thread::sched_yield(),
                         Idle::Sleep => self.sleep(clock)?,

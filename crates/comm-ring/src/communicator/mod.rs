@@ -7,6 +7,7 @@ mod failure;
 mod ground;
 mod groups;
 mod messages;
+mod program;
 mod request;
 mod scan;
 

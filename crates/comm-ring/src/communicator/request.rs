@@ -15,10 +15,10 @@ pub(super) struct Request<'a> {
     pub(super) op: Option<ReduceOp>,
     pub(super) dtype: Option<DType>,
     /// Elements as in [`Call::count`].
-    count: usize,
+    pub(super) count: usize,
     pub(super) root: Option<usize>,
     /// As in [`Call::detail`].
-    detail: u64,
+    pub(super) detail: u64,
     shares: Shares<'a>,
     /// In an all-to-all, how much comes from each rank; `shares` is how much goes to each.
     incoming: Shares<'a>,
@@ -106,6 +106,11 @@ impl<'a> Request<'a> {
     /// The count that every rank knows: in a gather or scatter with counts, only the root does.
     fn known_count(&self) -> usize {
         if self.is_known_everywhere() { self.count } else { 0 }
+    }
+
+    /// Whether all that is to be known of the shares is the count.
+    pub(super) const fn has_equal_shares(&self) -> bool {
+        matches!((self.shares, self.incoming), (Shares::Equal, Shares::Equal))
     }
 
     const fn is_known_everywhere(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The control lane: how ranks that are blocked, fail or leave tell the others.
 //!
-//! Nobody waits for the control lane. It is read whenever a call starts or sleeps, and written without blocking.
+//! Nobody waits for the control lane. It is read before a rank sleeps, and now and then while it never does, and written without
+//! blocking.
 
 mod frame;
 
@@ -63,13 +64,15 @@ pub(crate) struct Control<T> {
     group: Group,
     peers: Vec<Peer>,
     interest: Interest,
+    /// Whether no peer has left, was lost or has announced anything so far.
+    quiet: bool,
 }
 
 impl<T: Transport> Control<T> {
     pub(crate) fn new(transport: T) -> Self {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| Peer::default()).collect();
-        Self { transport, group, peers, interest: Interest::default() }
+        Self { transport, group, peers, interest: Interest::default(), quiet: true }
     }
 
     /// Queues a frame for a peer and sends what can go.
@@ -122,6 +125,13 @@ impl<T: Transport> Control<T> {
                 self.read(peer, events);
             }
         }
+        let silent = |peer: &Peer| peer.loss.is_none() && peer.goodbye.is_none() && peer.announced.is_none();
+        self.quiet = self.peers.iter().all(silent);
+    }
+
+    /// Whether no peer has left, was lost or has announced anything, as far as was heard.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     fn read(&mut self, from: usize, events: &mut Vec<Event>) {

@@ -6,24 +6,26 @@
 
 mod buffers;
 mod carry;
+mod located;
 mod window;
 
 use std::io::IoSlice;
-use std::ops::Range;
 
-use comm_core::{Action, Error, Interest, Layout, Lengths, Reduction, Result, Step, Transport};
+use comm_core::{Action, Error, Interest, Lengths, Reduction, Result, Transport};
 
 pub use buffers::Buffers;
 use carry::Carry;
+pub use located::Located;
 use window::{Stage, Window};
 
 use crate::message::Header;
 
+/// Messages of up to this size, header included, are received in one piece if they have arrived.
+const AT_ONCE_BYTES: usize = 1024;
+
 /// What is the same for all steps of one call.
 #[derive(Debug)]
-pub struct Job<'a> {
-    /// Where blocks lie.
-    pub layout: &'a Layout,
+pub struct Job {
     /// How contributions are combined, for collectives that reduce.
     pub reduction: Option<Reduction>,
     /// How many contributions there are.
@@ -130,8 +132,8 @@ impl Executor {
     pub fn progress(
         &mut self,
         transport: &mut dyn Transport,
-        steps: &mut dyn Iterator<Item = Step>,
-        job: &Job<'_>,
+        steps: &mut dyn Iterator<Item = Located>,
+        job: &Job,
         buffers: &mut Buffers<'_>,
     ) -> Result<Progress, Stop> {
         let mut any = false;
@@ -157,7 +159,7 @@ impl Executor {
     fn pass(
         &mut self,
         transport: &mut dyn Transport,
-        job: &Job<'_>,
+        job: &Job,
         buffers: &mut Buffers<'_>,
     ) -> Result<bool, Stop> {
         self.interest.clear();
@@ -174,14 +176,12 @@ impl Executor {
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
-        job: &Job<'_>,
+        job: &Job,
         buffers: &mut Buffers<'_>,
     ) -> Result<bool, Stop> {
-        let (step, stage) = {
-            let entry = self.window.entry(at);
-            (entry.step, entry.stage)
-        };
-        match (stage, step.action) {
+        let entry = self.window.entry(at);
+        let (stage, action) = (entry.stage, entry.located.step.action);
+        match (stage, action) {
             (Stage::Done, _) => Ok(false),
             (Stage::Accepted { until }, Action::Send { to }) => Ok(self.settle(at, transport, to, until)),
             (_, Action::Send { to }) => {
@@ -202,8 +202,8 @@ impl Executor {
                 if self.window.is_blocked(at) {
                     return Ok(false);
                 }
-                local(&step, job, buffers)?;
-                self.window.entry(at).stage = Stage::Done;
+                local(&self.window.entry(at).located, job, buffers)?;
+                self.window.finish(at);
                 Ok(true)
             }
         }
@@ -218,12 +218,12 @@ impl Executor {
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
-        job: &Job<'_>,
+        job: &Job,
         buffers: &Buffers<'_>,
         to: usize,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
-        let payload = buffers.read(entry.step.place, located(job, &entry.step)?)?;
+        let payload = buffers.read(entry.located.step.place, entry.located.bytes.clone())?;
         if entry.moved == 0 {
             let (sequence, fingerprint) = (job.sequence, job.fingerprint);
             entry.header = Header { sequence, length: payload.len() as u64, fingerprint }.encode();
@@ -257,7 +257,7 @@ impl Executor {
     fn settle(&mut self, at: usize, transport: &dyn Transport, to: usize, until: u64) -> bool {
         let released = transport.released(to) >= until;
         if released {
-            self.window.entry(at).stage = Stage::Done;
+            self.window.finish(at);
         } else {
             self.interest.add_send(to);
         }
@@ -269,44 +269,74 @@ impl Executor {
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
-        job: &Job<'_>,
+        job: &Job,
         buffers: &mut Buffers<'_>,
         from: usize,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
         let before = entry.moved;
-        let bytes = located(job, &entry.step)?;
+        let Located { step, bytes, .. } = &entry.located;
+        let payload = buffers.write(step.place, bytes.clone())?;
+        let reduction = match step.action {
+            Action::RecvReduce { .. } => Some(job.reduction.ok_or_else(no_reduction)?),
+            _ => None,
+        };
+        if before == 0 && Header::BYTES + payload.len() <= AT_ONCE_BYTES {
+            entry.moved = at_once(transport, from, job, payload, reduction)?;
+        }
         while entry.moved < Header::BYTES {
             match transport.try_recv(from, &mut entry.header[entry.moved..])? {
                 0 => break,
                 received => entry.moved += received,
             }
             if entry.moved == Header::BYTES {
-                check(&Header::decode(&entry.header), job, bytes.len(), from)?;
-                self.heard[from] = job.sequence;
+                check(&Header::decode(&entry.header), job, payload.len(), from)?;
             }
         }
-        let whole = Header::BYTES + bytes.len();
+        let whole = Header::BYTES + payload.len();
         if (Header::BYTES..whole).contains(&entry.moved) {
-            let payload = buffers.write(entry.step.place, bytes)?;
             let rest = &mut payload[entry.moved - Header::BYTES..];
-            entry.moved += match (entry.step.action, job.reduction) {
-                (Action::RecvReduce { .. }, Some(reduction)) => {
-                    reduce(transport, from, rest, reduction, &mut entry.carry)?
-                }
-                (Action::RecvReduce { .. }, None) => return Err(no_reduction().into()),
-                _ => fill(transport, from, rest)?,
+            entry.moved += match reduction {
+                Some(reduction) => reduce(transport, from, rest, reduction, &mut entry.carry)?,
+                None => fill(transport, from, rest)?,
             };
         }
         let (moved, complete) = (entry.moved > before, entry.moved == whole);
+        if entry.moved >= Header::BYTES {
+            self.heard[from] = job.sequence;
+        }
         if complete {
-            entry.stage = Stage::Done;
+            self.window.finish(at);
             self.taken_by(from)?.recv = false;
         } else {
             self.interest.add_recv(from);
         }
         Ok(moved)
     }
+}
+
+/// Receives the start of a short message, all of it as a rule, from where the transport holds it. Returns how many bytes
+/// were used; none if not even the header is there.
+fn at_once(
+    transport: &mut dyn Transport,
+    from: usize,
+    job: &Job,
+    payload: &mut [u8],
+    reduction: Option<Reduction>,
+) -> Result<usize, Stop> {
+    let lent = transport.lend(from, Header::BYTES + payload.len())?;
+    let mut header = [0; Header::BYTES];
+    if lent.copy_to(&mut header) < Header::BYTES {
+        return Ok(0);
+    }
+    check(&Header::decode(&header), job, payload.len(), from)?;
+    let rest = lent.skip(Header::BYTES);
+    let used = match reduction {
+        Some(reduction) => reduction.combine(payload, rest),
+        None => rest.copy_to(payload),
+    };
+    transport.consume(from, Header::BYTES + used)?;
+    Ok(Header::BYTES + used)
 }
 
 /// Receives into `rest` until nothing more has arrived. Returns how much.
@@ -353,7 +383,7 @@ fn reduce(
 }
 
 /// Whether a message belongs to this step of this call.
-fn check(header: &Header, job: &Job<'_>, length: usize, from: usize) -> Result<(), Stop> {
+fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
     let expected = Header { sequence: job.sequence, length: length as u64, fingerprint: job.fingerprint };
     if *header == expected {
         return Ok(());
@@ -364,40 +394,28 @@ fn check(header: &Header, job: &Job<'_>, length: usize, from: usize) -> Result<(
 }
 
 /// Carries out a step that concerns no other rank.
-fn local(step: &Step, job: &Job<'_>, buffers: &mut Buffers<'_>) -> Result<()> {
-    let bytes = located(job, step)?;
-    let from = |place| {
-        let bytes = job.layout.bytes(place, step.blocks).ok_or_else(no_such_blocks)?;
-        Ok::<_, Error>((place, bytes))
-    };
+fn local(located: &Located, job: &Job, buffers: &mut Buffers<'_>) -> Result<()> {
+    let Located { step, bytes, other } = located;
     match step.action {
-        Action::Copy { from: place } => {
-            let (into, from) = buffers.pair((step.place, bytes), from(place)?)?;
+        Action::Copy { from } => {
+            let (into, from) = buffers.pair((step.place, bytes.clone()), (from, other.clone()))?;
             if into.len() != from.len() {
-                return Err(no_such_blocks());
+                return Err(Error::Internal("a schedule copies blocks to blocks of another size".into()));
             }
             into.copy_from_slice(from);
         }
         Action::Reduce { with } => {
-            let (into, from) = buffers.pair((step.place, bytes), from(with)?)?;
+            let (into, from) = buffers.pair((step.place, bytes.clone()), (with, other.clone()))?;
             job.reduction.ok_or_else(no_reduction)?.combine(into, comm_core::Lent::from_slice(from));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {
-                reduction.finish(buffers.write(step.place, bytes)?, job.ranks);
+                reduction.finish(buffers.write(step.place, bytes.clone())?, job.ranks);
             }
         }
         Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => {}
     }
     Ok(())
-}
-
-fn located(job: &Job<'_>, step: &Step) -> Result<Range<usize>> {
-    job.layout.bytes(step.place, step.blocks).ok_or_else(no_such_blocks)
-}
-
-fn no_such_blocks() -> Error {
-    Error::Internal("a schedule names blocks that an array does not hold".into())
 }
 
 fn no_reduction() -> Error {

@@ -97,7 +97,7 @@ fn idle<'a, T: Transport>(
     mine: &mut Mine<'_>,
     interest: &mut Interest,
 ) -> MutexGuard<'a, State<T>> {
-    match state.waiter.idle(transport.now()) {
+    match state.waiter.idle(|| transport.now()) {
         Idle::Spin => {
             std::hint::spin_loop();
             let_callers_in(messenger, state)

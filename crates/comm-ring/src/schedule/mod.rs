@@ -23,6 +23,7 @@ mod flat_gather;
 mod flat_scatter;
 mod halving_doubling;
 mod hearing;
+mod one_shot_all_reduce;
 mod pairwise_all_to_all;
 mod recursive_doubling;
 mod recursive_doubling_all_gather;
@@ -231,6 +232,7 @@ pub static TABLE: &[Algorithm] = &[
     row!("ring", AllReduce, PerRank, Traits::SEGMENTED, ring_all_reduce),
     row!("halving_doubling", AllReduce, PowerOfTwo, Traits::IN_ORDER, halving_doubling),
     row!("direct", AllReduce, PerRank, Traits::SEGMENTED_IN_ORDER, direct_all_reduce),
+    row!("one_shot", AllReduce, Whole, Traits::IN_ORDER, one_shot_all_reduce),
     row!("star", AllReduce, Whole, Traits::SEGMENTED_IN_ORDER, star_all_reduce),
     row!(
         "two_level",

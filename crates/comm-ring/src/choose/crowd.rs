@@ -1,0 +1,96 @@
+//! What it comes to that ranks share processors.
+//!
+//! Where every rank has a processor of its own, a collective takes as long as its longest chain of messages. Where
+//! they share, whatever any rank does keeps others from running: it takes at least the work of all of them by the number of
+//! processors, and each wait for a message is a wait for a turn.
+
+use comm_core::{Action, Link, LinkModel, Step};
+
+use crate::schedule::{Algorithm, Params};
+
+/// How long it takes until the next rank runs on a processor, in seconds.
+const TURN: f64 = 5e-7;
+/// Hosts with more ranks than this are taken for hosts with enough processors: their steps are too many to be counted.
+const RANKS_MAX: usize = 64;
+
+/// How long an algorithm takes on crowded processors that takes `alone` seconds on processors of its own.
+pub(super) fn slowed(
+    alone: f64,
+    algorithm: &Algorithm,
+    params: &Params,
+    links: &LinkModel,
+    chunk_bytes: f64,
+) -> f64 {
+    let crowd = links.crowd(params.ranks);
+    if crowd == 1.0 || params.ranks.min(links.ranks_per_host) > RANKS_MAX {
+        return alone;
+    }
+    let turns = waits(algorithm, params, links) * crowd * TURN;
+    (alone + turns).max(work(algorithm, params, links, chunk_bytes) / links.processors as f64)
+}
+
+/// How many messages one waits for after another: how long it would take if only that took time.
+fn waits(algorithm: &Algorithm, params: &Params, links: &LinkModel) -> f64 {
+    let link = Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 };
+    let links = LinkModel { within: link, between: link, reduce: 0.0, ..*links };
+    algorithm.predict(params, &links, 0.0)
+}
+
+/// How long all ranks of a host work, in seconds.
+fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
+    let ranks = params.ranks.min(links.ranks_per_host);
+    // Segments are alike: a chunk in one of them stands for all.
+    let whole = |rank| Params { rank, segments: 1, ..*params };
+    let steps = (0..ranks).flat_map(|rank| (algorithm.steps)(&whole(rank)));
+    steps.map(|step| effort(&step, params.segments as f64, links, chunk_bytes)).sum()
+}
+
+/// How long a rank works on a step, in seconds.
+fn effort(step: &Step, segments: f64, links: &LinkModel, chunk_bytes: f64) -> f64 {
+    let bytes = step.blocks.count as f64 * chunk_bytes;
+    let message = segments * links.within.overhead + bytes * links.within.per_byte;
+    match step.action {
+        Action::Send { .. } | Action::Recv { .. } => message,
+        Action::RecvReduce { .. } => message + bytes * links.reduce,
+        Action::Reduce { .. } | Action::Copy { .. } => bytes * links.reduce,
+        Action::Finish => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use comm_core::{Collective, ReduceOrder};
+
+    use super::*;
+    use crate::choose::{Question, choose};
+    use crate::{RingConfig, Tuning};
+
+    fn tuning(processors: usize) -> Tuning {
+        let link = Link { latency: 1e-7, overhead: 1e-7, per_byte: 1e-10 };
+        let links = LinkModel { ranks_per_host: 64, processors, ..LinkModel::uniform(link, 1e-10) };
+        RingConfig::default().tuning(links)
+    }
+
+    fn chosen(ranks: usize, bytes: usize, processors: usize) -> &'static str {
+        let question = Question { collective: Collective::AllReduce, ranks, bytes, order: ReduceOrder::Any };
+        choose(&question, None, &tuning(processors)).unwrap().algorithm.name
+    }
+
+    #[test]
+    fn a_crowd_sends_few_messages_and_ranks_of_their_own_few_in_a_row() {
+        assert_eq!(chosen(8, 4, 2), "star");
+        assert_ne!(chosen(8, 4, 8), "star");
+        assert_eq!(chosen(8, 4, 8), chosen(8, 4, 0));
+    }
+
+    #[test]
+    fn the_work_is_that_of_all_ranks() {
+        let star = Algorithm::find(Collective::AllReduce, "star").unwrap();
+        let question =
+            Question { collective: Collective::AllReduce, ranks: 8, bytes: 0, order: ReduceOrder::Any };
+        let (tuning, params) = (tuning(2), crate::choose::params(&question, 1, &tuning(2)));
+        // Seven messages to the root and seven back, each sent and received.
+        let work = work(star, &params, &tuning.links, 0.0);
+        assert!((work - 28.0 * 1e-7).abs() < 1e-12, "{work}");
+    }
+}

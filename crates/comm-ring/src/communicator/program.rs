@@ -1,0 +1,223 @@
+//! What calls that are alike have in common: worked out for the first of them, and kept.
+
+use std::borrow::Cow;
+
+use comm_core::{
+    Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
+};
+
+use super::request::Request;
+use crate::Tuning;
+use crate::choose::{self, Choice, Question};
+use crate::executor::Located;
+use crate::schedule::{Algorithm, Params};
+
+/// How many programs are kept at most: as many as a training step has buckets, or a benchmark sizes.
+const KEPT_MAX: usize = 32;
+/// How many steps all of them may have together. Longer schedules are walked lazily, as their steps are needed.
+const STEPS_MAX: usize = 16 << 10;
+
+/// Everything about a call but its buffers and its number.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// The calls that it serves; `None` if only one, as its shares are those of that call.
+    key: Option<Key>,
+    algorithm: &'static Algorithm,
+    params: Params,
+    layout: Layout,
+    /// The steps, unless they are too many to keep.
+    steps: Option<Box<[Located]>>,
+    pub(super) reduction: Option<Reduction>,
+    pub(super) scratch_bytes: usize,
+    pub(super) call: Call,
+    pub(super) fingerprint: u64,
+}
+
+/// What tells calls apart that are not alike.
+#[derive(Debug, Clone, PartialEq)]
+struct Key {
+    collective: Collective,
+    op: Option<ReduceOp>,
+    dtype: Option<DType>,
+    count: usize,
+    root: Option<usize>,
+    details: [u64; 2],
+    in_place: bool,
+    order: ReduceOrder,
+    forced: Option<Cow<'static, str>>,
+}
+
+impl Key {
+    fn matches(&self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> bool {
+        self.count == request.count
+            && self.collective == request.collective
+            && self.op == request.op
+            && self.dtype == request.dtype
+            && self.root == request.root
+            && self.details == [request.detail, options.detail]
+            && self.in_place == in_place
+            && self.order == options.order
+            && self.forced == options.algorithm
+    }
+
+    fn of(request: &Request<'_>, in_place: bool, options: &CallOptions) -> Self {
+        Self {
+            collective: request.collective,
+            op: request.op,
+            dtype: request.dtype,
+            count: request.count,
+            root: request.root,
+            details: [request.detail, options.detail],
+            in_place,
+            order: options.order,
+            forced: options.algorithm.clone(),
+        }
+    }
+}
+
+impl Program {
+    fn new(
+        group: Group,
+        request: &Request<'_>,
+        choice: Choice,
+        params: Params,
+        options: &CallOptions,
+    ) -> Result<Self> {
+        let algorithm = choice.algorithm;
+        let layout = request.layout(group, algorithm, &params);
+        let call = request.call(group, algorithm, options.detail);
+        Ok(Self {
+            key: None,
+            algorithm,
+            params,
+            steps: None,
+            reduction: reduction(request)?,
+            scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
+            layout,
+            fingerprint: call.fingerprint(),
+            call,
+        })
+    }
+
+    /// The steps, one by one.
+    pub(super) fn steps(&self) -> Box<dyn Iterator<Item = Located> + Send + '_> {
+        let located = |step| Located::new(step, &self.layout);
+        Box::new((self.algorithm.steps)(&self.params).map(located))
+    }
+
+    /// The steps, if they are kept.
+    pub(super) fn kept(&self) -> Option<&[Located]> {
+        self.steps.as_deref()
+    }
+
+    /// Keeps the steps if they are no more than that. Returns how many are kept.
+    fn keep(&mut self, at_most: usize) -> usize {
+        let steps: Vec<Located> = self.steps().take(at_most + 1).collect();
+        if steps.len() > at_most {
+            return 0;
+        }
+        self.steps.insert(steps.into()).len()
+    }
+}
+
+fn reduction(request: &Request<'_>) -> Result<Option<Reduction>> {
+    match (request.op, request.dtype) {
+        (Some(op), Some(dtype)) => Reduction::new(op, dtype).map(Some),
+        // A barrier reduces nothing.
+        _ if request.collective.base() == Collective::Barrier => {
+            Reduction::new(ReduceOp::Sum, DType::U8).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The programs of the last calls.
+#[derive(Debug)]
+pub(super) struct Programs {
+    group: Group,
+    tuning: Tuning,
+    /// The one used last comes last.
+    #[expect(
+        clippy::vec_box,
+        reason = "a program is taken out for every call, and a pointer is quicker to move"
+    )]
+    kept: Vec<Box<Program>>,
+    /// How many steps are kept in all of them.
+    steps: usize,
+    /// The last choice of an algorithm for calls whose programs are not kept.
+    chosen: Option<Chosen>,
+}
+
+/// A question and its answer.
+#[derive(Debug)]
+struct Chosen {
+    question: Question,
+    forced: Option<Cow<'static, str>>,
+    choice: Choice,
+}
+
+impl Programs {
+    pub(super) const fn new(group: Group, tuning: Tuning) -> Self {
+        Self { group, tuning, kept: Vec::new(), steps: 0, chosen: None }
+    }
+
+    /// What algorithms are chosen by.
+    pub(super) const fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// The program for a call. It is to be given back after the call.
+    pub(super) fn take(
+        &mut self,
+        request: &Request<'_>,
+        in_place: bool,
+        options: &CallOptions,
+    ) -> Result<Box<Program>> {
+        let fits = |program: &Program| {
+            program.key.as_ref().is_some_and(|key| key.matches(request, in_place, options))
+        };
+        let keeps = request.has_equal_shares();
+        if keeps && let Some(at) = self.kept.iter().rposition(|program| fits(program)) {
+            let program = self.kept.remove(at);
+            self.steps -= program.kept().map_or(0, <[_]>::len);
+            return Ok(program);
+        }
+        let choice = self.choose(request, options)?;
+        let question = request.question(self.group, options.order);
+        let params = Params {
+            rank: self.group.rank(),
+            root: request.root.unwrap_or(0),
+            in_place,
+            ..choose::params(&question, choice.segments, &self.tuning)
+        };
+        let mut program = Program::new(self.group, request, choice, params, options)?;
+        if keeps {
+            program.key = Some(Key::of(request, in_place, options));
+            program.keep(STEPS_MAX);
+        }
+        Ok(Box::new(program))
+    }
+
+    /// Keeps a program for calls to come, and forgets those that were not used for the longest time.
+    pub(super) fn give_back(&mut self, program: Box<Program>) {
+        if program.key.is_none() {
+            return;
+        }
+        self.steps += program.kept().map_or(0, <[_]>::len);
+        self.kept.push(program);
+        while self.kept.len() > KEPT_MAX || self.steps > STEPS_MAX {
+            self.steps -= self.kept.remove(0).kept().map_or(0, <[_]>::len);
+        }
+    }
+
+    fn choose(&mut self, request: &Request<'_>, options: &CallOptions) -> Result<Choice> {
+        let question = request.question(self.group, options.order);
+        let same = |last: &&Chosen| last.question == question && last.forced == options.algorithm;
+        if let Some(last) = self.chosen.as_ref().filter(same) {
+            return Ok(last.choice);
+        }
+        let choice = choose::choose(&question, options.algorithm.as_deref(), &self.tuning)?;
+        self.chosen = Some(Chosen { question, forced: options.algorithm.clone(), choice });
+        Ok(choice)
+    }
+}

@@ -1,0 +1,37 @@
+//! One-shot all-reduce: every rank sends its data to all others at once, and combines what it hears in the order of the
+//! tree.
+//!
+//! Latency is paid once where messages are buffered, whatever the number of ranks, and floor(n/2) times where none is. Each
+//! rank sends and combines n-1 times the data: for very little data, above all where more ranks than processors run, as every
+//! rank has to run but once.
+
+use comm_core::{Place, Step};
+
+use super::hearing::{self, Hearing, peers};
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) fn slots(p: &Params) -> usize {
+    p.slots(hearing::slots(p.ranks) + 1)
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    hearing::cost(p)
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    pacing.slowest(p).pipeline(1, p.ranks - 1, true)
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    if p.ranks == 1 {
+        return Box::new(std::iter::once(Step::finish(Place::Output, p.block(0, 0))));
+    }
+    let (hearing, block) = (Hearing::new(&p, 0, 0), p.block(0, 0));
+    // What is sent must hold still while the output changes.
+    let own = p.slot(hearing::slots(p.ranks), 0);
+    let exchange = peers(&p)
+        .flat_map(move |peer| std::iter::once(Step::send(peer.rank, own, block)).chain(hearing.hear(peer)));
+    let finish = Step::finish(Place::Output, block);
+    Box::new(std::iter::once(Step::copy(own, Place::Output, block)).chain(exchange).chain([finish]))
+}
