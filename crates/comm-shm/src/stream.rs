@@ -17,26 +17,20 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
 
     const LINE: usize = 64;
     let head = into.align_offset(LINE).min(len);
-    let lines = (len - head) / LINE;
-    let tail = head + lines * LINE;
+    let tail = head + (len - head) / LINE * LINE;
     // SAFETY: `head` is at most `len`.
     unsafe { copy_nonoverlapping(from, into, head) };
-    for at in (head..tail).step_by(LINE) {
-        // A line is stored as a whole, or it would be written to memory in parts.
-        // SAFETY: the line from `at` on ends at `tail`, which is at most `len`; loads need no alignment, and stores
-        // have it, as `into` is aligned from `head` on. Every x86-64 processor has these instructions.
-        unsafe {
-            let source = from.add(at).cast::<__m128i>();
-            let target = into.add(at).cast::<__m128i>();
-            let words = [0, 1, 2, 3].map(|word| _mm_loadu_si128(source.add(word)));
-            _mm_stream_si128(target, words[0]);
-            _mm_stream_si128(target.add(1), words[1]);
-            _mm_stream_si128(target.add(2), words[2]);
-            _mm_stream_si128(target.add(3), words[3]);
-        }
+    // Lines are stored as a whole: one that is not filled goes to memory in parts.
+    for at in (head..tail).step_by(size_of::<__m128i>()) {
+        let (source, target) = (from.wrapping_add(at).cast(), into.wrapping_add(at).cast());
+        // SAFETY: the word from `at` on ends at `tail` at the latest, which is at most `len`; a load needs no alignment.
+        let word = unsafe { _mm_loadu_si128(source) };
+        // SAFETY: the same; `into` is aligned from `head` on, and every x86-64 processor has these instructions.
+        unsafe { _mm_stream_si128(target, word) };
     }
+    let (source, target) = (from.wrapping_add(tail), into.wrapping_add(tail));
     // SAFETY: what is left after `tail` is the rest of `len`.
-    unsafe { copy_nonoverlapping(from.add(tail), into.add(tail), len - tail) };
+    unsafe { copy_nonoverlapping(source, target, len - tail) };
     // Stores around the caches are not ordered with others, not even with those that release.
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { _mm_sfence() };
