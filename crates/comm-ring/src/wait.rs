@@ -2,15 +2,19 @@
 //!
 //! Sleeping in the kernel costs the sleeper tens of microseconds on the way back, so a short wait is better spent
 //! looking again; but a rank that keeps looking takes the processor from the rank it waits for. So a wait goes through
-//! three phases: it spins for about a microsecond, then yields the processor between looks, then sleeps. Whether it
-//! spins, and how long it yields, follows from how long past waits were, never from the number of processors, which says
-//! nothing of who else wants them.
+//! three phases: it spins, then yields the processor between looks, then sleeps. It does not spin if others ran when it
+//! yielded before, and how long it yields follows from how long past waits were; neither follows from the number of
+//! processors, which says nothing of who else wants them.
+
+mod crowd;
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crowd::Crowd;
 
 /// What to do before looking again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,51 +27,53 @@ pub(crate) enum Idle {
     Sleep,
 }
 
-const SPIN: Duration = Duration::from_micros(1);
-/// So many waits in a row that were longer than a spin stop the spinning, as the rank that is waited for may not run
-/// before this one yields; and so many of the others start it again.
-const SPIN_CREDIT_MAX: u32 = 8;
+/// How long to spin where nobody else wants the processor. Longer than a call to yield takes that lets nobody run, which may be
+/// 2 us in a virtual machine: else two ranks that yield in turn keep each other waiting.
+const SPIN: Duration = Duration::from_micros(5);
+/// So many looks, which take less than a microsecond, need no clock.
+const LOOKS: u32 = 4;
 /// The shortest time to yield, so that waits which became short are noticed.
 const YIELD_MIN: Duration = Duration::from_micros(10);
 /// What a sleep may add to a wait that would have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
-
-/// So many looks, which take less than a spin, need no clock.
-const LOOKS: u32 = 4;
 
 /// The state of the wait under way, and what past waits taught.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     yield_max: Duration,
     yield_for: Duration,
-    /// How far past waits speak for spinning.
-    spin_credit: u32,
-    /// How often the wait under way has spun before it looked at the clock.
+    crowd: Crowd,
+    /// How often the wait under way has looked before it asked for the time.
     looks: u32,
     since: Option<Instant>,
 }
 
 impl Waiter {
-    pub(crate) fn new(yield_max: Duration) -> Self {
-        Self { yield_max, yield_for: yield_max, spin_credit: SPIN_CREDIT_MAX, looks: 0, since: None }
+    pub(crate) const fn new(yield_max: Duration) -> Self {
+        Self { yield_max, yield_for: yield_max, crowd: Crowd::new(), looks: 0, since: None }
     }
 
     /// Nothing could move. `now` is asked unless the wait has only just begun.
     pub(crate) fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
-        let spins = self.spin_credit > SPIN_CREDIT_MAX / 2;
+        let spins = !self.crowd.is_there();
         if spins && self.looks < LOOKS {
             self.looks += 1;
             return Idle::Spin;
         }
         let now = now();
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        if spins && waited < SPIN {
+        if spins && waited < SPIN.min(self.yield_max) {
             Idle::Spin
         } else if waited < self.yield_for {
             Idle::Yield
         } else {
             Idle::Sleep
         }
+    }
+
+    /// Lets another thread run, and now and then looks whether one did.
+    pub(crate) fn give_way(&mut self, now: impl Fn() -> Instant) {
+        self.crowd.give_way(now);
     }
 
     /// Whatever was waited for is no longer, and teaches nothing.
@@ -77,17 +83,9 @@ impl Waiter {
 
     /// Something moved. `now` is asked only if this ends a wait that was not very short.
     pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
-        let looks = std::mem::take(&mut self.looks);
-        let Some(since) = self.since.take() else {
-            self.spin_credit = (self.spin_credit + u32::from(looks > 0)).min(SPIN_CREDIT_MAX);
-            return;
-        };
+        self.looks = 0;
+        let Some(since) = self.since.take() else { return };
         let waited = now().saturating_duration_since(since);
-        self.spin_credit = if waited < SPIN {
-            (self.spin_credit + 1).min(SPIN_CREDIT_MAX)
-        } else {
-            self.spin_credit.saturating_sub(1)
-        };
         // Yielding pays if all of the wait fits into it.
         let pays = waited < self.yield_max + WAKE_UP;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
@@ -112,14 +110,14 @@ mod tests {
     use super::*;
 
     /// The looks without a clock, if there are any.
-    fn spin(waiter: &mut Waiter) {
-        if waiter.spin_credit > SPIN_CREDIT_MAX / 2 {
-            (0..LOOKS).for_each(|_| assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin));
+    fn look(waiter: &mut Waiter) {
+        while !waiter.crowd.is_there() && waiter.looks < LOOKS {
+            assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin);
         }
     }
 
     fn wait(waiter: &mut Waiter, start: Instant, micros: u64) -> Idle {
-        spin(waiter);
+        look(waiter);
         waiter.idle(|| start);
         let end = start + Duration::from_micros(micros);
         let last = waiter.idle(|| end);
@@ -131,26 +129,17 @@ mod tests {
     fn a_wait_spins_then_yields_then_sleeps() {
         let mut waiter = Waiter::new(Duration::from_micros(100));
         let start = Instant::now();
-        spin(&mut waiter);
+        look(&mut waiter);
         assert_eq!(waiter.idle(|| start), Idle::Spin);
         assert_eq!(waiter.idle(|| start + Duration::from_micros(50)), Idle::Yield);
         assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
     }
 
     #[test]
-    fn waits_that_outlast_a_spin_teach_to_yield_at_once_and_short_ones_to_spin_again() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        let start = Instant::now();
-        for _ in 0..8 {
-            wait(&mut waiter, start, 5);
-        }
-        assert_eq!(waiter.idle(|| start), Idle::Yield);
-        waiter.moved(|| start);
-        for _ in 0..8 {
-            waiter.idle(|| start);
-            waiter.moved(|| start);
-        }
-        assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin);
+    fn who_must_not_yield_sleeps_at_once() {
+        let mut waiter = Waiter::new(Duration::ZERO);
+        look(&mut waiter);
+        assert_eq!(waiter.idle(Instant::now), Idle::Sleep);
     }
 
     #[test]

@@ -285,7 +285,7 @@ impl<T: Transport> Engine<T> {
                     }
                     match self.waiter.idle(|| self.data.now()) {
                         Idle::Spin => std::hint::spin_loop(),
-                        Idle::Yield => rustix::thread::sched_yield(),
+                        Idle::Yield => self.waiter.give_way(|| self.data.now()),
                         Idle::Sleep => self.sleep(clock)?,
                     }
                 }
