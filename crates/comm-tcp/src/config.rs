@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use comm_core::{Error, Result};
+
+use crate::stripes::Stripes;
+
 /// How the sockets of lanes are set up. The default suits most machines; every field is a promise to the kernel or a
 /// limit that it keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +15,13 @@ pub struct TcpConfig {
     pub send_buffer: Option<usize>,
     /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size it.
     pub recv_buffer: Option<usize>,
+    /// How many sockets carry the stream to each peer, and from it, on lanes that carry data: from 1 to
+    /// [`TcpConfig::SOCKETS_MAX`]. Rank 0's setting holds for all ranks. More than one pays where a network gives one
+    /// connection less than it can carry, not where the processors are the limit, as on one host.
+    pub sockets_per_peer: usize,
+    /// How many bytes of a stream go through one of several sockets before the next one has its turn, at least 1. What
+    /// lies within one stripe needs no more system calls than over one socket. Rank 0's setting holds for all ranks.
+    pub stripe_bytes: usize,
     /// The congestion control of outgoing bytes.
     pub congestion: Congestion,
     /// The memory per peer, in bytes, in which this process keeps what it has read ahead of what was asked for. It is
@@ -32,6 +43,21 @@ impl TcpConfig {
     pub const KEEPALIVE_PROBES: u32 = 4;
     /// The least memory for reading ahead, in bytes.
     pub const READ_AHEAD_MIN: usize = 64;
+    /// The most sockets per peer and lane.
+    pub const SOCKETS_MAX: usize = 64;
+
+    /// How streams are to be dealt out to sockets.
+    pub(crate) fn stripes(&self) -> Result<Stripes> {
+        let refused = |name, value: usize, reason: &str| Error::setting(name, value.to_string(), reason);
+        if !(1..=Self::SOCKETS_MAX).contains(&self.sockets_per_peer) {
+            let reason = format!("it must be from 1 to {}", Self::SOCKETS_MAX);
+            return Err(refused("sockets_per_peer", self.sockets_per_peer, &reason));
+        }
+        if self.stripe_bytes == 0 {
+            return Err(refused("stripe_bytes", 0, "a stripe must hold something"));
+        }
+        Ok(Stripes { sockets: self.sockets_per_peer as u8, bytes: self.stripe_bytes as u64 })
+    }
 }
 
 impl Default for TcpConfig {
@@ -39,6 +65,8 @@ impl Default for TcpConfig {
         Self {
             send_buffer: None,
             recv_buffer: None,
+            sockets_per_peer: 1,
+            stripe_bytes: 64 * 1024,
             congestion: Congestion::Auto,
             read_ahead: 128 * 1024,
             keepalive: Some(Keepalive::default()),

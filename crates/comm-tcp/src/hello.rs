@@ -115,6 +115,10 @@ pub(crate) struct Hello {
     pub(crate) process: u64,
     /// The process that is meant: tells it from a later one on the same port.
     pub(crate) to_process: u64,
+    /// The number of this socket among those of the lane between the two, zero for a store.
+    pub(crate) socket: u8,
+    /// How many sockets the lane has between the two, zero for a store.
+    pub(crate) sockets: u8,
 }
 
 impl Hello {
@@ -123,7 +127,17 @@ impl Hello {
 
     /// A client of a store.
     pub(crate) const fn store(job: u64) -> Self {
-        Self { purpose: Purpose::Store, job, rank: 0, to: 0, world_size: 0, process: 0, to_process: 0 }
+        Self {
+            purpose: Purpose::Store,
+            job,
+            rank: 0,
+            to: 0,
+            world_size: 0,
+            process: 0,
+            to_process: 0,
+            socket: 0,
+            sockets: 0,
+        }
     }
 
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
@@ -134,6 +148,8 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = kind;
         bytes[1] = lane_kind;
+        bytes[2] = self.socket;
+        bytes[3] = self.sockets;
         bytes[4..8].copy_from_slice(&self.rank.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.to.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.world_size.to_le_bytes());
@@ -160,6 +176,8 @@ impl Hello {
             job: word64(bytes, 16),
             process: word64(bytes, 32),
             to_process: word64(bytes, 40),
+            socket: bytes[2],
+            sockets: bytes[3],
         })
     }
 }
@@ -233,6 +251,8 @@ mod tests {
             world_size: 5,
             process: 6,
             to_process: u64::MAX,
+            socket: 2,
+            sockets: 7,
         };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         assert_eq!(Hello::decode(&Hello::store(9).encode()), Some(Hello::store(9)));
@@ -261,8 +281,10 @@ mod tests {
             world_size: 5,
             process: 0x1111,
             to_process: 0x2222,
+            socket: 1,
+            sockets: 4,
         };
-        let words = ["02020000", "03000000", "02000000", "05000000", "0201000000000000"];
+        let words = ["02020104", "03000000", "02000000", "05000000", "0201000000000000"];
         let rest = ["0b0a000000000000", "1111000000000000", "2222000000000000"];
         assert_eq!(hex(&hello.encode()), words.concat() + &rest.concat());
         let verdict = Verdict(Err(Refusal::WorldSize { ours: 8, theirs: 5 }));

@@ -1,10 +1,11 @@
 //! Who this rank is on lanes, and who may connect to it.
 
-use comm_core::{LaneId, Refusal};
+use comm_core::{LaneId, LaneKind, Refusal};
 
 use crate::hello::{Hello, Purpose};
 use crate::record::Member;
 use crate::secret::Secret;
+use crate::stripes::Stripes;
 
 /// Who we are, to those who dial us.
 #[derive(Debug)]
@@ -17,8 +18,17 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// How we introduce ourselves to a member.
-    pub(crate) fn hello(&self, to: usize, lane: LaneId) -> Hello {
+    /// How the streams of a lane are dealt out to sockets: as rank 0 was told, except on control lanes, whose frames
+    /// are few and short.
+    pub(crate) fn stripes(&self, lane: LaneId) -> Stripes {
+        match lane.kind {
+            LaneKind::Control => Stripes::NONE,
+            _ => self.members.first().map_or(Stripes::NONE, |first| first.stripes),
+        }
+    }
+
+    /// How we introduce a socket to a member.
+    pub(crate) fn hello(&self, to: usize, lane: LaneId, socket: u8) -> Hello {
         Hello {
             purpose: Purpose::Lane(lane),
             job: self.job,
@@ -27,12 +37,14 @@ impl Identity {
             world_size: wire(self.members.len()),
             process: self.members[self.rank].process,
             to_process: self.members[to].process,
+            socket,
+            sockets: self.stripes(lane).sockets,
         }
     }
 
     /// Whether who dials us is a member above us, and means us.
     pub(crate) fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
-        let Purpose::Lane(_) = hello.purpose else { return Err(Refusal::Stranger) };
+        let Purpose::Lane(lane) = hello.purpose else { return Err(Refusal::Stranger) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
         let dialer = hello.rank as usize;
         if hello.job != self.job {
@@ -42,6 +54,8 @@ impl Identity {
         } else if hello.to_process != self.members[self.rank].process
             || hello.to != wire(self.rank)
             || dialer <= self.rank
+            || hello.sockets != self.stripes(lane).sockets
+            || hello.socket >= hello.sockets
         {
             Err(Refusal::Stranger)
         } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {

@@ -14,6 +14,7 @@ use crate::reception::Reception;
 use crate::record::Member;
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::socket::{self, Options};
+use crate::stripes::Stripes;
 use crate::transport::TcpTransport;
 
 /// What a control lane reads ahead per peer, in bytes: it carries short frames, and there are peers in great number.
@@ -21,7 +22,8 @@ const CONTROL_READ_AHEAD: usize = 4096;
 
 /// Opens lanes between ranks of a job over TCP.
 ///
-/// Each lane is a full mesh of sockets of its own: a rank dials the members whose ranks of the job are below its own,
+/// Each lane is a full mesh of sockets of its own, one between two ranks or as many as
+/// [`TcpConfig::sockets_per_peer`] says: a rank dials the members whose ranks of the job are below its own,
 /// and accepts those above, whatever their order in the lane. A
 /// connection for a lane that is not yet opened here waits until it is, so ranks may open lanes in any order, and from
 /// several threads. A lane of one name is opened once.
@@ -58,10 +60,11 @@ impl TcpLanes {
         if config.world_size == 1 {
             return Self::alone(&config.tcp);
         }
+        let stripes = config.tcp.stripes()?;
         let (listen, tell) = addresses(config)?;
         let listener = socket::listen(SocketAddr::new(listen, 0), &Options::lane(&config.tcp, false))?;
         let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
-        let own = Member { process: random_number()?, address };
+        let own = Member { process: random_number()?, address, stripes };
         let members = rendezvous::meet(store, config, own)?;
         let (rank, job, secret) = (config.rank, config.job, config.secret.clone());
         let identity = Identity { rank, job, secret, members };
@@ -127,12 +130,10 @@ impl Lanes for TcpLanes {
         if lane.kind == LaneKind::Control {
             config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
         }
-        let sockets = match &self.mesh {
-            Some(mesh) => {
-                Opening::new(&mesh.identity, &config, &mesh.reception, lane, members)?.run(deadline)?
-            }
-            None => Vec::new(),
+        let Some(Mesh { identity, reception }) = &self.mesh else {
+            return TcpTransport::new(group, [], Stripes::NONE, &config);
         };
-        TcpTransport::new(group, sockets, &config)
+        let sockets = Opening::new(identity, &config, reception, lane, members)?.run(deadline)?;
+        TcpTransport::new(group, sockets, identity.stripes(lane), &config)
     }
 }

@@ -5,7 +5,7 @@
 //! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job find each other;
 //!   [`TorchStore`] is a client of PyTorch's, for processes that torchrun has started;
 //! - [`TcpLanes::rendezvous`]: makes the processes that share a store a group of ranks, and opens lanes between them;
-//! - [`TcpTransport`]: one lane, a socket to every other rank.
+//! - [`TcpTransport`]: one lane, a socket, or several, to every other rank.
 //!
 //! What is put on a connection is specified to the byte in `docs/wire-tcp.md`. Whoever connects must first complete a
 //! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until then nothing that it sends is
@@ -21,7 +21,7 @@
 //! | where does a connect time out or try again | `dial.rs` |
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs`, `interface.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `reception.rs`, `identity.rs` |
-//! | how do bytes move | `transport.rs`, `peer.rs`, `read_ahead.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
 //! | how does the store work | `store/` |
 //!
@@ -60,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connection;
 mod dial;
 mod handshake;
 mod hello;
@@ -77,6 +78,7 @@ mod rendezvous;
 mod secret;
 mod socket;
 mod store;
+mod stripes;
 mod throttle;
 mod transport;
 

@@ -14,7 +14,7 @@ use crate::config::TcpConfig;
 use crate::dial::{Dial, Dialed, REFUSALS_MAX};
 use crate::identity::Identity;
 use crate::probe::Probe;
-use crate::reception::Reception;
+use crate::reception::{Reception, Seat};
 use crate::socket::{self, Options};
 
 const DURING: During = During::Other("opening a lane");
@@ -28,21 +28,21 @@ pub(crate) struct Opening<'a> {
     began: Instant,
     /// Rings when another thread has let in a connection for this lane.
     bell: Arc<Bell>,
-    /// With their ranks of the lane.
-    dials: Vec<(usize, Dial)>,
-    /// The members that are to dial us.
-    expected: Vec<Member>,
+    /// One for each socket to a member below.
+    dials: Vec<(Place, Dial)>,
+    /// The sockets with which members above are to dial us.
+    expected: Vec<Place>,
     /// Tells whether they still can.
     probe: Probe,
-    /// With their ranks of the lane.
-    open: Vec<(usize, Socket)>,
+    open: Vec<(Place, Socket)>,
 }
 
-/// The two numbers of a member.
-#[derive(Debug, Clone, Copy)]
-struct Member {
+/// A socket of the lane: the two numbers of the member at its other end, and its own among those to this member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
     lane: usize,
     world: usize,
+    socket: u8,
 }
 
 impl<'a> Opening<'a> {
@@ -56,12 +56,17 @@ impl<'a> Opening<'a> {
         let bell = Arc::new(Bell::new()?);
         reception.announce(lane, Arc::clone(&bell));
         let options = Options::lane(config, lane.kind == LaneKind::Control);
-        let dial = |to: Member| {
-            let (address, hello) = (identity.members[to.world].address, identity.hello(to.world, lane));
-            (to.lane, Dial::new(address, hello, identity.secret.clone(), options.clone()))
+        let dial = |to: Place| {
+            let address = identity.members[to.world].address;
+            let hello = identity.hello(to.world, lane, to.socket);
+            (to, Dial::new(address, hello, identity.secret.clone(), options.clone()))
         };
         let began = Instant::now();
-        let members = || members.iter().enumerate().map(|(lane, &world)| Member { lane, world });
+        let sockets = identity.stripes(lane).sockets;
+        let places = || {
+            let members = members.iter().enumerate();
+            members.flat_map(|(lane, &world)| (0..sockets).map(move |socket| Place { lane, world, socket }))
+        };
         Ok(Self {
             identity,
             config,
@@ -69,22 +74,23 @@ impl<'a> Opening<'a> {
             lane,
             began,
             bell,
-            dials: members().filter(|member| member.world < identity.rank).map(dial).collect(),
-            expected: members().filter(|member| member.world > identity.rank).collect(),
+            dials: places().filter(|place| place.world < identity.rank).map(dial).collect(),
+            expected: places().filter(|place| place.world > identity.rank).collect(),
             probe: Probe::new(options.clone(), began),
             open: Vec::new(),
         })
     }
 
-    /// Waits until every other member is connected. Returns the sockets with their ranks of the lane.
-    pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Socket)>> {
+    /// Waits until every other member is connected. Returns the sockets to each, in their order, with its rank of the
+    /// lane.
+    pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Vec<Socket>)>> {
         loop {
             let now = Instant::now();
             self.dial(now)?;
             self.let_in()?;
             self.ask(now)?;
             if self.dials.is_empty() && self.expected.is_empty() {
-                return Ok(std::mem::take(&mut self.open));
+                return Ok(by_member(std::mem::take(&mut self.open)));
             }
             if now >= deadline {
                 return Err(self.timeout());
@@ -95,14 +101,14 @@ impl<'a> Opening<'a> {
 
     fn dial(&mut self, now: Instant) -> Result<()> {
         let mut at = 0;
-        while let Some((rank, dial)) = self.dials.get_mut(at) {
+        while let Some((place, dial)) = self.dials.get_mut(at) {
             match dial.advance(now) {
                 Dialed::Open(socket) => {
-                    self.open.push((*rank, socket));
+                    self.open.push((*place, socket));
                     self.dials.swap_remove(at);
                 }
-                Dialed::Refused(refusal) => return Err(refused(*rank, dial, refusal)),
-                Dialed::Pending if dial.refusals() >= REFUSALS_MAX => return Err(lost(*rank, dial)),
+                Dialed::Refused(refusal) => return Err(refused(place.lane, dial, refusal)),
+                Dialed::Pending if dial.refusals() >= REFUSALS_MAX => return Err(lost(place.lane, dial)),
                 Dialed::Pending => at += 1,
             }
         }
@@ -112,29 +118,27 @@ impl<'a> Opening<'a> {
     fn let_in(&mut self) -> Result<()> {
         // The bell is silenced before the look at what it rang for.
         self.bell.silence();
-        for (world, socket) in
-            self.reception.collect(self.identity, self.config, self.lane, &self.awaited())?
-        {
-            if let Some(at) = self.expected.iter().position(|member| member.world == world) {
-                self.open.push((self.expected.swap_remove(at).lane, socket));
+        let seat = |place: &Place| Seat { rank: place.world, socket: place.socket };
+        let seats: Vec<Seat> = self.expected.iter().map(seat).collect();
+        for (arrived, socket) in self.reception.collect(self.identity, self.config, self.lane, &seats)? {
+            if let Some(at) = self.expected.iter().position(|place| seat(place) == arrived) {
+                self.open.push((self.expected.swap_remove(at), socket));
             }
         }
         Ok(())
     }
 
-    /// The ranks of the world that are to dial us.
-    fn awaited(&self) -> Vec<usize> {
-        self.expected.iter().map(|member| member.world).collect()
-    }
-
     /// Fails if a member that is to dial us is gone.
     fn ask(&mut self, now: Instant) -> Result<()> {
-        let (awaited, members) = (self.awaited(), &self.identity.members);
+        let mut awaited: Vec<usize> = self.expected.iter().map(|place| place.world).collect();
+        awaited.sort_unstable();
+        awaited.dedup();
+        let members = &self.identity.members;
         let Some((gone, dial)) = self.probe.advance(now, &awaited, |rank| members[rank].address) else {
             return Ok(());
         };
-        let member = self.expected.iter().find(|member| member.world == gone);
-        member.map_or(Ok(()), |member| Err(lost(member.lane, dial)))
+        let place = self.expected.iter().find(|place| place.world == gone);
+        place.map_or(Ok(()), |place| Err(lost(place.lane, dial)))
     }
 
     fn sleep(&self, deadline: Instant) -> std::io::Result<()> {
@@ -150,16 +154,17 @@ impl<'a> Opening<'a> {
 
     /// If a rank could not be reached, how that failed says more than that the time is over.
     fn timeout(&self) -> Error {
-        for (rank, dial) in &self.dials {
+        for (Place { lane: rank, .. }, dial) in &self.dials {
             let (address, attempts, reason) = (dial.address(), dial.attempts(), dial.excuse());
             tracing::warn!(rank, %address, attempts, %reason, "a rank did not answer");
         }
-        if let Some((rank, dial)) = self.dials.iter().find(|(_, dial)| dial.last_error().is_some()) {
-            return lost(*rank, dial);
+        if let Some((place, dial)) = self.dials.iter().find(|(_, dial)| dial.last_error().is_some()) {
+            return lost(place.lane, dial);
         }
-        let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
-        waiting_for.extend(self.expected.iter().map(|member| member.lane));
+        let dialed = self.dials.iter().map(|(place, _)| place);
+        let mut waiting_for: Vec<usize> = dialed.chain(&self.expected).map(|place| place.lane).collect();
         waiting_for.sort_unstable();
+        waiting_for.dedup();
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
     }
 }
@@ -168,6 +173,19 @@ impl Drop for Opening<'_> {
     fn drop(&mut self) {
         self.reception.withdraw(self.lane, &self.bell);
     }
+}
+
+/// The sockets to each member in their order.
+fn by_member(mut open: Vec<(Place, Socket)>) -> Vec<(usize, Vec<Socket>)> {
+    open.sort_unstable_by_key(|(place, _)| *place);
+    let mut members: Vec<(usize, Vec<Socket>)> = Vec::new();
+    for (place, socket) in open {
+        match members.last_mut() {
+            Some((rank, sockets)) if *rank == place.lane => sockets.push(socket),
+            _ => members.push((place.lane, vec![socket])),
+        }
+    }
+    members
 }
 
 fn refused(rank: usize, dial: &Dial, refusal: Refusal) -> Error {

@@ -1,16 +1,20 @@
-//! One peer's socket on a lane: its bytes in both directions, what is known of its readiness, and how it ended.
+//! One peer on a lane: the stream of bytes in each direction, dealt out to one or several sockets, and how it ended.
+//!
+//! With several sockets, the stream ends where the bytes of that socket end whose turn it is. What the others hold
+//! behind that place was sent later, and is lost with it. A socket that breaks out of turn, as when a packet filter
+//! forgets it, makes this side end its own direction on all: a peer that lives then ends its direction too, so that
+//! nobody waits for bytes that cannot come.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::net::Shutdown;
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use comm_core::{During, Error, Lent, Loss, Result};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use socket2::Socket;
 
+use crate::connection::{Connection, News};
 use crate::read_ahead::ReadAhead;
+use crate::stripes::Stripes;
 
 /// The largest element in bytes: with that many bytes there is a whole one, whatever the type.
 const ELEMENT_BYTES_MAX: usize = 8;
@@ -23,45 +27,41 @@ const BEHIND_DIRECT_BYTES: usize = 4 * 1024;
 /// kernel cuts what exceeds 2 GiB, which would look like a full socket.
 const PIECES_MAX: usize = 16;
 const BYTES_MAX: usize = 4 << 20;
-/// The most bytes that are read from a peer only to be thrown away.
-const DISCARDED_BYTES_MAX: usize = 16 << 20;
 
-/// One peer's socket on a lane.
+/// One peer on a lane.
 #[derive(Debug)]
 pub(crate) struct Peer {
     rank: usize,
-    socket: Socket,
+    /// As many as there are stripes side by side, in their order.
+    connections: Box<[Connection]>,
+    stripes: Stripes,
     ahead: ReadAhead,
     /// How many bytes read ahead are fewer than one element may have, were lent, and were left: lending them again
     /// helps nobody until more arrive.
     left: usize,
+    /// How many bytes the sockets took, and gave.
     accepted: u64,
-    /// Whether a read or a write may move something. Set by epoll, cleared when one moved less than it could.
-    readable: bool,
-    writable: bool,
-    /// The last read or write moved less than it could. Whoever asks in a loop until nothing moves asks once more at
-    /// once, and is answered without a system call.
-    just_read_all: bool,
-    just_filled: bool,
-    /// The stream from the peer has ended or broken: there will be no further event, so it stays readable.
-    hung_up: bool,
+    received: u64,
     recv_end: Option<Error>,
     send_end: Option<Error>,
 }
 
 impl Peer {
-    pub(crate) fn new(rank: usize, socket: Socket, read_ahead: usize) -> Self {
+    /// `connections` are as many as `stripes` says.
+    pub(crate) fn new(
+        rank: usize,
+        connections: Box<[Connection]>,
+        stripes: Stripes,
+        read_ahead: usize,
+    ) -> Self {
         Self {
             rank,
-            socket,
+            connections,
+            stripes,
             ahead: ReadAhead::new(read_ahead),
             left: 0,
             accepted: 0,
-            readable: false,
-            writable: false,
-            just_read_all: false,
-            just_filled: false,
-            hung_up: false,
+            received: 0,
             recv_end: None,
             send_end: None,
         }
@@ -71,63 +71,65 @@ impl Peer {
         self.accepted
     }
 
-    /// Takes note of what epoll saw. Tells whether it is news that the stream has ended or broken.
-    pub(crate) fn note(&mut self, events: EventFlags) -> bool {
-        let broken = events.intersects(EventFlags::HUP | EventFlags::ERR);
-        let ended = broken || events.contains(EventFlags::RDHUP);
-        let news = ended && !self.hung_up;
-        self.hung_up |= ended;
-        self.readable |= self.hung_up || events.contains(EventFlags::IN);
-        self.writable |= broken || events.contains(EventFlags::OUT);
-        self.just_read_all &= !self.readable;
-        self.just_filled &= !self.writable;
-        news
+    /// Takes note of what epoll saw on a socket. Tells whether it is news that the stream has ended or broken.
+    pub(crate) fn note(&mut self, socket: usize, events: EventFlags) -> bool {
+        let connection = self.connections.get_mut(socket);
+        let news = connection.map_or(News::default(), |connection| connection.note(events));
+        if news.broke {
+            self.end_others(socket);
+        }
+        news.ended
+    }
+
+    /// Lets the peer know on the other sockets that one is of no use any more.
+    fn end_others(&mut self, broken: usize) {
+        for (socket, connection) in self.connections.iter_mut().enumerate() {
+            if socket != broken {
+                connection.end_sending();
+            }
+        }
     }
 
     /// Whether a receive would move bytes or fail, as far as is known.
-    pub(crate) const fn can_recv(&self) -> bool {
-        self.readable || self.recv_end.is_some() || self.ahead.len() > self.left
+    pub(crate) fn can_recv(&self) -> bool {
+        let (socket, _) = self.stripes.at(self.received);
+        self.recv_end.is_some()
+            || self.ahead.len() > self.left
+            || self.connections.get(socket).is_some_and(Connection::is_readable)
     }
 
     /// Whether a send would move bytes or fail, as far as is known.
-    pub(crate) const fn can_send(&self) -> bool {
-        self.writable || self.send_end.is_some()
+    pub(crate) fn can_send(&self) -> bool {
+        let (socket, _) = self.stripes.at(self.accepted);
+        self.send_end.is_some() || self.connections.get(socket).is_some_and(Connection::is_writable)
     }
 
     pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
         if let Some(end) = &self.send_end {
             return Err(end.clone());
         }
+        let (socket, stripe) = self.stripes.at(self.accepted);
         let mut bounded = [IoSlice::new(&[]); PIECES_MAX];
-        let offered = bound(pieces, &mut bounded);
-        if offered == 0 || std::mem::take(&mut self.just_filled) {
+        let offered = bound(pieces, stripe.min(BYTES_MAX), &mut bounded);
+        if offered == 0 {
             return Ok(0);
         }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let pieces = &bounded[..pieces.len().min(PIECES_MAX)];
-        match rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
+        match self.connections[socket].write(pieces, offered) {
             Ok(sent) => {
-                self.writable = sent == offered;
-                self.just_filled = !self.writable;
                 self.accepted += sent as u64;
                 Ok(sent)
             }
-            Err(Errno::AGAIN) => {
-                self.writable = false;
-                Ok(0)
-            }
-            Err(Errno::INTR) => Ok(0),
-            Err(errno) => Err(self.end_sending(errno)),
+            Err(errno) => Err(self.end_sending(socket, errno)),
         }
     }
 
     /// What has arrived before a send failed can still be received.
-    fn end_sending(&mut self, errno: Errno) -> Error {
+    fn end_sending(&mut self, socket: usize, errno: Errno) -> Error {
         let loss = Loss::Io(Arc::new(errno.into()));
         let end = self.lost("sending", loss);
         self.send_end = Some(end.clone());
-        self.hung_up = true;
-        self.readable = true;
+        self.end_others(socket);
         end
     }
 
@@ -150,7 +152,7 @@ impl Peer {
 
     pub(crate) fn lend(&mut self, at_most: usize) -> Result<Lent<'_>> {
         if self.ahead.len() < at_most.min(ELEMENT_BYTES_MAX) {
-            let end = self.read(&mut []).err();
+            let end = self.read_element().err();
             let nothing_new = self.ahead.len() == self.left;
             if let Some(end) = end.filter(|_| nothing_new) {
                 return Err(end);
@@ -158,6 +160,18 @@ impl Peer {
         }
         self.left = if self.ahead.len() < ELEMENT_BYTES_MAX { self.ahead.len() } else { 0 };
         Ok(Lent::from_slice(self.ahead.bytes()).first(at_most))
+    }
+
+    /// Reads ahead once, and on where stripes are shorter than an element.
+    fn read_element(&mut self) -> Result<()> {
+        loop {
+            let before = self.received;
+            self.read(&mut [])?;
+            let goes_on = self.received > before && self.stripes.turns_at(self.received);
+            if !goes_on || self.ahead.len() >= ELEMENT_BYTES_MAX {
+                return Ok(());
+            }
+        }
     }
 
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<()> {
@@ -170,33 +184,29 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads into the caller's memory and, behind it, ahead. Returns how many bytes went to the caller.
+    /// Reads into the caller's memory and, behind it, ahead: from one socket, no further than the end of its stripe.
+    /// Returns how many bytes went to the caller.
     fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         if let Some(end) = &self.recv_end {
             return Err(end.clone());
         }
-        if std::mem::take(&mut self.just_read_all) {
+        let (socket, stripe) = self.stripes.at(self.received);
+        let connection = &mut self.connections[socket];
+        if connection.takes_read_all() {
             return Ok(0);
         }
-        let direct = into.len().min(BYTES_MAX);
-        let into = &mut into[..direct];
+        let direct = into.len().min(BYTES_MAX).min(stripe);
         let room = self.ahead.room();
         let behind = if direct < DIRECT_BYTES_MIN { room.len() } else { room.len().min(BEHIND_DIRECT_BYTES) };
-        let room = &mut room[..behind];
-        let capacity = direct + room.len();
-        match read_vectored(&self.socket, into, room) {
-            Ok(0) => Err(self.end_receiving(Loss::Closed)),
-            Ok(read) => {
+        let room = &mut room[..behind.min(stripe - direct)];
+        match connection.read(&mut into[..direct], room) {
+            Ok(None) => Ok(0),
+            Ok(Some(0)) => Err(self.end_receiving(Loss::Closed)),
+            Ok(Some(read)) => {
+                self.received += read as u64;
                 self.ahead.filled(read.saturating_sub(direct));
-                self.readable = read == capacity || self.hung_up;
-                self.just_read_all = !self.readable;
                 Ok(read.min(direct))
             }
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                Ok(0)
-            }
-            Err(Errno::INTR) => Ok(0),
             Err(errno) => Err(self.end_receiving(Loss::Io(Arc::new(errno.into())))),
         }
     }
@@ -213,39 +223,23 @@ impl Peer {
         Error::PeerLost { peer: self.rank, during: During::Other(doing), loss }
     }
 
-    /// Says that nothing more will be sent, and throws away what has arrived: closing a socket with unread bytes
-    /// resets the connection, and a reset can overtake bytes that are still on their way to the peer.
+    /// Says that nothing more will be sent, and throws away what has arrived.
     pub(crate) fn close(&mut self) {
-        if self.socket.shutdown(Shutdown::Write).is_err() {
-            return;
-        }
-        let mut discarded = 0;
         self.ahead.skip(usize::MAX);
-        while discarded < DISCARDED_BYTES_MAX {
-            let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-            match rustix::net::recv(&self.socket, self.ahead.room(), flags) {
-                Ok((_, more @ 1..)) => discarded += more,
-                _ => return,
-            }
+        self.connections.iter_mut().for_each(Connection::end_sending);
+        for connection in &self.connections {
+            connection.discard(self.ahead.room());
         }
     }
 }
 
 /// Fills `bounded` with the first of the pieces, as far as one write may take them. Returns how many bytes that is.
-fn bound<'a>(pieces: &'a [IoSlice<'a>], bounded: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
+fn bound<'a>(pieces: &'a [IoSlice<'a>], bytes_max: usize, bounded: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut offered = 0;
     for (piece, bounded) in pieces.iter().zip(bounded) {
-        let taken = piece.len().min(BYTES_MAX - offered);
+        let taken = piece.len().min(bytes_max - offered);
         *bounded = IoSlice::new(&piece[..taken]);
         offered += taken;
     }
     offered
-}
-
-/// One read into two pieces of memory, the first of which may be empty.
-fn read_vectored(socket: &Socket, first: &mut [u8], second: &mut [u8]) -> rustix::io::Result<usize> {
-    if first.is_empty() {
-        return rustix::io::read(socket, second);
-    }
-    rustix::io::readv(socket, &mut [IoSliceMut::new(first), IoSliceMut::new(second)])
 }

@@ -52,9 +52,16 @@ struct Desk {
     guests: BTreeMap<u64, Guest>,
     next: u64,
     /// Connections whose lane nobody here has opened yet, or is just opening.
-    arrived: HashMap<(LaneId, usize), Socket>,
+    arrived: HashMap<(LaneId, Seat), Socket>,
     openers: Vec<(LaneId, Arc<Bell>)>,
     warnings: Throttle,
+}
+
+/// One connection of a lane: the dialer's rank of the world, and the number of the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Seat {
+    pub(crate) rank: usize,
+    pub(crate) socket: u8,
 }
 
 /// A connection that has not yet said who it is.
@@ -110,19 +117,19 @@ impl Reception {
         desk.arrived.retain(|(other, _), _| *other != lane);
     }
 
-    /// Serves whoever is at the door, without blocking, and hands out the connections of a lane that have arrived
-    /// from the ranks in `expected`.
+    /// Serves whoever is at the door, without blocking, and hands out those of the `expected` connections of a lane
+    /// that have arrived.
     pub(crate) fn collect(
         &self,
         identity: &Identity,
         config: &TcpConfig,
         lane: LaneId,
-        expected: &[usize],
-    ) -> Result<Vec<(usize, Socket)>> {
+        expected: &[Seat],
+    ) -> Result<Vec<(Seat, Socket)>> {
         let mut desk = self.desk();
         let service = Service { epoll: &self.epoll, identity, config, desk: &mut desk };
         service.serve()?;
-        let arrived = |rank: &usize| Some((*rank, desk.arrived.remove(&(lane, *rank))?));
+        let arrived = |seat: &Seat| Some((*seat, desk.arrived.remove(&(lane, *seat))?));
         Ok(expected.iter().filter_map(arrived).collect())
     }
 
@@ -278,7 +285,8 @@ impl Service<'_> {
 
     fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
         self.identity.judge(hello)?;
-        if self.desk.arrived.len() >= UNOPENED_MAX.max(self.identity.members.len() * 16) {
+        let sockets = self.identity.members.len() * usize::from(hello.sockets);
+        if self.desk.arrived.len() >= UNOPENED_MAX.max(sockets * 16) {
             tracing::warn!("too many connections wait for lanes that nobody opens here");
             return Err(Refusal::Stranger);
         }
@@ -307,7 +315,8 @@ impl Service<'_> {
             tracing::warn!(rank = hello.rank, address = %guest.address, %error, "lost a connection");
             return;
         }
-        self.desk.arrived.insert((lane, hello.rank as usize), guest.socket);
+        let seat = Seat { rank: hello.rank as usize, socket: hello.socket };
+        self.desk.arrived.insert((lane, seat), guest.socket);
         for (_, bell) in self.desk.openers.iter().filter(|(other, _)| *other == lane) {
             bell.ring();
         }

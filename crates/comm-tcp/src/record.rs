@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use crate::TcpConfig;
+use crate::stripes::Stripes;
+
 /// The first word of every record: the version of the format.
 const VERSION: &str = "1";
 
@@ -14,6 +17,8 @@ pub(crate) struct Member {
     pub(crate) process: u64,
     /// Where it listens.
     pub(crate) address: SocketAddr,
+    /// How it was told to deal out streams to sockets.
+    pub(crate) stripes: Stripes,
 }
 
 /// What a process says of itself.
@@ -25,8 +30,9 @@ pub(crate) struct Record {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { world_size, member: Member { process, address } } = self;
-        write!(f, "{VERSION} {world_size} {process:016x} {address}")
+        let Self { world_size, member: Member { process, address, stripes } } = self;
+        let Stripes { sockets, bytes } = stripes;
+        write!(f, "{VERSION} {world_size} {process:016x} {address} {sockets} {bytes}")
     }
 }
 
@@ -46,9 +52,15 @@ impl FromStr for Record {
                 member: Member {
                     process: u64::from_str_radix(words.next()?, 16).ok()?,
                     address: words.next()?.parse().ok()?,
+                    stripes: Stripes {
+                        sockets: words.next()?.parse().ok()?,
+                        bytes: words.next()?.parse().ok()?,
+                    },
                 },
             };
-            (version == VERSION && words.next().is_none()).then_some(record)
+            let Stripes { sockets, bytes } = record.member.stripes;
+            let usable = (1..=TcpConfig::SOCKETS_MAX).contains(&usize::from(sockets)) && bytes > 0;
+            (version == VERSION && words.next().is_none() && usable).then_some(record)
         };
         parse().ok_or_else(|| Malformed(text.into()))
     }
@@ -108,13 +120,17 @@ mod tests {
     use super::*;
 
     fn record(address: &str) -> Record {
-        Record { world_size: 3, member: Member { process: 0xfeed, address: address.parse().unwrap() } }
+        let stripes = Stripes { sockets: 4, bytes: 65536 };
+        Record {
+            world_size: 3,
+            member: Member { process: 0xfeed, address: address.parse().unwrap(), stripes },
+        }
     }
 
     #[test]
     fn records_survive_the_store() {
         let four = record("10.0.0.1:4000");
-        assert_eq!(four.to_string(), "1 3 000000000000feed 10.0.0.1:4000");
+        assert_eq!(four.to_string(), "1 3 000000000000feed 10.0.0.1:4000 4 65536");
         let six = record("[fd00::2]:4000");
         for record in [four, six] {
             assert_eq!(record.to_string().parse(), Ok(record));
@@ -133,9 +149,17 @@ mod tests {
 
     #[test]
     fn other_texts_are_malformed() {
-        for text in
-            ["", "2 3 feed 10.0.0.1:4000", "1 3 feed", "1 3 feed 10.0.0.1:4000 more", "1 3 feed host:1"]
-        {
+        for text in [
+            "",
+            "2 3 feed 10.0.0.1:4000 1 9",
+            "1 3 feed",
+            "1 3 feed 10.0.0.1:4000",
+            "1 3 feed 10.0.0.1:4000 1 9 more",
+            "1 3 feed host:1 1 9",
+            "1 3 feed 10.0.0.1:4000 0 9",
+            "1 3 feed 10.0.0.1:4000 65 9",
+            "1 3 feed 10.0.0.1:4000 1 0",
+        ] {
             assert_eq!(text.parse::<Record>(), Err(Malformed(text.into())));
         }
         for text in ["", "met\n", "missing\nx", "world-size\n1", "world-size\n1\n2\n3"] {

@@ -230,9 +230,11 @@ fn check_reach(members: &[Member]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stripes::Stripes;
 
     fn members(addresses: &[&str]) -> Vec<Member> {
-        addresses.iter().map(|a| Member { process: 0, address: a.parse().unwrap() }).collect()
+        let member = |a: &&str| Member { process: 0, address: a.parse().unwrap(), stripes: Stripes::NONE };
+        addresses.iter().map(member).collect()
     }
 
     #[test]

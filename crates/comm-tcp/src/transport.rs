@@ -1,4 +1,4 @@
-//! Moves the bytes of one lane through one socket per peer.
+//! Moves the bytes of one lane through one socket, or several, per peer.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -13,14 +13,16 @@ use rustix::io::Errno;
 use socket2::Socket;
 
 use crate::config::TcpConfig;
+use crate::connection::Connection;
 use crate::peer::Peer;
+use crate::stripes::Stripes;
 
-/// What epoll calls the abort; sockets go by their rank.
+/// What epoll calls the abort; sockets go by [`token`].
 const ABORT: u64 = u64::MAX;
 /// How many events one look at epoll takes.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// One socket to every other member of a group.
+/// One socket, or several, to every other member of a group.
 ///
 /// Sockets are watched edge-triggered from the start to the end, so that sending, receiving and arming make no other
 /// system call than one read, one write, or one look at epoll each, and allocate nothing but, once per peer, the
@@ -40,10 +42,11 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Takes over connected sockets, one per peer.
+    /// Takes over the connected sockets of each peer, which are as many as `stripes` says, in their order.
     pub(crate) fn new(
         group: Group,
-        sockets: impl IntoIterator<Item = (usize, Socket)>,
+        sockets: impl IntoIterator<Item = (usize, Vec<Socket>)>,
+        stripes: Stripes,
         config: &TcpConfig,
     ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
@@ -57,10 +60,13 @@ impl TcpTransport {
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
         epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
         let read_ahead = config.read_ahead.max(TcpConfig::READ_AHEAD_MIN);
-        for (rank, socket) in sockets {
+        for (rank, sockets) in sockets {
             let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            epoll::add(epoll, &socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
-            transport.peers[rank] = Some(Peer::new(rank, socket, read_ahead));
+            for (at, socket) in sockets.iter().enumerate() {
+                epoll::add(epoll, socket, EventData::new_u64(token(rank, at)), events).map_err(failed)?;
+            }
+            let connections = sockets.into_iter().map(Connection::new).collect();
+            transport.peers[rank] = Some(Peer::new(rank, connections, stripes, read_ahead));
         }
         Ok(transport)
     }
@@ -88,9 +94,9 @@ impl TcpTransport {
                 Err(errno) => return Err(Error::io("look at the sockets of a lane", errno.into())),
             };
             for event in &*events {
-                let rank = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+                let (rank, socket) = rank_and_socket(event.data.u64());
                 if let Some(Some(peer)) = self.peers.get_mut(rank) {
-                    self.unheard_end |= peer.note(event.flags);
+                    self.unheard_end |= peer.note(socket, event.flags);
                 }
             }
             self.abort.check()?;
@@ -99,6 +105,15 @@ impl TcpTransport {
             }
         }
     }
+}
+
+/// What epoll calls a socket: its number and the peer's rank, of which each has 32 bits to spare.
+const fn token(rank: usize, socket: usize) -> u64 {
+    (socket as u64) << 32 | rank as u64
+}
+
+const fn rank_and_socket(token: u64) -> (usize, usize) {
+    ((token & 0xffff_ffff) as usize, (token >> 32) as usize)
 }
 
 impl Transport for TcpTransport {

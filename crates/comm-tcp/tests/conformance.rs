@@ -28,11 +28,26 @@ fn with_defaults(n: usize) -> Vec<TcpLanes> {
 }
 
 /// The kernel buffers little, and we as little as we can.
-fn with_tiny_buffers(n: usize) -> Vec<TcpLanes> {
+fn tiny_buffers() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     (tcp.send_buffer, tcp.recv_buffer, tcp.read_ahead) = (Some(4096), Some(4096), TcpConfig::READ_AHEAD_MIN);
+    tcp
+}
+
+fn with_tiny_buffers(n: usize) -> Vec<TcpLanes> {
+    meet(n, &tiny_buffers())
+}
+
+/// Several sockets per peer, and stripes that cut elements.
+fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<TcpLanes> {
+    (tcp.sockets_per_peer, tcp.stripe_bytes) = (sockets, stripe);
     meet(n, &tcp)
 }
 
 comm_sim::transport_conformance!(defaults, with_defaults);
 comm_sim::transport_conformance!(tiny_buffers, with_tiny_buffers);
+comm_sim::transport_conformance!(one_socket_has_no_stripes, |n| striped(n, 1, 1, TcpConfig::default()));
+comm_sim::transport_conformance!(two_sockets, |n| striped(n, 2, 3, TcpConfig::default()));
+comm_sim::transport_conformance!(three_sockets, |n| striped(n, 3, 1000, tiny_buffers()));
+comm_sim::transport_conformance!(four_sockets, |n| striped(n, 4, 64 * 1024, TcpConfig::default()));
+comm_sim::transport_conformance!(four_sockets_tiny, |n| striped(n, 4, 61, tiny_buffers()));

@@ -4,18 +4,14 @@
 
 mod common;
 
-use std::io::{IoSlice, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    Error, GroupId, Interest, Invalid, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport,
-};
-use comm_tcp::{
-    RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer, TcpTransport,
-};
-use common::{SOON, WORLD, config, introduce, meet, open, run, store, store_at};
+use comm_core::{Error, GroupId, Invalid, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
+use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer};
+use common::{SOON, WORLD, config, exchange, introduce, meet, open, run, store, store_at};
 
 #[test]
 fn worlds_of_many_sizes_meet_and_open_lanes() {
@@ -175,6 +171,10 @@ fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
     };
     invalid(&|config| config.rank = 2);
     assert!(invalid(&|config| config.interface = Some("=nothing".into())).contains("lo (127.0.0.1)"));
+    for sockets in [0, TcpConfig::SOCKETS_MAX + 1] {
+        assert!(invalid(&|config| config.tcp.sockets_per_peer = sockets).contains("from 1 to 64"));
+    }
+    invalid(&|config| config.tcp.stripe_bytes = 0);
     invalid(&|config| config.tcp.congestion = comm_tcp::Congestion::Named("nothing".into()));
     let elsewhere = Some("198.51.100.1:29500".parse().unwrap());
     invalid(&|config| (config.interface, config.store) = (Some("=lo".into()), elsewhere));
@@ -234,12 +234,6 @@ fn strangers_on_the_listeners_hold_up_nobody() {
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
 
-/// The bytes from one rank to another.
-fn pattern(from: usize, to: usize, len: usize) -> Vec<u8> {
-    let seed = (from * 31 + to * 7 + 1) as u64;
-    (0..len as u64).map(|i| (i.wrapping_mul(seed) ^ (i >> 9)) as u8).collect()
-}
-
 #[test]
 fn all_pairs_exchange_megabytes_through_tiny_buffers() {
     const LEN: usize = 8 << 20;
@@ -259,53 +253,6 @@ fn all_pairs_exchange_megabytes_through_tiny_buffers() {
         Ok(())
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-}
-
-/// Sends to and receives from everybody at once, sleeping when nothing moves.
-fn exchange(transport: &mut TcpTransport, len: usize) -> Result<()> {
-    let group = transport.group();
-    let rank = group.rank();
-    let outgoing: Vec<_> = (0..group.size()).map(|peer| pattern(rank, peer, len)).collect();
-    let mut incoming: Vec<_> = (0..group.size()).map(|_| vec![0; len]).collect();
-    let (mut sent, mut received) = (vec![0; group.size()], vec![0; group.size()]);
-    let mut interest = Interest::default();
-    loop {
-        let mut moved = 0;
-        interest.clear();
-        for peer in group.peers() {
-            if sent[peer] < len {
-                let (first, second) = outgoing[peer][sent[peer]..].split_at((len - sent[peer]).min(24));
-                let more = transport.try_send(peer, &[IoSlice::new(first), IoSlice::new(second)])?;
-                sent[peer] += more;
-                moved += more;
-                interest.add_send(peer);
-            }
-            if received[peer] < len {
-                let more = transport.try_recv(peer, &mut incoming[peer][received[peer]..])?;
-                received[peer] += more;
-                moved += more;
-                interest.add_recv(peer);
-            }
-        }
-        if interest.recv().is_empty() && interest.send().is_empty() {
-            break;
-        }
-        if moved == 0 && transport.arm(&interest)? == comm_core::Armed::Sleep {
-            let polled =
-                rustix::event::PollFd::from_borrowed_fd(transport.descriptor(), rustix::event::PollFlags::IN);
-            let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
-            assert_eq!(
-                rustix::event::poll(&mut [polled], Some(&limit)).unwrap(),
-                1,
-                "nobody wakes the sleeper"
-            );
-        }
-    }
-    for peer in group.peers() {
-        assert!(incoming[peer] == pattern(peer, rank, len), "rank {peer} sent something else");
-        assert_eq!(transport.released(peer), len as u64);
-    }
-    Ok(())
 }
 
 #[test]

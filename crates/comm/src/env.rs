@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use comm_core::{Error, Invalid, LinkModel, Result};
-use comm_tcp::Secret;
+use comm_tcp::{Secret, TcpConfig};
 
 use crate::{Config, StoreHost, TransportKind};
 
@@ -49,6 +50,7 @@ const FAMILIES: [Family; 4] = [
 ];
 
 const LINKS: &str = "COMM_LINKS";
+const SOCKETS: &str = "COMM_TCP_SOCKETS";
 const MISSING: &str =
     "it is not set; start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
 
@@ -89,6 +91,9 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     config.transport = transport(lookup)?;
     config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
     config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
+    if let Some(sockets) = optional(lookup, SOCKETS)? {
+        config.tcp.sockets_per_peer = in_range(SOCKETS, sockets, 1..=TcpConfig::SOCKETS_MAX)?;
+    }
     if let Some(seconds) = optional::<u64>(lookup, "COMM_TIMEOUT_S")? {
         config.timeout = Duration::from_secs(seconds);
     }
@@ -162,6 +167,14 @@ fn optional<T: FromStr<Err: Display>>(lookup: Lookup<'_>, name: &str) -> Result<
         .map_err(|reason: T::Err| Error::setting(name, value, format!("no whole number in range ({reason})")))
 }
 
+fn in_range(name: &str, value: usize, range: RangeInclusive<usize>) -> Result<usize> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let reason = format!("it must be from {} to {}", range.start(), range.end());
+    Err(Error::setting(name, value.to_string(), reason))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +228,13 @@ mod tests {
     }
 
     #[test]
+    fn streams_go_over_one_socket_unless_told_otherwise() {
+        let with = |count| from(&[&TORCH[..], &[("COMM_TCP_SOCKETS", count)]].concat()).unwrap();
+        assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, 1);
+        assert_eq!(with("4").tcp.sockets_per_peer, 4);
+    }
+
+    #[test]
     fn the_transport_can_be_named() {
         let with = |name| from(&[&TORCH[..], &[("COMM_TRANSPORT", name)]].concat());
         assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Tcp);
@@ -261,6 +281,9 @@ mod tests {
         contains(but("MASTER_PORT", Some("70000")), &["MASTER_PORT", "\"70000\""]);
         contains(but("MASTER_PORT", Some("0")), &["MASTER_PORT", "\"0\""]);
         contains(but("COMM_STORE", Some("redis")), &["COMM_STORE", "redis"]);
+        contains(but("COMM_TCP_SOCKETS", Some("0")), &["COMM_TCP_SOCKETS", "\"0\"", "from 1 to 64"]);
+        contains(but("COMM_TCP_SOCKETS", Some("65")), &["COMM_TCP_SOCKETS", "\"65\""]);
+        contains(but("COMM_TCP_SOCKETS", Some("many")), &["COMM_TCP_SOCKETS", "\"many\""]);
         contains(but("COMM_JOB_ID", Some("xyz")), &["COMM_JOB_ID", "xyz"]);
     }
 

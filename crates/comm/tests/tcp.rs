@@ -81,6 +81,26 @@ fn large_messages_through_tiny_socket_buffers_do_not_deadlock() {
 }
 
 #[test]
+fn every_collective_over_several_sockets() {
+    for ranks in 2..=9 {
+        let striped = |config: &mut Config| {
+            (config.tcp.send_buffer, config.tcp.recv_buffer) = (Some(4096), Some(4096));
+            (config.tcp.sockets_per_peer, config.tcp.stripe_bytes) = (4, 61 * ranks);
+        };
+        world_with(ranks, striped, |comm| {
+            for len in [0, 1, ranks, 1000, 30_000] {
+                every_collective(&comm, len);
+            }
+            let (next, previous) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
+            let mut got = vec![0.0; 10_000];
+            let sent = contributions(comm.rank(), 10_000);
+            comm.sendrecv((next, 3, &sent[..]), (previous, 3, &mut got[..])).unwrap();
+            assert_eq!(got, contributions(previous, 10_000));
+        });
+    }
+}
+
+#[test]
 fn ipv6() {
     let store =
         comm::tcp::TcpStoreServer::bind("[::1]:0".parse().unwrap(), comm::tcp::StoreConfig::job(common::JOB))

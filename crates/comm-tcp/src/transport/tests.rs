@@ -10,20 +10,32 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
 
+mod stripes;
+
 /// Rank 0 of a world whose other ranks are sockets.
 fn world(size: usize, config: &TcpConfig) -> (TcpTransport, Vec<TcpStream>) {
+    let (transport, peers) = striped_world(size, Stripes::NONE, config);
+    (transport, peers.into_iter().flatten().collect())
+}
+
+/// Rank 0 of a world whose other ranks are as many sockets as `stripes` says.
+fn striped_world(size: usize, stripes: Stripes, config: &TcpConfig) -> (TcpTransport, Vec<Vec<TcpStream>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for rank in 1..size {
+    let connect = |_| {
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         peer.set_nodelay(true).unwrap();
         let (socket, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
-        ours.push((rank, socket.into()));
-        theirs.push(peer);
+        (Socket::from(socket), peer)
+    };
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for rank in 1..size {
+        let (sockets, peers) = (0..stripes.sockets).map(connect).unzip();
+        ours.push((rank, sockets));
+        theirs.push(peers);
     }
     let group = Group::new(GroupId::WORLD, 0, size).unwrap();
-    (TcpTransport::new(group, ours, config).unwrap(), theirs)
+    (TcpTransport::new(group, ours, stripes, config).unwrap(), theirs)
 }
 
 fn pair() -> (TcpTransport, TcpStream) {

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Transport};
+use comm_core::{Armed, GroupId, Interest, LaneId, LaneKind, Lanes, Result, Transport};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TcpTransport};
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -79,4 +79,57 @@ pub(crate) fn introduce(transport: &mut TcpTransport) {
     for peer in group.peers() {
         assert_eq!(recv(transport, peer, 2).unwrap(), [peer as u8, group.rank() as u8]);
     }
+}
+
+/// The bytes from one rank to another.
+fn pattern(from: usize, to: usize, len: usize) -> Vec<u8> {
+    let seed = (from * 31 + to * 7 + 1) as u64;
+    (0..len as u64).map(|i| (i.wrapping_mul(seed) ^ (i >> 9)) as u8).collect()
+}
+
+/// Sends to and receives from everybody at once, sleeping when nothing moves.
+pub(crate) fn exchange(transport: &mut TcpTransport, len: usize) -> Result<()> {
+    let group = transport.group();
+    let rank = group.rank();
+    let outgoing: Vec<_> = (0..group.size()).map(|peer| pattern(rank, peer, len)).collect();
+    let mut incoming: Vec<_> = (0..group.size()).map(|_| vec![0; len]).collect();
+    let (mut sent, mut received) = (vec![0; group.size()], vec![0; group.size()]);
+    let mut interest = Interest::default();
+    loop {
+        let mut moved = 0;
+        interest.clear();
+        for peer in group.peers() {
+            if sent[peer] < len {
+                let (first, second) = outgoing[peer][sent[peer]..].split_at((len - sent[peer]).min(24));
+                let more = transport.try_send(peer, &[IoSlice::new(first), IoSlice::new(second)])?;
+                sent[peer] += more;
+                moved += more;
+                interest.add_send(peer);
+            }
+            if received[peer] < len {
+                let more = transport.try_recv(peer, &mut incoming[peer][received[peer]..])?;
+                received[peer] += more;
+                moved += more;
+                interest.add_recv(peer);
+            }
+        }
+        if interest.recv().is_empty() && interest.send().is_empty() {
+            break;
+        }
+        if moved == 0 && transport.arm(&interest)? == Armed::Sleep {
+            let polled =
+                rustix::event::PollFd::from_borrowed_fd(transport.descriptor(), rustix::event::PollFlags::IN);
+            let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(
+                rustix::event::poll(&mut [polled], Some(&limit)).unwrap(),
+                1,
+                "nobody wakes the sleeper"
+            );
+        }
+    }
+    for peer in group.peers() {
+        assert!(incoming[peer] == pattern(peer, rank, len), "rank {peer} sent something else");
+        assert_eq!(transport.released(peer), len as u64);
+    }
+    Ok(())
 }

@@ -1,0 +1,74 @@
+//! Several sockets per peer, over rendezvous and lanes, with a thread per rank.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use comm_core::{LaneId, LaneKind, Lanes, Result, Transport};
+use comm_tcp::{RendezvousConfig, TcpConfig};
+use common::{WORLD, config, exchange, introduce, open, run, store};
+
+fn striped(rank: usize, n: usize, (sockets, stripe): (usize, usize)) -> RendezvousConfig {
+    let mut config = config(rank, n);
+    let mut tcp = TcpConfig::default();
+    (tcp.sockets_per_peer, tcp.stripe_bytes) = (sockets, stripe);
+    (tcp.send_buffer, tcp.recv_buffer) = (Some(4096), Some(4096));
+    tcp.read_ahead = 100 + 1000 * rank;
+    config.tcp = tcp;
+    config
+}
+
+#[test]
+fn all_pairs_of_every_world_exchange_through_several_sockets() {
+    for n in 2..10 {
+        for sockets in 1..5 {
+            let (_server, store) = store();
+            let configs = (0..n).map(|rank| striped(rank, n, (sockets, 61 * n)));
+            let outcomes = run(configs.collect(), &store, |lanes| {
+                let mut transport = open(&lanes, WORLD)?;
+                exchange(&mut transport, 5000)?;
+                for kind in [LaneKind::Control, LaneKind::PointToPoint] {
+                    introduce(&mut open(&lanes, LaneId { kind, ..WORLD })?);
+                }
+                Ok(())
+            });
+            assert!(outcomes.iter().all(Result::is_ok), "{n} ranks, {sockets} sockets: {outcomes:?}");
+        }
+    }
+}
+
+#[test]
+fn megabytes_go_through_tiny_buffers_of_four_sockets() {
+    for stripe in [1000, 64 * 1024] {
+        let (_server, store) = store();
+        let configs = (0..3).map(|rank| striped(rank, 3, (4, stripe)));
+        let outcomes = run(configs.collect(), &store, |lanes| exchange(&mut open(&lanes, WORLD)?, 8 << 20));
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn the_setting_of_rank_zero_holds_for_all() {
+    for first in 1..4 {
+        let (_server, store) = store();
+        let configs = (0..3).map(|rank| striped(rank, 3, ((first + rank) % 3 + 1, 7 + rank)));
+        let outcomes = run(configs.collect(), &store, |lanes| exchange(&mut open(&lanes, WORLD)?, 1000));
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn a_lane_among_some_ranks_has_as_many_sockets() {
+    let (_server, store) = store();
+    let configs = (0..5).map(|rank| striped(rank, 5, (3, 10)));
+    let outcomes = run(configs.collect(), &store, |lanes| {
+        if lanes.group().rank() % 2 == 1 {
+            return Ok(());
+        }
+        let deadline = std::time::Instant::now() + common::SOON;
+        let mut transport = lanes.open_among(WORLD, &[4, 0, 2], deadline)?;
+        assert_eq!(transport.group().size(), 3);
+        exchange(&mut transport, 1000)
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
