@@ -22,6 +22,9 @@ const ELEMENT_BYTES_MAX: usize = 8;
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
 /// How much to read behind a large read.
 const BEHIND_DIRECT_BYTES: usize = 4 * 1024;
+/// How much to read behind a small read, which may be the head of a long message: a short message comes whole, and of a
+/// long one the rest is read to where it is wanted. Copying this much costs about what a system call does.
+const BEHIND_SMALL_BYTES: usize = 16 * 1024;
 /// The most pieces and bytes of one write, and the most bytes of one direct read. A peer that drains as fast as we fill
 /// could keep a write in the kernel for as long as there are bytes, while others wait to be received from; and the
 /// kernel cuts what exceeds 2 GiB, which would look like a full socket.
@@ -197,7 +200,11 @@ impl Peer {
         }
         let direct = into.len().min(BYTES_MAX).min(stripe);
         let room = self.ahead.room();
-        let behind = if direct < DIRECT_BYTES_MIN { room.len() } else { room.len().min(BEHIND_DIRECT_BYTES) };
+        let behind = match direct {
+            0 => room.len(),
+            1..DIRECT_BYTES_MIN => room.len().min(BEHIND_SMALL_BYTES),
+            _ => room.len().min(BEHIND_DIRECT_BYTES),
+        };
         let room = &mut room[..behind.min(stripe - direct)];
         match connection.read(&mut into[..direct], room) {
             Ok(None) => Ok(0),
