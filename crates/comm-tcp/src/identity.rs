@@ -70,3 +70,41 @@ impl Identity {
 fn wire(rank: usize) -> u32 {
     u32::try_from(rank).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use comm_core::GroupId;
+
+    use super::*;
+
+    fn identity(rank: usize) -> Identity {
+        let member = |rank: u8| Member {
+            process: u64::from(rank) + 100,
+            address: "127.0.0.1:1".parse().unwrap(),
+            // Only what rank 0 was told counts.
+            stripes: Stripes { sockets: 3 + rank, bytes: 10 },
+        };
+        Identity { rank, job: 7, secret: None, members: (0..2).map(member).collect() }
+    }
+
+    const fn lane(kind: LaneKind) -> LaneId {
+        LaneId { group: GroupId::WORLD, kind }
+    }
+
+    #[test]
+    fn the_sockets_of_a_lane_are_those_that_rank_zero_was_told() {
+        let (dialer, acceptor) = (identity(1), identity(0));
+        for (kind, sockets) in
+            [(LaneKind::Control, 1), (LaneKind::Collective, 3), (LaneKind::PointToPoint, 3)]
+        {
+            for socket in 0..5 {
+                let hello = dialer.hello(0, lane(kind), socket);
+                assert_eq!(hello.sockets, sockets);
+                let expected = if socket < sockets { Ok(()) } else { Err(Refusal::Stranger) };
+                assert_eq!(acceptor.judge(&hello), expected);
+                let other = Hello { sockets: 4, ..hello };
+                assert_eq!(acceptor.judge(&other), Err(Refusal::Stranger));
+            }
+        }
+    }
+}
