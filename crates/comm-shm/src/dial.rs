@@ -1,10 +1,8 @@
 //! One outgoing connection, from the first attempt until the other side has agreed, without blocking.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags};
 
 use crate::credentials;
 use crate::hello::{Hello, WELCOME};
@@ -97,11 +95,11 @@ impl Dial {
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
     }
 
-    /// What to wait for, unless it waits for [`Dial::next_attempt`].
-    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
+    /// What becomes readable when it may go on, unless it waits for [`Dial::next_attempt`].
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Waiting(_) => None,
-            State::Offered(socket, _) => Some(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
+            State::Offered(socket, _) => Some(socket.as_fd()),
         }
     }
 
@@ -145,8 +143,8 @@ impl Watch {
         Ok(())
     }
 
-    /// What to wait for, if it is known to be there.
-    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        self.socket.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN))
+    /// What becomes readable when the other side ends, if it is known to be there.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
     }
 }

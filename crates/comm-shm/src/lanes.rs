@@ -1,8 +1,10 @@
 //! What rendezvous yields: lanes between all ranks of a host.
 
-use std::time::Instant;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use comm_core::{Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Refusal, Result, Store};
+use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Refusal, Result, Store};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -12,8 +14,9 @@ use crate::host::HostId;
 use crate::identity::Identity;
 use crate::mesh::Opening;
 use crate::reception::Reception;
-use crate::record::{Member, Record};
+use crate::record::{Member, Place, Record};
 use crate::rendezvous::{self, RendezvousConfig};
+use crate::segment::Segment;
 use crate::socket;
 use crate::transport::SharedMemoryTransport;
 
@@ -31,8 +34,10 @@ pub struct SharedMemoryLanes {
     group: Group,
     config: SharedMemoryConfig,
     /// Where each rank is. Empty in a world of one.
-    hosts: Vec<HostId>,
-    /// `None` in a world of one, which has nobody to hear.
+    hosts: Vec<Option<HostId>>,
+    /// Why this rank can share memory with nobody, if that is so.
+    obstacle: Option<Error>,
+    /// `None` in a world of one, and with an obstacle: there is nobody to hear.
     mesh: Option<Mesh>,
 }
 
@@ -52,9 +57,12 @@ impl SharedMemoryLanes {
     /// [`Error::Handshake`] with [`Refusal::OtherHost`] naming the ranks that are not on this host, with
     /// [`Refusal::DuplicateRank`] if another process has this rank already, or with [`Refusal::WorldSize`] if ranks
     /// disagree on how many there are. [`Error::Timeout`] naming the ranks that did not come in time.
-    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no socket to give.
+    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no socket or memory to give.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         let lanes = Self::rendezvous_of_neighbours(store, config)?;
+        if let Some(obstacle) = lanes.obstacle {
+            return Err(obstacle);
+        }
         let ranks: Vec<usize> = lanes.group.peers().filter(|rank| !lanes.is_neighbour(*rank)).collect();
         if ranks.is_empty() {
             return Ok(lanes);
@@ -67,25 +75,30 @@ impl SharedMemoryLanes {
     /// those on other hosts in another way. Lanes connect this rank with its neighbours only: a call that concerns
     /// another rank is [`Error::Invalid`].
     ///
+    /// A rank that can share no memory at all says so, and is nobody's neighbour: [`SharedMemoryLanes::obstacle`].
+    ///
     /// # Errors
-    /// As [`SharedMemoryLanes::rendezvous`], except for ranks that are elsewhere.
+    /// As [`SharedMemoryLanes::rendezvous`], except for ranks that are elsewhere, and for want of a socket or memory.
     pub fn rendezvous_of_neighbours(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
         config.shm.check()?;
         if config.world_size == 1 {
-            return Ok(Self { group, config: config.shm.clone(), hosts: Vec::new(), mesh: None });
+            return Ok(Self::without_others(group, config.shm.clone()));
         }
-        let own = Member { door: random_number()?, token: random_number()? };
-        // The door is open before anybody hears of it.
-        let listener = socket::open_door(own.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
-        let host = HostId::of_this_process()?;
-        let record = Record { world_size: config.world_size, host, member: own };
-        let records = rendezvous::meet(store, config, record)?;
-        let members = records.iter().map(|record| (record.host == host).then_some(record.member));
-        let identity = Identity { rank: config.rank, token: own.token, members: members.collect() };
-        let hosts = records.iter().map(|record| record.host).collect();
-        let mesh = Mesh { identity, reception: Reception::new(listener)? };
-        Ok(Self { group, config: config.shm.clone(), hosts, mesh: Some(mesh) })
+        let (own, obstacle) = match settle(config) {
+            Ok(own) => (Some(own), None),
+            Err(obstacle) => (None, Some(obstacle)),
+        };
+        let place = own.as_ref().map(|(place, _)| *place);
+        let records = rendezvous::meet(store, config, Record { world_size: config.world_size, place })?;
+        let mesh = own.map(|(own, listener)| {
+            let here = |record: &Record| record.place.filter(|place| place.host == own.host);
+            let members = records.iter().map(|record| here(record).map(|place| place.member)).collect();
+            let identity = Identity { rank: config.rank, token: own.member.token, members };
+            Ok::<_, Error>(Mesh { identity, reception: Reception::new(listener)? })
+        });
+        let hosts = records.iter().map(|record| record.place.map(|place| place.host)).collect();
+        Ok(Self { group, config: config.shm.clone(), hosts, obstacle, mesh: mesh.transpose()? })
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -94,21 +107,116 @@ impl SharedMemoryLanes {
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
     pub fn alone() -> Result<Self> {
         let group = Group::new(GroupId::WORLD, 0, 1)?;
-        Ok(Self { group, config: SharedMemoryConfig::default(), hosts: Vec::new(), mesh: None })
+        Ok(Self::without_others(group, SharedMemoryConfig::default()))
     }
 
-    /// Where each rank is, in the order of ranks. Empty in a world of one.
+    const fn without_others(group: Group, config: SharedMemoryConfig) -> Self {
+        Self { group, config, hosts: Vec::new(), obstacle: None, mesh: None }
+    }
+
+    /// Where each rank is, in the order of ranks; `None` for one that can share no memory. Empty in a world of one.
     #[must_use]
-    pub fn hosts(&self) -> &[HostId] {
+    pub fn hosts(&self) -> &[Option<HostId>] {
         &self.hosts
+    }
+
+    /// Why this rank can share memory with nobody, if that is so: `/proc` is not mounted, or the system gives no
+    /// memory or socket.
+    #[must_use]
+    pub const fn obstacle(&self) -> Option<&Error> {
+        self.obstacle.as_ref()
     }
 
     /// Whether this rank shares memory with another one.
     #[must_use]
     pub fn is_neighbour(&self, rank: usize) -> bool {
-        let own = self.hosts.get(self.group.rank());
-        rank != self.group.rank() && own.is_some() && self.hosts.get(rank) == own
+        let host = |rank: usize| self.hosts.get(rank).copied().flatten();
+        rank != self.group.rank() && host(rank).is_some() && host(rank) == host(self.group.rank())
     }
+
+    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank with its neighbours among the
+    /// members. In the transport, a call that concerns another rank is [`Error::Invalid`], and an interest in one has no
+    /// effect.
+    ///
+    /// # Errors
+    /// As [`Lanes::open_among`], for a list of members that no group can have.
+    pub fn begin<'a>(&'a self, lane: LaneId, members: &'a [usize]) -> Result<SharedMemoryOpening<'a>> {
+        let group = self.group.subgroup(lane.group, members)?;
+        let key = LaneKey::new(lane, members);
+        let capacity = self.config.capacity(lane.kind, members.len());
+        let opening = match &self.mesh {
+            Some(mesh) => Some(Opening::new(&mesh.identity, &mesh.reception, key, members, capacity)?),
+            None => None,
+        };
+        Ok(SharedMemoryOpening { group, opening })
+    }
+}
+
+/// A lane that is being opened by whoever waits for something else too: [`SharedMemoryLanes::begin`]. Dropping it gives
+/// up.
+#[derive(Debug)]
+pub struct SharedMemoryOpening<'a> {
+    group: Group,
+    /// `None` if there is nobody to wait for.
+    opening: Option<Opening<'a>>,
+}
+
+impl SharedMemoryOpening<'_> {
+    /// Goes on without blocking. Tells whether every neighbour is connected; it may then be called again, and lets in
+    /// those who open other lanes.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] for a neighbour that went away, [`Error::Handshake`] if another user has its name, and
+    /// [`Error::Io`] if there is no memory or no descriptor left.
+    pub fn advance(&mut self) -> Result<bool> {
+        self.opening.as_mut().map_or(Ok(true), Opening::advance)
+    }
+
+    /// What to sleep on: one of them becomes readable when [`SharedMemoryOpening::advance`] may go on.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.opening.as_ref().map_or_else(Vec::new, Opening::descriptors)
+    }
+
+    /// When it is to go on although none of them is readable.
+    #[must_use]
+    pub fn next_attempt(&self) -> Option<Instant> {
+        self.opening.as_ref().and_then(Opening::next_attempt)
+    }
+
+    /// The error for a deadline that has passed: [`Error::Timeout`] naming the ranks of the lane that are awaited.
+    #[must_use]
+    pub fn timeout(&self) -> Error {
+        let during = During::Other("opening a lane");
+        let nobody = || Error::Timeout { waiting_for: Vec::new(), after: Duration::ZERO, during };
+        self.opening.as_ref().map_or_else(nobody, Opening::timeout)
+    }
+
+    /// The lane, once every neighbour is connected.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system has no descriptors left.
+    pub fn finish(self) -> Result<SharedMemoryTransport> {
+        SharedMemoryTransport::new(self.group, self.opening.into_iter().flat_map(Opening::finish))
+    }
+
+    fn sleep(&self, deadline: Instant) -> Result<()> {
+        let until = self.next_attempt().map_or(deadline, |due| due.min(deadline));
+        let descriptors = self.descriptors().into_iter();
+        let mut descriptors: Vec<_> =
+            descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+        socket::wait(&mut descriptors, until).map_err(|e| Error::io("wait for connections", e))
+    }
+}
+
+/// Opens this rank's door, before anybody hears of it, and makes sure that it has memory to share.
+fn settle(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
+    let host = HostId::of_this_process()?;
+    let host = config.part.as_ref().map_or(host, |part| host.part(part));
+    let member = Member { door: random_number()?, token: random_number()? };
+    let listener = socket::open_door(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
+    Segment::create(rustix::param::page_size()).map_err(|e| Error::io("make memory to share", e))?;
+    Ok((Place { host, member }, listener))
 }
 
 fn random_number() -> Result<u128> {
@@ -146,15 +254,13 @@ impl Lanes for SharedMemoryLanes {
         members: &[usize],
         deadline: Instant,
     ) -> Result<SharedMemoryTransport> {
-        let group = self.group.subgroup(lane.group, members)?;
-        let connections = match &self.mesh {
-            Some(Mesh { identity, reception }) => {
-                let key = LaneKey::new(lane, members);
-                let capacity = self.config.capacity(lane.kind, members.len());
-                Opening::new(identity, reception, key, members, capacity)?.run(deadline)?
+        let mut opening = self.begin(lane, members)?;
+        while !opening.advance()? {
+            if Instant::now() >= deadline {
+                return Err(opening.timeout());
             }
-            None => Vec::new(),
-        };
-        SharedMemoryTransport::new(group, connections)
+            opening.sleep(deadline)?;
+        }
+        opening.finish()
     }
 }

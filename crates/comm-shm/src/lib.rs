@@ -66,6 +66,6 @@ mod transport;
 
 pub use config::SharedMemoryConfig;
 pub use host::{HostId, NoHostId};
-pub use lanes::SharedMemoryLanes;
+pub use lanes::{SharedMemoryLanes, SharedMemoryOpening};
 pub use rendezvous::RendezvousConfig;
 pub use transport::SharedMemoryTransport;

@@ -3,11 +3,9 @@
 //! Ranks are those of the lane here, except where the world's are meant.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
-
-use comm_core::{Bell, During, Error, Loss, Refusal, Result};
-use rustix::event::{PollFd, PollFlags};
 
 use crate::dial::{Dial, Dialed, Watch};
 use crate::hello::{LaneKey, WELCOME};
@@ -16,10 +14,12 @@ use crate::peer::Connection;
 use crate::reception::{Arrival, Reception};
 use crate::segment::{Direction, Segment};
 use crate::socket;
+use comm_core::{Bell, During, Error, Loss, Refusal, Result};
 
 const DURING: During = During::Other("opening a lane");
 
 /// A lane that is being opened.
+#[derive(Debug)]
 pub(crate) struct Opening<'a> {
     identity: &'a Identity,
     reception: &'a Reception,
@@ -69,21 +69,17 @@ impl<'a> Opening<'a> {
         })
     }
 
-    /// Waits until every other rank is connected. Returns the connections with their ranks.
-    pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Connection)>> {
-        loop {
-            let now = Instant::now();
-            self.dial(now)?;
-            self.let_in()?;
-            self.check_expected()?;
-            if self.dials.is_empty() && self.expected.is_empty() {
-                return Ok(std::mem::take(&mut self.open));
-            }
-            if now >= deadline {
-                return Err(self.timeout());
-            }
-            self.sleep(deadline).map_err(|e| Error::io("wait for connections", e))?;
-        }
+    /// Goes on without blocking. Tells whether every other rank is connected.
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        self.dial(Instant::now())?;
+        self.let_in()?;
+        self.check_expected()?;
+        Ok(self.dials.is_empty() && self.expected.is_empty())
+    }
+
+    /// The connections, with their ranks of the lane.
+    pub(crate) fn finish(mut self) -> Vec<(usize, Connection)> {
+        std::mem::take(&mut self.open)
     }
 
     fn dial(&mut self, now: Instant) -> Result<()> {
@@ -130,17 +126,19 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    fn sleep(&self, deadline: Instant) -> io::Result<()> {
-        let dials = || self.dials.iter().map(|(_, dial)| dial);
-        let until = dials().filter_map(Dial::next_attempt).fold(deadline, Instant::min);
-        let mut descriptors: Vec<_> = dials().filter_map(Dial::poll_fd).collect();
-        descriptors.extend(self.expected.iter().filter_map(|(_, watch)| watch.poll_fd()));
-        descriptors.push(PollFd::new(self.reception, PollFlags::IN));
-        descriptors.push(PollFd::new(&*self.bell, PollFlags::IN));
-        socket::wait(&mut descriptors, until)
+    /// One of these becomes readable when it may go on.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let dials = self.dials.iter().filter_map(|(_, dial)| dial.descriptor());
+        let expected = self.expected.iter().filter_map(|(_, watch)| watch.descriptor());
+        dials.chain(expected).chain([self.reception.as_fd(), self.bell.as_fd()]).collect()
     }
 
-    fn timeout(&self) -> Error {
+    /// When it is to go on although nobody moves.
+    pub(crate) fn next_attempt(&self) -> Option<Instant> {
+        self.dials.iter().filter_map(|(_, dial)| dial.next_attempt()).min()
+    }
+
+    pub(crate) fn timeout(&self) -> Error {
         let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
         waiting_for.extend(self.expected.iter().map(|(rank, _)| *rank));
         waiting_for.sort_unstable();

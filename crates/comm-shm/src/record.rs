@@ -17,18 +17,33 @@ pub(crate) struct Member {
     pub(crate) token: u128,
 }
 
-/// What a process says of itself.
+/// Where a rank shares memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) world_size: usize,
+pub(crate) struct Place {
     pub(crate) host: HostId,
     pub(crate) member: Member,
 }
 
+/// What a process says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) world_size: usize,
+    /// `None` if it can share no memory with anybody.
+    pub(crate) place: Option<Place>,
+}
+
+/// What stands for the place of a rank that has none.
+const NOWHERE: &str = "-";
+
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { world_size, host, member: Member { door, token } } = self;
-        write!(f, "{VERSION} {world_size} {host} {door:032x} {token:032x}")
+        write!(f, "{VERSION} {} ", self.world_size)?;
+        match self.place {
+            Some(Place { host, member: Member { door, token } }) => {
+                write!(f, "{host} {door:032x} {token:032x}")
+            }
+            None => f.write_str(NOWHERE),
+        }
     }
 }
 
@@ -43,15 +58,16 @@ impl FromStr for Record {
         let parse = || {
             let mut words = text.split(' ');
             let version = words.next()?;
-            let record = Self {
-                world_size: words.next()?.parse().ok()?,
-                host: words.next()?.parse().ok()?,
-                member: Member {
-                    door: u128::from_str_radix(words.next()?, 16).ok()?,
-                    token: u128::from_str_radix(words.next()?, 16).ok()?,
-                },
+            let world_size = words.next()?.parse().ok()?;
+            let place = match words.next()? {
+                NOWHERE => None,
+                host => {
+                    let mut number = || u128::from_str_radix(words.next()?, 16).ok();
+                    let host = host.parse().ok()?;
+                    Some(Place { host, member: Member { door: number()?, token: number()? } })
+                }
             };
-            (version == VERSION && words.next().is_none()).then_some(record)
+            (version == VERSION && words.next().is_none()).then_some(Self { world_size, place })
         };
         parse().ok_or(Malformed)
     }
@@ -64,7 +80,8 @@ mod tests {
     #[test]
     fn records_survive_the_store() {
         let host: HostId = "0000000000000000000000000000000b.4026531833.4026531837.1000".parse().unwrap();
-        let record = Record { world_size: 3, host, member: Member { door: 0xd, token: u128::MAX } };
+        let place = Place { host, member: Member { door: 0xd, token: u128::MAX } };
+        let record = Record { world_size: 3, place: Some(place) };
         let text = record.to_string();
         assert_eq!(
             text,
@@ -72,7 +89,10 @@ mod tests {
              0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
         );
         assert_eq!(text.parse(), Ok(record));
-        for other in ["", "1 3", &text.replacen('1', "2", 1), &format!("{text} more")] {
+        let nowhere = Record { place: None, ..record };
+        assert_eq!(nowhere.to_string(), "1 3 -");
+        assert_eq!("1 3 -".parse(), Ok(nowhere));
+        for other in ["", "1 3", "1 3 - 0", &text.replacen('1', "2", 1), &format!("{text} more")] {
             assert_eq!(other.parse::<Record>(), Err(Malformed), "{other:?}");
         }
     }

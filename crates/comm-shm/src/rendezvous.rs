@@ -24,6 +24,9 @@ pub struct RendezvousConfig {
     pub round: u64,
     /// How long to wait for the others.
     pub timeout: Duration,
+    /// Names a part of this host: ranks that give another name, or none, count as being on another host. For
+    /// containers that are not to share memory, or to try several hosts on one machine.
+    pub part: Option<String>,
     /// How the rings of lanes are set up. The rank with the higher number decides for a pair.
     pub shm: SharedMemoryConfig,
 }
@@ -38,6 +41,7 @@ impl RendezvousConfig {
             job: 0,
             round: 0,
             timeout: DEFAULT_TIMEOUT,
+            part: None,
             shm: SharedMemoryConfig::default(),
         }
     }

@@ -41,7 +41,8 @@ fn worlds_of_many_sizes_meet_and_open_lanes() {
                 introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
             }
             let here = HostId::of_this_process().unwrap();
-            assert_eq!(lanes.hosts(), vec![here; if n == 1 { 0 } else { n }]);
+            assert!(lanes.obstacle().is_none());
+            assert_eq!(lanes.hosts(), vec![Some(here); if n == 1 { 0 } else { n }]);
             let neighbours = (0..n + 1).filter(|rank| lanes.is_neighbour(*rank));
             assert_eq!(neighbours.collect::<Vec<_>>(), lanes.group().peers().collect::<Vec<_>>());
         });

@@ -1,9 +1,10 @@
 //! What rendezvous yields: lanes between all ranks.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
-use comm_core::{Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Result, Store};
+use comm_core::{During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Result, Store};
 
 use crate::config::TcpConfig;
 use crate::handshake::fill_random;
@@ -88,6 +89,88 @@ impl TcpLanes {
     }
 }
 
+/// For transports that reach some of the ranks in another way.
+impl TcpLanes {
+    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank only with those ranks of the world
+    /// for which `reaches` holds. It must hold on both sides of a pair or on neither. In the transport, a call that
+    /// concerns another rank is [`Error::Invalid`], and an interest in one has no effect.
+    ///
+    /// # Errors
+    /// As [`Lanes::open_among`], for a list of members that no group can have.
+    pub fn begin(
+        &self,
+        lane: LaneId,
+        members: &[usize],
+        reaches: &dyn Fn(usize) -> bool,
+    ) -> Result<TcpOpening<'_>> {
+        let group = self.group.subgroup(lane.group, members)?;
+        let mut config = self.config.clone();
+        if lane.kind == LaneKind::Control {
+            config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
+        }
+        let reached = members.iter().copied().enumerate().filter(|(_, world)| reaches(*world));
+        let reached: Vec<(usize, usize)> = reached.collect();
+        let opening = match &self.mesh {
+            Some(mesh) => Some(Opening::new(&mesh.identity, &self.config, &mesh.reception, lane, &reached)?),
+            None => None,
+        };
+        Ok(TcpOpening { group, config, opening })
+    }
+}
+
+/// A lane that is being opened by whoever waits for something else too: [`TcpLanes::begin`]. Dropping it gives up.
+#[derive(Debug)]
+pub struct TcpOpening<'a> {
+    group: Group,
+    config: TcpConfig,
+    /// `None` in a world of one.
+    opening: Option<Opening<'a>>,
+}
+
+impl TcpOpening<'_> {
+    /// Goes on without blocking. Tells whether everybody is connected; it may then be called again, and lets in those
+    /// who open other lanes.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] for a member that went away, [`Error::Handshake`] if one refuses this rank.
+    pub fn advance(&mut self) -> Result<bool> {
+        self.opening.as_mut().map_or(Ok(true), Opening::advance)
+    }
+
+    /// Sleeps until [`TcpOpening::advance`] may go on, until one of `others` is readable, or until the time has come.
+    /// It may wake without need.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot wait.
+    pub fn sleep(&self, others: &[BorrowedFd<'_>], until: Instant) -> Result<()> {
+        self.opening.as_ref().map_or(Ok(()), |opening| opening.sleep(others, until))
+    }
+
+    /// The error for a deadline that has passed: [`Error::Timeout`] naming the ranks of the lane that are awaited, or
+    /// [`Error::PeerLost`] for one that could not be reached.
+    #[must_use]
+    pub fn timeout(&self) -> Error {
+        let nobody = || Error::Timeout {
+            waiting_for: Vec::new(),
+            after: Duration::ZERO,
+            during: During::Other("opening a lane"),
+        };
+        self.opening.as_ref().map_or_else(nobody, Opening::timeout)
+    }
+
+    /// The lane, once everybody is connected.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system has no descriptors left.
+    pub fn finish(self) -> Result<TcpTransport> {
+        let Some(opening) = self.opening else {
+            return TcpTransport::new(self.group, [], Stripes::NONE, &self.config);
+        };
+        let stripes = opening.stripes();
+        TcpTransport::new(self.group, opening.finish(), stripes, &self.config)
+    }
+}
+
 /// The address to listen on and the address to tell the others.
 fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
     if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
@@ -125,15 +208,13 @@ impl Lanes for TcpLanes {
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {
-        let group = self.group.subgroup(lane.group, members)?;
-        let mut config = self.config.clone();
-        if lane.kind == LaneKind::Control {
-            config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
+        let mut opening = self.begin(lane, members, &|_| true)?;
+        while !opening.advance()? {
+            if Instant::now() >= deadline {
+                return Err(opening.timeout());
+            }
+            opening.sleep(&[], deadline)?;
         }
-        let Some(Mesh { identity, reception }) = &self.mesh else {
-            return TcpTransport::new(group, [], Stripes::NONE, &config);
-        };
-        let sockets = Opening::new(identity, &config, reception, lane, members)?.run(deadline)?;
-        TcpTransport::new(group, sockets, identity.stripes(lane), &config)
+        opening.finish()
     }
 }

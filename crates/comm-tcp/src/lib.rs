@@ -83,7 +83,7 @@ mod throttle;
 mod transport;
 
 pub use config::{Congestion, Keepalive, TcpConfig};
-pub use lanes::TcpLanes;
+pub use lanes::{TcpLanes, TcpOpening};
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;
 pub use store::{StoreConfig, TcpStore, TcpStoreServer, TorchStore};

@@ -3,6 +3,7 @@
 //! Who dials whom goes by the ranks of the world, by which processes know each other. Everybody else, errors included,
 //! knows the members by their ranks of the lane.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,10 +17,12 @@ use crate::identity::Identity;
 use crate::probe::Probe;
 use crate::reception::{Reception, Seat};
 use crate::socket::{self, Options};
+use crate::stripes::Stripes;
 
 const DURING: During = During::Other("opening a lane");
 
 /// A lane that is being opened.
+#[derive(Debug)]
 pub(crate) struct Opening<'a> {
     identity: &'a Identity,
     config: &'a TcpConfig,
@@ -46,12 +49,14 @@ struct Place {
 }
 
 impl<'a> Opening<'a> {
+    /// Opens the lane to members, which have their number of the lane and their rank of the world. This rank is none
+    /// of them, or left out.
     pub(crate) fn new(
         identity: &'a Identity,
         config: &'a TcpConfig,
         reception: &'a Reception,
         lane: LaneId,
-        members: &[usize],
+        members: &[(usize, usize)],
     ) -> Result<Self> {
         let bell = Arc::new(Bell::new()?);
         reception.announce(lane, Arc::clone(&bell));
@@ -64,8 +69,8 @@ impl<'a> Opening<'a> {
         let began = Instant::now();
         let sockets = identity.stripes(lane).sockets;
         let places = || {
-            let members = members.iter().enumerate();
-            members.flat_map(|(lane, &world)| (0..sockets).map(move |socket| Place { lane, world, socket }))
+            let members = members.iter();
+            members.flat_map(|&(lane, world)| (0..sockets).map(move |socket| Place { lane, world, socket }))
         };
         Ok(Self {
             identity,
@@ -81,22 +86,23 @@ impl<'a> Opening<'a> {
         })
     }
 
-    /// Waits until every other member is connected. Returns the sockets to each, in their order, with its rank of the
-    /// lane.
-    pub(crate) fn run(mut self, deadline: Instant) -> Result<Vec<(usize, Vec<Socket>)>> {
-        loop {
-            let now = Instant::now();
-            self.dial(now)?;
-            self.let_in()?;
-            self.ask(now)?;
-            if self.dials.is_empty() && self.expected.is_empty() {
-                return Ok(by_member(std::mem::take(&mut self.open)));
-            }
-            if now >= deadline {
-                return Err(self.timeout());
-            }
-            self.sleep(deadline).map_err(|e| Error::io("wait for connections", e))?;
-        }
+    /// Goes on without blocking. Tells whether every other member is connected.
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        let now = Instant::now();
+        self.dial(now)?;
+        self.let_in()?;
+        self.ask(now)?;
+        Ok(self.dials.is_empty() && self.expected.is_empty())
+    }
+
+    /// How streams are spread over the sockets to a member.
+    pub(crate) fn stripes(&self) -> Stripes {
+        self.identity.stripes(self.lane)
+    }
+
+    /// The sockets to each of those who are connected, in their order, with its rank of the lane.
+    pub(crate) fn finish(mut self) -> Vec<(usize, Vec<Socket>)> {
+        by_member(std::mem::take(&mut self.open))
     }
 
     fn dial(&mut self, now: Instant) -> Result<()> {
@@ -131,6 +137,9 @@ impl<'a> Opening<'a> {
     /// Fails if a member that is to dial us is gone.
     fn ask(&mut self, now: Instant) -> Result<()> {
         let mut awaited: Vec<usize> = self.expected.iter().map(|place| place.world).collect();
+        if awaited.is_empty() {
+            return Ok(());
+        }
         awaited.sort_unstable();
         awaited.dedup();
         let members = &self.identity.members;
@@ -141,19 +150,23 @@ impl<'a> Opening<'a> {
         place.map_or(Ok(()), |place| Err(lost(place.lane, dial)))
     }
 
-    fn sleep(&self, deadline: Instant) -> std::io::Result<()> {
+    /// Sleeps until it may go on, one of the others is readable, or the time has come.
+    pub(crate) fn sleep(&self, others: &[BorrowedFd<'_>], until: Instant) -> Result<()> {
         let dials = || self.dials.iter().map(|(_, dial)| dial);
-        let until = dials().filter_map(Dial::next_attempt).chain(self.reception.next_deadline());
-        let until = until.chain([self.probe.next_attempt()]).fold(deadline, Instant::min);
+        let due = dials().filter_map(Dial::next_attempt).chain(self.reception.next_deadline());
+        let probe = (!self.expected.is_empty()).then_some(&self.probe);
+        let until = due.chain(probe.map(Probe::next_attempt)).fold(until, Instant::min);
         let mut descriptors: Vec<_> = dials().filter_map(Dial::poll_fd).collect();
-        descriptors.extend(self.probe.poll_fd());
+        descriptors.extend(probe.and_then(Probe::poll_fd));
         descriptors.push(PollFd::new(self.reception, PollFlags::IN));
         descriptors.push(PollFd::new(&*self.bell, PollFlags::IN));
-        socket::wait(&mut descriptors, Some(until)).map(drop)
+        descriptors.extend(others.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));
+        let slept = socket::wait(&mut descriptors, Some(until));
+        slept.map(drop).map_err(|e| Error::io("wait for connections", e))
     }
 
     /// If a rank could not be reached, how that failed says more than that the time is over.
-    fn timeout(&self) -> Error {
+    pub(crate) fn timeout(&self) -> Error {
         for (Place { lane: rank, .. }, dial) in &self.dials {
             let (address, attempts, reason) = (dial.address(), dial.attempts(), dial.excuse());
             tracing::warn!(rank, %address, attempts, %reason, "a rank did not answer");

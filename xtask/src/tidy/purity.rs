@@ -29,7 +29,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 5] = [
+const REGIONS: [Region; 6] = [
     Region {
         path: "crates/comm-core/src",
         // The worker behind asynchronous work is a thread by nature.
@@ -54,6 +54,12 @@ const REGIONS: [Region; 5] = [
         except: &[],
         forbidden: &["Step", "ReduceOp", "DType"],
         why: "a transport moves bytes and knows nothing of collectives",
+    },
+    Region {
+        path: "crates/comm-hybrid/src",
+        except: &[],
+        forbidden: &["Step", "ReduceOp", "DType", "std::net", "std::env"],
+        why: "a transport of transports knows nothing of collectives, addresses or configuration",
     },
     Region {
         path: "crates/comm-shm/src",

@@ -1,0 +1,93 @@
+//! A lane of two transports.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use comm_core::{AbortHandle, Armed, Error, Group, Interest, Result, Transport};
+use comm_shm::SharedMemoryTransport;
+use comm_tcp::TcpTransport;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+/// Shared memory with some members, sockets to the others.
+#[derive(Debug)]
+pub(crate) struct Both {
+    near: SharedMemoryTransport,
+    far: TcpTransport,
+    /// By rank of the lane.
+    is_far: Box<[bool]>,
+    /// Readable while the descriptor of either is.
+    epoll: OwnedFd,
+    abort: Arc<Abort>,
+}
+
+impl Both {
+    /// Puts two transports of one group together, which connect this rank with disjoint sets of peers.
+    pub(crate) fn new(near: SharedMemoryTransport, far: TcpTransport, is_far: Box<[bool]>) -> Result<Self> {
+        let failed = |errno: Errno| Error::io("watch the two sides of a lane", errno.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        for descriptor in [near.descriptor(), far.descriptor()] {
+            epoll::add(&epoll, descriptor, EventData::new_u64(0), EventFlags::IN).map_err(failed)?;
+        }
+        let sides = [near.abort_handle(), far.abort_handle()];
+        Ok(Self { near, far, is_far, epoll, abort: Arc::new(Abort { cause: OnceLock::new(), sides }) })
+    }
+
+    fn is_far(&self, peer: usize) -> bool {
+        self.is_far.get(peer).copied().unwrap_or(false)
+    }
+
+    /// The side on which a peer is. This rank, and one that there is not, is on none, as either will say.
+    pub(crate) fn toward(&self, peer: usize) -> &dyn Transport {
+        if self.is_far(peer) { &self.far } else { &self.near }
+    }
+
+    pub(crate) fn toward_mut(&mut self, peer: usize) -> &mut dyn Transport {
+        if self.is_far(peer) { &mut self.far } else { &mut self.near }
+    }
+
+    pub(crate) fn group(&self) -> Group {
+        self.near.group()
+    }
+
+    pub(crate) fn revoke(&mut self) {
+        self.near.revoke();
+        self.far.revoke();
+    }
+
+    /// Each side takes from the interest what concerns it. Memory comes last, as who is armed there has told its peers
+    /// that it sleeps.
+    pub(crate) fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        match self.far.arm(interest)? {
+            Armed::Ready => Ok(Armed::Ready),
+            Armed::Sleep => self.near.arm(interest),
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    pub(crate) fn abort_handle(&self) -> Arc<dyn AbortHandle> {
+        Arc::<Abort>::clone(&self.abort)
+    }
+}
+
+/// Ends all waiting on both sides, with the same cause even if two threads abort at once.
+struct Abort {
+    cause: OnceLock<Error>,
+    sides: [Arc<dyn AbortHandle>; 2],
+}
+
+impl AbortHandle for Abort {
+    fn abort(&self, cause: Error) {
+        let first = self.cause.get_or_init(|| cause);
+        self.sides.iter().for_each(|side| side.abort(first.clone()));
+    }
+}
+
+impl std::fmt::Debug for Abort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Abort").field("cause", &self.cause).finish_non_exhaustive()
+    }
+}

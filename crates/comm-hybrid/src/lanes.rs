@@ -1,0 +1,135 @@
+//! What rendezvous yields: lanes between all ranks, each in the way in which they reach each other.
+
+use std::time::Instant;
+
+use comm_core::{Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store};
+use comm_shm::SharedMemoryOpening;
+use comm_tcp::{TcpLanes, TcpOpening};
+
+use crate::both::Both;
+use crate::paths::{Path, Paths};
+use crate::rendezvous::{self, Met, RendezvousConfig};
+use crate::transport::HybridTransport;
+
+/// Opens lanes between the ranks of a job: through shared memory between those of one host, over TCP between the others.
+///
+/// That holds for every kind of lane. A lane uses what its members need: one whose members are all on one host opens no
+/// socket between hosts. Ranks may open lanes in any order, and from several threads. A lane of one name is opened
+/// once.
+///
+/// There is no thread in the background: connections are taken while some lane is being opened.
+#[derive(Debug)]
+pub struct HybridLanes {
+    group: Group,
+    met: Met,
+}
+
+impl HybridLanes {
+    /// Meets the other ranks through a store, in which each leaves a few short values under keys that begin with
+    /// `comm/`. A world of one uses neither store nor socket. Ranks that are all on one host have no TCP sockets but
+    /// that of the store.
+    ///
+    /// Ranks share memory if they are processes of one user and one boot of a kernel, in the same namespaces for
+    /// network and users, and can make memory to share: see [`comm_shm::HostId`]. A rank that can share none is reached
+    /// over TCP by everybody, which [`HybridLanes::obstacle`] and a line in the log tell.
+    ///
+    /// Who can read the store can share memory with this process if it belongs to the same user.
+    /// A secret is asked of those who come over TCP.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] naming the ranks that did not come in time. [`Error::Handshake`] with
+    /// [`Refusal::DuplicateRank`](comm_core::Refusal::DuplicateRank) if another process has this rank already, or with
+    /// [`Refusal::WorldSize`](comm_core::Refusal::WorldSize) if ranks disagree on how many there are.
+    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
+    pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
+        let group = Group::new(GroupId::WORLD, config.tcp.rank, config.tcp.world_size)?;
+        Ok(Self { group, met: rendezvous::meet(store, config)? })
+    }
+
+    /// In which way the ranks reach each other.
+    #[must_use]
+    pub const fn paths(&self) -> &Paths {
+        &self.met.paths
+    }
+
+    /// Why this rank can share memory with nobody, if that is so.
+    #[must_use]
+    pub const fn obstacle(&self) -> Option<&Error> {
+        self.met.memory.obstacle()
+    }
+
+    /// Opens a lane that needs both: neither waits for the other, so that a loss on one side is heard at once.
+    fn open_both(
+        &self,
+        tcp: &TcpLanes,
+        lane: LaneId,
+        members: &[usize],
+        deadline: Instant,
+    ) -> Result<HybridTransport> {
+        let is_far = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
+        let mut near = self.met.memory.begin(lane, members)?;
+        let mut far = tcp.begin(lane, members, &is_far)?;
+        loop {
+            let connected = [near.advance()?, far.advance()?];
+            if connected == [true; 2] {
+                let is_far = members.iter().map(|rank| is_far(*rank)).collect();
+                return Ok(Both::new(near.finish()?, far.finish()?, is_far)?.into());
+            }
+            if Instant::now() >= deadline {
+                return Err(timeout(&near, &far));
+            }
+            let until = near.next_attempt().map_or(deadline, |due| due.min(deadline));
+            far.sleep(&near.descriptors(), until)?;
+        }
+    }
+}
+
+/// Names all that are awaited, on either side.
+fn timeout(near: &SharedMemoryOpening<'_>, far: &TcpOpening<'_>) -> Error {
+    match (near.timeout(), far.timeout()) {
+        (Error::Timeout { waiting_for: near, .. }, Error::Timeout { waiting_for: far, after, during }) => {
+            let mut waiting_for = [near, far].concat();
+            waiting_for.sort_unstable();
+            Error::Timeout { waiting_for, after, during }
+        }
+        // How a rank could not be reached says more than that the time is over.
+        (_, far) => far,
+    }
+}
+
+impl Lanes for HybridLanes {
+    type Lane = HybridTransport;
+
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// The estimates of shared memory within a host and of TCP between hosts; `commctl perf --calibrate` measures. Where
+    /// hosts hold unlike numbers of ranks, or not consecutive ones, every rank counts as a host.
+    fn links(&self) -> LinkModel {
+        let Met { memory, tcp, paths } = &self.met;
+        let Some(tcp) = tcp else { return memory.links() };
+        if !paths.any(Path::SharedMemory) {
+            return tcp.links();
+        }
+        let ranks_per_host = paths.ranks_per_host().unwrap_or(1);
+        LinkModel { within: memory.links().within, ranks_per_host, ..tcp.links() }
+    }
+
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<HybridTransport> {
+        // What no group can have is refused before anybody is looked up.
+        self.group.subgroup(lane.group, members)?;
+        let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
+        match &self.met.tcp {
+            Some(tcp) if any(Path::Tcp) && any(Path::SharedMemory) => {
+                self.open_both(tcp, lane, members, deadline)
+            }
+            Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(lane, members, deadline)?.into()),
+            _ => Ok(self.met.memory.open_among(lane, members, deadline)?.into()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Shared memory within a host and TCP between hosts, as one transport of the comm collective communication library.
+//!
+//! [`HybridLanes::rendezvous`] makes the processes that share a store a group of ranks, and finds out which of them are
+//! on one host. A lane is a [`HybridTransport`], which routes per peer: through shared memory where both ranks can share
+//! some, through a socket elsewhere. A lane whose ranks are all on one host has no sockets, and one whose ranks are all
+//! on different hosts no shared memory; neither costs more than what it is made of.
+//!
+//! Which ranks share memory is decided once, when they meet, and told: [`HybridLanes::paths`] says it of any two ranks'
+//! link, [`HybridLanes::obstacle`] why this rank can share none, and both are logged. Nothing changes sides afterwards.
+//!
+//! | question | file |
+//! |---|---|
+//! | how do ranks find each other | `rendezvous.rs` |
+//! | who is reached in which way | `paths.rs` |
+//! | how is a lane connected | `lanes.rs` |
+//! | how do bytes move, who is heard while one sleeps | `transport.rs`, `both.rs` |
+//!
+//! # Example
+//!
+//! Two ranks, here threads, meet and exchange a byte each way, through shared memory as both are on this host.
+//!
+//! ```
+//! use std::io::IoSlice;
+//! use std::time::{Duration, Instant};
+//!
+//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Transport};
+//! use comm_hybrid::{HybridLanes, Path, RendezvousConfig};
+//! use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
+//!
+//! fn rank(rank: usize, store: &TcpStore) -> Result<u8> {
+//!     let lanes = HybridLanes::rendezvous(store, &RendezvousConfig::new(rank, 2))?;
+//!     assert_eq!(lanes.paths().to(1 - rank), Some(Path::SharedMemory));
+//!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+//!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;
+//!     let mut byte = [0];
+//!     while transport.try_send(1 - rank, &[IoSlice::new(&[rank as u8])])? == 0 {}
+//!     while transport.try_recv(1 - rank, &mut byte)? == 0 {}
+//!     Ok(byte[0])
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default())?;
+//! let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), Duration::from_secs(10))?;
+//! std::thread::scope(|scope| {
+//!     let other = scope.spawn(|| rank(1, &store));
+//!     assert_eq!(rank(0, &store)?, 1);
+//!     assert_eq!(other.join().unwrap()?, 0);
+//!     Ok(())
+//! })
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod both;
+mod lanes;
+mod paths;
+mod rendezvous;
+mod transport;
+
+pub use lanes::HybridLanes;
+pub use paths::{Path, Paths};
+pub use rendezvous::RendezvousConfig;
+pub use transport::HybridTransport;

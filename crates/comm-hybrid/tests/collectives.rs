@@ -1,0 +1,134 @@
+//! Collectives and groups over ranks that are on several hosts, several to a host.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use comm_core::{Collective, Comm, Lanes, LinkModel, ReduceOp, ReduceOrder};
+use comm_hybrid::HybridLanes;
+use comm_ring::choose::{Question, choose};
+use comm_ring::{RingCommunicator, RingConfig};
+use common::{spreads, world};
+
+fn communicator(lanes: HybridLanes) -> Comm {
+    let timeout = Duration::from_secs(60);
+    let mut config = RingConfig::default();
+    config.segment_bytes = 4096;
+    let communicator = RingCommunicator::new(lanes, config, timeout).unwrap();
+    Comm::new(communicator).with_timeout(timeout)
+}
+
+/// Small whole numbers, in a pattern that no two ranks share: every sum is exact.
+fn contribution(rank: usize, at: usize) -> u32 {
+    let mixed = (rank as u64 * 0x9e37 + at as u64 * 0x79b9 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    1 + (mixed >> 40) as u32 % 1000
+}
+
+fn own(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| contribution(rank, at) as f32).collect()
+}
+
+/// The exact sum of what some ranks contribute, bit by bit.
+fn sum(ranks: &[usize], len: usize) -> Vec<f32> {
+    (0..len).map(|at| ranks.iter().map(|rank| contribution(*rank, at)).sum::<u32>() as f32).collect()
+}
+
+#[test]
+fn all_reduce_is_exact_however_ranks_are_spread() {
+    for ranks in 1..=9 {
+        let all: Vec<usize> = (0..ranks).collect();
+        for hosts in spreads(ranks) {
+            comm_sim::run_each(world(&hosts), |lanes| {
+                let comm = communicator(lanes);
+                for len in [0, 1, ranks - 1, ranks, ranks + 1, 20_011] {
+                    for algorithm in [None, Some("two_level"), Some("ring"), Some("direct")] {
+                        let comm = algorithm.map_or_else(|| comm.clone(), |name| comm.with_algorithm(name));
+                        let mut buffer = own(comm.rank(), len);
+                        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                        assert!(buffer == sum(&all, len), "{hosts}, {len} elements, {algorithm:?}");
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The order of combining is that of the algorithm, not of the ways by which bytes come.
+#[test]
+fn two_levels_have_the_same_bits_over_any_transport() {
+    let reduced = |hosts: &str| {
+        comm_sim::run_each(world(hosts), |lanes| {
+            let mut config = RingConfig::default();
+            let links = lanes.links();
+            config.links = Some(LinkModel { ranks_per_host: 2, ..links });
+            let timeout = Duration::from_secs(60);
+            let comm = Comm::new(RingCommunicator::new(lanes, config, timeout).unwrap());
+            let comm = comm.with_algorithm("two_level");
+            // Fractions, whose sums depend on the order.
+            let mut buffer: Vec<f32> =
+                (0..5000).map(|at| 1.0 / contribution(comm.rank(), at) as f32).collect();
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            buffer.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        })
+    };
+    let mixed = reduced("aabbcc");
+    assert!(mixed.iter().all(|bits| *bits == mixed[0]), "ranks have unlike results");
+    for hosts in ["aaaaaa", "abcdef", "ababab"] {
+        assert!(reduced(hosts) == mixed, "{hosts}");
+    }
+}
+
+/// What the lanes say of their links is enough to choose an algorithm that spares the links between hosts.
+#[test]
+fn two_levels_are_chosen_where_hosts_hold_several_ranks() {
+    comm_sim::run_each(world("aaaabbbb"), |lanes| {
+        let comm = communicator(lanes);
+        let links = comm.links().unwrap();
+        let chosen = |bytes: usize, links| {
+            let question =
+                Question { collective: Collective::AllReduce, ranks: 8, bytes, order: ReduceOrder::Any };
+            choose(&question, None, &RingConfig::default().tuning(links)).unwrap().algorithm.name
+        };
+        let names = [10, 14, 17, 20, 24].map(|log| chosen(1 << log, links));
+        assert!(names.contains(&"two_level"), "{names:?} with {links}");
+        let apart = LinkModel { ranks_per_host: 1, ..links };
+        assert_ne!(chosen(1 << 24, apart), "two_level");
+    });
+}
+
+#[test]
+fn groups_within_and_across_hosts_work_side_by_side() {
+    let hosts = "aabbab";
+    comm_sim::run_each(world(hosts), |lanes| {
+        let comm = communicator(lanes);
+        let (rank, letters) = (comm.rank(), hosts.as_bytes());
+        let host = comm.split(Some(u64::from(letters[rank])), 0).unwrap().unwrap();
+        let across = comm.split(Some(host.rank() as u64), -(rank as i64)).unwrap().unwrap();
+        let of_host: Vec<usize> = (0..6).filter(|other| letters[*other] == letters[rank]).collect();
+        // The first, second and third ranks of the two hosts.
+        let of_row = [vec![0, 2], vec![1, 3], vec![4, 5]][host.rank()].clone();
+        for len in [1, 10_007] {
+            std::thread::scope(|scope| {
+                for (group, members) in [(&host, &of_host), (&across, &of_row)] {
+                    scope.spawn(move || {
+                        for _ in 0..10 {
+                            let mut buffer = own(rank, len);
+                            group.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                            assert!(buffer == sum(members, len));
+                        }
+                    });
+                }
+            });
+        }
+        assert_eq!((host.size(), across.size()), (3, 2));
+        let mut message = [rank as u64];
+        let (next, before) = ((rank + 1) % 6, (rank + 5) % 6);
+        let mut heard = [0_u64];
+        comm.sendrecv((next, 3, &message), (before, 3, &mut heard)).unwrap();
+        assert_eq!(heard, [before as u64]);
+        comm.all_reduce(&mut message, ReduceOp::Sum).unwrap();
+        assert_eq!(message, [15]);
+    });
+}

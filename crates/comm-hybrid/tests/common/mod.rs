@@ -1,0 +1,69 @@
+//! Ranks as threads that meet in a store, on hosts that they pretend to be on.
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Store};
+use comm_hybrid::{HybridLanes, HybridTransport, RendezvousConfig};
+use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
+
+/// How long anything may take before it counts as hanging.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+
+pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
+    let client = TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON).unwrap();
+    (server, client)
+}
+
+/// A rank on the host of this name, that waits no longer than tests do.
+pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousConfig {
+    let mut config = RendezvousConfig::new(rank, world_size);
+    config.tcp.timeout = SOON;
+    config.part = Some(host.into());
+    config
+}
+
+/// Runs every configuration in a thread of its own, and returns what became of each in their order.
+pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<Result<HybridLanes>> {
+    thread::scope(|scope| {
+        let rank = |config| scope.spawn(move || HybridLanes::rendezvous(store, &config));
+        let ranks: Vec<_> = configs.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// As [`meet_in`], in a store that is gone when they have met: lanes do not need it.
+pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<HybridLanes>> {
+    let (_server, store) = store();
+    meet_in(&store, configs)
+}
+
+/// The lanes of one rank per letter, which names its host, in rank order.
+pub(crate) fn world(hosts: &str) -> Vec<HybridLanes> {
+    let rank = |(rank, host): (usize, char)| config(rank, hosts.len(), &host.to_string());
+    meet(hosts.chars().enumerate().map(rank).collect()).into_iter().map(Result::unwrap).collect()
+}
+
+/// Ways to spread `n` ranks over hosts: evenly and not, in runs and in turn.
+pub(crate) fn spreads(n: usize) -> Vec<String> {
+    let spread = |host: &dyn Fn(usize) -> usize| {
+        (0..n).map(|rank| char::from(b'a' + u8::try_from(host(rank)).unwrap())).collect::<String>()
+    };
+    let mut spreads = vec![
+        spread(&|rank| rank / 2),
+        spread(&|rank| rank % 2),
+        spread(&|rank| rank / n.div_ceil(2)),
+        spread(&|rank| rank.min(1)),
+        spread(&|rank| usize::from(rank == n - 1)),
+    ];
+    spreads.sort();
+    spreads.dedup();
+    spreads
+}
+
+pub(crate) fn open(lanes: &HybridLanes, lane: LaneId) -> Result<HybridTransport> {
+    lanes.open(lane, Instant::now() + SOON)
+}

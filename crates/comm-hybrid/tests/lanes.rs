@@ -1,0 +1,229 @@
+//! Who meets whom, in which way ranks then reach each other, and how a meeting fails.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, LaneId, LaneKind, Lanes, LinkModel, Refusal, Result, Store, Transport};
+use comm_hybrid::{HybridLanes, HybridTransport, Path};
+use common::{SOON, WORLD, config, meet, meet_in, open, spreads, store, world};
+
+/// Everybody tells everybody who it is.
+fn introduce(transport: &mut HybridTransport) {
+    let group = transport.group();
+    let limit = Instant::now() + SOON;
+    for peer in group.peers() {
+        let own = [group.rank() as u8, peer as u8];
+        assert_eq!(transport.try_send(peer, &[IoSlice::new(&own)]).unwrap(), 2);
+        assert_eq!(transport.released(peer), 2);
+    }
+    for peer in group.peers() {
+        let mut theirs = [0; 2];
+        while transport.try_recv(peer, &mut theirs).unwrap() == 0 {
+            assert!(Instant::now() < limit, "nothing came from {peer}");
+        }
+        assert_eq!(theirs, [peer as u8, group.rank() as u8]);
+    }
+    assert!(matches!(transport.try_send(group.rank(), &[IoSlice::new(&[0])]), Err(Error::Invalid(_))));
+    assert!(matches!(transport.try_recv(group.size(), &mut [0]), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn ranks_however_spread_meet_and_open_lanes() {
+    for n in 1..=9 {
+        for hosts in spreads(n) {
+            comm_sim::run_each(world(&hosts), |lanes| {
+                for kind in [LaneKind::Control, LaneKind::Collective, LaneKind::PointToPoint] {
+                    introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
+                }
+                let rank = lanes.group().rank();
+                let host = |at: usize| hosts.as_bytes()[at];
+                for peer in lanes.group().peers() {
+                    let path = if host(peer) == host(rank) { Path::SharedMemory } else { Path::Tcp };
+                    assert_eq!(lanes.paths().to(peer), Some(path), "{hosts}: {rank} to {peer}");
+                }
+                assert!(lanes.obstacle().is_none());
+            });
+        }
+    }
+}
+
+/// How many descriptors of this process are TCP sockets.
+fn tcp_sockets() -> usize {
+    let targets = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        std::fs::read_link(entry.unwrap().path()).ok().map(|target| target.display().to_string())
+    });
+    let targets: Vec<String> = targets.collect();
+    let tables =
+        ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap());
+    let is_tcp = |target: &&String| {
+        let inode = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        inode.is_some_and(|inode| {
+            tables
+                .iter()
+                .flat_map(|table| table.lines())
+                .any(|line| line.split_whitespace().nth(9) == Some(inode))
+        })
+    };
+    targets.iter().filter(is_tcp).count()
+}
+
+/// Plays a part in a process of its own, in which nobody else opens anything.
+fn alone(part: &str) {
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([part, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .status()
+        .unwrap();
+    assert!(status.success(), "{part}");
+}
+
+#[test]
+fn a_lane_opens_nothing_that_its_members_do_not_need() {
+    alone("count_descriptors");
+}
+
+#[test]
+#[ignore = "started by another test"]
+fn count_descriptors() {
+    for (hosts, tcp, uses_memory) in [("a", 0, false), ("aaa", 0, true), ("abc", 3 + 6, false)] {
+        let lanes = world(hosts);
+        let barrier = std::sync::Barrier::new(hosts.len());
+        let opened = comm_sim::run_each(lanes, |lanes| {
+            let lane = open(&lanes, WORLD).unwrap();
+            barrier.wait();
+            (lanes, lane)
+        });
+        assert_eq!(tcp_sockets(), tcp, "{hosts}");
+        let mapped = std::fs::read_to_string("/proc/self/maps").unwrap().contains("memfd:");
+        assert_eq!(mapped, uses_memory, "{hosts}");
+        drop(opened);
+    }
+}
+
+#[test]
+fn links_tell_hosts_that_hold_equal_runs_of_ranks() {
+    for (hosts, ranks_per_host) in [("a", 1), ("aaaa", 4), ("aabb", 2), ("aabbc", 2), ("abab", 1), ("abb", 1)]
+    {
+        let all = world(hosts);
+        let links: Vec<LinkModel> = all.iter().map(Lanes::links).collect();
+        for links in &links {
+            assert_eq!(links, &LinkModel { ranks_per_host, ..*links }, "{hosts}");
+            assert!(links.is_sound());
+        }
+        let mixed = all[0].paths().any(Path::Tcp) && all[0].paths().any(Path::SharedMemory);
+        assert_eq!(links[0].within.latency < links[0].between.latency, mixed, "{hosts}");
+        assert!(links.iter().all(|other| *other == links[0]), "{hosts}");
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let mut configs = [(0, "a"), (2, "b")].map(|(rank, host)| config(rank, 5, host));
+    configs.iter_mut().for_each(|config| config.tcp.timeout = Duration::from_millis(200));
+    for outcome in meet(configs.into()) {
+        match outcome {
+            Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1, 3, 4]),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
+    for hosts in ["aa", "ab"] {
+        let host = |rank: usize| &hosts[rank..=rank];
+        for outcome in meet(vec![config(0, 3, host(0)), config(1, 2, host(1))]) {
+            let error = outcome.unwrap_err();
+            assert!(matches!(error, Error::Handshake { refusal: Refusal::WorldSize { .. }, .. }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_second_process_with_the_same_rank_is_refused() {
+    let outcomes = meet([(0, "a"), (1, "b"), (1, "c")].map(|(rank, host)| config(rank, 2, host)).into());
+    let refused = |outcome: &&Result<HybridLanes>| {
+        matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
+    };
+    assert_eq!(outcomes.iter().filter(refused).count(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 2, "{outcomes:?}");
+}
+
+/// At the deadline, those that are awaited are named, and nobody who only waits for them.
+#[test]
+fn a_rank_that_opens_no_lane_is_named_on_either_side() {
+    for (hosts, missing) in [("aabb", 1), ("aabb", 2), ("abab", 3), ("abbb", 0)] {
+        let barrier = std::sync::Barrier::new(4);
+        comm_sim::run_each(world(hosts), |lanes| {
+            if lanes.group().rank() != missing {
+                let opened = lanes.open(WORLD, Instant::now() + Duration::from_millis(500)).map(drop);
+                match opened {
+                    Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [missing], "{hosts}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+            barrier.wait();
+        });
+    }
+}
+
+/// A rank that is gone is heard of while others are still awaited on the other side, which may take long.
+#[test]
+fn a_rank_that_is_gone_is_lost_before_others_have_come() {
+    // Rank 1 is gone, which rank 2 is to dial; ranks 0 and 3 live, and never come.
+    for hosts in ["baab", "abba", "aaba"] {
+        let mut all = world(hosts);
+        drop(all.remove(1));
+        let began = Instant::now();
+        let opened = all[1].open(WORLD, began + SOON).map(drop);
+        assert!(matches!(opened, Err(Error::PeerLost { peer: 1, .. })), "{hosts}: {opened:?}");
+        assert!(began.elapsed() < SOON / 2, "{hosts}: {:?}", began.elapsed());
+    }
+}
+
+/// A rank in whose place stands that it can share no memory.
+struct WithoutMemory<'a>(&'a dyn Store, usize);
+
+impl Store for WithoutMemory<'_> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let value = self.0.get(key, timeout)?;
+        let is_it = key.ends_with(&format!("/shm/{}", self.1));
+        Ok(if is_it { b"1 4 -".to_vec() } else { value })
+    }
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        self.0.add(key, amount)
+    }
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        self.0.compare_set(key, expected, desired)
+    }
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        self.0.wait(keys, timeout)
+    }
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.0.delete(key)
+    }
+}
+
+#[test]
+fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
+    for without in 0..4 {
+        let (_server, store) = store();
+        let store = WithoutMemory(&store, without);
+        let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
+        comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |lanes| {
+            let rank = lanes.group().rank();
+            for peer in lanes.group().peers() {
+                let tcp = rank == without || peer == without;
+                let path = if tcp { Path::Tcp } else { Path::SharedMemory };
+                assert_eq!(lanes.paths().to(peer), Some(path));
+            }
+            introduce(&mut open(&lanes, WORLD).unwrap());
+        });
+    }
+}
