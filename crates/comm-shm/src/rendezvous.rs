@@ -1,7 +1,7 @@
 //! How the ranks of a job find each other through a store.
 //!
 //! Every rank claims its place by writing who and where it is, once; whoever comes second with the same rank learns so
-//! at once. Then it reads what the others wrote.
+//! at once. Rank 0 reads what all wrote, and writes it down in one place, from which the others read it.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,9 @@ use comm_core::{DEFAULT_TIMEOUT, During, Error, Refusal, Result, Store};
 
 use crate::config::SharedMemoryConfig;
 use crate::record::Record;
+
+/// The name of the key under which rank 0 writes what all ranks wrote.
+const ALL: &str = "all";
 
 /// Who this process is, and whom it is to meet.
 #[derive(Debug, Clone)]
@@ -46,39 +49,85 @@ impl RendezvousConfig {
         }
     }
 
-    fn rank_key(&self, rank: usize) -> String {
-        format!("comm/{:016x}/{}/shm/{rank}", self.job, self.round)
+    fn key(&self, name: &str) -> String {
+        format!("comm/{:016x}/{}/shm/{name}", self.job, self.round)
     }
+
+    fn rank_key(&self, rank: usize) -> String {
+        self.key(&rank.to_string())
+    }
+}
+
+/// A meeting under way.
+struct Meeting<'a> {
+    store: &'a dyn Store,
+    config: &'a RendezvousConfig,
+    began: Instant,
 }
 
 /// Meets the others. Returns what all wrote, in the order of their ranks.
 pub(crate) fn meet(store: &dyn Store, config: &RendezvousConfig, own: Record) -> Result<Vec<Record>> {
-    let began = Instant::now();
+    let meeting = Meeting { store, config, began: Instant::now() };
     claim(store, config, &own)?;
-    let mut records = Vec::with_capacity(config.world_size);
-    for rank in 0..config.world_size {
-        let left = config.timeout.saturating_sub(began.elapsed());
-        let text = match store.get(&config.rank_key(rank), left) {
-            Ok(text) => text,
-            Err(Error::Timeout { .. }) => {
-                let waiting_for = missing(store, config, rank)?;
-                return Err(Error::Timeout {
-                    waiting_for,
-                    after: began.elapsed(),
-                    during: During::Rendezvous,
-                });
-            }
-            Err(error) => return Err(error),
-        };
-        let record = parse(&text)?;
-        let (ours, theirs) = (config.world_size, record.world_size);
-        if ours != theirs {
-            let refusal = Refusal::WorldSize { ours, theirs };
-            return Err(Error::Handshake { with: format!("rank {rank}"), refusal });
-        }
-        records.push(record);
+    let records = if config.rank == 0 { meeting.gather()? } else { meeting.hear()? };
+    if records.len() == config.world_size {
+        return Ok(records);
     }
-    Ok(records)
+    Err(Error::Internal(format!("the store knows {} ranks of {}", records.len(), config.world_size)))
+}
+
+impl Meeting<'_> {
+    /// Rank 0 reads what each wrote, and tells all of it, or what it has read when sizes of the world differ.
+    fn gather(&self) -> Result<Vec<Record>> {
+        let mut texts = Vec::with_capacity(self.config.world_size);
+        let mut agreed = true;
+        while agreed && texts.len() < self.config.world_size {
+            let text = self.get(&self.config.rank_key(texts.len()), texts.len())?;
+            agreed = parse(&text)?.world_size == self.config.world_size;
+            texts.push(text);
+        }
+        let all = texts.join(&b'\n');
+        self.store.set(&self.config.key(ALL), &all)?;
+        self.judge(&all)
+    }
+
+    /// Others read what rank 0 has read. With rank 0 itself they compare sizes first, so that ranks of another world
+    /// fail too.
+    fn hear(&self) -> Result<Vec<Record>> {
+        self.judge(&self.get(&self.config.rank_key(0), 0)?)?;
+        let all = self.get(&self.config.key(ALL), 0)?;
+        self.judge(&all)
+    }
+
+    /// Waits for a value. At the deadline, names the ranks from `first` on that have not come.
+    fn get(&self, key: &str, first: usize) -> Result<Vec<u8>> {
+        let left = self.config.timeout.saturating_sub(self.began.elapsed());
+        match self.store.get(key, left) {
+            Err(Error::Timeout { .. }) => {
+                let mut waiting_for = missing(self.store, self.config, first)?;
+                if waiting_for.is_empty() {
+                    // All came, but rank 0 has not said so.
+                    waiting_for.push(0);
+                }
+                Err(Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Rendezvous })
+            }
+            other => other,
+        }
+    }
+
+    /// Fails if some rank came with another size of the world.
+    fn judge(&self, all: &[u8]) -> Result<Vec<Record>> {
+        let record = |(rank, text): (usize, &[u8])| {
+            let record = parse(text)?;
+            let (ours, theirs) = (self.config.world_size, record.world_size);
+            if ours == theirs {
+                return Ok(record);
+            }
+            let refusal = Refusal::WorldSize { ours, theirs };
+            Err(Error::Handshake { with: format!("rank {rank}"), refusal })
+        };
+        all.split(|byte| *byte == b'\n').enumerate().map(record).collect()
+    }
 }
 
 /// Takes this rank's place.
@@ -91,10 +140,10 @@ fn claim(store: &dyn Store, config: &RendezvousConfig, own: &Record) -> Result<(
     Err(Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::DuplicateRank { rank } })
 }
 
-/// The ranks that are not there yet, the first of which is known.
+/// The ranks from `first` on that are not there yet.
 fn missing(store: &dyn Store, config: &RendezvousConfig, first: usize) -> Result<Vec<usize>> {
-    let mut missing = vec![first];
-    for rank in first + 1..config.world_size {
+    let mut missing = Vec::new();
+    for rank in first..config.world_size {
         match store.wait(&[&config.rank_key(rank)], Duration::ZERO) {
             Ok(()) => {}
             Err(Error::Timeout { .. }) => missing.push(rank),
