@@ -87,11 +87,11 @@ impl Paths {
     }
 }
 
-/// The ways that are in use somewhere in the world, as in `shm` or `shm, tcp`; nothing in a world of one.
+/// The ways that are in use somewhere in the world, as in `shm` or `shm+tcp`; nothing in a world of one.
 impl std::fmt::Display for Paths {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let used = [Path::SharedMemory, Path::Tcp].into_iter().filter(|path| self.any(*path));
-        f.pad(&used.map(Path::name).collect::<Vec<_>>().join(", "))
+        f.pad(&used.map(Path::name).collect::<Vec<_>>().join("+"))
     }
 }
 
@@ -136,10 +136,10 @@ mod tests {
             ("ab", "tcp", Some(1)),
             ("-", "", Some(1)),
             ("--", "tcp", Some(1)),
-            ("aab", "shm, tcp", Some(2)),
-            ("abb", "shm, tcp", None),
-            ("baa-", "shm, tcp", None),
-            ("aabbcc", "shm, tcp", Some(2)),
+            ("aab", "shm+tcp", Some(2)),
+            ("abb", "shm+tcp", None),
+            ("baa-", "shm+tcp", None),
+            ("aabbcc", "shm+tcp", Some(2)),
         ] {
             for rank in 0..hosts.len() {
                 let paths = paths(rank, hosts);

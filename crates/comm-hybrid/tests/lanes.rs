@@ -7,9 +7,12 @@ mod common;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, LaneId, LaneKind, Lanes, LinkModel, Refusal, Result, Store, Transport};
+use comm_core::{
+    Armed, Error, Interest, LaneId, LaneKind, Lanes, LinkModel, Refusal, Result, Store, Transport,
+};
 use comm_hybrid::{HybridLanes, HybridTransport, Path};
 use common::{SOON, WORLD, config, meet, meet_in, open, spreads, store, world};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Everybody tells everybody who it is.
 fn introduce(transport: &mut HybridTransport) {
@@ -225,5 +228,49 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
             }
             introduce(&mut open(&lanes, WORLD).unwrap());
         });
+    }
+}
+
+/// Sleeps as a communicator does, until something in the interest may move.
+fn sleep(lane: &mut HybridTransport, interest: &Interest) -> Result<()> {
+    if lane.arm(interest)? == Armed::Sleep {
+        let descriptor = lane.descriptor();
+        let timeout = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)), Ok(1), "overslept");
+    }
+    Ok(())
+}
+
+/// Whichever side a rank waits on, another thread's abort wakes it, and ends both.
+#[test]
+fn an_abort_ends_both_sides_with_the_first_cause() {
+    let all = comm_sim::run_each(world("aab"), |lanes| (open(&lanes, WORLD).unwrap(), lanes));
+    let (mut lane, _lanes) = all.into_iter().next().unwrap();
+    let cause = |reason: &str| Error::Aborted { by: 0, reason: reason.into() };
+    let (handle, second) = (lane.abort_handle(), lane.abort_handle());
+    let end = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            handle.abort(cause("first"));
+        });
+        let mut interest = Interest::default();
+        [1, 2].into_iter().for_each(|peer| interest.add_recv(peer));
+        loop {
+            if let Err(end) = sleep(&mut lane, &interest) {
+                break end;
+            }
+        }
+    });
+    assert!(end.to_string().contains("first"), "{end}");
+    second.abort(cause("second"));
+    for peer in [1, 2] {
+        let ends = [
+            lane.try_send(peer, &[IoSlice::new(&[1])]).unwrap_err(),
+            lane.try_recv(peer, &mut [0]).unwrap_err(),
+            lane.lend(peer, 1).map(drop).unwrap_err(),
+            lane.consume(peer, 0).unwrap_err(),
+            lane.arm(&Interest::default()).unwrap_err(),
+        ];
+        assert!(ends.iter().all(|end| end.to_string().contains("first")), "{ends:?}");
     }
 }

@@ -24,10 +24,16 @@ pub enum StoreHost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum TransportKind {
+    /// Shared memory between ranks that can share some, sockets between all others. A rank that can share none, as
+    /// where `/proc` is not mounted, is reached through sockets, and says so in its log.
+    #[cfg(feature = "hybrid")]
+    #[cfg_attr(feature = "hybrid", default)]
+    Auto,
     /// Sockets, wherever the ranks are.
-    #[default]
+    #[cfg_attr(not(feature = "hybrid"), default)]
     Tcp,
-    /// Shared memory. All ranks must be on one host, in containers that share its network namespace if in any.
+    /// Shared memory. All ranks must be on one host, in containers that share its network namespace if in any. Ranks
+    /// that cannot share memory are an error.
     #[cfg(feature = "shm")]
     SharedMemory,
 }
@@ -68,6 +74,10 @@ pub struct Config {
     pub timeout: Duration,
     /// How ranks reach each other. Equal on every rank.
     pub transport: TransportKind,
+    /// Names a part of this host: ranks that give another name, or none, do not share memory with this one, as if they
+    /// were on another host.
+    #[cfg(feature = "shm")]
+    pub host_part: Option<String>,
     /// Sockets.
     pub tcp: TcpConfig,
     /// Rings in shared memory.
@@ -100,6 +110,8 @@ impl Config {
             rendezvous_timeout: DEFAULT_TIMEOUT,
             timeout: DEFAULT_TIMEOUT,
             transport: TransportKind::default(),
+            #[cfg(feature = "shm")]
+            host_part: None,
             tcp: TcpConfig::default(),
             #[cfg(feature = "shm")]
             shm: comm_shm::SharedMemoryConfig::default(),
@@ -120,8 +132,9 @@ impl Config {
     /// which `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the agents' environment gives it.
     ///
     /// Optional, and before what torchrun says: `COMM_STORE` (`rank0`, `launcher`, or `torch` for PyTorch's store) and
-    /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_TRANSPORT` (`tcp`, or `shm` for shared memory), `COMM_SECRET`, `COMM_SOCKET_IFNAME` (as `interface`),
-    /// `COMM_TCP_SOCKETS` (sockets per peer, from 1 to 64; rank 0's count holds for all), `COMM_TIMEOUT_S`
+    /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_TRANSPORT` (`auto`, `tcp`, or `shm` for shared memory),
+    /// `COMM_HOST_PART` (as `host_part`), `COMM_SECRET`, `COMM_SOCKET_IFNAME` (as `interface`), `COMM_TCP_SOCKETS`
+    /// (sockets per peer, from 1 to 64; rank 0's count holds for all), `COMM_TIMEOUT_S`
     /// and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds), and `COMM_LINKS`: what messages cost, by which algorithms are chosen, as
     /// the text of a [`LinkModel`](crate::LinkModel) or as `@` and the name of a file that holds it. `commctl perf
     /// --calibrate` measures it.

@@ -89,6 +89,10 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
         config.round = optional(lookup, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
     }
     config.transport = transport(lookup)?;
+    #[cfg(feature = "shm")]
+    {
+        config.host_part = lookup("COMM_HOST_PART").filter(|part| !part.is_empty());
+    }
     config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
     config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
     if let Some(sockets) = optional(lookup, SOCKETS)? {
@@ -131,11 +135,18 @@ fn store_host(lookup: Lookup<'_>) -> Result<StoreHost> {
 
 fn transport(lookup: Lookup<'_>) -> Result<TransportKind> {
     match lookup("COMM_TRANSPORT").as_deref() {
-        None | Some("tcp") => Ok(TransportKind::Tcp),
+        None => Ok(TransportKind::default()),
+        #[cfg(feature = "hybrid")]
+        Some("auto") => Ok(TransportKind::Auto),
+        Some("tcp") => Ok(TransportKind::Tcp),
         #[cfg(feature = "shm")]
         Some("shm") => Ok(TransportKind::SharedMemory),
         Some(other) => {
-            let known = if cfg!(feature = "shm") { "tcp or shm" } else { "tcp; the feature `shm` is off" };
+            let known = match (cfg!(feature = "hybrid"), cfg!(feature = "shm")) {
+                (true, _) => "auto, tcp or shm",
+                (false, true) => "tcp or shm; the feature `hybrid` is off",
+                (false, false) => "tcp; the features `hybrid` and `shm` are off",
+            };
             Err(Error::setting("COMM_TRANSPORT", other, format!("it must be {known}")))
         }
     }
@@ -237,12 +248,23 @@ mod tests {
     #[test]
     fn the_transport_can_be_named() {
         let with = |name| from(&[&TORCH[..], &[("COMM_TRANSPORT", name)]].concat());
-        assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Tcp);
+        assert_eq!(from(&TORCH).unwrap().transport, TransportKind::default());
+        #[cfg(feature = "hybrid")]
+        assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Auto);
+        #[cfg(feature = "hybrid")]
+        assert_eq!(with("auto").unwrap().transport, TransportKind::Auto);
         assert_eq!(with("tcp").unwrap().transport, TransportKind::Tcp);
         #[cfg(feature = "shm")]
         assert_eq!(with("shm").unwrap().transport, TransportKind::SharedMemory);
         let error = with("carrier pigeon").unwrap_err().to_string();
         assert!(error.contains("COMM_TRANSPORT") && error.contains("carrier pigeon"), "{error}");
+    }
+
+    #[cfg(feature = "shm")]
+    #[test]
+    fn a_part_of_a_host_can_be_named() {
+        let with = |name| from(&[&TORCH[..], &[("COMM_HOST_PART", name)]].concat()).unwrap().host_part;
+        assert_eq!((with("left"), with("")), (Some("left".into()), None));
     }
 
     #[test]

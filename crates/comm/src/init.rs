@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use comm_core::{Comm, Error, Lanes, Result, Store};
+#[cfg(feature = "hybrid")]
+use comm_hybrid::{HybridLanes, Path, Paths};
 use comm_ring::RingCommunicator;
 #[cfg(feature = "shm")]
 use comm_shm::SharedMemoryLanes;
@@ -29,9 +31,39 @@ pub fn init() -> Result<Comm> {
 /// about job, size, ranks or secret; [`Error::Invalid`] for settings that cannot be; [`Error::Io`] if the store can
 /// be neither served nor reached.
 pub fn init_with(config: &Config) -> Result<Comm> {
+    join(config).map(|(comm, _)| comm)
+}
+
+/// Meets the other ranks as [`init_with`] does, and tells in which way they reach each other.
+///
+/// # Errors
+/// As [`init_with`].
+#[cfg(feature = "hybrid")]
+pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
+    let (comm, reach) = join(config)?;
+    let all = |path| Paths::all(config.rank, config.world_size, path);
+    let paths = match reach {
+        Reach::Tcp => all(Path::Tcp),
+        Reach::SharedMemory => all(Path::SharedMemory),
+        Reach::Each(paths) => paths,
+    };
+    Ok((comm, paths))
+}
+
+/// In which way the ranks that have met reach each other.
+enum Reach {
+    Tcp,
+    #[cfg(feature = "shm")]
+    SharedMemory,
+    #[cfg(feature = "hybrid")]
+    Each(Paths),
+}
+
+fn join(config: &Config) -> Result<(Comm, Reach)> {
     let start = Instant::now();
     if config.world_size == 1 {
-        return communicator(TcpLanes::alone(&config.tcp)?, config, start);
+        let comm = communicator(TcpLanes::alone(&config.tcp)?, config, start)?;
+        return Ok((comm, Reach::Tcp));
     }
     let master = config.master()?;
     let server = serve(config, master)?;
@@ -70,26 +102,47 @@ fn connect(config: &Config, master: SocketAddr) -> Result<Box<dyn Store>> {
     })
 }
 
-fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<Comm> {
+fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<(Comm, Reach)> {
     let store = connect(config, master)?;
     match config.transport {
-        TransportKind::Tcp => communicator(tcp_lanes(&*store, config, master, start)?, config, start),
+        #[cfg(feature = "hybrid")]
+        TransportKind::Auto => {
+            let lanes = HybridLanes::rendezvous(&*store, &anywhere(config, master, start))?;
+            let paths = lanes.paths().clone();
+            Ok((communicator(lanes, config, start)?, Reach::Each(paths)))
+        }
+        TransportKind::Tcp => {
+            let lanes = TcpLanes::rendezvous(&*store, &over_tcp(config, master, start))?;
+            Ok((communicator(lanes, config, start)?, Reach::Tcp))
+        }
         #[cfg(feature = "shm")]
-        TransportKind::SharedMemory => communicator(memory_lanes(&*store, config, start)?, config, start),
+        TransportKind::SharedMemory => {
+            let lanes = SharedMemoryLanes::rendezvous(&*store, &over_memory(config, start))?;
+            Ok((communicator(lanes, config, start)?, Reach::SharedMemory))
+        }
     }
 }
 
+#[cfg(feature = "hybrid")]
+fn anywhere(config: &Config, master: SocketAddr, start: Instant) -> comm_hybrid::RendezvousConfig {
+    let mut rendezvous = comm_hybrid::RendezvousConfig::from(over_tcp(config, master, start));
+    rendezvous.shm = config.shm.clone();
+    rendezvous.part.clone_from(&config.host_part);
+    rendezvous
+}
+
 #[cfg(feature = "shm")]
-fn memory_lanes(store: &dyn Store, config: &Config, start: Instant) -> Result<SharedMemoryLanes> {
+fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
     let mut rendezvous = comm_shm::RendezvousConfig::new(config.rank, config.world_size);
     rendezvous.job = config.job;
     rendezvous.round = config.round;
     rendezvous.timeout = left(config, start);
+    rendezvous.part.clone_from(&config.host_part);
     rendezvous.shm = config.shm.clone();
-    SharedMemoryLanes::rendezvous(store, &rendezvous)
+    rendezvous
 }
 
-fn tcp_lanes(store: &dyn Store, config: &Config, master: SocketAddr, start: Instant) -> Result<TcpLanes> {
+fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousConfig {
     let mut rendezvous = RendezvousConfig::new(config.rank, config.world_size);
     rendezvous.job = config.job;
     rendezvous.round = config.round;
@@ -99,7 +152,7 @@ fn tcp_lanes(store: &dyn Store, config: &Config, master: SocketAddr, start: Inst
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;
     rendezvous.tcp = config.tcp.clone();
-    TcpLanes::rendezvous(store, &rendezvous)
+    rendezvous
 }
 
 fn communicator(lanes: impl Lanes + 'static, config: &Config, start: Instant) -> Result<Comm> {

@@ -21,7 +21,9 @@
 //! # Features
 //!
 //! - `tcp` (default): ranks in different processes, over sockets;
-//! - `shm` (default): ranks in different processes of one host, over shared memory, where [`Config::transport`] says so;
+//! - `shm` (default): ranks in different processes of one host, over shared memory;
+//! - `hybrid` (default): each where it can be, shared memory within a host and sockets between hosts, which is then the
+//!   default of [`Config::transport`];
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
 //! - `sim`: ranks as threads of one process, for tests, in [`threads`].
@@ -41,6 +43,8 @@ pub mod threads;
 
 #[cfg(feature = "tcp")]
 pub use config::{Config, StoreHost, TransportKind};
+#[cfg(feature = "hybrid")]
+pub use init::init_with_paths;
 #[cfg(feature = "tcp")]
 pub use init::{init, init_with};
 #[cfg(feature = "objects")]
@@ -60,6 +64,10 @@ pub use comm_ring as ring;
 /// Data parallel training.
 #[cfg(feature = "ddp")]
 pub use comm_ddp as ddp;
+
+/// Shared memory within a host and sockets between hosts.
+#[cfg(feature = "hybrid")]
+pub use comm_hybrid as hybrid;
 
 /// Shared memory between the processes of a host.
 #[cfg(feature = "shm")]

@@ -22,10 +22,27 @@ struct Rank {
     lines: BufReader<ChildStdout>,
 }
 
+/// How ranks reach each other, and on how many hosts they pretend to be.
+#[derive(Debug, Clone, Copy)]
+struct Over {
+    transport: &'static str,
+    hosts: usize,
+}
+
+const WAYS: &[Over] = &[
+    Over { transport: "tcp", hosts: 1 },
+    #[cfg(feature = "hybrid")]
+    Over { transport: "auto", hosts: 1 },
+    #[cfg(feature = "hybrid")]
+    Over { transport: "auto", hosts: 2 },
+];
+
 impl Rank {
-    fn start(part: &str, rank: usize, ranks: usize, port: u16) -> Self {
+    fn start(part: &str, over: Over, rank: usize, ranks: usize, port: u16) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("COMM_TRANSPORT", over.transport)
+            .env("COMM_HOST_PART", (rank * over.hosts / ranks).to_string())
             .env(PART, part)
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", ranks.to_string())
@@ -70,10 +87,10 @@ impl Drop for Rank {
     }
 }
 
-fn start(part: &str, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+fn start(part: &str, over: Over, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
     let store = store();
     let port = store.local_addr().port();
-    let ranks = (0..ranks).map(|rank| Rank::start(part, rank, ranks, port)).collect();
+    let ranks = (0..ranks).map(|rank| Rank::start(part, over, rank, ranks, port)).collect();
     (store, ranks)
 }
 
@@ -181,8 +198,8 @@ fn leave_first(comm: &Comm) {
     println!("said: {}", buffer.iter().all(|&byte| byte == 7));
 }
 
-fn kill_one(part: &str, ranks: usize, victim: usize) {
-    let (_store, mut processes) = start(part, ranks);
+fn kill_one(part: &str, over: Over, ranks: usize, victim: usize) {
+    let (_store, mut processes) = start(part, over, ranks);
     for process in &mut processes {
         assert_eq!(process.said().as_deref(), Some("running"));
     }
@@ -190,38 +207,48 @@ fn kill_one(part: &str, ranks: usize, victim: usize) {
     processes[victim].child.kill().unwrap();
     for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
         let said = process.said();
-        assert_eq!(said, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {part}");
+        assert_eq!(said, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {part}, {over:?}");
         assert!(killed.elapsed() < Duration::from_secs(2), "rank {rank}: {:?}", killed.elapsed());
     }
 }
 
 #[test]
 fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
-    for part in ["loop small", "loop large"] {
-        kill_one(part, 2, 1);
-        kill_one(part, 5, 0);
-        kill_one(part, 6, 3);
+    for &over in WAYS {
+        for part in ["loop small", "loop large"] {
+            kill_one(part, over, 2, 1);
+            kill_one(part, over, 5, 0);
+            kill_one(part, over, 6, 3);
+        }
     }
 }
 
 #[test]
 fn a_killed_rank_is_named_by_those_that_exchange_messages_with_it() {
-    kill_one("messages", 2, 0);
-    kill_one("messages", 4, 2);
+    for &over in WAYS {
+        kill_one("messages", over, 2, 0);
+        kill_one("messages", over, 4, 2);
+    }
 }
 
 #[test]
 fn a_rank_that_leaves_in_order_is_no_failure() {
-    let (_store, mut processes) = start("leave first", 4);
-    for process in &mut processes {
-        assert_eq!(process.said().as_deref(), Some("true"));
-        assert!(process.child.wait().unwrap().success());
+    for &over in WAYS {
+        let (_store, mut processes) = start("leave first", over, 4);
+        for process in &mut processes {
+            assert_eq!(process.said().as_deref(), Some("true"), "{over:?}");
+            assert!(process.child.wait().unwrap().success());
+        }
     }
 }
 
 #[test]
 fn a_death_ends_the_groups_of_the_dead_and_no_other() {
-    let (_store, mut processes) = start("halves", 6);
+    WAYS.iter().for_each(|over| kill_one_of_a_half(*over));
+}
+
+fn kill_one_of_a_half(over: Over) {
+    let (_store, mut processes) = start("halves", over, 6);
     for process in &mut processes {
         assert_eq!(process.said().as_deref(), Some("running"));
     }

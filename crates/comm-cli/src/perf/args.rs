@@ -42,9 +42,10 @@ pub(crate) struct Perf {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ranks: Option<u32>,
 
-    /// How ranks reach each other; auto is what COMM_TRANSPORT says, or tcp
-    #[arg(long, value_enum, default_value_t = Transport::Auto)]
-    pub(crate) transport: Transport,
+    /// How ranks reach each other, auto being shared memory within a host and TCP between hosts; without it, as
+    /// COMM_TRANSPORT says, or auto
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
 
     #[command(flatten)]
     pub(crate) sizes: Sizes,

@@ -40,6 +40,7 @@ use comm::Config;
 use comm_cli::launch::Launch;
 
 pub(crate) use args::Perf;
+use args::Transport;
 use error::{PerfError, Result};
 use operation::Operation;
 use plan::{Plan, Range};
@@ -56,7 +57,7 @@ impl Perf {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let ranks = self.ranks.map_or(cores.max(2), |ranks| ranks as usize);
         let config = Config::new(0, ranks, "", 0)?;
-        let tuning = self.transport.tuning(&config)?;
+        let tuning = self.transport(&config).tuning(&config)?;
         for plan in self.plans(ranks)? {
             memory::check(&plan, &tuning, ranks)?;
         }
@@ -76,11 +77,16 @@ impl Perf {
             return Err(PerfError::usage(reason));
         }
         let plans = self.plans(config.world_size)?;
-        let session = Session::join(self.transport, &config)?;
+        let session = Session::join(self.transport(&config), &config)?;
         match self.operation {
             Some(_) => plans.iter().try_for_each(|plan| rank::run(&session, plan, self)),
             None => calibrate::run(&session, &plans, self),
         }
+    }
+
+    /// How ranks are to reach each other.
+    fn transport(&self, config: &Config) -> Transport {
+        self.transport.unwrap_or_else(|| Transport::of(config.transport))
     }
 
     /// What is to be measured.

@@ -1,9 +1,10 @@
 //! The group of ranks that measures.
 
+use comm::hybrid::{Path, Paths};
 use comm::ring::Tuning;
 use comm::shm::{SharedMemoryConfig, SharedMemoryLanes};
 use comm::tcp::TcpLanes;
-use comm::{Comm, Config, Lanes, LinkModel, TransportKind, init_with};
+use comm::{Comm, Config, Lanes, LinkModel, TransportKind, init_with_paths};
 
 use super::args::Transport;
 use super::error::Result;
@@ -22,55 +23,36 @@ pub(crate) struct Session {
     pub(crate) seats: Vec<Seat>,
     /// The ranks of this host, as the launcher says.
     pub(crate) local_ranks: usize,
-    pub(crate) transport: Transport,
+    /// What was asked for.
+    transport: Transport,
+    /// What came of it.
+    paths: Paths,
 }
 
 impl Transport {
-    /// The transport that is meant.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Auto | Self::Tcp => "tcp",
-            Self::Shm => "shm",
-        }
-    }
-
-    /// What is meant by auto: what the environment says.
-    pub(crate) fn resolved(self, config: &Config) -> Self {
-        match (self, config.transport) {
-            (Self::Auto, TransportKind::SharedMemory) => Self::Shm,
-            (Self::Auto, _) => Self::Tcp,
-            (named, _) => named,
+    /// What a configuration means.
+    pub(crate) const fn of(kind: TransportKind) -> Self {
+        match kind {
+            TransportKind::Tcp => Self::Tcp,
+            TransportKind::SharedMemory => Self::Shm,
+            _ => Self::Auto,
         }
     }
 
     /// What the ranks are told.
     const fn kind(self) -> TransportKind {
         match self {
-            Self::Auto | Self::Tcp => TransportKind::Tcp,
+            Self::Auto => TransportKind::Auto,
+            Self::Tcp => TransportKind::Tcp,
             Self::Shm => TransportKind::SharedMemory,
         }
     }
 
-    /// What else there is to know of it.
-    pub(crate) fn detail(self) -> String {
-        match self {
-            Self::Auto | Self::Tcp => {
-                format!(
-                    "the system's congestion control is {}; on one host cubic or reno if allowed",
-                    host::congestion_control()
-                )
-            }
-            Self::Shm => {
-                format!("rings of {} KiB", SharedMemoryConfig::default().ring_bytes >> 10)
-            }
-        }
-    }
-
-    /// What it says that messages cost.
+    /// What it says that messages cost on one host.
     pub(crate) fn links(self, config: &Config) -> Result<LinkModel> {
         match self {
-            Self::Auto | Self::Tcp => Ok(TcpLanes::alone(&config.tcp)?.links()),
-            Self::Shm => Ok(SharedMemoryLanes::alone()?.links()),
+            Self::Tcp => Ok(TcpLanes::alone(&config.tcp)?.links()),
+            Self::Auto | Self::Shm => Ok(SharedMemoryLanes::alone()?.links()),
         }
     }
 
@@ -83,17 +65,39 @@ impl Transport {
 impl Session {
     /// Meets the other ranks as the environment says.
     pub(crate) fn join(transport: Transport, config: &Config) -> Result<Self> {
-        let transport = transport.resolved(config);
         let mut config = config.clone();
         config.transport = transport.kind();
-        let comm = init_with(&config)?;
+        let (comm, paths) = init_with_paths(&config)?;
         let seats = seats(&comm)?;
         // Rank 0's links may be others than what this rank was told.
         let tuning = match comm.links() {
             Some(links) => Tuning { links, ..config.ring.tuning(links) },
             None => transport.tuning(&config)?,
         };
-        Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport })
+        Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport, paths })
+    }
+
+    /// How ranks reach each other, as in `tcp` or `auto (shm)`.
+    pub(crate) fn transport(&self) -> String {
+        let used = self.paths.to_string();
+        match self.transport {
+            Transport::Auto if used.is_empty() => "auto".into(),
+            Transport::Auto => format!("auto ({used})"),
+            Transport::Tcp => "tcp".into(),
+            Transport::Shm => "shm".into(),
+        }
+    }
+
+    /// What else there is to know of that.
+    pub(crate) fn detail(&self) -> String {
+        let rings = || format!("rings of {} KiB", SharedMemoryConfig::default().ring_bytes >> 10);
+        let sockets = || {
+            let congestion = host::congestion_control();
+            format!("the system's congestion control is {congestion}; on one host cubic or reno if allowed")
+        };
+        let used = |path, detail: &dyn Fn() -> String| self.paths.any(path).then(detail);
+        let details = [used(Path::SharedMemory, &rings), used(Path::Tcp, &sockets)];
+        details.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
     pub(crate) fn ranks(&self) -> usize {

@@ -22,7 +22,7 @@ fn a_table_has_a_row_per_size_and_nothing_wrong() {
         assert!(times[0] > 0.0 && times.is_sorted(), "{row:?}");
         assert_eq!(row[12], "0");
     }
-    for said in ["# 3 ranks on 1 host over tcp", "#  rank 2 pid ", "# 0 wrong elements"] {
+    for said in ["# 3 ranks on 1 host over auto (shm): rings of ", "#  rank 2 pid ", "# 0 wrong elements"] {
         assert!(table.contains(said), "{table}");
     }
 }
@@ -31,7 +31,7 @@ fn a_table_has_a_row_per_size_and_nothing_wrong() {
 fn every_collective_is_right_with_any_root_and_in_either_place() {
     for line in [
         "all_reduce --transport shm",
-        "all_to_all --transport shm",
+        "all_to_all --transport tcp",
         "reduce --root 2",
         "reduce --out-of-place --root 1",
         "broadcast --root 1",
@@ -55,9 +55,12 @@ fn every_collective_is_right_with_any_root_and_in_either_place() {
 }
 
 #[test]
-fn ranks_may_share_memory() {
-    let table = printed("all_reduce -n 2 --max 4 --transport shm");
-    assert!(table.contains("# 2 ranks on 1 host over shm"), "{table}");
+fn the_way_that_is_asked_for_is_taken_and_told() {
+    for (asked, told) in [("tcp", "tcp: the system's"), ("shm", "shm: rings"), ("auto", "auto (shm): rings")]
+    {
+        let table = printed(&format!("all_reduce -n 2 --max 4 --transport {asked}"));
+        assert!(table.contains(&format!("# 2 ranks on 1 host over {told}")), "{table}");
+    }
 }
 
 /// The times that a row has, of which only the order is known.
@@ -97,7 +100,7 @@ fn every_line_of_json_is_an_object_with_exactly_the_keys() {
         let [algbw, busbw] = ["algbw_gbps", "busbw_gbps"].map(|key| row[key].as_f64().expect("a speed"));
         assert!((algbw / (bytes / times[1] / 1e3) - 1.0).abs() < 1e-9, "{row:?}");
         assert!((busbw / algbw - 0.5).abs() < 1e-9, "{row:?}");
-        assert_eq!((&row["transport"], &row["algorithm"]), (&"tcp".into(), &"ring".into()));
+        assert_eq!((&row["transport"], &row["algorithm"]), (&"auto (shm)".into(), &"ring".into()));
         assert_eq!((&row["dtype"], &row["op"], &row["wrong"]), (&"f32".into(), &Value::Null, &0.into()));
     }
 }

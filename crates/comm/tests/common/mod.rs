@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use comm::tcp::{StoreConfig, TcpStoreServer};
-use comm::{Comm, Config, StoreHost};
+use comm::{Comm, Config, StoreHost, TransportKind};
 
 pub(crate) const JOB: u64 = 0x5eed;
 
@@ -14,10 +14,11 @@ pub(crate) fn store() -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::job(JOB)).unwrap()
 }
 
-/// The configuration of a rank that meets the others at `store`.
+/// The configuration of a rank that meets the others at `store`, and reaches them over TCP.
 pub(crate) fn config(rank: usize, ranks: usize, store: SocketAddr) -> Config {
     let mut config = Config::new(rank, ranks, &store.ip().to_string(), store.port()).unwrap();
     config.store = StoreHost::Launcher;
+    config.transport = TransportKind::Tcp;
     config.job = JOB;
     config.rendezvous_timeout = Duration::from_secs(30);
     config.timeout = Duration::from_secs(60);

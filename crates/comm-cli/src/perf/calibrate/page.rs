@@ -59,7 +59,7 @@ fn measured(calibration: &Calibration, session: &Session, picture: &str) -> Stri
          | collective | algorithm | median ratio | worst ratio | at bytes |\n\
          |---|---|--:|--:|--:|\n",
         env!("CARGO_PKG_VERSION"),
-        session.transport.name(),
+        session.transport(),
         calibration.model,
         choices = calibration.on_choices(),
     );

@@ -10,10 +10,10 @@ use crate::perf::statistics::Percentiles;
 /// A row as programs read it. Bandwidths are in 10^9 bytes per second. What a collective does not have is null, and so
 /// is what was not looked at.
 #[derive(Serialize)]
-struct Object {
+struct Object<'a> {
     collective: &'static str,
     ranks: usize,
-    transport: &'static str,
+    transport: &'a str,
     algorithm: &'static str,
     dtype: Option<&'static str>,
     op: Option<&'static str>,
@@ -24,7 +24,7 @@ struct Object {
     wrong: Option<u64>,
 }
 
-pub(super) fn row(plan: &Plan, transport: &'static str, row: &Row) -> Result<String> {
+pub(super) fn row(plan: &Plan, transport: &str, row: &Row) -> Result<String> {
     let object = Object {
         collective: plan.operation.name(),
         ranks: plan.ranks,

@@ -19,13 +19,13 @@ pub(crate) use table::{ranks, short};
 pub(crate) struct Printer<'a> {
     format: Format,
     plan: &'a Plan,
-    transport: &'static str,
+    transport: String,
     speaks: bool,
 }
 
 impl<'a> Printer<'a> {
     pub(crate) fn new(format: Format, plan: &'a Plan, session: &Session) -> Self {
-        Self { format, plan, transport: session.transport.name(), speaks: session.speaks() }
+        Self { format, plan, transport: session.transport(), speaks: session.speaks() }
     }
 
     /// What comes before the rows.
@@ -40,8 +40,8 @@ impl<'a> Printer<'a> {
     pub(crate) fn row(&self, row: &Row) -> Result<()> {
         self.line(&match self.format {
             Format::Table => table::row(self.plan, row),
-            Format::Csv => csv::row(self.plan, self.transport, row),
-            Format::Json => json::row(self.plan, self.transport, row)?,
+            Format::Csv => csv::row(self.plan, &self.transport, row),
+            Format::Json => json::row(self.plan, &self.transport, row)?,
         })
     }
 

@@ -41,11 +41,10 @@ pub(super) fn head(plan: &Plan, session: &Session) -> String {
 pub(crate) fn ranks(session: &Session) -> String {
     let hosts = session.hosts().len();
     let (count, plural) = (session.ranks(), if hosts == 1 { "" } else { "s" });
-    let transport = session.transport;
     let mut text = format!(
         "# {count} ranks on {hosts} host{plural} over {}: {}\n",
-        transport.name(),
-        transport.detail()
+        session.transport(),
+        session.detail()
     );
     for (rank, seat) in session.seats.iter().enumerate() {
         // Writing to a string cannot fail.

@@ -1,0 +1,115 @@
+//! The public interface where each rank is reached in its own way.
+#![cfg(feature = "hybrid")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use std::process::Command;
+
+use comm::hybrid::Path;
+use comm::{Comm, Config, ReduceOp, TransportKind};
+use common::{config, each, store};
+
+/// What each of the ranks, on hosts that are letters, says of the others.
+fn world<R: Send>(
+    hosts: &str,
+    kind: TransportKind,
+    rank: impl Fn(Comm, Vec<Option<Path>>) -> R + Sync,
+) -> Vec<R> {
+    let store = store();
+    each(hosts.len(), |at| {
+        let mut config: Config = config(at, hosts.len(), store.local_addr());
+        config.transport = kind;
+        config.host_part = Some(hosts[at..=at].into());
+        let (comm, paths) = comm::init_with_paths(&config).unwrap();
+        rank(comm, (0..hosts.len()).map(|peer| paths.to(peer)).collect())
+    })
+}
+
+fn sum_ranks(comm: &Comm) {
+    let (rank, ranks) = (comm.rank() as u64, comm.size() as u64);
+    let mut buffer = vec![rank; 30_011];
+    comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    assert!(buffer.iter().all(|sum| *sum == ranks * (ranks - 1) / 2));
+}
+
+#[test]
+fn each_rank_is_reached_in_its_own_way() {
+    let (near, far) = (Some(Path::SharedMemory), Some(Path::Tcp));
+    let reached = world("aab", TransportKind::Auto, |comm, paths| {
+        sum_ranks(&comm);
+        paths
+    });
+    assert_eq!(reached, [[None, near, far], [near, None, far], [far, far, None]]);
+}
+
+#[test]
+fn a_way_that_is_asked_for_is_taken() {
+    for (hosts, kind, path) in
+        [("aaa", TransportKind::Tcp, Path::Tcp), ("aaa", TransportKind::SharedMemory, Path::SharedMemory)]
+    {
+        world(hosts, kind, |comm, paths| {
+            sum_ranks(&comm);
+            assert!(paths.iter().flatten().all(|way| *way == path), "{paths:?}");
+        });
+    }
+}
+
+#[test]
+fn auto_is_the_default() {
+    assert_eq!(Config::new(0, 2, "127.0.0.1", 1).unwrap().transport, TransportKind::Auto);
+    assert_eq!(world("a", TransportKind::Auto, |comm, paths| (comm.size(), paths)), [(1, vec![None])]);
+}
+
+/// Two ranks as processes that may not make any file longer than nothing, memory without a name included.
+fn without_memory(transport: &str) -> Vec<String> {
+    let store = store();
+    let rank = |rank: usize| {
+        Command::new("sh")
+            .args(["-c", r#"trap "" XFSZ; ulimit -f 0; exec "$0" rank --exact --ignored --nocapture"#])
+            .arg(std::env::current_exe().unwrap())
+            .env("COMM_TEST_PORT", store.local_addr().port().to_string())
+            .env("COMM_TEST_RANK", rank.to_string())
+            .env("COMM_TRANSPORT", transport)
+            .output()
+            .unwrap()
+    };
+    let said = |at| {
+        let output = String::from_utf8(rank(at).stdout).unwrap();
+        let said = output.lines().find_map(|line| line.split_once("said: "));
+        said.unwrap_or_else(|| panic!("rank {at} said nothing: {output}")).1.to_owned()
+    };
+    each(2, said)
+}
+
+/// What a process does when it is started for a test.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    let Ok(port) = std::env::var("COMM_TEST_PORT") else { return };
+    let rank = std::env::var("COMM_TEST_RANK").unwrap().parse().unwrap();
+    let mut config = config(rank, 2, format!("127.0.0.1:{port}").parse().unwrap());
+    config.transport = match std::env::var("COMM_TRANSPORT").unwrap().as_str() {
+        "shm" => TransportKind::SharedMemory,
+        _ => TransportKind::Auto,
+    };
+    match comm::init_with_paths(&config) {
+        Ok((comm, paths)) => {
+            sum_ranks(&comm);
+            println!("said: {paths}");
+        }
+        Err(error) => println!("said: {error}"),
+    }
+}
+
+#[test]
+fn a_process_that_has_no_memory_to_share_is_reached_through_sockets() {
+    assert_eq!(without_memory("auto"), ["tcp", "tcp"]);
+}
+
+#[test]
+fn memory_that_is_asked_for_and_cannot_be_had_is_an_error() {
+    for said in without_memory("shm") {
+        assert!(said.contains("make memory to share"), "{said}");
+    }
+}
