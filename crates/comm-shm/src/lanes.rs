@@ -85,7 +85,7 @@ impl SharedMemoryLanes {
         if config.world_size == 1 {
             return Ok(Self::without_others(group, config.shm.clone()));
         }
-        let (own, obstacle) = match settle(config) {
+        let (own, obstacle) = match take_place(config) {
             Ok(own) => (Some(own), None),
             Err(obstacle) => (None, Some(obstacle)),
         };
@@ -143,7 +143,9 @@ impl SharedMemoryLanes {
     pub fn begin<'a>(&'a self, lane: LaneId, members: &'a [usize]) -> Result<SharedMemoryOpening<'a>> {
         let group = self.group.subgroup(lane.group, members)?;
         let key = LaneKey::new(lane, members);
-        let capacity = self.config.capacity(lane.kind, members.len());
+        // Ranks elsewhere take no memory.
+        let sharers = 1 + members.iter().filter(|rank| self.is_neighbour(**rank)).count();
+        let capacity = self.config.capacity(lane.kind, sharers);
         let opening = match &self.mesh {
             Some(mesh) => Some(Opening::new(&mesh.identity, &mesh.reception, key, members, capacity)?),
             None => None,
@@ -210,7 +212,7 @@ impl SharedMemoryOpening<'_> {
 }
 
 /// Opens this rank's door, before anybody hears of it, and makes sure that it has memory to share.
-fn settle(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
+fn take_place(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
     let member = Member { door: random_number()?, token: random_number()? };

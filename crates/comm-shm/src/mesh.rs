@@ -163,7 +163,9 @@ fn agree(arrival: Arrival) -> io::Result<Connection> {
 /// A member whose door is gone is gone; everything else went wrong on this side.
 fn failed(rank: usize, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::ConnectionRefused {
-        return Error::PeerLost { peer: rank, during: DURING, loss: Loss::Io(Arc::new(error)) };
+        let words = "nobody is behind its door: it has ended, or its machine is a copy of this one that was made while it ran";
+        let loss = Loss::Io(Arc::new(io::Error::new(error.kind(), words)));
+        return Error::PeerLost { peer: rank, during: DURING, loss };
     }
     Error::io(format!("share memory with rank {rank}"), error)
 }
