@@ -33,17 +33,20 @@ impl Both {
         Ok(Self { near, far, is_far, epoll, abort: Arc::new(Abort { cause: OnceLock::new(), sides }) })
     }
 
-    fn is_far(&self, peer: usize) -> bool {
+    pub(crate) fn is_far(&self, peer: usize) -> bool {
         self.is_far.get(peer).copied().unwrap_or(false)
     }
 
-    /// The side on which a peer is. This rank, and one that there is not, is on none, as either will say.
-    pub(crate) fn toward(&self, peer: usize) -> &dyn Transport {
-        if self.is_far(peer) { &self.far } else { &self.near }
+    pub(crate) const fn near(&mut self) -> &mut SharedMemoryTransport {
+        &mut self.near
     }
 
-    pub(crate) fn toward_mut(&mut self, peer: usize) -> &mut dyn Transport {
-        if self.is_far(peer) { &mut self.far } else { &mut self.near }
+    pub(crate) const fn far(&mut self) -> &mut TcpTransport {
+        &mut self.far
+    }
+
+    pub(crate) fn released(&self, to: usize) -> u64 {
+        if self.is_far(to) { self.far.released(to) } else { self.near.released(to) }
     }
 
     pub(crate) fn group(&self) -> Group {

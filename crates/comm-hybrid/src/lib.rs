@@ -5,8 +5,9 @@
 //! some, through a socket elsewhere. A lane whose ranks are all on one host has no sockets, and one whose ranks are all
 //! on different hosts no shared memory; neither costs more than what it is made of.
 //!
-//! Which ranks share memory is decided once, when they meet, and told: [`HybridLanes::paths`] says it of any two ranks'
-//! link, [`HybridLanes::obstacle`] why this rank can share none, and both are logged. Nothing changes sides afterwards.
+//! Which ranks share memory is decided once, when they meet, and told: [`HybridLanes::paths`] says how this rank reaches
+//! each other one, [`HybridLanes::obstacle`] why it can share no memory if that is so, and both are logged. Nobody changes
+//! sides afterwards.
 //!
 //! | question | file |
 //! |---|---|

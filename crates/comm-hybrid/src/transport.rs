@@ -30,22 +30,35 @@ enum Inner {
     Both(Box<Both>),
 }
 
-impl HybridTransport {
-    fn toward(&self, peer: usize) -> &dyn Transport {
-        match &self.inner {
-            Inner::Memory(memory) => memory,
-            Inner::Tcp(tcp) => tcp,
-            Inner::Both(both) => both.toward(peer),
+/// Calls a method of the side on which a peer is. This rank, and one that there is not, is on none, as either side will
+/// say.
+macro_rules! toward {
+    ($inner:expr, $peer:expr, $side:ident => $call:expr) => {
+        match $inner {
+            Inner::Memory($side) => $call,
+            Inner::Tcp($side) => $call,
+            Inner::Both(both) => {
+                if both.is_far($peer) {
+                    let $side = both.far();
+                    $call
+                } else {
+                    let $side = both.near();
+                    $call
+                }
+            }
         }
-    }
+    };
+}
 
-    fn toward_mut(&mut self, peer: usize) -> &mut dyn Transport {
-        match &mut self.inner {
-            Inner::Memory(memory) => memory,
-            Inner::Tcp(tcp) => tcp,
-            Inner::Both(both) => both.toward_mut(peer),
+/// Calls a method that has the same name on every kind of lane.
+macro_rules! whole {
+    ($inner:expr, $lane:ident => $call:expr) => {
+        match $inner {
+            Inner::Memory($lane) => $call,
+            Inner::Tcp($lane) => $call,
+            Inner::Both($lane) => $call,
         }
-    }
+    };
 }
 
 impl From<SharedMemoryTransport> for HybridTransport {
@@ -68,11 +81,7 @@ impl From<Both> for HybridTransport {
 
 impl Transport for HybridTransport {
     fn group(&self) -> Group {
-        match &self.inner {
-            Inner::Memory(memory) => memory.group(),
-            Inner::Tcp(tcp) => tcp.group(),
-            Inner::Both(both) => both.group(),
-        }
+        whole!(&self.inner, lane => lane.group())
     }
 
     fn now(&self) -> Instant {
@@ -80,54 +89,38 @@ impl Transport for HybridTransport {
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        self.toward_mut(to).try_send(to, bytes)
+        toward!(&mut self.inner, to, side => side.try_send(to, bytes))
     }
 
     fn released(&self, to: usize) -> u64 {
-        self.toward(to).released(to)
+        whole!(&self.inner, lane => lane.released(to))
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        self.toward_mut(from).try_recv(from, into)
+        toward!(&mut self.inner, from, side => side.try_recv(from, into))
     }
 
     fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
-        self.toward_mut(from).lend(from, at_most)
+        toward!(&mut self.inner, from, side => side.lend(from, at_most))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
-        self.toward_mut(from).consume(from, bytes)
+        toward!(&mut self.inner, from, side => side.consume(from, bytes))
     }
 
     fn revoke(&mut self) {
-        match &mut self.inner {
-            Inner::Memory(memory) => memory.revoke(),
-            Inner::Tcp(tcp) => tcp.revoke(),
-            Inner::Both(both) => both.revoke(),
-        }
+        whole!(&mut self.inner, lane => lane.revoke());
     }
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        match &mut self.inner {
-            Inner::Memory(memory) => memory.arm(interest),
-            Inner::Tcp(tcp) => tcp.arm(interest),
-            Inner::Both(both) => both.arm(interest),
-        }
+        whole!(&mut self.inner, lane => lane.arm(interest))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.inner {
-            Inner::Memory(memory) => memory.descriptor(),
-            Inner::Tcp(tcp) => tcp.descriptor(),
-            Inner::Both(both) => both.descriptor(),
-        }
+        whole!(&self.inner, lane => lane.descriptor())
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
-        match &self.inner {
-            Inner::Memory(memory) => memory.abort_handle(),
-            Inner::Tcp(tcp) => tcp.abort_handle(),
-            Inner::Both(both) => both.abort_handle(),
-        }
+        whole!(&self.inner, lane => lane.abort_handle())
     }
 }
