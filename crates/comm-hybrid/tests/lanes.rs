@@ -182,7 +182,7 @@ fn a_rank_that_opens_no_lane_is_named_on_either_side() {
 #[test]
 fn a_rank_that_is_gone_is_lost_before_others_have_come() {
     // Rank 1 is gone, which rank 2 is to dial; ranks 0 and 3 live, and never come.
-    for hosts in ["baab", "abba", "aaba"] {
+    for hosts in ["baab", "bbaa", "aaba"] {
         let mut all = world(hosts);
         drop(all.remove(1));
         let began = Instant::now();
@@ -249,8 +249,8 @@ fn sleep(lane: &mut HybridTransport, interest: &Interest) -> Result<()> {
 /// Whichever side a rank waits on, another thread's abort wakes it, and ends both.
 #[test]
 fn an_abort_ends_both_sides_with_the_first_cause() {
-    let all = comm_sim::run_each(world("aab"), |lanes| (open(&lanes, WORLD).unwrap(), lanes));
-    let (mut lane, _lanes) = all.into_iter().next().unwrap();
+    let mut all = comm_sim::run_each(world("aab"), |lanes| (open(&lanes, WORLD).unwrap(), lanes));
+    let (lane, _) = &mut all[0];
     let cause = |reason: &str| Error::Aborted { by: 0, reason: reason.into() };
     let (handle, second) = (lane.abort_handle(), lane.abort_handle());
     let end = std::thread::scope(|scope| {
@@ -261,7 +261,7 @@ fn an_abort_ends_both_sides_with_the_first_cause() {
         let mut interest = Interest::default();
         [1, 2].into_iter().for_each(|peer| interest.add_recv(peer));
         loop {
-            if let Err(end) = sleep(&mut lane, &interest) {
+            if let Err(end) = sleep(lane, &interest) {
                 break end;
             }
         }
