@@ -1,8 +1,8 @@
-//! Library half of the tool `commctl`: what a program needs to start its own ranks.
+//! Library half of the tool `commctl`: what a program needs to start its own ranks, and to report what it measures.
 //!
 //! [`launch::Launch`] starts N processes on this machine, gives each its place in the group through the
 //! environment, and ends all of them when one fails. `commctl run` is a command line around it, and a program
-//! may call it to re-execute itself.
+//! may call it to re-execute itself. [`report`] makes pages and pictures out of measurements.
 //!
 //! Linux only: ranks are watched through pidfds and epoll, and die with their launcher through
 //! `PR_SET_PDEATHSIG`.
@@ -11,3 +11,4 @@
 compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG, which only Linux has");
 
 pub mod launch;
+pub mod report;

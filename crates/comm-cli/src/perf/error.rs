@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use comm_cli::launch::LaunchError;
+use comm_cli::report::plot::DrawError;
 
 /// What a shell expects of a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -33,8 +34,8 @@ pub(crate) enum PerfError {
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
     /// A picture could not be drawn.
-    #[error("cannot draw: {0}")]
-    Draw(String),
+    #[error(transparent)]
+    Draw(#[from] DrawError),
     /// The system would not say what it was asked.
     #[error("cannot {what}")]
     System { what: &'static str, source: io::Error },

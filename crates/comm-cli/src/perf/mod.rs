@@ -10,7 +10,7 @@
 //! | `rank` | what does one rank do? |
 //! | `buffers`, `data`, `number` | what lies in memory, before and after? |
 //! | `timing`, `statistics` | how long does it take? |
-//! | `row`, `print`, `plot`, `progress` | what is said of it? |
+//! | `row`, `print`, `plot` | what is said of it? |
 //! | `calibrate` | which model of the links explains it? |
 //! | `error` | what went wrong, and which exit code says so? |
 
@@ -26,7 +26,6 @@ mod operation;
 mod plan;
 mod plot;
 mod print;
-mod progress;
 mod rank;
 mod row;
 mod session;

@@ -1,6 +1,7 @@
 //! What one rank does: the calls of a plan, size by size.
 
 use comm::{DType, ReduceOp};
+use comm_cli::report::progress::Progress;
 use half::{bf16, f16};
 
 use super::args::{Perf, Samples};
@@ -11,7 +12,6 @@ use super::number::Number;
 use super::plan::Plan;
 use super::plot;
 use super::print::Printer;
-use super::progress::Progress;
 use super::row::Row;
 use super::session::Session;
 use super::statistics::Percentiles;

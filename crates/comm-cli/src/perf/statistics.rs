@@ -1,5 +1,6 @@
-//! What many samples say together.
+//! Percentiles of samples.
 
+use comm_cli::report::statistics::quantile;
 use serde::Serialize;
 
 /// Percentiles of the time of a call, in microseconds.
@@ -21,20 +22,6 @@ impl Percentiles {
     }
 }
 
-/// The median of numbers in any order; 0 of none.
-pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_unstable_by(f64::total_cmp);
-    quantile(&numbers, 0.5)
-}
-
-/// The number below which this share of sorted numbers lies, on straight lines between them; 0 of none.
-pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let at = share * sorted.len().saturating_sub(1) as f64;
-    let (below, above) = (sorted.get(at.floor() as usize), sorted.get(at.ceil() as usize));
-    let (Some(below), Some(above)) = (below, above) else { return 0.0 };
-    below + (above - below) * at.fract()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,11 +41,5 @@ mod tests {
     fn one_sample_is_every_percentile() {
         let found = Percentiles::of(&[2e-6]);
         assert_eq!((found.p10, found.p50, found.p99), (2.0, 2.0, 2.0));
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_is_in_the_middle() {
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 100.0]), 3.0);
-        assert_eq!(median(Vec::new()), 0.0);
     }
 }

@@ -13,7 +13,6 @@ mod json;
 mod options;
 mod plot;
 mod predict;
-mod size;
 mod table;
 
 use std::io::{self, Write};

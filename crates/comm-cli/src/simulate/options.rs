@@ -7,9 +7,9 @@ use comm::ring::choose::{Question, choose};
 use comm::ring::schedule::Algorithm;
 use comm::ring::{RingConfig, Tuning};
 use comm::{Collective, Link, LinkModel, ReduceOrder};
+use comm_cli::report::units;
 
 use super::Failure;
-use super::size;
 
 /// Predict how long the algorithms of a collective take on links of a given speed
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub(crate) struct Simulate {
     ranks: u32,
 
     /// Size of the data
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "1M", value_parser = size::parse)]
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "1M", value_parser = units::parse)]
     bytes: usize,
 
     /// Latency between hosts in microseconds
@@ -91,7 +91,7 @@ pub(crate) struct Simulate {
     root: usize,
 
     /// Use closed forms for an algorithm of more steps than this, of all ranks together
-    #[arg(long, value_name = "N", default_value = "64M", value_parser = size::parse)]
+    #[arg(long, value_name = "N", default_value = "64M", value_parser = units::parse)]
     pub(super) max_steps: usize,
 
     /// Print one JSON object per line and algorithm
@@ -177,6 +177,6 @@ fn speed(text: &str) -> Result<f64, String> {
 }
 
 fn positive(text: &str) -> Result<usize, String> {
-    size::parse(text)
+    units::parse(text)
         .and_then(|size| if size > 0 { Ok(size) } else { Err("expected a size above zero".into()) })
 }

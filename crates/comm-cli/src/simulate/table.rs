@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use comm::{Collective, Link};
+use comm_cli::report::units::{about, digits, time};
 
 use super::bound::{bound, share};
 use super::options::Setup;
 use super::predict::Prediction;
-use super::size::{about, digits, time};
 
 pub(super) fn write(
     out: &mut impl Write,

@@ -3,15 +3,15 @@
 use comm::ring::Tuning;
 use comm::ring::choose;
 use comm::ring::schedule::Algorithm;
+use comm_cli::report::progress::Progress;
+use comm_cli::report::statistics::median;
 
 use super::super::args::Samples;
 use super::super::buffers::Buffers;
 use super::super::error::Result;
 use super::super::operation::Operation;
 use super::super::plan::Plan;
-use super::super::progress::Progress;
 use super::super::session::Session;
-use super::super::statistics::median;
 use super::super::timing;
 
 /// An algorithm at one size.

@@ -13,16 +13,17 @@ use clap::ValueEnum;
 use comm::LinkModel;
 use comm::ring::Tuning;
 use comm::ring::schedule::Algorithm;
+use comm_cli::report::statistics::median;
+use comm_cli::report::units::short;
 
 use super::args::{Call, Perf, Sizes};
 use super::error::{PerfError, Result};
 use super::operation::Operation;
 use super::plan::{Plan, Range};
 use super::plot::write_file;
-use super::print::{line, ranks, short};
+use super::print::{line, ranks};
 use super::rank;
 use super::session::Session;
-use super::statistics::median;
 use grid::Point;
 
 /// Every algorithm of every operation whose calls can be told apart.

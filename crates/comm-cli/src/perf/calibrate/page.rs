@@ -1,20 +1,14 @@
 //! Predicted and measured times as a page with a picture.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::thread;
 
 use comm::ring::Tuning;
-use plotters::style::RGBColor;
+use comm_cli::report::page;
+use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
 
 use super::{Calibration, Errors, Point, Session, median, short, write_file};
 use crate::perf::error::{PerfError, Result};
-use crate::perf::plot::{self, Axis, Series, Style};
-
-/// Between these lines a page is written anew; what people wrote around them stays.
-const BEGIN: &str = "<!-- measured -->";
-const END: &str = "<!-- /measured -->";
 
 /// Ratios that are off by more are set in bold.
 const OUTLIER: f64 = 2.0;
@@ -22,27 +16,10 @@ const OUTLIER: f64 = 2.0;
 /// Writes the page, and the picture under the same name with the extension `svg`.
 pub(super) fn write(path: &Path, calibration: &Calibration, session: &Session) -> Result<()> {
     let picture = path.with_extension("svg");
-    draw(&picture, calibration)?;
+    write_file(&picture, &picture_of(calibration).svg()?)?;
     let name = picture.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let old = match fs::read_to_string(path) {
-        Ok(old) => Some(old),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(source) => return Err(PerfError::Write { path: path.to_owned(), source }),
-    };
-    write_file(path, &page(old.as_deref(), &measured(calibration, session, &name)))
-}
-
-/// The page with what was measured in its place.
-fn page(old: Option<&str>, measured: &str) -> String {
-    let measured = format!("{BEGIN}\n{measured}{END}");
-    let parts = old.and_then(|old| {
-        let (before, rest) = old.split_once(BEGIN)?;
-        Some((before, rest.split_once(END)?.1))
-    });
-    match parts {
-        Some((before, after)) => format!("{before}{measured}{after}"),
-        None => format!("# Predicted and measured times\n\n{measured}\n"),
-    }
+    page::update(path, "Predicted and measured times", &measured(calibration, session, &name))
+        .map_err(|source| PerfError::Write { path: path.to_owned(), source })
 }
 
 fn measured(calibration: &Calibration, session: &Session, picture: &str) -> String {
@@ -115,28 +92,29 @@ fn marked(ratio: f64) -> String {
 }
 
 /// Predicted over measured times: right on the line, and within a factor of two between the pale ones.
-fn draw(path: &Path, calibration: &Calibration) -> Result<()> {
+fn picture_of(calibration: &Calibration) -> Picture {
     let at = |point: &Point| (point.seconds * 1e6, point.predict(&calibration.tuning) * 1e6);
-    let dots = |name, color, fitted| {
+    let dots = |name: &str, color, fitted| {
         let points = calibration.points.iter().filter(|point| point.fitted == fitted).map(at);
-        Series { name, color, points: points.collect(), style: Style::Dots }
+        Series { name: name.into(), color, points: points.collect(), style: Style::Dots }
     };
     let times = || calibration.points.iter().map(|point| at(point).0);
     let ends = [times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max)];
-    let line = |name, color, factor: f64| {
+    let line = |name: &str, color, factor: f64| {
         let points = ends.map(|end| (end, end * factor)).to_vec();
-        Series { name, color, points, style: Style::Line }
+        Series { name: name.into(), color, points, style: Style::Line }
     };
-    let pale = RGBColor(0xc0, 0xc0, 0xc0);
-    let series = [
+    let pale = Color(0xc0, 0xc0, 0xc0);
+    let series = vec![
         line("twice too slow", pale, OUTLIER),
         line("twice too fast", pale, 1.0 / OUTLIER),
-        line("right", RGBColor(0x60, 0x60, 0x60), 1.0),
-        dots("fitted", RGBColor(0x1f, 0x4e, 0xd8), true),
-        dots("held out", RGBColor(0xd8, 0x3a, 0x1f), false),
+        line("right", Color(0x60, 0x60, 0x60), 1.0),
+        dots("fitted", Color(0x1f, 0x4e, 0xd8), true),
+        dots("held out", Color(0xd8, 0x3a, 0x1f), false),
     ];
     let axes = [Axis::time("measured"), Axis::time("predicted")];
-    plot::write(path, (640, 560), |area| plot::chart(area, axes, &series))
+    let panels = vec![Panel { title: String::new(), axes, series }];
+    Picture { title: String::new(), panel_size: (640, 560), columns: 1, panels, key: Key::Inside }
 }
 
 #[cfg(test)]
@@ -144,24 +122,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_wrote_stays() {
-        let old = format!("# Title\n\nWhy.\n\n{BEGIN}\nold\n{END}\n\n## Outliers\n");
-        let page = page(Some(&old), "fresh\n");
-        assert_eq!(page, format!("# Title\n\nWhy.\n\n{BEGIN}\nfresh\n{END}\n\n## Outliers\n"));
-    }
-
-    #[test]
     fn ratios_far_from_one_stand_out_in_either_direction() {
         assert_eq!(
             [1.0, 1.99, 2.01, 0.51, 0.49].map(marked),
             ["1.00", "1.99", "**2.01**", "0.51", "**0.49**"]
         );
-    }
-
-    #[test]
-    fn a_page_without_a_place_is_written_whole() {
-        for old in [None, Some("something else"), Some(BEGIN)] {
-            assert_eq!(page(old, "x\n"), format!("# Predicted and measured times\n\n{BEGIN}\nx\n{END}\n"));
-        }
     }
 }

@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::row::Row;
 use super::session::Session;
 
-pub(crate) use table::{ranks, short};
+pub(crate) use table::ranks;
 
 /// Prints what rank 0 has measured, and nothing on other ranks.
 #[derive(Debug)]

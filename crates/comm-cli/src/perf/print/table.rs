@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use comm_cli::report::units::short;
+
 use crate::perf::operation::Place;
 use crate::perf::plan::Plan;
 use crate::perf::row::Row;
@@ -79,28 +81,9 @@ fn cells(cells: [&str; 13]) -> String {
     cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}")).collect()
 }
 
-/// Four significant digits where there are so many.
-pub(crate) fn short(number: f64) -> String {
-    let digits = match number {
-        n if n >= 1000.0 => 0,
-        n if n >= 100.0 => 1,
-        n if n >= 10.0 => 2,
-        _ => 3,
-    };
-    format!("{number:.digits$}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_keep_their_leading_digits() {
-        assert_eq!(
-            [0.0123, 1.5, 12.345, 123.456, 98765.4].map(short),
-            ["0.012", "1.500", "12.35", "123.5", "98765"]
-        );
-    }
 
     #[test]
     fn columns_do_not_run_into_each_other() {

@@ -1,9 +1,13 @@
-//! Sizes, as nccl-tests writes them: a number, and perhaps K, M or G for powers of 1024.
+//! Sizes, as nccl-tests writes them: a number, and perhaps K, M or G for powers of 1024; and numbers for people.
 
 const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
 /// Reads a size: `4`, `4K`, `256M`, `1G`.
-pub(super) fn parse(text: &str) -> Result<usize, String> {
+///
+/// # Errors
+///
+/// If it is no such number, in words for whoever typed it.
+pub fn parse(text: &str) -> Result<usize, String> {
     let unit = UNITS.iter().find(|(letter, _)| text.ends_with([*letter, letter.to_ascii_lowercase()]));
     let (number, shift) = unit.map_or((text, 0), |(_, shift)| (&text[..text.len() - 1], *shift));
     let number: usize =
@@ -12,7 +16,7 @@ pub(super) fn parse(text: &str) -> Result<usize, String> {
 }
 
 /// Writes a size so that [`parse`] reads the same.
-pub(super) fn show(size: usize) -> String {
+pub fn show(size: usize) -> String {
     let fits = |shift: u32| size > 0 && size.trailing_zeros() >= shift;
     match UNITS.iter().rev().find(|(_, shift)| fits(*shift)) {
         Some((letter, shift)) => format!("{}{letter}", size >> shift),
@@ -21,7 +25,7 @@ pub(super) fn show(size: usize) -> String {
 }
 
 /// Writes a number of bytes for people: three digits and a unit.
-pub(super) fn about(bytes: f64) -> String {
+pub fn about(bytes: f64) -> String {
     let unit = UNITS.iter().rev().find(|(_, shift)| bytes >= (1_u64 << shift) as f64);
     let (value, unit) = unit.map_or((bytes, "B".to_owned()), |(letter, shift)| {
         (bytes / (1_u64 << shift) as f64, format!("{letter}iB"))
@@ -30,7 +34,7 @@ pub(super) fn about(bytes: f64) -> String {
 }
 
 /// Writes a time in seconds for people.
-pub(super) fn time(seconds: f64) -> String {
+pub fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s >= 1.0 => (s, "s"),
         s if s >= 1e-3 => (s * 1e3, "ms"),
@@ -40,7 +44,7 @@ pub(super) fn time(seconds: f64) -> String {
 }
 
 /// Three digits, or more in front of the point.
-pub(super) fn digits(value: f64) -> String {
+pub fn digits(value: f64) -> String {
     let places = match value {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
@@ -50,9 +54,28 @@ pub(super) fn digits(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
+/// Four significant digits where there are so many.
+pub fn short(number: f64) -> String {
+    let places = match number {
+        n if n >= 1000.0 => 0,
+        n if n >= 100.0 => 1,
+        n if n >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{number:.places$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_keep_their_leading_digits() {
+        assert_eq!(
+            [0.0123, 1.5, 12.345, 123.456, 98765.4].map(short),
+            ["0.012", "1.500", "12.35", "123.5", "98765"]
+        );
+    }
 
     #[test]
     fn sizes_are_read_and_written_in_binary_units() {
@@ -75,6 +98,7 @@ mod tests {
             (time(1.0), time(0.010_74), time(9.999e-6)),
             ("1 s".into(), "10.7 ms".into(), "10 us".into())
         );
+        assert_eq!((time(5e-6), time(1e-3), time(2.0)), ("5 us".into(), "1 ms".into(), "2 s".into()));
         assert_eq!(digits(12345.6), "12346");
     }
 }

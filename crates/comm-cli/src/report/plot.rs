@@ -1,0 +1,323 @@
+//! Pictures on logarithmic axes. Fonts are named in them and not looked up, so none needs to be installed.
+
+use std::error::Error as StdError;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::Color as _;
+
+use super::units;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn StdError>>;
+
+const TITLE_HEIGHT: u32 = 32;
+const KEY_HEIGHT: u32 = 26;
+const KEY_WIDTH: u32 = 150;
+
+/// Why a picture could not be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw: {0}")]
+pub struct DrawError(String);
+
+/// Red, green and blue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Color(pub u8, pub u8, pub u8);
+
+impl Color {
+    /// Told apart also by people who do not see all colours (Okabe and Ito).
+    pub const PALETTE: [Self; 8] = [
+        Self(0, 114, 178),
+        Self(213, 94, 0),
+        Self(0, 158, 115),
+        Self(204, 121, 167),
+        Self(230, 159, 0),
+        Self(86, 180, 233),
+        Self(0, 0, 0),
+        Self(140, 140, 140),
+    ];
+
+    const fn rgb(self) -> RGBColor {
+        RGBColor(self.0, self.1, self.2)
+    }
+}
+
+/// Points that belong together.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// What the key says.
+    pub name: String,
+    /// Of line and dots.
+    pub color: Color,
+    /// Points that no logarithm has are left out.
+    pub points: Vec<(f64, f64)>,
+    /// How they are drawn.
+    pub style: Style,
+}
+
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Each by itself.
+    Dots,
+    /// Only what leads from one to the next.
+    Line,
+    /// Both.
+    Curve,
+}
+
+/// What stands at an axis.
+#[derive(Debug, Clone, Copy)]
+pub struct Axis {
+    /// What it measures.
+    pub name: &'static str,
+    /// How a value is written.
+    pub label: fn(&f64) -> String,
+    /// Labels stand at powers of this.
+    pub base: f64,
+}
+
+impl Axis {
+    /// Bytes.
+    pub const SIZE: Self = Self { name: "size", label: |bytes| units::about(*bytes), base: 16.0 };
+
+    /// Microseconds.
+    pub const fn time(name: &'static str) -> Self {
+        Self { name, label: |micros| units::time(*micros * 1e-6), base: 10.0 }
+    }
+}
+
+/// A chart with both axes logarithmic.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    /// What stands above it, if anything.
+    pub title: String,
+    /// Across and up.
+    pub axes: [Axis; 2],
+    /// What is drawn, the first below the others.
+    pub series: Vec<Series>,
+}
+
+/// Where it is said which series is which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// In each chart.
+    Inside,
+    /// Once above all of them.
+    Above,
+}
+
+/// Charts beside and below each other, under a title.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Nothing if it is empty.
+    pub title: String,
+    /// In pixels, of each chart.
+    pub panel_size: (u32, u32),
+    /// How many charts stand beside each other.
+    pub columns: usize,
+    /// From left to right, then down.
+    pub panels: Vec<Panel>,
+    /// Where it is said which series is which.
+    pub key: Key,
+}
+
+impl Picture {
+    /// The picture in the language SVG.
+    ///
+    /// # Errors
+    ///
+    /// If the library that draws refuses, as with a picture of no size.
+    pub fn svg(&self) -> Result<String, DrawError> {
+        let mut picture = String::new();
+        {
+            let area = SVGBackend::with_string(&mut picture, self.size()).into_drawing_area();
+            self.draw(&area).map_err(|error| DrawError(error.to_string()))?;
+        }
+        Ok(picture)
+    }
+
+    fn columns(&self) -> usize {
+        self.columns.clamp(1, self.panels.len().max(1))
+    }
+
+    fn rows(&self) -> usize {
+        self.panels.len().div_ceil(self.columns()).max(1)
+    }
+
+    fn width(&self) -> u32 {
+        self.panel_size.0 * self.columns() as u32
+    }
+
+    fn size(&self) -> (u32, u32) {
+        let height = self.title_height() + self.key_height() + self.panel_size.1 * self.rows() as u32;
+        (self.width(), height)
+    }
+
+    fn title_height(&self) -> u32 {
+        if self.title.is_empty() { 0 } else { TITLE_HEIGHT }
+    }
+
+    fn keys_per_row(&self) -> usize {
+        (self.width() / KEY_WIDTH).max(1) as usize
+    }
+
+    fn key_height(&self) -> u32 {
+        match self.key {
+            Key::Inside => 0,
+            Key::Above => KEY_HEIGHT * self.names().len().div_ceil(self.keys_per_row()) as u32,
+        }
+    }
+
+    /// Every name that occurs, with its colour, in the order in which they do.
+    fn names(&self) -> Vec<(&str, Color)> {
+        let mut names: Vec<(&str, Color)> = Vec::new();
+        for series in self.panels.iter().flat_map(|panel| &panel.series) {
+            if !names.iter().any(|(name, _)| *name == series.name) {
+                names.push((&series.name, series.color));
+            }
+        }
+        names
+    }
+
+    fn draw(&self, area: &Area<'_>) -> Drawn {
+        area.fill(&WHITE)?;
+        let (head, rest) = area.split_vertically(self.title_height());
+        if !self.title.is_empty() {
+            head.titled(&self.title, ("sans-serif", 20))?;
+        }
+        let (above, charts) = rest.split_vertically(self.key_height());
+        if self.key == Key::Above {
+            self.draw_names(&above)?;
+        }
+        let places = charts.split_evenly((self.rows(), self.columns()));
+        for (panel, place) in self.panels.iter().zip(&places) {
+            chart(place, panel, self.key == Key::Inside)?;
+        }
+        Ok(area.present()?)
+    }
+
+    fn draw_names(&self, area: &Area<'_>) -> Drawn {
+        let per_row = self.keys_per_row();
+        for (index, (name, color)) in self.names().into_iter().enumerate() {
+            let x = (index % per_row) as i32 * KEY_WIDTH as i32 + 24;
+            let y = (index / per_row) as i32 * KEY_HEIGHT as i32 + KEY_HEIGHT as i32 / 2;
+            area.draw(&Circle::new((x, y), 4, color.rgb().filled()))?;
+            area.draw(&Text::new(name.to_owned(), (x + 10, y - 7), ("sans-serif", 14)))?;
+        }
+        Ok(())
+    }
+}
+
+fn chart(area: &Area<'_>, panel: &Panel, with_key: bool) -> Drawn {
+    let [x, y] = panel.axes;
+    let all: Vec<_> = panel.series.iter().flat_map(drawable).collect();
+    let (across, up) = (limits(all.iter().map(|p| p.0)), limits(all.iter().map(|p| p.1)));
+    let mut builder = ChartBuilder::on(area);
+    if !panel.title.is_empty() {
+        builder.caption(&panel.title, ("sans-serif", 16));
+    }
+    let mut chart = builder.margin(14).x_label_area_size(44).y_label_area_size(66).build_cartesian_2d(
+        (across.0..across.1).log_scale().base(x.base),
+        (up.0..up.1).log_scale().base(y.base),
+    )?;
+    chart
+        .configure_mesh()
+        .max_light_lines(0)
+        .x_desc(x.name)
+        .y_desc(y.name)
+        .x_label_formatter(&x.label)
+        .y_label_formatter(&y.label)
+        .label_style(("sans-serif", 13))
+        .draw()?;
+    for series in &panel.series {
+        let (color, style) = (series.color.rgb(), series.style);
+        let line = color.stroke_width(2);
+        let curve = if style == Style::Dots { Vec::new() } else { drawable(series) };
+        let curve = chart.draw_series(LineSeries::new(curve, line))?;
+        if style == Style::Line {
+            let key = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], line);
+            curve.label(&series.name).legend(key);
+            continue;
+        }
+        let dots = drawable(series).into_iter().map(|at| Circle::new(at, 3, color.filled()));
+        let key = move |(x, y)| Circle::new((x + 8, y), 4, color.filled());
+        chart.draw_series(dots)?.label(&series.name).legend(key);
+    }
+    if with_key {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font(("sans-serif", 13))
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.2))
+            .draw()?;
+    }
+    Ok(())
+}
+
+/// The points that a logarithm has.
+fn drawable(series: &Series) -> Vec<(f64, f64)> {
+    series.points.iter().copied().filter(|(x, y)| *x > 0.0 && *y > 0.0).collect()
+}
+
+/// The range of numbers with some room at both ends.
+fn limits(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let lowest = numbers.clone().fold(f64::INFINITY, f64::min);
+    let highest = numbers.fold(0.0, f64::max);
+    if lowest > highest { (0.5, 2.0) } else { (lowest / 1.5, highest * 1.5) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(name: &str, points: Vec<(f64, f64)>) -> Series {
+        Series { name: name.into(), color: Color::PALETTE[0], points, style: Style::Curve }
+    }
+
+    fn panel(title: &str, series: Vec<Series>) -> Panel {
+        Panel { title: title.into(), axes: [Axis::SIZE, Axis::time("time per call")], series }
+    }
+
+    fn drawn(points: Vec<(f64, f64)>) -> String {
+        let panels = vec![panel("", vec![series("median", points)])];
+        Picture { title: String::new(), panel_size: (400, 300), columns: 1, panels, key: Key::Inside }
+            .svg()
+            .unwrap()
+    }
+
+    #[test]
+    fn the_picture_is_complete_and_has_its_text() {
+        let picture = drawn(vec![(4.0, 10.0), (1024.0, 12.0), (1e6, 4000.0)]);
+        assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+        for text in ["size", "time per call", "median", "<polyline", "<circle"] {
+            assert!(picture.contains(text), "{text} is missing");
+        }
+    }
+
+    #[test]
+    fn what_has_no_logarithm_is_left_out() {
+        assert!(!drawn(vec![(0.0, 1.0)]).contains("NaN"));
+        assert!(!drawn(Vec::new()).contains("NaN"));
+        assert!(drawn(vec![(4.0, 1.0)]).contains("<circle"));
+    }
+
+    #[test]
+    fn names_that_several_charts_share_are_said_once_above_them() {
+        let points = || vec![(4.0, 10.0), (1024.0, 12.0)];
+        let of = |title| panel(title, vec![series("first", points()), series("second", points())]);
+        let picture = Picture {
+            title: "Times".into(),
+            panel_size: (400, 300),
+            columns: 2,
+            panels: vec![of("left"), of("right"), of("below")],
+            key: Key::Above,
+        };
+        assert_eq!(picture.size(), (800, 600 + TITLE_HEIGHT + KEY_HEIGHT));
+        let svg = picture.svg().unwrap();
+        for text in ["Times", "left", "right", "below", "first", "second"] {
+            assert_eq!(svg.matches(&format!("\n{text}\n")).count(), 1, "{text}");
+        }
+    }
+}
