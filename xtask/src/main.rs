@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compare;
 mod docs;
 mod tidy;
 mod verify;
@@ -22,6 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    Compare(Box<compare::Compare>),
     /// Check the rules of this repository that no compiler checks
     Tidy,
     /// Write docs/algorithms.md and its drawings from the table of algorithms
@@ -36,6 +38,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
+        Task::Compare(compare) => compare.execute(&mut stdout().lock()).map_err(Into::into),
         Task::Docs { check } => docs::run(check, &mut stdout().lock()).map_err(Into::into),
         Task::Tidy => tidy::run().map_err(Into::into),
         Task::Verify => verify::run(&mut stdout().lock()).map_err(Into::into),

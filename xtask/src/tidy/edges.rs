@@ -60,8 +60,13 @@ const GRAPH: [Node; 11] = [
     },
     Node {
         name: "xtask",
-        may_use: &["comm-core", "comm-ring", "comm-sim"],
-        why: "runs the verifier over every schedule, without any backend",
+        may_use: &["comm-cli", "comm-core", "comm-ring", "comm-sim"],
+        why: "runs the verifier over every schedule, and makes reports of measurements as the tool does",
+    },
+    Node {
+        name: "benches",
+        may_use: &["comm", "comm-core", "comm-ring", "comm-sim", "comm-tcp"],
+        why: "measures single parts, so it must reach them",
     },
 ];
 

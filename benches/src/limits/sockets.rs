@@ -1,0 +1,108 @@
+//! What TCP does between two sockets of this host.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Instant;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::Limit;
+
+const TRIPS: u32 = 2_000;
+const TRIES: usize = 5;
+/// What a stream carries.
+const BYTES: usize = 512 << 20;
+/// As much as is handed over at once.
+const PIECE: usize = 1 << 20;
+
+pub(crate) fn limits() -> io::Result<Vec<Limit>> {
+    let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
+    let mut limits = Vec::new();
+    for (detail, nonblocking) in [("blocking", false), ("spinning", true)] {
+        let seconds = best(|| round_trip(nonblocking))?;
+        limits.push(Limit::round_trip("TCP over loopback, round trip", detail.to_owned(), seconds));
+    }
+    for control in available.split_whitespace() {
+        let seconds = best(|| stream(control))?;
+        limits.push(Limit::speed("TCP over loopback, one way", control.to_owned(), BYTES, seconds));
+    }
+    Ok(limits)
+}
+
+fn best(mut seconds: impl FnMut() -> io::Result<f64>) -> io::Result<f64> {
+    (0..TRIES).try_fold(f64::INFINITY, |best, _| Ok(best.min(seconds()?)))
+}
+
+/// Two connected sockets.
+fn pair(control: Option<&str>) -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    if let Some(control) = control {
+        socket.set_tcp_congestion(control.as_bytes())?;
+    }
+    socket.connect(&listener.local_addr()?.into())?;
+    let ends = (TcpStream::from(socket), listener.accept()?.0);
+    ends.0.set_nodelay(true)?;
+    ends.1.set_nodelay(true)?;
+    Ok(ends)
+}
+
+/// The seconds that a byte takes there and back.
+fn round_trip(nonblocking: bool) -> io::Result<f64> {
+    let (mut near, mut far) = pair(None)?;
+    near.set_nonblocking(nonblocking)?;
+    far.set_nonblocking(nonblocking)?;
+    let echo = thread::spawn(move || -> io::Result<()> {
+        for _ in 0..TRIPS {
+            receive_byte(&mut far)?;
+            far.write_all(&[1])?;
+        }
+        Ok(())
+    });
+    let began = Instant::now();
+    for _ in 0..TRIPS {
+        near.write_all(&[1])?;
+        receive_byte(&mut near)?;
+    }
+    let seconds = began.elapsed().as_secs_f64() / f64::from(TRIPS);
+    joined(echo.join())?;
+    Ok(seconds)
+}
+
+fn receive_byte(socket: &mut TcpStream) -> io::Result<()> {
+    let mut byte = [0];
+    loop {
+        match socket.read_exact(&mut byte) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            ended => return ended,
+        }
+    }
+}
+
+/// The seconds until the other end has all that one end sends.
+fn stream(control: &str) -> io::Result<f64> {
+    let (mut near, mut far) = pair(Some(control))?;
+    let receiver = thread::spawn(move || -> io::Result<()> {
+        let (mut piece, mut left) = (vec![1; PIECE], BYTES);
+        while left > 0 {
+            match far.read(&mut piece)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                read => left -= read,
+            }
+        }
+        Ok(())
+    });
+    let piece = vec![1; PIECE];
+    let began = Instant::now();
+    for _ in 0..BYTES / PIECE {
+        near.write_all(&piece)?;
+    }
+    joined(receiver.join())?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn joined(outcome: thread::Result<io::Result<()>>) -> io::Result<()> {
+    outcome.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}

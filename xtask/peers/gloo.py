@@ -1,0 +1,179 @@
+"""How long a collective of Gloo takes, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS BYTES...
+
+Starts the ranks on this machine. Measures as `commctl perf` does, on f32 and with sums: two calls go uncounted; a sample
+is as many calls in a row as last SAMPLE_MS, by their number, on the slowest rank; the time is the median of the samples.
+Sizes are those of nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, to the last bit, before
+anything is measured.
+"""
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+WARMUP = 2
+GROWTH_MAX = 16
+CALLS_MAX = 1 << 24
+
+
+def launch(ranks):
+    """Runs this program once per rank, and returns the first failure. The ranks meet in a store of the launcher's."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = dict(
+        os.environ,
+        GLOO_SOCKET_IFNAME="lo",
+        OMP_NUM_THREADS="1",
+        CUDA_VISIBLE_DEVICES="",
+        COMPARE_STORE_PORT=str(store.port),
+    )
+    command = [sys.executable, __file__, *sys.argv[1:]]
+    processes = [subprocess.Popen(command, env=dict(environment, COMPARE_RANK=str(rank))) for rank in range(ranks)]
+    running = list(processes)
+    while running:
+        for process in running:
+            code = process.poll()
+            if code is None:
+                continue
+            running.remove(process)
+            if code != 0:
+                for other in running:
+                    other.kill()
+                return 1
+            break
+        else:
+            time.sleep(0.02)
+    return 0
+
+
+class Case:
+    """A collective on buffers of one size: the call, and what must come out of it."""
+
+    def __init__(self, name, rank, ranks, count):
+        import torch
+        import torch.distributed as dist
+
+        self.torch, self.rank, self.ranks = torch, rank, ranks
+        block = count // ranks
+        self.send, self.recv = torch.zeros(count), torch.zeros(count)
+        send, recv = self.send, self.recv
+        self.in_place = name in ("all_reduce", "broadcast")
+        self.result = recv[:block] if name == "reduce_scatter" else recv
+        own_send, own_recv = send[:block], recv[:block]
+        own = slice(rank * block, (rank + 1) * block)
+        self.call, self.expected = {
+            "all_reduce": (lambda: dist.all_reduce(recv), lambda: self.sum(count)),
+            "broadcast": (lambda: dist.broadcast(recv, 0), lambda: self.contribution(0, count)),
+            "all_gather": (
+                lambda: dist.all_gather_into_tensor(recv, own_send),
+                lambda: torch.cat([self.contribution(peer, block) for peer in range(ranks)]),
+            ),
+            "reduce_scatter": (lambda: dist.reduce_scatter_tensor(own_recv, send), lambda: self.sum(count)[own]),
+            "all_to_all": (
+                lambda: dist.all_to_all_single(recv, send),
+                lambda: torch.cat([self.contribution(peer, count)[own] for peer in range(ranks)]),
+            ),
+            "barrier": (lambda: dist.barrier(), None),
+        }[name]
+
+    def contribution(self, rank, count):
+        """Small whole numbers, so that every sum is exact."""
+        return ((self.torch.arange(count) * 7 + rank * 3) % 16).to(self.torch.float32)
+
+    def sum(self, count):
+        total = self.contribution(0, count)
+        for rank in range(1, self.ranks):
+            total += self.contribution(rank, count)
+        return total
+
+    def check(self):
+        if self.expected is None:
+            return
+        into = self.recv if self.in_place else self.send
+        into.copy_(self.contribution(self.rank, len(into)))
+        self.call()
+        if not self.torch.equal(self.result, self.expected()):
+            raise SystemExit("gloo.py: an element of the result is wrong")
+
+    def clear(self):
+        """Zeros, which no number of calls turns into something that is slower to add."""
+        self.send.zero_()
+        self.recv.zero_()
+
+
+def elapsed(call, calls):
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - start
+
+
+def more_calls(calls, took, least):
+    """The same number if so many calls took long enough, else a larger one."""
+    if took >= least or calls >= CALLS_MAX:
+        return calls
+    needed = math.ceil(1.1 * calls * least / max(took, 1e-9))
+    return min(max(needed, calls + 1), calls * GROWTH_MAX, CALLS_MAX)
+
+
+def agree_on_calls(dist, torch, call, least):
+    """How many calls make a sample: rank 0 tries, and tells the others."""
+    calls = 1
+    while True:
+        dist.barrier()
+        following = torch.tensor([more_calls(calls, elapsed(call, calls), least)])
+        dist.broadcast(following, 0)
+        if following.item() == calls:
+            return calls
+        calls = int(following.item())
+
+
+def measure(dist, torch, call, samples, least):
+    for _ in range(WARMUP):
+        call()
+    calls = agree_on_calls(dist, torch, call, least)
+    times = []
+    for _ in range(samples):
+        dist.barrier()
+        times.append(elapsed(call, calls) / calls)
+    slowest = torch.tensor(times, dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return statistics.median(slowest.tolist())
+
+
+def rank_of(rank, ranks, name, samples, least, sizes):
+    import warnings
+
+    warnings.filterwarnings("ignore")
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", int(os.environ["COMPARE_STORE_PORT"]), is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    for size in sizes:
+        case = Case(name, rank, ranks, size // 4)
+        case.check()
+        case.clear()
+        seconds = measure(dist, torch, case.call, samples, least)
+        if rank == 0:
+            row = {"collective": name, "ranks": ranks, "bytes": size, "time_us": {"p50": seconds * 1e6}}
+            print(json.dumps(row), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main():
+    ranks, name, samples, sample_ms, *sizes = sys.argv[1:]
+    rank = os.environ.get("COMPARE_RANK")
+    if rank is None:
+        sys.exit(launch(int(ranks)))
+    rank_of(int(rank), int(ranks), name, int(samples), float(sample_ms) / 1e3, [int(size) for size in sizes])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+/* How long a collective of MPI takes: mpi COLLECTIVE SAMPLES SAMPLE_MS BYTES...
+ *
+ * Measures as `commctl perf` does, on f32 and with sums: two calls go uncounted; a sample is as many calls in a row as
+ * last SAMPLE_MS, by their number, on the slowest rank; the time is the median of the samples. Sizes are those of
+ * nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, to the last bit, before anything is
+ * measured. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARMUP = 2, GROWTH_MAX = 16, ALIGNMENT = 4096 };
+static const long CALLS_MAX = 1L << 24;
+
+struct buffers {
+    int rank, ranks;
+    int count; /* elements of the whole size */
+    int block; /* elements of one rank's share of it */
+    float *send, *recv;
+};
+
+static void fail(const char *what) {
+    fprintf(stderr, "mpi: %s\n", what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static void all_reduce(struct buffers *b) {
+    MPI_Allreduce(MPI_IN_PLACE, b->recv, b->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void broadcast(struct buffers *b) {
+    MPI_Bcast(b->recv, b->count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+
+static void all_gather(struct buffers *b) {
+    MPI_Allgather(b->send, b->block, MPI_FLOAT, b->recv, b->block, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void reduce_scatter(struct buffers *b) {
+    MPI_Reduce_scatter_block(b->send, b->recv, b->block, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void all_to_all(struct buffers *b) {
+    MPI_Alltoall(b->send, b->block, MPI_FLOAT, b->recv, b->block, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void barrier(struct buffers *b) {
+    (void)b;
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A small whole number, so that every sum is exact. */
+static float contribution(int rank, long index) { return (float)((index * 7 + rank * 3) % 16); }
+
+static float sum(int ranks, long index) {
+    float total = 0;
+    for (int rank = 0; rank < ranks; rank++) total += contribution(rank, index);
+    return total;
+}
+
+/* What an element of the result must be. */
+static float all_reduced(const struct buffers *b, long index) { return sum(b->ranks, index); }
+static float broadcasted(const struct buffers *b, long index) { (void)b; return contribution(0, index); }
+static float gathered(const struct buffers *b, long index) { return contribution((int)(index / b->block), index % b->block); }
+static float scattered(const struct buffers *b, long index) { return sum(b->ranks, (long)b->rank * b->block + index); }
+static float exchanged(const struct buffers *b, long index) {
+    return contribution((int)(index / b->block), (long)b->rank * b->block + index % b->block);
+}
+
+static const struct collective {
+    const char *name;
+    void (*call)(struct buffers *);
+    float (*expected)(const struct buffers *, long index); /* nothing if there is no data */
+    int in_place;
+    int result_is_block;
+} COLLECTIVES[] = {
+    {"all_reduce", all_reduce, all_reduced, 1, 0},
+    {"broadcast", broadcast, broadcasted, 1, 0},
+    {"all_gather", all_gather, gathered, 0, 0},
+    {"reduce_scatter", reduce_scatter, scattered, 0, 1},
+    {"all_to_all", all_to_all, exchanged, 0, 0},
+    {"barrier", barrier, NULL, 1, 0},
+};
+
+static const struct collective *find(const char *name) {
+    for (size_t i = 0; i < sizeof COLLECTIVES / sizeof *COLLECTIVES; i++)
+        if (strcmp(COLLECTIVES[i].name, name) == 0) return &COLLECTIVES[i];
+    fail("there is no such collective");
+    return NULL;
+}
+
+static float *allocate(int count) {
+    void *memory;
+    size_t bytes = (size_t)(count > 0 ? count : 1) * sizeof(float);
+    if (posix_memalign(&memory, ALIGNMENT, bytes) != 0) fail("no memory");
+    /* Not zero: memory that is only ever read as zero need not exist. */
+    memset(memory, 0xa5, bytes);
+    return memory;
+}
+
+static void check(const struct collective *c, struct buffers *b) {
+    if (c->expected == NULL) return;
+    float *into = c->in_place ? b->recv : b->send;
+    for (long i = 0; i < b->count; i++) into[i] = contribution(b->rank, i);
+    c->call(b);
+    long length = c->result_is_block ? b->block : b->count;
+    for (long i = 0; i < length; i++) {
+        float expected = c->expected(b, i);
+        if (memcmp(&expected, &b->recv[i], sizeof expected) != 0) fail("an element of the result is wrong");
+    }
+}
+
+/* Seconds that so many calls in a row take on this rank. */
+static double elapsed(const struct collective *c, struct buffers *b, long calls) {
+    double start = MPI_Wtime();
+    for (long i = 0; i < calls; i++) c->call(b);
+    return MPI_Wtime() - start;
+}
+
+/* The same number if so many calls took long enough, else a larger one. */
+static long more_calls(long calls, double took, double least) {
+    if (took >= least || calls >= CALLS_MAX) return calls;
+    double needed = 1.1 * (double)calls * least / (took > 1e-9 ? took : 1e-9) + 1;
+    long limit = calls * GROWTH_MAX < CALLS_MAX ? calls * GROWTH_MAX : CALLS_MAX;
+    return needed > (double)limit ? limit : (long)needed > calls ? (long)needed : calls + 1;
+}
+
+/* How many calls make a sample: rank 0 tries, and tells the others. */
+static long agree_on_calls(const struct collective *c, struct buffers *b, double least) {
+    long calls = 1, next = 0;
+    for (;;) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        next = more_calls(calls, elapsed(c, b, calls), least);
+        MPI_Bcast(&next, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+        if (next == calls) return calls;
+        calls = next;
+    }
+}
+
+static int compare(const void *a, const void *b) {
+    double difference = *(const double *)a - *(const double *)b;
+    return (difference > 0) - (difference < 0);
+}
+
+static double median(double *numbers, int count) {
+    qsort(numbers, (size_t)count, sizeof *numbers, compare);
+    return (numbers[(count - 1) / 2] + numbers[count / 2]) / 2;
+}
+
+static double measure(const struct collective *c, struct buffers *b, int samples, double least) {
+    for (int i = 0; i < WARMUP; i++) c->call(b);
+    long calls = agree_on_calls(c, b, least);
+    double *times = malloc((size_t)samples * sizeof *times);
+    if (times == NULL) fail("no memory");
+    for (int i = 0; i < samples; i++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        times[i] = elapsed(c, b, calls) / (double)calls;
+    }
+    MPI_Allreduce(MPI_IN_PLACE, times, samples, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    double seconds = median(times, samples);
+    free(times);
+    return seconds;
+}
+
+static void measure_size(const struct collective *c, long long bytes, int samples, double least) {
+    struct buffers b;
+    MPI_Comm_rank(MPI_COMM_WORLD, &b.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &b.ranks);
+    b.count = (int)(bytes / (long long)sizeof(float));
+    b.block = b.count / b.ranks;
+    b.send = allocate(c->in_place ? 0 : b.count);
+    b.recv = allocate(b.count);
+    check(c, &b);
+    /* Zeros, which no number of calls turns into something that is slower to add. */
+    memset(b.recv, 0, (size_t)b.count * sizeof(float));
+    if (!c->in_place) memset(b.send, 0, (size_t)b.count * sizeof(float));
+    double seconds = measure(c, &b, samples, least);
+    if (b.rank == 0) {
+        printf("{\"collective\":\"%s\",\"ranks\":%d,\"bytes\":%lld,\"time_us\":{\"p50\":%.9g}}\n", c->name, b.ranks, bytes,
+               seconds * 1e6);
+        fflush(stdout);
+    }
+    free(b.send);
+    free(b.recv);
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    if (argc < 5) fail("usage: mpi COLLECTIVE SAMPLES SAMPLE_MS BYTES...");
+    const struct collective *c = find(argv[1]);
+    int samples = atoi(argv[2]);
+    double least = atof(argv[3]) / 1e3;
+    if (samples < 1) fail("SAMPLES is at least 1");
+    for (int i = 4; i < argc; i++) measure_size(c, atoll(argv[i]), samples, least);
+    MPI_Finalize();
+    return 0;
+}

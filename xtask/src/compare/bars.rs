@@ -1,0 +1,267 @@
+//! What this library is held to, and whether it keeps it.
+
+use std::ops::RangeInclusive;
+
+use comm_cli::report::statistics::geometric_mean;
+
+use super::collective::Collective;
+use super::ratio::{Comparison, Ratio};
+use super::record::Case;
+use super::subject::BETTER_MPI;
+
+/// How large our time may be by that of a peer.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    /// Who of us is held to it: the first of them that was measured.
+    ours: &'static [&'static str],
+    pub(crate) peer: &'static str,
+    ranks: &'static [usize],
+    pub(crate) collectives: &'static [Collective],
+    /// In bytes.
+    pub(crate) sizes: RangeInclusive<usize>,
+    pub(crate) limit: Limit,
+}
+
+/// What must not be above a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Limit {
+    /// The geometric mean over all sizes of a collective.
+    Mean(f64),
+    /// Every size by itself.
+    Each(f64),
+}
+
+impl Limit {
+    pub(crate) const fn value(self) -> f64 {
+        match self {
+            Self::Mean(value) | Self::Each(value) => value,
+        }
+    }
+}
+
+const SHM: &[&str] = &["comm-shm", "comm-auto"];
+const TCP: &[&str] = &["comm-tcp"];
+const ANY_RANKS: &[usize] = &[];
+const ALL_REDUCE: &[Collective] = &[Collective::AllReduce];
+const OTHERS: &[Collective] = &[
+    Collective::Broadcast,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+    Collective::Barrier,
+];
+const ALL: &[Collective] = &Collective::ALL;
+const ANY_SIZE: RangeInclusive<usize> = 0..=usize::MAX;
+const UP_TO_MIB: RangeInclusive<usize> = 0..=1 << 20;
+const ABOVE_MIB: RangeInclusive<usize> = (1 << 20) + 1..=usize::MAX;
+const FROM_64_MIB: RangeInclusive<usize> = 64 << 20..=usize::MAX;
+
+macro_rules! bar {
+    ($ours:ident, $peer:expr, $ranks:expr, $collectives:ident, $sizes:ident, $limit:expr) => {
+        Bar {
+            ours: $ours,
+            peer: $peer,
+            ranks: $ranks,
+            collectives: $collectives,
+            sizes: $sizes,
+            limit: $limit,
+        }
+    };
+}
+
+/// Every bar.
+pub(crate) const BARS: &[Bar] = {
+    use Limit::{Each, Mean};
+    &[
+        bar!(SHM, BETTER_MPI, &[2], ALL_REDUCE, ANY_SIZE, Mean(0.7)),
+        bar!(SHM, BETTER_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Mean(0.5)),
+        bar!(SHM, BETTER_MPI, &[2], ALL_REDUCE, ANY_SIZE, Each(1.1)),
+        bar!(SHM, BETTER_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Each(0.9)),
+        bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.5)),
+        bar!(SHM, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(1.1)),
+        bar!(SHM, "mpich-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(1.1)),
+        bar!(SHM, BETTER_MPI, ANY_RANKS, OTHERS, ANY_SIZE, Mean(0.7)),
+        bar!(SHM, BETTER_MPI, ANY_RANKS, OTHERS, ANY_SIZE, Each(1.1)),
+        bar!(SHM, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),
+        bar!(SHM, "gloo", ANY_RANKS, ALL, ABOVE_MIB, Each(0.8)),
+        bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Mean(0.9)),
+        bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Each(1.1)),
+        bar!(TCP, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),
+        bar!(TCP, "gloo", ANY_RANKS, ALL, ABOVE_MIB, Each(0.8)),
+    ]
+};
+
+/// What became of a bar among so many ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    /// The ratio that is furthest above, or least below.
+    pub(crate) value: f64,
+    /// Where that is.
+    pub(crate) collective: Collective,
+    /// The size where that is; nothing of a mean.
+    pub(crate) bytes: Option<usize>,
+    /// In how many rounds it was above the limit.
+    pub(crate) above: usize,
+    pub(crate) rounds: usize,
+    pub(crate) met: bool,
+    /// How many ratios miss, of how many.
+    pub(crate) misses: (usize, usize),
+}
+
+/// A ratio that is held to a bar.
+struct Held {
+    collective: Collective,
+    bytes: Option<usize>,
+    ratio: Ratio,
+    /// The median, but of a mean that of the medians.
+    value: f64,
+}
+
+impl Bar {
+    pub(crate) fn holds_for(&self, ranks: usize) -> bool {
+        self.ranks.is_empty() || self.ranks.contains(&ranks)
+    }
+
+    /// Who of us is held to it.
+    pub(crate) fn ours(&self, comparison: &Comparison) -> &'static str {
+        let subjects = comparison.subjects();
+        let measured = self.ours.iter().find(|name| subjects.iter().any(|subject| subject == *name));
+        measured.or(self.ours.first()).copied().unwrap_or_default()
+    }
+
+    /// Whether it is met among so many ranks. Nothing if it does not hold there, or nothing was measured.
+    pub(crate) fn verdict(&self, comparison: &Comparison, ranks: usize) -> Option<Verdict> {
+        if !self.holds_for(ranks) {
+            return None;
+        }
+        let held: Vec<Held> = self
+            .collectives
+            .iter()
+            .flat_map(|collective| self.held(comparison, *collective, ranks))
+            .collect();
+        let limit = self.limit.value();
+        let misses = |held: &&Held| held.value > limit && held.ratio.misses(limit);
+        let missed = held.iter().filter(misses).count();
+        let worst = |candidates: &mut dyn Iterator<Item = &Held>| -> Option<Verdict> {
+            let worst = candidates.max_by(|a, b| a.value.total_cmp(&b.value))?;
+            let Held { collective, bytes, value, ref ratio } = *worst;
+            let (above, rounds) = (ratio.above(limit), ratio.rounds.len());
+            Some(Verdict {
+                value,
+                collective,
+                bytes,
+                above,
+                rounds,
+                met: missed == 0,
+                misses: (missed, held.len()),
+            })
+        };
+        // One that misses comes before one that is above in the median of too few rounds.
+        worst(&mut held.iter().filter(misses)).or_else(|| worst(&mut held.iter()))
+    }
+
+    fn held(&self, comparison: &Comparison, collective: Collective, ranks: usize) -> Vec<Held> {
+        let ours = self.ours(comparison);
+        let cells = comparison.cells(Case { collective, ranks });
+        let ratios: Vec<(usize, Ratio)> = cells
+            .filter(|(bytes, _)| self.sizes.contains(bytes))
+            .filter_map(|(bytes, cell)| Some((bytes, cell.ratio(ours, self.peer)?)))
+            .collect();
+        match self.limit {
+            Limit::Each(_) => ratios
+                .into_iter()
+                .map(|(bytes, ratio)| Held { collective, bytes: Some(bytes), value: ratio.median(), ratio })
+                .collect(),
+            Limit::Mean(_) => mean(&ratios)
+                .map(|(value, ratio)| Held { collective, bytes: None, value, ratio })
+                .into_iter()
+                .collect(),
+        }
+    }
+}
+
+/// The geometric mean of the medians, and that of each round.
+fn mean(ratios: &[(usize, Ratio)]) -> Option<(f64, Ratio)> {
+    let medians: Vec<f64> = ratios.iter().map(|(_, ratio)| ratio.median()).collect();
+    let all = || ratios.iter().flat_map(|(_, ratio)| &ratio.rounds);
+    let mut rounds: Vec<u32> = all().map(|(round, _)| *round).collect();
+    rounds.sort_unstable();
+    rounds.dedup();
+    let of_round = |round: u32| {
+        let numbers: Vec<f64> = all().filter(|(at, _)| *at == round).map(|(_, ratio)| *ratio).collect();
+        Some((round, geometric_mean(&numbers)?))
+    };
+    Some((geometric_mean(&medians)?, Ratio { rounds: rounds.into_iter().filter_map(of_round).collect() }))
+}
+
+/// The geometric mean of a pair over all sizes of a case, of the medians.
+pub(crate) fn mean_of(comparison: &Comparison, case: Case, ours: &str, peer: &str) -> Option<f64> {
+    let ratios = comparison.cells(case).filter_map(|(_, cell)| cell.ratio(ours, peer));
+    geometric_mean(&ratios.map(|ratio| ratio.median()).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Record, Time};
+    use super::*;
+
+    /// All-reduce of two ranks: for each size, our times in the rounds; the peer takes 1 always.
+    fn comparison(sizes: &[(usize, &[f64])]) -> Comparison {
+        let case = Case { collective: Collective::AllReduce, ranks: 2 };
+        let time = |round, subject: &str, bytes, us| {
+            Record::Time(Time { run: 1, round, subject: subject.into(), case, bytes, us })
+        };
+        let mut records = Vec::new();
+        for (bytes, times) in sizes {
+            for (round, us) in (1..).zip(times.iter()) {
+                records.push(time(round, "comm-shm", *bytes, *us));
+                records.push(time(round, "openmpi", *bytes, 1.0));
+            }
+        }
+        Comparison::of(&records)
+    }
+
+    fn bar(limit: Limit) -> Bar {
+        bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, ANY_SIZE, limit)
+    }
+
+    #[test]
+    fn every_size_is_held_to_a_limit_for_each() {
+        let comparison = comparison(&[(4, &[0.5, 0.5, 0.5]), (16, &[1.3, 1.2, 0.4]), (64, &[5.0, 1.0, 1.0])]);
+        let verdict = bar(Limit::Each(1.1)).verdict(&comparison, 2).unwrap();
+        assert!(!verdict.met);
+        assert_eq!((verdict.value, verdict.bytes, verdict.misses), (1.2, Some(16), (1, 3)));
+        assert_eq!((verdict.above, verdict.rounds), (2, 3));
+        let verdict = bar(Limit::Each(1.2)).verdict(&comparison, 2).unwrap();
+        assert!(verdict.met, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_mean_makes_up_for_a_slow_size() {
+        let comparison = comparison(&[(4, &[0.25, 0.25, 0.25]), (16, &[1.0, 1.0, 1.0])]);
+        let verdict = bar(Limit::Mean(0.5)).verdict(&comparison, 2).unwrap();
+        assert!(verdict.met && (verdict.value - 0.5).abs() < 1e-12, "{verdict:?}");
+        let verdict = bar(Limit::Mean(0.49)).verdict(&comparison, 2).unwrap();
+        assert!(!verdict.met && verdict.above == 3, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_mean_is_missed_in_most_rounds_or_not_at_all() {
+        // Medians of 1 each, but no round in which both are so.
+        let comparison = comparison(&[(4, &[1.0, 0.1, 9.0]), (16, &[0.1, 1.0, 9.0])]);
+        assert!(bar(Limit::Mean(0.9)).verdict(&comparison, 2).unwrap().met);
+    }
+
+    #[test]
+    fn a_bar_that_does_not_hold_or_was_not_measured_has_no_verdict() {
+        let comparison = comparison(&[(4, &[0.5])]);
+        let of = |ranks| bar!(SHM, BETTER_MPI, ranks, ALL_REDUCE, ANY_SIZE, Limit::Each(1.0));
+        assert!(of(&[2]).verdict(&comparison, 2).is_some());
+        assert_eq!(of(&[4, 8]).verdict(&comparison, 2), None);
+        assert_eq!(of(&[2]).verdict(&comparison, 4), None);
+        let bar = bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Limit::Each(1.0));
+        assert_eq!(bar.verdict(&comparison, 2), None);
+        let large = bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Limit::Each(1.0));
+        assert_eq!(large.verdict(&comparison, 2), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! What is measured, and which sizes.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Every element is an `f32`.
+const ELEMENT: usize = 4;
+
+/// Up to here every collective is measured, and above it only all-reduce.
+const BYTES_MAX: usize = 64 << 20;
+
+/// A collective that all peers have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Collective {
+    AllReduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Barrier,
+}
+
+impl Collective {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::AllReduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    /// These sizes as they are measured: rounded as `commctl perf` does, down to whole elements on every rank, but one
+    /// at least, and each once.
+    pub(crate) fn sizes(self, wanted: impl Iterator<Item = usize>, ranks: usize) -> Vec<usize> {
+        let unit = match self {
+            Self::Barrier => return vec![0],
+            Self::AllReduce | Self::Broadcast => ELEMENT,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => ELEMENT * ranks,
+        };
+        let fits = |size: &usize| self == Self::AllReduce || *size <= BYTES_MAX;
+        let mut sizes: Vec<usize> = wanted.filter(fits).map(|size| (size / unit).max(1) * unit).collect();
+        sizes.dedup();
+        sizes
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_hold_whole_blocks_and_occur_once() {
+        let sizes = |collective: Collective, ranks| collective.sizes([4, 16, 64, 256].into_iter(), ranks);
+        assert_eq!(sizes(Collective::AllReduce, 8), [4, 16, 64, 256]);
+        assert_eq!(sizes(Collective::AllGather, 8), [32, 64, 256]);
+        assert_eq!(sizes(Collective::AllToAll, 3), [12, 60, 252]);
+        assert_eq!(sizes(Collective::Barrier, 8), [0]);
+    }
+
+    #[test]
+    fn only_all_reduce_is_measured_beyond_64_mebibytes() {
+        let wanted = || [64 << 20, 256 << 20].into_iter();
+        assert_eq!(Collective::AllReduce.sizes(wanted(), 2).len(), 2);
+        assert_eq!(Collective::Broadcast.sizes(wanted(), 2), [64 << 20]);
+    }
+
+    #[test]
+    fn names_in_files_and_on_the_command_line_are_the_same() {
+        for collective in Collective::ALL {
+            assert_eq!(serde_json::to_value(collective).unwrap(), collective.name());
+            assert_eq!(collective.to_possible_value().unwrap().get_name(), collective.name());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What is said of a comparison.
+//!
+//! | file | question |
+//! |---|---|
+//! | `place` | where was measured, whom, and what can that machine do? |
+//! | `verdicts` | which bars are met? |
+//! | `numbers` | how long did everything take, and whose ratio is what? |
+
+mod numbers;
+mod place;
+mod verdicts;
+
+use super::ratio::Comparison;
+use super::record::Record;
+
+/// All that a program writes into the page.
+pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -> String {
+    let mut text = String::from(
+        "\nWritten by `cargo xtask compare`. Ratios are our time by that of a peer, measured in the same round: below 1 this \
+         library is faster. A cell is the median over the rounds; a round's time is the median of its samples, and a sample that \
+         of as many calls in a row as fill it, by their number, on the slowest rank. Sizes are those of nccl-tests; elements are \
+         `f32`, reductions are sums, and every result was checked. *Better MPI* is whichever of Open MPI and MPICH, \
+         as they are shipped, was faster in a round; the *tuned* ones are told to keep memory that they allocated.\n\n",
+    );
+    text += &place::section(records);
+    text += &verdicts::section(comparison);
+    text += &numbers::means(comparison);
+    text += &format!("## Times\n\n![Time per call over size]({picture})\n\n");
+    text += &numbers::tables(comparison);
+    text
+}
+
+/// A table in Markdown. All columns but the first are numbers.
+fn table(head: &[String], rows: &[Vec<String>]) -> String {
+    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let rule = format!("|---{}|\n", "|--:".repeat(head.len().saturating_sub(1)));
+    let rows: String = rows.iter().map(|cells| row(cells)).collect();
+    format!("{}{rule}{rows}\n", row(head))
+}
+
+/// A ratio with as many digits as say something.
+fn ratio(ratio: f64) -> String {
+    match ratio {
+        r if r < 0.001 => "< 0.001".into(),
+        r if r < 0.1 => format!("{r:.3}"),
+        r => format!("{r:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! How long everything took, and the ratios.
+
+use std::collections::BTreeSet;
+
+use comm_cli::report::units::{about, time};
+
+use super::super::bars::mean_of;
+use super::super::ratio::{Cell, Comparison, Ratio};
+use super::super::record::Case;
+use super::{ratio, table};
+
+const ABSENT: &str = "–";
+
+/// The geometric means over all sizes: for every number of ranks, a row per pair and a column per collective.
+pub(super) fn means(comparison: &Comparison) -> String {
+    let cases = comparison.cases();
+    let pairs = comparison.pairs();
+    if pairs.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("## Geometric means\n\nOf the ratios over all sizes.\n\n");
+    for ranks in cases.iter().map(|case| case.ranks).collect::<BTreeSet<_>>() {
+        let collectives: Vec<_> =
+            cases.iter().filter(|case| case.ranks == ranks).map(|case| case.collective).collect();
+        let mut head = vec![format!("{ranks} ranks")];
+        head.extend(collectives.iter().map(ToString::to_string));
+        let row = |(ours, peer): &(String, String)| {
+            let mean = |collective| mean_of(comparison, Case { collective, ranks }, ours, peer);
+            let cells = collectives.iter().map(|collective| mean(*collective).map_or(ABSENT.into(), ratio));
+            [format!("{ours} by {peer}")].into_iter().chain(cells).collect()
+        };
+        text += &table(&head, &pairs.iter().map(row).collect::<Vec<_>>());
+    }
+    text
+}
+
+/// For every case, a table of times and one of ratios.
+pub(super) fn tables(comparison: &Comparison) -> String {
+    comparison.cases().into_iter().map(|case| of_case(comparison, case)).collect()
+}
+
+fn of_case(comparison: &Comparison, case: Case) -> String {
+    let Case { collective, ranks } = case;
+    let cells: Vec<(usize, &Cell)> = comparison.cells(case).collect();
+    let subjects: Vec<String> = comparison
+        .subjects()
+        .into_iter()
+        .filter(|subject| cells.iter().any(|(_, cell)| cell.time(subject).is_some()))
+        .collect();
+    let pairs: Vec<(String, String)> = comparison
+        .pairs()
+        .into_iter()
+        .filter(|(ours, peer)| cells.iter().any(|(_, cell)| cell.ratio(ours, peer).is_some()))
+        .collect();
+    let times = column_per(&subjects, &cells, "size", String::clone, |cell, subject| {
+        cell.time(subject).map(|us| time(us * 1e-6))
+    });
+    let title = |(ours, peer): &(String, String)| format!("{ours} by {peer}");
+    let ratios =
+        column_per(&pairs, &cells, "size", title, |cell, (ours, peer)| cell.ratio(ours, peer).map(spread));
+    format!(
+        "<details><summary>{collective} of {ranks} ranks</summary>\n\nTimes:\n\n{times}Ratios, and between which they lay:\
+         \n\n{ratios}</details>\n\n"
+    )
+}
+
+/// A row per size.
+fn column_per<T>(
+    columns: &[T],
+    cells: &[(usize, &Cell)],
+    first: &str,
+    title: impl Fn(&T) -> String,
+    text: impl Fn(&Cell, &T) -> Option<String>,
+) -> String {
+    let head: Vec<String> = [first.to_owned()].into_iter().chain(columns.iter().map(title)).collect();
+    let row = |(bytes, cell): &(usize, &Cell)| {
+        let of_column = |column| text(cell, column).unwrap_or_else(|| ABSENT.into());
+        [about(*bytes as f64)].into_iter().chain(columns.iter().map(of_column)).collect()
+    };
+    table(&head, &cells.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A median, and the least and the largest of the rounds if there are several.
+fn spread(of: Ratio) -> String {
+    let numbers = || of.rounds.iter().map(|(_, ratio)| *ratio);
+    let (least, most) = (numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
+    let middle = ratio(of.median());
+    if of.rounds.len() < 2 { middle } else { format!("{middle} ({} to {})", ratio(least), ratio(most)) }
+}

@@ -1,0 +1,86 @@
+//! Where was measured, whom, and what that machine can do.
+
+use std::collections::BTreeSet;
+
+use comm_cli::report::units::short;
+
+use super::super::record::{Limit, Record, Run};
+use super::super::subject::{is_ours, position};
+use super::table;
+
+/// Every run of which the page has something, with the machine's limits.
+pub(super) fn section(records: &[Record]) -> String {
+    let measured: BTreeSet<u64> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Time(time) => Some(time.run),
+            _ => None,
+        })
+        .collect();
+    let runs = records.iter().filter_map(|record| match record {
+        Record::Run(run) if measured.contains(&run.run) => Some(run),
+        _ => None,
+    });
+    let runs: String = runs.map(|run| describe(run, records)).collect();
+    format!("## The machine\n\n{runs}{}", failures(records))
+}
+
+fn describe(run: &Run, records: &[Record]) -> String {
+    let Run { date, commit, machine, .. } = run;
+    let mut text = format!(
+        "{date}, commit `{commit}`: {}, {} cores, {} GiB of memory, Linux {}; the system's congestion control is {}.\n\n",
+        machine.cpu, machine.cores, machine.memory_gib, machine.kernel, machine.congestion_control
+    );
+    let mut subjects: Vec<(&str, &str)> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Subject(subject) if subject.run == run.run && !is_ours(&subject.subject) => {
+                Some((&*subject.subject, &*subject.version))
+            }
+            _ => None,
+        })
+        .collect();
+    subjects.sort_by_cached_key(|(name, _)| position(name));
+    text += &subjects.iter().map(|(name, version)| format!("- {name}: {version}\n")).collect::<String>();
+    for record in records {
+        match record {
+            Record::Missing(missing) if missing.run == run.run => {
+                text += &format!("- {}: not measured. {}\n", missing.subject, missing.reason);
+            }
+            _ => {}
+        }
+    }
+    let limits: Vec<&Limit> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Limit(limit) if limit.run == run.run => Some(limit),
+            _ => None,
+        })
+        .collect();
+    if !limits.is_empty() {
+        let head = ["what the machine can do, at best", "", ""].map(String::from);
+        let row = |limit: &&Limit| {
+            vec![limit.limit.clone(), limit.detail.clone(), format!("{} {}", short(limit.value), limit.unit)]
+        };
+        text += &format!("\n{}", table(&head, &limits.iter().map(row).collect::<Vec<_>>()));
+    }
+    text.trim_end().to_owned() + "\n\n"
+}
+
+/// Who failed at what. Each once, however often it failed.
+fn failures(records: &[Record]) -> String {
+    let failures: BTreeSet<String> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Failure(failure) => {
+                let (subject, case, reason) = (&failure.subject, failure.case, &failure.reason);
+                Some(format!("- {subject}, {} of {} ranks: {reason}\n", case.collective, case.ranks))
+            }
+            _ => None,
+        })
+        .collect();
+    if failures.is_empty() {
+        return String::new();
+    }
+    format!("These failed:\n\n{}\n", failures.into_iter().collect::<String>())
+}

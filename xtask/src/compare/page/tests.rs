@@ -1,0 +1,84 @@
+//! The page of measurements that nobody made.
+
+use super::super::collective::Collective;
+use super::super::machine::Machine;
+use super::super::record::{Case, Failure, Limit, Missing, Run, Subject, Time};
+use super::*;
+
+const RUN: u64 = 1_700_000_000;
+
+fn records() -> Vec<Record> {
+    let machine = Machine {
+        cpu: "Imaginary 3000".into(),
+        cores: 2,
+        memory_gib: 24,
+        kernel: "6.1.0".into(),
+        congestion_control: "bbr".into(),
+    };
+    let run = RUN;
+    let mut records = vec![
+        Record::Run(Run { run, date: "2026-11-21".into(), commit: "abc1234".into(), machine }),
+        Record::Subject(Subject { run, subject: "comm-shm".into(), version: "comm 0.1.0".into() }),
+        Record::Subject(Subject { run, subject: "openmpi".into(), version: "Open MPI 4.1.4".into() }),
+        Record::Missing(Missing { run, subject: "gloo".into(), reason: "there is no PyTorch".into() }),
+        Record::Limit(Limit {
+            run,
+            limit: "memcpy".into(),
+            detail: "64 KiB, 1 thread".into(),
+            value: 44.04,
+            unit: "GB/s".into(),
+        }),
+    ];
+    let times = [
+        (Collective::AllReduce, 1024, [[0.5, 1.0], [0.5, 1.25], [4.0, 2.0]]),
+        (Collective::AllReduce, 64 << 20, [[2.5e4, 5e4], [2.6e4, 5.2e4], [3e4, 5e4]]),
+        (Collective::Barrier, 0, [[1.2, 1.0], [1.2, 1.0], [1.0, 1.0]]),
+    ];
+    for (collective, bytes, rounds) in times {
+        for (round, [ours, theirs]) in (1..).zip(rounds) {
+            for (subject, us) in [("comm-shm", ours), ("openmpi", theirs)] {
+                let (case, subject) = (Case { collective, ranks: 2 }, subject.into());
+                records.push(Record::Time(Time { run, round, subject, case, bytes, us }));
+            }
+        }
+    }
+    let case = Case { collective: Collective::AllToAll, ranks: 2 };
+    let reason = String::from("exit status: 1: out of luck");
+    for round in 1..=3 {
+        let (subject, reason) = ("openmpi".into(), reason.clone());
+        records.push(Record::Failure(Failure { run, round, subject, case, reason }));
+    }
+    records
+}
+
+#[test]
+fn the_page_says_what_was_measured() {
+    let records = records();
+    let text = text(&Comparison::of(&records), &records, "page.svg");
+    let (_, after_intro) = text.split_once("## The machine\n").unwrap();
+    assert_eq!(after_intro, include_str!("expected.txt"));
+}
+
+#[test]
+fn the_page_is_the_same_from_what_was_written_and_read() {
+    let records = records();
+    let lines: Vec<String> = records.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
+    let again: Vec<Record> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
+    assert_eq!(again, records);
+    assert_eq!(page(&again), page(&records));
+}
+
+#[test]
+fn every_subject_has_a_curve_in_the_picture() {
+    let svg = super::super::plot::picture(&Comparison::of(&records())).svg().unwrap();
+    for name in ["comm-shm", "openmpi", "better MPI", "all_reduce of 2 ranks"] {
+        assert_eq!(svg.matches(&format!("\n{name}\n")).count(), 1, "{name}");
+    }
+    assert!(!svg.contains("barrier"), "a single point is no curve");
+}
+
+#[test]
+fn no_ratio_looks_like_nothing() {
+    assert_eq!([1.254, 0.104, 0.0123, 0.000_4].map(ratio), ["1.25", "0.10", "0.012", "< 0.001"]);
+}

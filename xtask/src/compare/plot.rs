@@ -1,0 +1,46 @@
+//! Times over size, a chart for every case.
+
+use std::collections::BTreeSet;
+
+use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+
+use super::ratio::Comparison;
+use super::record::Case;
+
+/// Charts of so many numbers of ranks stand beside each other; below them, those of the next collective.
+pub(super) fn picture(comparison: &Comparison) -> Picture {
+    let subjects = comparison.subjects();
+    let cases = comparison.cases();
+    let ranks: BTreeSet<usize> = cases.iter().map(|case| case.ranks).collect();
+    // What has only one size, as a barrier, has no curve.
+    let has_curve = |case: &&Case| comparison.cells(**case).filter(|(bytes, _)| *bytes > 0).count() > 1;
+    let panels = cases.iter().filter(has_curve).map(|case| panel(comparison, *case, &subjects)).collect();
+    Picture {
+        title: "Time per call".into(),
+        panel_size: (440, 330),
+        columns: ranks.len(),
+        panels,
+        key: Key::Above,
+    }
+}
+
+fn panel(comparison: &Comparison, case: Case, subjects: &[String]) -> Panel {
+    let series = |(at, subject): (usize, &String)| {
+        let points =
+            comparison.cells(case).filter_map(|(bytes, cell)| Some((bytes as f64, cell.time(subject)?)));
+        Series { name: subject.clone(), color: color(at), points: points.collect(), style: Style::Curve }
+    };
+    Panel {
+        title: format!("{} of {} ranks", case.collective, case.ranks),
+        axes: [Axis::SIZE, Axis::time("time per call")],
+        // The first, which are this library, above the others.
+        series: subjects.iter().enumerate().map(series).rev().collect(),
+    }
+}
+
+/// Another colour for everybody, pale ones if there are many.
+fn color(at: usize) -> Color {
+    let Color(red, green, blue) = Color::PALETTE[at % Color::PALETTE.len()];
+    let pale = |part: u8| if at < Color::PALETTE.len() { part } else { part / 2 + 110 };
+    Color(pale(red), pale(green), pale(blue))
+}

@@ -1,0 +1,157 @@
+//! A program that measures and prints a line whenever it has measured something.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// No measurement takes that long; a program that is silent for longer will not go on.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
+/// How long a launcher may take to end its ranks.
+const GRACE: Duration = Duration::from_secs(5);
+/// How much of what a program said last is worth keeping.
+const REASON_MAX: usize = 300;
+
+/// How a program ended that did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+    #[error("cannot be watched: {0}")]
+    Watch(io::Error),
+    #[error("printed nothing for {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("{status}: {said}")]
+    Status { status: ExitStatus, said: String },
+}
+
+/// Runs a program to its end, and hands on every line of its output as it comes.
+pub(crate) fn run<E>(
+    command: &mut Command,
+    line: impl FnMut(&str) -> Result<(), E>,
+) -> Result<Result<(), Ended>, E> {
+    run_within(command, SILENCE_MAX, line)
+}
+
+fn run_within<E>(
+    command: &mut Command,
+    silence_max: Duration,
+    mut line: impl FnMut(&str) -> Result<(), E>,
+) -> Result<Result<(), Ended>, E> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(Ended::Start(error))),
+    };
+    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Ok(Err(Ended::Watch(io::ErrorKind::BrokenPipe.into())));
+    };
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        lines.try_for_each(|line| sender.send(line))
+    });
+    let said = thread::spawn(move || {
+        let mut text = Vec::new();
+        // What was read before it failed is all there is.
+        drop(stderr.read_to_end(&mut text));
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    loop {
+        match lines.recv_timeout(silence_max) {
+            Ok(text) => {
+                if let Err(error) = line(&text) {
+                    end(&mut child);
+                    return Err(error);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                end(&mut child);
+                return Ok(Err(Ended::Silent(silence_max)));
+            }
+        }
+    }
+    Ok(match child.wait() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Ended::Status { status, said: last_words(&said.join().unwrap_or_default()) }),
+        Err(error) => Err(Ended::Watch(error)),
+    })
+}
+
+/// Asks a launcher to end its ranks, and then no longer asks.
+fn end(child: &mut Child) {
+    // Whatever fails here, the process is gone already.
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    let deadline = Instant::now() + GRACE;
+    while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    drop(child.kill());
+    drop(child.wait());
+}
+
+/// The end of what was said, on one line.
+fn last_words(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let start = words.len().saturating_sub(REASON_MAX);
+    words.char_indices().find(|(at, _)| *at >= start).map_or(String::new(), |(at, _)| words[at..].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn shell(script: &str, silence_max: Duration) -> (Vec<String>, Result<(), Ended>) {
+        let mut lines = Vec::new();
+        let ended = run_within::<Infallible>(Command::new("sh").args(["-c", script]), silence_max, |line| {
+            lines.push(line.to_owned());
+            Ok(())
+        });
+        (lines, ended.unwrap())
+    }
+
+    #[test]
+    fn lines_come_through_and_success_is_silent() {
+        let (lines, ended) = shell("echo one; echo two; echo chatter >&2", SILENCE_MAX);
+        assert_eq!(lines, ["one", "two"]);
+        assert!(ended.is_ok(), "{ended:?}");
+    }
+
+    #[test]
+    fn a_failure_keeps_the_lines_before_it_and_says_why() {
+        let (lines, ended) = shell("echo one; echo out of luck >&2; exit 3", SILENCE_MAX);
+        assert_eq!(lines, ["one"]);
+        let said = ended.unwrap_err().to_string();
+        assert!(said.contains('3') && said.ends_with("out of luck"), "{said}");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended() {
+        let started = Instant::now();
+        let (lines, ended) = shell("echo one; exec sleep 60", Duration::from_millis(200));
+        assert_eq!(lines, ["one"]);
+        assert!(matches!(ended, Err(Ended::Silent(_))), "{ended:?}");
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_no_panic() {
+        let ended = run::<Infallible>(&mut Command::new("no-such-program"), |_| Ok(())).unwrap();
+        assert!(matches!(ended, Err(Ended::Start(_))), "{ended:?}");
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_story_is_kept() {
+        let kept = last_words(&format!("{} the end\n", "\u{e9}".repeat(REASON_MAX)));
+        assert!(kept.ends_with("the end") && kept.len() <= REASON_MAX, "{kept}");
+        assert_eq!(last_words(""), "");
+    }
+}

@@ -1,0 +1,224 @@
+//! Who is faster, by how much: times of the same round, one by the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comm_cli::report::statistics::median;
+
+use super::record::{Case, Record};
+use super::subject::{BETTER_MPI, MPIS, is_fair, is_ours, position};
+
+/// A run and a round of it.
+type When = (u64, u32);
+
+/// All times, case by case and size by size.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    cells: BTreeMap<(Case, usize), Cell>,
+}
+
+/// The times of one case and size.
+#[derive(Debug, Default)]
+pub(crate) struct Cell {
+    /// In microseconds, by subject.
+    times: BTreeMap<String, BTreeMap<When, f64>>,
+}
+
+/// Our time by a peer's, round by round.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ratio {
+    /// With the numbers of the rounds.
+    pub(crate) rounds: Vec<(u32, f64)>,
+}
+
+impl Ratio {
+    pub(crate) fn median(&self) -> f64 {
+        median(self.rounds.iter().map(|(_, ratio)| *ratio).collect())
+    }
+
+    /// In how many rounds it is above a limit.
+    pub(crate) fn above(&self, limit: f64) -> usize {
+        self.rounds.iter().filter(|(_, ratio)| *ratio > limit).count()
+    }
+
+    /// Whether it is above a limit in the median and in most rounds: one slow round is nobody's fault.
+    pub(crate) fn misses(&self, limit: f64) -> bool {
+        self.median() > limit && 2 * self.above(limit) > self.rounds.len()
+    }
+}
+
+impl Comparison {
+    pub(crate) fn of(records: &[Record]) -> Self {
+        let mut comparison = Self::default();
+        for record in records {
+            let Record::Time(time) = record else { continue };
+            let cell = comparison.cells.entry((time.case, time.bytes)).or_default();
+            // What was measured again after an interruption replaces what was before it.
+            cell.times.entry(time.subject.clone()).or_default().insert((time.run, time.round), time.us);
+        }
+        for cell in comparison.cells.values_mut() {
+            cell.add_better_mpi();
+        }
+        comparison
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// Every case, in the order in which they stand on the page.
+    pub(crate) fn cases(&self) -> Vec<Case> {
+        let cases: BTreeSet<Case> = self.cells.keys().map(|(case, _)| *case).collect();
+        cases.into_iter().collect()
+    }
+
+    /// Every size of a case.
+    pub(crate) fn cells(&self, case: Case) -> impl Iterator<Item = (usize, &Cell)> {
+        let range = (case, 0)..=(case, usize::MAX);
+        self.cells.range(range).map(|((_, bytes), cell)| (*bytes, cell))
+    }
+
+    /// Everybody who measured something, in the order in which they stand on the page.
+    pub(crate) fn subjects(&self) -> Vec<String> {
+        let names = self.cells.values().flat_map(|cell| cell.times.keys());
+        let mut names: Vec<String> = names.cloned().collect::<BTreeSet<_>>().into_iter().collect();
+        names.sort_by_cached_key(|name| position(name));
+        names
+    }
+
+    /// Every one of us with every peer that it says something to compare it with.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        let (ours, peers): (Vec<String>, Vec<String>) =
+            self.subjects().into_iter().partition(|subject| is_ours(subject));
+        let pairs = ours.iter().flat_map(|ours| peers.iter().map(move |peer| (ours.clone(), peer.clone())));
+        pairs.filter(|(ours, peer)| is_fair(ours, peer) && self.have_met(ours, peer)).collect()
+    }
+
+    fn have_met(&self, ours: &str, peer: &str) -> bool {
+        self.cells.values().any(|cell| cell.ratio(ours, peer).is_some())
+    }
+}
+
+impl Cell {
+    /// Adds whichever of the two was faster, round by round.
+    fn add_better_mpi(&mut self) {
+        let mut better: BTreeMap<When, f64> = BTreeMap::new();
+        for times in MPIS.iter().filter_map(|name| self.times.get(*name)) {
+            for (when, us) in times {
+                better.entry(*when).and_modify(|best| *best = best.min(*us)).or_insert(*us);
+            }
+        }
+        if !better.is_empty() {
+            self.times.insert(BETTER_MPI.to_owned(), better);
+        }
+    }
+
+    /// The microseconds that a subject took in the middle, in the last run that measured it.
+    pub(crate) fn time(&self, subject: &str) -> Option<f64> {
+        let times = self.times.get(subject)?;
+        let ((last, _), _) = times.last_key_value()?;
+        Some(median(times.range((*last, 0)..).map(|(_, us)| *us).collect()))
+    }
+
+    /// Our time by a peer's in every round of the last run that measured both. Nothing if there is none.
+    pub(crate) fn ratio(&self, ours: &str, peer: &str) -> Option<Ratio> {
+        let (ours, peers) = (self.times.get(ours)?, self.times.get(peer)?);
+        let ratios: BTreeMap<When, f64> =
+            ours.iter().filter_map(|(when, us)| Some((*when, us / peers.get(when)?))).collect();
+        let ((last, _), _) = ratios.last_key_value()?;
+        let rounds = ratios.range((*last, 0)..).map(|((_, round), ratio)| (*round, *ratio));
+        Some(Ratio { rounds: rounds.collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::collective::Collective;
+    use super::super::record::Time;
+    use super::*;
+
+    const CASE: Case = Case { collective: Collective::AllReduce, ranks: 2 };
+
+    fn time(when: When, subject: &str, us: f64) -> Record {
+        let (run, round) = when;
+        Record::Time(Time { run, round, subject: subject.into(), case: CASE, bytes: 4, us })
+    }
+
+    fn ratio(records: &[Record], ours: &str, peer: &str) -> Option<Ratio> {
+        let comparison = Comparison::of(records);
+        comparison.cells(CASE).next().and_then(|(_, cell)| cell.ratio(ours, peer))
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        // The machine was ten times slower in the second round, for everybody.
+        let records = [
+            time((1, 1), "comm-shm", 1.0),
+            time((1, 1), "gloo", 2.0),
+            time((1, 2), "comm-shm", 10.0),
+            time((1, 2), "gloo", 20.0),
+            time((1, 3), "comm-shm", 3.0),
+        ];
+        let ratio = ratio(&records, "comm-shm", "gloo").unwrap();
+        assert_eq!(ratio.rounds, [(1, 0.5), (2, 0.5)]);
+        assert_eq!(ratio.median(), 0.5);
+    }
+
+    #[test]
+    fn the_better_mpi_is_the_better_one_of_each_round() {
+        let records = [
+            time((1, 1), "comm-shm", 1.0),
+            time((1, 1), "openmpi", 2.0),
+            time((1, 1), "mpich", 4.0),
+            time((1, 2), "comm-shm", 1.0),
+            time((1, 2), "openmpi", 8.0),
+            time((1, 2), "mpich", 4.0),
+            time((1, 3), "comm-shm", 1.0),
+            time((1, 3), "mpich", 10.0),
+        ];
+        let ratio = ratio(&records, "comm-shm", BETTER_MPI).unwrap();
+        assert_eq!(ratio.rounds, [(1, 0.5), (2, 0.25), (3, 0.1)]);
+    }
+
+    #[test]
+    fn what_is_measured_again_replaces_what_was() {
+        let records = [
+            time((1, 1), "comm-shm", 9.0),
+            time((1, 1), "gloo", 1.0),
+            time((2, 1), "comm-shm", 5.0),
+            time((2, 1), "comm-shm", 1.0),
+            time((2, 1), "gloo", 2.0),
+            time((3, 1), "comm-shm", 7.0),
+        ];
+        assert_eq!(ratio(&records, "comm-shm", "gloo").unwrap().rounds, [(1, 0.5)]);
+        let comparison = Comparison::of(&records);
+        let (_, cell) = comparison.cells(CASE).next().unwrap();
+        assert_eq!(
+            (cell.time("comm-shm"), cell.time("gloo"), cell.time("mpich")),
+            (Some(7.0), Some(2.0), None)
+        );
+    }
+
+    #[test]
+    fn a_miss_needs_the_median_and_most_rounds() {
+        let of = |ratios: &[f64]| Ratio { rounds: (1..).zip(ratios.iter().copied()).collect() };
+        assert!(of(&[1.2, 1.2, 1.2, 0.5, 0.5]).misses(1.1));
+        assert!(!of(&[9.0, 9.0, 1.0, 1.0, 1.0]).misses(1.1));
+        assert!(of(&[1.2]).misses(1.1) && !of(&[1.1]).misses(1.1));
+        // Half of an even number of rounds is not most of them, wherever the median lies.
+        assert!(!of(&[1.0, 1.0, 5.0, 5.0]).misses(1.1));
+        assert_eq!(of(&[1.0, 1.0, 5.0, 5.0]).above(1.1), 2);
+    }
+
+    #[test]
+    fn who_has_never_been_measured_together_is_no_pair() {
+        let records = [
+            time((1, 1), "comm-tcp", 1.0),
+            time((1, 1), "comm-shm", 1.0),
+            time((1, 1), "openmpi-tcp", 1.0),
+            time((1, 2), "gloo", 1.0),
+        ];
+        let comparison = Comparison::of(&records);
+        assert_eq!(comparison.pairs(), [("comm-tcp".to_owned(), "openmpi-tcp".to_owned())]);
+        assert_eq!(comparison.subjects(), ["comm-shm", "comm-tcp", "openmpi-tcp", "gloo"]);
+    }
+}

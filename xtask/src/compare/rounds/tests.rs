@@ -1,0 +1,137 @@
+//! Rounds of subjects that are shell scripts.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use clap::Parser;
+
+use super::*;
+
+/// Says its name in a log and prints a row for every size; from a size on it does something else.
+#[derive(Debug)]
+struct Script {
+    name: &'static str,
+    log: std::path::PathBuf,
+    instead: Option<(usize, &'static str)>,
+}
+
+impl Subject for Script {
+    fn name(&self) -> String {
+        self.name.into()
+    }
+
+    fn command(&self, start: &Start<'_>) -> Command {
+        let case = start.case;
+        let mut script =
+            format!("echo {} {} {} >> {}\n", self.name, case.collective, case.ranks, self.log.display());
+        for size in start.sizes {
+            script += &match self.instead {
+                Some((from, instead)) if *size >= from => format!("{instead}\n"),
+                _ => format!("echo '{{\"bytes\":{size},\"time_us\":{{\"p50\":1.5}}}}'\n"),
+            };
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        command
+    }
+}
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    compare: Compare,
+}
+
+/// What is measured for a command line, into a journal in a folder. Returns the starts in their order.
+fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) -> (Vec<String>, Vec<Record>) {
+    let words = ["compare"].into_iter().chain(line.split_whitespace());
+    let Line { compare } = Line::try_parse_from(words).unwrap();
+    let log = folder.join("log");
+    fs::write(&log, "").unwrap();
+    let script = |name, instead| -> (Box<dyn Subject>, String) {
+        (Box::new(Script { name, log: log.clone(), instead }), "1".into())
+    };
+    let here = vec![script("comm-shm", None), script("one", instead), script("two", None)];
+    let found = Found { here, missing: Vec::new() };
+    let mut journal = Journal::open(&folder.join("page.jsonl"), false).unwrap();
+    let mut rounds_done = 0;
+    Rounds::new(&compare, &found)
+        .measure(7, &mut journal, &mut Vec::new(), |_, _| {
+            rounds_done += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert!(rounds_done <= compare.rounds);
+    let starts = fs::read_to_string(log).unwrap().lines().map(str::to_owned).collect();
+    (starts, journal.records)
+}
+
+const SHORT: &str = "--ranks 2 --collectives all_reduce,barrier --max 16 --rounds 2";
+
+#[test]
+fn everybody_measures_a_case_before_the_next_and_the_first_one_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (starts, records) = measure(folder.path(), SHORT, None);
+    let order = [
+        "comm-shm", "one", "two", "comm-shm", "one", "two", "one", "two", "comm-shm", "one", "two",
+        "comm-shm",
+    ];
+    let names: Vec<&str> = starts.iter().map(|start| start.split(' ').next().unwrap()).collect();
+    assert_eq!(names, order);
+    assert_eq!(starts[3..7], ["comm-shm barrier 2", "one barrier 2", "two barrier 2", "one all_reduce 2"]);
+    // Two sizes and a barrier, by three, twice.
+    assert_eq!(records.len(), 18);
+    assert!(records.iter().all(|record| matches!(record, Record::Time(Time { us: 1.5, run: 7, .. }))));
+}
+
+#[test]
+fn what_is_measured_is_not_measured_again() {
+    let folder = tempfile::tempdir().unwrap();
+    measure(folder.path(), SHORT, None);
+    assert_eq!(measure(folder.path(), SHORT, None).0.len(), 0);
+    // Another round, and another size in all of them.
+    assert_eq!(
+        measure(folder.path(), &format!("{SHORT} --rounds 3").replace("--rounds 2 ", ""), None).0.len(),
+        6
+    );
+    assert_eq!(measure(folder.path(), &SHORT.replace("--max 16", "--max 64"), None).0.len(), 6);
+}
+
+#[test]
+fn a_case_that_was_interrupted_is_measured_again_by_all() {
+    let folder = tempfile::tempdir().unwrap();
+    measure(folder.path(), SHORT, None);
+    let path = folder.path().join("page.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    // The last barrier of the last round, and half of the line before it.
+    fs::write(&path, lines[..16].concat() + &lines[16][..10]).unwrap();
+    let (starts, records) = measure(folder.path(), SHORT, None);
+    assert_eq!(starts, ["one barrier 2", "two barrier 2", "comm-shm barrier 2"]);
+    assert_eq!(records.len(), 19);
+}
+
+#[test]
+fn who_fails_keeps_what_it_has_measured_and_is_not_asked_again() {
+    for (instead, reason) in [
+        ("echo out of luck >&2; exit 3", "out of luck"),
+        ("true", "measured nothing of 16 bytes"),
+        (r#"echo '{"bytes":16,"time_us":{"p50":1.5},"wrong":2}'"#, "2 elements were wrong"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let line = SHORT.replace("--rounds 2", "--rounds 1");
+        let (_, records) = measure(folder.path(), &line, Some((16, instead)));
+        let failures = records.iter().filter_map(|record| match record {
+            Record::Failure(failure) => Some((&*failure.subject, failure.case.collective, &*failure.reason)),
+            _ => None,
+        });
+        let failures: Vec<_> = failures.collect();
+        assert!(
+            matches!(failures[..], [("one", Collective::AllReduce, said)] if said.contains(reason)),
+            "{failures:?}"
+        );
+        assert_eq!(records.len(), 9);
+        assert_eq!(measure(folder.path(), &line, None).0.len(), 0);
+    }
+}

@@ -1,0 +1,55 @@
+//! This library, as `commctl perf` measures it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::{OURS, Start, Subject};
+use crate::compare::args::{Compare, Transport};
+use crate::compare::build::Places;
+
+/// This library over one transport.
+#[derive(Debug)]
+struct Ours {
+    commctl: PathBuf,
+    transport: Transport,
+}
+
+/// One subject for each transport that was asked for.
+pub(super) fn all(compare: &Compare, places: &Places) -> Vec<(Box<dyn Subject>, String)> {
+    let ours = |transport: &Transport| {
+        let ours = Ours { commctl: places.commctl(), transport: *transport };
+        (Box::new(ours) as Box<dyn Subject>, format!("comm {}", env!("CARGO_PKG_VERSION")))
+    };
+    compare.transport.iter().map(ours).collect()
+}
+
+impl Subject for Ours {
+    fn name(&self) -> String {
+        format!("{OURS}-{}", self.transport.name())
+    }
+
+    fn command(&self, start: &Start<'_>) -> Command {
+        let Compare { samples, sample_ms, factor, min, .. } = start.compare;
+        let mut options = vec![
+            ("--ranks", start.case.ranks.to_string()),
+            ("--transport", self.transport.name().to_owned()),
+            ("--samples", samples.to_string()),
+            ("--sample-ms", sample_ms.to_string()),
+        ];
+        let mut command = Command::new(&self.commctl);
+        command.args(["perf", start.case.collective.name(), "--json"]);
+        // A barrier has neither a size nor a result.
+        if let Some(max) = start.sizes.last().filter(|max| **max > 0) {
+            options.push(("--min", min.min(max).to_string()));
+            options.push(("--max", max.to_string()));
+            options.push(("--factor", factor.to_string()));
+            if start.check {
+                command.arg("--check");
+            }
+        }
+        for (name, value) in options {
+            command.args([name, &value]);
+        }
+        command
+    }
+}
