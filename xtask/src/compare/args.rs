@@ -98,8 +98,9 @@ impl Compare {
 
     /// The sizes of a collective among so many ranks.
     pub(super) fn sizes(&self, collective: Collective, ranks: usize) -> Vec<usize> {
-        let next = |size: &usize| size.checked_mul(self.factor as usize).filter(|next| *next <= self.max);
+        let max = collective.at_most(self.max);
+        let next = |size: &usize| size.checked_mul(self.factor as usize);
         let sizes = std::iter::successors(Some(self.min.max(1)), next);
-        collective.sizes(sizes, ranks)
+        collective.sizes(sizes.take_while(|size| *size <= max), ranks)
     }
 }

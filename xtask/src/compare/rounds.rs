@@ -74,7 +74,8 @@ impl<'a> Rounds<'a> {
             let sizes = compare.sizes(collective, ranks);
             Heat { round, case: Case { collective, ranks }, sizes }
         };
-        (1..=compare.rounds).flat_map(|round| cases().map(move |case| heat(round, case))).collect()
+        let heats = (1..=compare.rounds).flat_map(|round| cases().map(move |case| heat(round, case)));
+        heats.filter(|heat| !heat.sizes.is_empty()).collect()
     }
 
     /// Everybody, beginning with another one in every round.

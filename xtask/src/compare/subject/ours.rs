@@ -6,6 +6,8 @@ use std::process::Command;
 use super::{OURS, Start, Subject};
 use crate::compare::args::{Compare, Transport};
 use crate::compare::build::Places;
+use crate::compare::collective::Collective;
+use crate::compare::record::Case;
 
 /// This library over one transport.
 #[derive(Debug)]
@@ -29,19 +31,20 @@ impl Subject for Ours {
     }
 
     fn command(&self, start: &Start<'_>) -> Command {
-        let Compare { samples, sample_ms, factor, min, .. } = start.compare;
+        let Compare { samples, sample_ms, factor, min, max, .. } = start.compare;
+        let Case { collective, ranks } = start.case;
         let mut options = vec![
-            ("--ranks", start.case.ranks.to_string()),
+            ("--ranks", ranks.to_string()),
             ("--transport", self.transport.name().to_owned()),
             ("--samples", samples.to_string()),
             ("--sample-ms", sample_ms.to_string()),
         ];
         let mut command = Command::new(&self.commctl);
-        command.args(["perf", start.case.collective.name(), "--json"]);
+        command.args(["perf", collective.name(), "--json"]);
         // A barrier has neither a size nor a result.
-        if let Some(max) = start.sizes.last().filter(|max| **max > 0) {
-            options.push(("--min", min.min(max).to_string()));
-            options.push(("--max", max.to_string()));
+        if collective != Collective::Barrier {
+            options.push(("--min", min.max(&1).to_string()));
+            options.push(("--max", collective.at_most(*max).to_string()));
             options.push(("--factor", factor.to_string()));
             if start.check {
                 command.arg("--check");
