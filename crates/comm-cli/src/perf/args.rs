@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use comm::{DType, ReduceOp};
 
@@ -26,6 +26,10 @@ between which p10, p90 and p99 interpolate. algbw is size by time, busbw is that
 of it: 2(n-1)/n in an all_reduce, 1 in reduce, broadcast and scans, (n-1)/n in the others. Both are in GB/s, 10^9 bytes per second, \
 also where a key says gbps.
 
+send_recv measures messages between rank 0 and the last, as three tables. In send_recv_latency, time is half of that of a message \
+there and back. In send_recv_bandwidth, rank 0 sends a window of up to 64 messages in the background and hears when all \
+have come; time is that of a window by their number. In send_recv_bidirectional both do so at once, and busbw counts both directions.
+
 Exit status: 0; 1 if something failed or an element was wrong; 2 if the command line makes no sense.
 
 Examples:
@@ -36,7 +40,7 @@ Examples:
 pub(crate) struct Perf {
     /// What to measure
     #[arg(value_name = "COLLECTIVE", required_unless_present = "calibrate")]
-    pub(crate) operation: Option<Operation>,
+    pub(crate) operation: Option<Subject>,
 
     /// Number of ranks to start [default: the number of cores, at least 2]
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -61,6 +65,36 @@ pub(crate) struct Perf {
 
     #[command(flatten)]
     pub(crate) calibrate: Calibrate,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Collective(Operation),
+    /// Messages between two ranks.
+    SendRecv,
+}
+
+impl ValueEnum for Subject {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [Subject; 12] = {
+            let mut all = [Subject::SendRecv; 12];
+            let mut at = 0;
+            while at < Operation::ALL.len() {
+                all[at] = Subject::Collective(Operation::ALL[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Collective(operation) => operation.to_possible_value(),
+            Self::SendRecv => Some(PossibleValue::new("send_recv")),
+        }
+    }
 }
 
 /// Which sizes are measured.
@@ -139,6 +173,19 @@ impl Call {
             out_of_place: false,
             check: false,
         }
+    }
+
+    /// The first option that says something of a collective.
+    pub(crate) fn of_a_collective(&self) -> Option<&'static str> {
+        let given = [
+            (self.dtype != DType::F32, "--dtype"),
+            (self.op.is_some(), "--op"),
+            (self.root.is_some(), "--root"),
+            (self.algorithm.is_some(), "--algorithm"),
+            (self.in_place, "--in-place"),
+            (self.out_of_place, "--out-of-place"),
+        ];
+        given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
     pub(crate) const fn place(&self) -> Option<Place> {

@@ -10,7 +10,8 @@
 //! | `rank` | what does one rank do? |
 //! | `buffers`, `data`, `number` | what lies in memory, before and after? |
 //! | `timing`, `statistics` | how long does it take? |
-//! | `row`, `print`, `plot` | what is said of it? |
+//! | `messages` | what of messages between two ranks? |
+//! | `row`, `label`, `print`, `plot` | what is said of it? |
 //! | `calibrate` | which model of the links explains it? |
 //! | `error` | what went wrong, and which exit code says so? |
 
@@ -20,7 +21,9 @@ mod calibrate;
 mod data;
 mod error;
 mod host;
+mod label;
 mod memory;
+mod messages;
 mod number;
 mod operation;
 mod plan;
@@ -39,7 +42,7 @@ use comm::Config;
 use comm_cli::launch::Launch;
 
 pub(crate) use args::Perf;
-use args::Transport;
+use args::{Subject, Transport};
 use error::{PerfError, Result};
 use operation::Operation;
 use plan::{Plan, Range};
@@ -78,7 +81,8 @@ impl Perf {
         let plans = self.plans(config.world_size)?;
         let session = Session::join(self.transport(&config), &config)?;
         match self.operation {
-            Some(_) => plans.iter().try_for_each(|plan| rank::run(&session, plan, self)),
+            Some(Subject::SendRecv) => messages::run(&session, self),
+            Some(Subject::Collective(_)) => plans.iter().try_for_each(|plan| rank::run(&session, plan, self)),
             None => calibrate::run(&session, &plans, self),
         }
     }
@@ -90,7 +94,11 @@ impl Perf {
 
     /// What is to be measured.
     fn plans(&self, ranks: usize) -> Result<Vec<Plan>> {
-        let Some(operation) = self.operation else { return calibrate::plans(ranks, &self.sizes) };
+        let operation = match self.operation {
+            None => return calibrate::plans(ranks, &self.sizes),
+            Some(Subject::SendRecv) => return messages::check(self, ranks).map(|()| Vec::new()),
+            Some(Subject::Collective(operation)) => operation,
+        };
         if self.output.svg.is_some() && operation == Operation::Barrier {
             return Err(PerfError::usage("--svg: a barrier has no size to draw anything over"));
         }

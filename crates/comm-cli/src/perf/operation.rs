@@ -64,6 +64,20 @@ const ONLY_IN: &[Place] = &[Place::In];
 const ONLY_OUT: &[Place] = &[Place::Out];
 
 impl Operation {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Scan,
+        Self::Exscan,
+        Self::Barrier,
+    ];
+
     pub(crate) const fn facts(self) -> Facts {
         use Bus::{Once, Twice, Whole};
         use Collective as C;

@@ -6,6 +6,7 @@ use comm::{DType, ReduceOp, ReduceOrder};
 
 use super::args::{Call, Sizes};
 use super::error::{PerfError, Result};
+use super::label::Label;
 use super::operation::{Operation, Place};
 
 /// The defaults of the sizes of one kind of measurement.
@@ -33,7 +34,7 @@ impl Range {
         Ok(given)
     }
 
-    fn sizes(self) -> impl Iterator<Item = usize> {
+    pub(crate) fn sizes(self) -> impl Iterator<Item = usize> {
         let next = move |size: &usize| size.checked_mul(self.factor).filter(|next| *next <= self.max);
         std::iter::successors(Some(self.min), next)
     }
@@ -109,6 +110,24 @@ impl Plan {
         (size / unit).max(1) * unit
     }
 
+    /// What is said of it.
+    pub(crate) fn label(&self) -> Label {
+        let facts = self.operation.facts();
+        Label {
+            name: self.operation.name(),
+            ranks: self.ranks,
+            dtype: self.operation.has_data().then_some(self.dtype),
+            op: self.op,
+            root: facts.rooted.then_some(self.root),
+            place: match self.place {
+                _ if !self.operation.has_data() => "",
+                Place::In => ", in place",
+                Place::Out => ", out of place",
+            },
+            bus_factor: self.operation.bus_factor(self.ranks),
+        }
+    }
+
     /// How many elements a size has.
     pub(crate) const fn count(&self, bytes: usize) -> usize {
         bytes / self.dtype.size()
@@ -132,7 +151,7 @@ mod tests {
 
     use clap::Parser;
 
-    use super::super::args::Perf;
+    use super::super::args::{Perf, Subject};
 
     #[derive(Parser)]
     struct Line {
@@ -143,7 +162,8 @@ mod tests {
     fn plan(line: &str, ranks: usize) -> Result<Plan> {
         let words = std::iter::once("perf").chain(line.split_whitespace());
         let perf = Line::try_parse_from(words).unwrap().perf;
-        Plan::new(perf.operation.unwrap(), ranks, &perf.call, Range::TABLE.or(&perf.sizes)?)
+        let Some(Subject::Collective(operation)) = perf.operation else { panic!("{line}") };
+        Plan::new(operation, ranks, &perf.call, Range::TABLE.or(&perf.sizes)?)
     }
 
     #[test]

@@ -6,11 +6,13 @@ use comm_cli::report::page;
 use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
 
 use super::error::{PerfError, Result};
-use super::plan::Plan;
+use super::label::Label;
 use super::row::Row;
 
 /// Draws time and bandwidth over size.
-pub(crate) fn write_rows(path: &Path, plan: &Plan, rows: &[Row]) -> Result<()> {
+pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()> {
+    let dtype = label.dtype.map_or("bytes", |dtype| dtype.name());
+    let title = format!("{}, {} ranks, {dtype}", label.name, label.ranks);
     let of = |name: &str, color, y: &dyn Fn(&Row) -> f64| {
         let points = rows.iter().map(|row| (row.bytes as f64, y(row)));
         Series { name: name.into(), color, points: points.collect(), style: Style::Curve }
@@ -21,12 +23,12 @@ pub(crate) fn write_rows(path: &Path, plan: &Plan, rows: &[Row]) -> Result<()> {
     ];
     let bandwidth = vec![
         of("algbw", Color(0x80, 0x80, 0x80), &Row::algbw),
-        of("busbw", Color(255, 0, 0), &|row| row.busbw(plan)),
+        of("busbw", Color(255, 0, 0), &|row| row.busbw(label)),
     ];
     let speed = Axis { name: "GB/s", label: |speed| format!("{speed}"), base: 10.0 };
     let panel = |axis, series| Panel { title: String::new(), axes: [Axis::SIZE, axis], series };
     let picture = Picture {
-        title: format!("{}, {} ranks, {}", plan.operation.name(), plan.ranks, plan.dtype),
+        title,
         panel_size: (550, 430),
         columns: 2,
         panels: vec![panel(Axis::time("time per call"), time), panel(speed, bandwidth)],

@@ -21,7 +21,8 @@ use super::timing;
 pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     agree_on_memory(session, plan)?;
     let measure = row_of(plan.dtype)?;
-    let printer = Printer::new(perf.output.format(), plan, session);
+    let label = plan.label();
+    let printer = Printer::new(perf.output.format(), label, session);
     printer.head(session)?;
     let progress = Progress::new(plan.sizes.len(), session.speaks());
     let mut rows = Vec::with_capacity(plan.sizes.len());
@@ -35,7 +36,7 @@ pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     let wrong = perf.call.check.then(|| rows.iter().filter_map(|row| row.wrong).sum());
     printer.foot(wrong)?;
     if let (Some(path), true) = (&perf.output.svg, session.speaks()) {
-        plot::write_rows(path, plan, &rows)?;
+        plot::write_rows(path, &label, &rows)?;
     }
     match wrong {
         // All ranks know the number, and one says it.
@@ -99,6 +100,6 @@ fn row<T: Number>(
         }
         false => None,
     };
-    let algorithm = plan.choice(bytes, &session.tuning)?.algorithm.name;
+    let algorithm = Some(plan.choice(bytes, &session.tuning)?.algorithm.name);
     Ok(Row { bytes, algorithm, time: Percentiles::of(&times), wrong })
 }

@@ -1,13 +1,14 @@
 //! What was measured at one size.
 
-use super::plan::Plan;
+use super::label::Label;
 use super::statistics::Percentiles;
 
 /// One line of the result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Row {
     pub(crate) bytes: usize,
-    pub(crate) algorithm: &'static str,
+    /// Nothing of messages between two ranks.
+    pub(crate) algorithm: Option<&'static str>,
     /// Of a call, in microseconds.
     pub(crate) time: Percentiles,
     /// Wrong elements on all ranks, if they were looked at.
@@ -21,7 +22,7 @@ impl Row {
     }
 
     /// What the busiest port carries, in 10^9 bytes per second.
-    pub(crate) fn busbw(&self, plan: &Plan) -> f64 {
-        self.algbw() * plan.operation.bus_factor(plan.ranks)
+    pub(crate) fn busbw(&self, label: &Label) -> f64 {
+        self.algbw() * label.bus_factor
     }
 }

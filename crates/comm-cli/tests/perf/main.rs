@@ -5,5 +5,6 @@
 
 mod calibrate;
 mod harness;
+mod messages;
 mod refusals;
 mod tables;

@@ -40,11 +40,17 @@ fn bad_combinations_are_named() {
     refused("all_reduce --calibrate", "--calibrate");
     refused("--calibrate -n 1", "--calibrate");
     refused("all_reduce --out links", "--out");
+    refused("send_recv -n 1", "send_recv");
+    refused("send_recv --op sum", "--op");
+    refused("send_recv --dtype i8", "--dtype");
+    refused("send_recv --in-place", "--in-place");
+    refused("send_recv --svg picture.svg", "--svg");
 }
 
 #[test]
 fn what_does_not_fit_into_memory_is_not_tried() {
     refused("all_gather -n 2 --min 1048576G --max 1048576G", "available");
+    refused("send_recv -n 2 --min 1048576G --max 1048576G", "available");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::perf::error::{PerfError, Result};
-use crate::perf::plan::Plan;
+use crate::perf::label::Label;
 use crate::perf::row::Row;
 use crate::perf::statistics::Percentiles;
 
@@ -14,7 +14,7 @@ struct Object<'a> {
     collective: &'static str,
     ranks: usize,
     transport: &'a str,
-    algorithm: &'static str,
+    algorithm: Option<&'static str>,
     dtype: Option<&'static str>,
     op: Option<&'static str>,
     bytes: usize,
@@ -24,18 +24,18 @@ struct Object<'a> {
     wrong: Option<u64>,
 }
 
-pub(super) fn row(plan: &Plan, transport: &str, row: &Row) -> Result<String> {
+pub(super) fn row(label: &Label, transport: &str, row: &Row) -> Result<String> {
     let object = Object {
-        collective: plan.operation.name(),
-        ranks: plan.ranks,
+        collective: label.name,
+        ranks: label.ranks,
         transport,
         algorithm: row.algorithm,
-        dtype: plan.operation.has_data().then(|| plan.dtype.name()),
-        op: plan.op.map(|op| op.name()),
+        dtype: label.dtype.map(|dtype| dtype.name()),
+        op: label.op.map(|op| op.name()),
         bytes: row.bytes,
         time_us: row.time,
         algbw_gbps: row.algbw(),
-        busbw_gbps: row.busbw(plan),
+        busbw_gbps: row.busbw(label),
         wrong: row.wrong,
     };
     serde_json::to_string(&object)

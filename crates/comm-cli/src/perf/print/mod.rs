@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use super::args::Format;
 use super::error::{PerfError, Result};
-use super::plan::Plan;
+use super::label::Label;
 use super::row::Row;
 use super::session::Session;
 
@@ -16,22 +16,22 @@ pub(crate) use table::ranks;
 
 /// Prints what rank 0 has measured, and nothing on other ranks.
 #[derive(Debug)]
-pub(crate) struct Printer<'a> {
+pub(crate) struct Printer {
     format: Format,
-    plan: &'a Plan,
+    label: Label,
     transport: String,
     speaks: bool,
 }
 
-impl<'a> Printer<'a> {
-    pub(crate) fn new(format: Format, plan: &'a Plan, session: &Session) -> Self {
-        Self { format, plan, transport: session.transport(), speaks: session.speaks() }
+impl Printer {
+    pub(crate) fn new(format: Format, label: Label, session: &Session) -> Self {
+        Self { format, label, transport: session.transport(), speaks: session.speaks() }
     }
 
     /// What comes before the rows.
     pub(crate) fn head(&self, session: &Session) -> Result<()> {
         match self.format {
-            Format::Table => self.line(&table::head(self.plan, session)),
+            Format::Table => self.line(&table::head(&self.label, session)),
             Format::Csv => self.line(csv::HEAD),
             Format::Json => Ok(()),
         }
@@ -39,9 +39,9 @@ impl<'a> Printer<'a> {
 
     pub(crate) fn row(&self, row: &Row) -> Result<()> {
         self.line(&match self.format {
-            Format::Table => table::row(self.plan, row),
-            Format::Csv => csv::row(self.plan, &self.transport, row),
-            Format::Json => json::row(self.plan, &self.transport, row)?,
+            Format::Table => table::row(&self.label, row),
+            Format::Csv => csv::row(&self.label, &self.transport, row),
+            Format::Json => json::row(&self.label, &self.transport, row)?,
         })
     }
 

@@ -4,18 +4,12 @@ use std::fmt::Write;
 
 use comm_cli::report::units::short;
 
-use crate::perf::operation::Place;
-use crate::perf::plan::Plan;
+use crate::perf::label::Label;
 use crate::perf::row::Row;
 use crate::perf::session::Session;
 
-pub(super) fn head(plan: &Plan, session: &Session) -> String {
-    let place = match plan.place {
-        _ if !plan.operation.has_data() => "",
-        Place::In => ", in place",
-        Place::Out => ", out of place",
-    };
-    let name = plan.operation.name();
+pub(super) fn head(label: &Label, session: &Session) -> String {
+    let Label { name, place, .. } = label;
     let mut text = format!("# commctl {} perf {name}{place}\n", env!("CARGO_PKG_VERSION"));
     text += &ranks(session);
     text += "#\n";
@@ -55,22 +49,21 @@ pub(crate) fn ranks(session: &Session) -> String {
     text
 }
 
-pub(super) fn row(plan: &Plan, row: &Row) -> String {
-    let facts = plan.operation.facts();
+pub(super) fn row(label: &Label, row: &Row) -> String {
     let or_none = |known: Option<String>| known.unwrap_or_else(|| "-".into());
     let text = cells([
         &row.bytes.to_string(),
-        &plan.count(row.bytes).to_string(),
-        &or_none(plan.operation.has_data().then(|| plan.dtype.to_string())),
-        &or_none(plan.op.map(|op| op.to_string())),
-        &or_none(facts.rooted.then(|| plan.root.to_string())),
-        row.algorithm,
+        &label.count(row.bytes).to_string(),
+        &or_none(label.dtype.map(|dtype| dtype.to_string())),
+        &or_none(label.op.map(|op| op.to_string())),
+        &or_none(label.root.map(|root| root.to_string())),
+        row.algorithm.unwrap_or("-"),
         &short(row.time.p50),
         &short(row.time.p10),
         &short(row.time.p90),
         &short(row.time.p99),
         &short(row.algbw()),
-        &short(row.busbw(plan)),
+        &short(row.busbw(label)),
         &or_none(row.wrong.map(|wrong| wrong.to_string())),
     ]);
     text.trim_end().to_owned()
