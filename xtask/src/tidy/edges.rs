@@ -65,7 +65,7 @@ const GRAPH: [Node; 11] = [
     },
     Node {
         name: "benches",
-        may_use: &["comm", "comm-core", "comm-ring", "comm-sim", "comm-tcp"],
+        may_use: &["comm-core", "comm-ring", "comm-sim", "comm-tcp"],
         why: "measures single parts, so it must reach them",
     },
 ];

@@ -1,0 +1,39 @@
+//! The description of a call: its fingerprint, which stands before every message, and its encoding, which ranks send each
+//! other when one of them waits for long.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "a macro makes what is public here")]
+
+use std::hint::black_box;
+
+use comm_core::{Call, Collective, DType, GroupId, ReduceOp};
+use criterion::{Criterion, criterion_group, criterion_main};
+
+fn description(criterion: &mut Criterion) {
+    let call = Call {
+        group: GroupId::WORLD,
+        collective: Collective::AllReduce,
+        op: Some(ReduceOp::Sum),
+        dtype: Some(DType::F32),
+        count: 1 << 20,
+        root: None,
+        detail: 0,
+        algorithm: "recursive_doubling".into(),
+    };
+    let mut group = criterion.benchmark_group("call");
+    group.bench_function("fingerprint", |bencher| bencher.iter(|| black_box(&call).fingerprint()));
+    let mut bytes = Vec::new();
+    group.bench_function("encode", |bencher| {
+        bencher.iter(|| {
+            bytes.clear();
+            black_box(&call).encode(&mut bytes);
+        });
+    });
+    group.bench_function("decode", |bencher| {
+        bencher.iter(|| Call::decode(black_box(&bytes)).map(|(call, _)| call.count));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, description);
+criterion_main!(benches);

@@ -1,0 +1,111 @@
+//! Carrying out a schedule, without sockets and without anybody who waits: two ranks on one thread, which move in turns. And
+//! the way of a call through a communicator of one rank, in which nothing moves at all.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "a macro makes what is public here")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot run has nothing else to say")]
+
+use std::time::Duration;
+
+use comm_core::{
+    Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
+    Transport,
+};
+use comm_ring::executor::{Buffers, Executor, Job, Progress};
+use comm_ring::schedule::{Algorithm, Params, TABLE};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const RANKS: usize = 2;
+const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+const START: Duration = Duration::from_secs(60);
+/// Enough for any message of these benchmarks to be accepted whole.
+const CAPACITY: usize = 4 << 20;
+
+/// What one rank has besides its transport.
+struct Rank {
+    params: Params,
+    layout: Layout,
+    executor: Executor,
+    data: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Rank {
+    fn new(row: &Algorithm, rank: usize, bytes: usize) -> Self {
+        let params = Params {
+            ranks: RANKS,
+            rank,
+            root: 0,
+            segments: 1,
+            pass: 1,
+            in_place: true,
+            ranks_per_host: RANKS,
+        };
+        let partition = Partition::even(bytes / 4, row.blocks(&params)).element_bytes(4);
+        let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
+        let scratch = vec![0; (row.slots)(&params) * layout.slot_bytes()];
+        Self { params, layout, executor: Executor::new(RANKS, 32), data: vec![0; bytes], scratch }
+    }
+}
+
+/// Makes a call on both ranks, step by step in turns.
+fn call(row: &Algorithm, ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
+    let reduction = Reduction::new(ReduceOp::Sum, DType::F32).ok();
+    let mut steps: Vec<_> = ranks.iter().map(|rank| (row.steps)(&rank.params)).collect();
+    let mut done = [false; RANKS];
+    while done.contains(&false) {
+        for (at, rank) in ranks.iter_mut().enumerate() {
+            if done[at] {
+                continue;
+            }
+            let Rank { layout, executor, data, scratch, .. } = rank;
+            let job = Job { layout, reduction, ranks: RANKS, sequence, fingerprint: 0xfeed };
+            let mut buffers = Buffers { input: &[], output: data, scratch };
+            match executor.progress(&mut transports[at], &mut *steps[at], &job, &mut buffers) {
+                Ok(progress) => done[at] = progress == Progress::Done,
+                Err(stop) => panic!("{stop:?}"),
+            }
+        }
+    }
+}
+
+fn all_reduce(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("executor/all_reduce of 2 ranks");
+    for name in ["ring", "recursive_doubling"] {
+        let row = TABLE.iter().find(|row| row.collective == Collective::AllReduce && row.name == name);
+        let row = row.expect("an algorithm of this name");
+        for bytes in [8, 4 << 10, 1 << 20] {
+            let network = InProcessConfig { capacity: CAPACITY, ..InProcessConfig::default() };
+            let mut transports = in_process::run(RANKS, &network, |lanes| {
+                lanes.open(LANE, lanes.now() + START).expect("a lane")
+            });
+            let mut ranks: Vec<Rank> = (0..RANKS).map(|rank| Rank::new(row, rank, bytes)).collect();
+            let mut sequence = 0;
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                bencher.iter(|| {
+                    sequence += 1;
+                    call(row, &mut ranks, &mut transports, sequence);
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+fn one_rank(criterion: &mut Criterion) {
+    let lanes = InProcessLanes::create(1).pop().expect("lanes");
+    let communicator = RingCommunicator::new(lanes, RingConfig::default(), START).expect("a communicator");
+    let comm = Comm::new(communicator);
+    let mut group = criterion.benchmark_group("call of 1 rank");
+    group.bench_function("barrier", |bencher| bencher.iter(|| comm.barrier()));
+    let mut buffer = [0.0_f32];
+    group
+        .bench_function("all_reduce", |bencher| bencher.iter(|| comm.all_reduce(&mut buffer, ReduceOp::Sum)));
+    group.finish();
+}
+
+criterion_group!(benches, all_reduce, one_rank);
+criterion_main!(benches);

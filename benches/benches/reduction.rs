@@ -1,0 +1,54 @@
+//! The kernels that combine two blocks: every element type, in the first-level cache and beyond the second.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "a macro makes what is public here")]
+
+use std::hint::black_box;
+
+use comm_core::{DType, Lent, ReduceOp, Reduction};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const SIZES: [usize; 3] = [4 << 10, 256 << 10, 16 << 20];
+/// Every operator once, and of each kind of element type all that are not alike.
+const CASES: [(ReduceOp, &[DType]); 4] = [
+    (ReduceOp::Sum, &DType::ALL),
+    (ReduceOp::Max, &DType::ALL),
+    (ReduceOp::Prod, &[DType::I64, DType::F16, DType::BF16, DType::F32, DType::F64]),
+    (ReduceOp::BitXor, &[DType::U8, DType::U64]),
+];
+
+fn combine(criterion: &mut Criterion) {
+    for (op, dtypes) in CASES {
+        let mut group = criterion.benchmark_group(format!("combine/{op}"));
+        for reduction in dtypes.iter().filter_map(|dtype| Reduction::new(op, *dtype).ok()) {
+            for bytes in SIZES {
+                // Zeros, which no number of repetitions turns into something that is slower to combine.
+                let (mut into, from) = (vec![0; bytes], vec![0; bytes]);
+                group.throughput(Throughput::Bytes(bytes as u64));
+                group.bench_function(BenchmarkId::new(reduction.dtype().name(), bytes), |bencher| {
+                    bencher
+                        .iter(|| reduction.combine(black_box(&mut into), Lent::from_slice(black_box(&from))));
+                });
+            }
+        }
+        group.finish();
+    }
+}
+
+fn finish(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("finish/avg");
+    for reduction in [DType::F16, DType::BF16, DType::F32, DType::F64]
+        .iter()
+        .filter_map(|dtype| Reduction::new(ReduceOp::Avg, *dtype).ok())
+    {
+        let mut elements = vec![0; SIZES[1]];
+        group.throughput(Throughput::Bytes(SIZES[1] as u64));
+        group.bench_function(reduction.dtype().name(), |bencher| {
+            bencher.iter(|| reduction.finish(black_box(&mut elements), 3));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, combine, finish);
+criterion_main!(benches);
