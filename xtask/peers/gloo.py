@@ -59,9 +59,9 @@ class Case:
 
         self.torch, self.rank, self.ranks = torch, rank, ranks
         block = count // ranks
-        self.send, self.recv = torch.zeros(count), torch.zeros(count)
+        self.in_place = name in ("all_reduce", "broadcast", "barrier")
+        self.send, self.recv = torch.zeros(0 if self.in_place else count), torch.zeros(count)
         send, recv = self.send, self.recv
-        self.in_place = name in ("all_reduce", "broadcast")
         self.result = recv[:block] if name == "reduce_scatter" else recv
         own_send, own_recv = send[:block], recv[:block]
         own = slice(rank * block, (rank + 1) * block)
@@ -82,7 +82,8 @@ class Case:
 
     def contribution(self, rank, count):
         """Small whole numbers, so that every sum is exact."""
-        return ((self.torch.arange(count) * 7 + rank * 3) % 16).to(self.torch.float32)
+        index = self.torch.arange(count, dtype=self.torch.int32)
+        return index.mul_(7).add_(rank * 3).remainder_(16).to(self.torch.float32)
 
     def sum(self, count):
         total = self.contribution(0, count)

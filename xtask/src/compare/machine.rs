@@ -38,9 +38,20 @@ pub(crate) fn look(root: &Path) -> Result<Place> {
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
     };
-    let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root))?;
+    let commit = commit(root)?;
     let date = said(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
     Ok(Place { date, commit, machine })
+}
+
+/// The last commit that changed what is measured, and whether there are changes since. Pages and journals do not count: the
+/// next comparison would then be one of another library.
+fn commit(root: &Path) -> Result<String> {
+    let git = |words: &[&str]| {
+        said(Command::new("git").args(words).args(["--", "crates", "Cargo.lock"]).current_dir(root))
+    };
+    let commit = git(&["log", "-1", "--format=%h"])?;
+    let is_changed = !git(&["status", "--porcelain"])?.is_empty();
+    Ok(if is_changed { commit + "-dirty" } else { commit })
 }
 
 /// What stands behind a name and a colon.

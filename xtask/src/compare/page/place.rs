@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use comm_cli::report::units::short;
 
-use super::super::record::{Limit, Record, Run};
+use super::super::record::{Failure, Limit, Record, Run};
 use super::super::subject::{is_ours, position};
 use super::table;
 
@@ -67,12 +67,12 @@ fn describe(run: &Run, records: &[Record]) -> String {
     text.trim_end().to_owned() + "\n\n"
 }
 
-/// Who failed at what. Each once, however often it failed.
+/// Who failed at what, and has not done it since. Each once, however often it failed.
 fn failures(records: &[Record]) -> String {
     let failures: BTreeSet<String> = records
         .iter()
         .filter_map(|record| match record {
-            Record::Failure(failure) => {
+            Record::Failure(failure) if !was_measured_later(failure, records) => {
                 let (subject, case, reason) = (&failure.subject, failure.case, &failure.reason);
                 Some(format!("- {subject}, {} of {} ranks: {reason}\n", case.collective, case.ranks))
             }
@@ -83,4 +83,13 @@ fn failures(records: &[Record]) -> String {
         return String::new();
     }
     format!("These failed:\n\n{}\n", failures.into_iter().collect::<String>())
+}
+
+fn was_measured_later(failure: &Failure, records: &[Record]) -> bool {
+    records.iter().any(|record| match record {
+        Record::Time(time) => {
+            time.run > failure.run && (&time.subject, time.case) == (&failure.subject, failure.case)
+        }
+        _ => false,
+    })
 }

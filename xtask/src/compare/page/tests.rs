@@ -82,3 +82,16 @@ fn every_subject_has_a_curve_in_the_picture() {
 fn no_ratio_looks_like_nothing() {
     assert_eq!([1.254, 0.104, 0.0123, 0.000_4].map(ratio), ["1.25", "0.10", "0.012", "< 0.001"]);
 }
+
+#[test]
+fn a_failure_is_forgotten_once_it_is_made_good() {
+    let mut records = records();
+    let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
+    assert!(page(&records).contains("out of luck"));
+    let case = Case { collective: Collective::AllToAll, ranks: 2 };
+    let time = |run| Record::Time(Time { run, round: 1, subject: "openmpi".into(), case, bytes: 4, us: 1.0 });
+    records.push(time(RUN));
+    assert!(page(&records).contains("out of luck"), "it failed at other sizes of the same run");
+    records.push(time(RUN + 1));
+    assert!(!page(&records).contains("out of luck"));
+}
