@@ -11,7 +11,8 @@ use super::subject;
 
 /// Compare this library with its peers, and write docs/performance.md.
 ///
-/// Measures whoever is installed: Open MPI and MPICH, and Gloo through PyTorch. What was measured is kept next to the page, in a file of JSON lines. A run that was stopped goes on where it was when the same
+/// Measures whoever is installed: Open MPI and MPICH, Gloo through PyTorch, and if asked for the ring of
+/// ferrotorch-distributed. What was measured is kept next to the page, in a file of JSON lines. A run that was stopped goes on where it was when the same
 /// command is given again; other ranks, collectives or sizes are added.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
@@ -47,7 +48,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "MS", default_value_t = 20)]
     pub(super) sample_ms: u32,
 
-    /// Which peers [default: those that are installed]
+    /// Which peers; ferrotorch takes minutes to build [default: all but ferrotorch]
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(subject::peers()))]
     pub(super) peers: Vec<String>,
 

@@ -53,6 +53,8 @@ const OTHERS: &[Collective] = &[
 const ALL: &[Collective] = &Collective::ALL;
 const ANY_SIZE: RangeInclusive<usize> = 0..=usize::MAX;
 const UP_TO_MIB: RangeInclusive<usize> = 0..=1 << 20;
+const UP_TO_64_KIB: RangeInclusive<usize> = 0..=64 << 10;
+const ABOVE_64_KIB: RangeInclusive<usize> = (64 << 10) + 1..=usize::MAX;
 const ABOVE_MIB: RangeInclusive<usize> = (1 << 20) + 1..=usize::MAX;
 const FROM_64_MIB: RangeInclusive<usize> = 64 << 20..=usize::MAX;
 
@@ -88,6 +90,10 @@ pub(crate) const BARS: &[Bar] = {
         bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Each(1.1)),
         bar!(TCP, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),
         bar!(TCP, "gloo", ANY_RANKS, ALL, ABOVE_MIB, Each(0.8)),
+        bar!(SHM, "ferrotorch", ANY_RANKS, ALL_REDUCE, UP_TO_64_KIB, Each(0.1)),
+        bar!(SHM, "ferrotorch", ANY_RANKS, ALL_REDUCE, ABOVE_64_KIB, Each(0.2)),
+        bar!(TCP, "ferrotorch", ANY_RANKS, ALL_REDUCE, UP_TO_64_KIB, Each(0.1)),
+        bar!(TCP, "ferrotorch", ANY_RANKS, ALL_REDUCE, ABOVE_64_KIB, Each(0.5)),
     ]
 };
 

@@ -41,12 +41,13 @@ impl<'a> Rounds<'a> {
         out: &mut W,
         mut after_round: impl FnMut(&Journal, &mut W) -> Result<()>,
     ) -> Result<()> {
-        let names: Vec<String> = self.subjects.iter().map(|subject| subject.name()).collect();
-        let left: Vec<Heat> =
-            self.heats().into_iter().filter(|heat| !heat.is_done(&names, run, &journal.records)).collect();
-        let progress = Progress::with_estimate(left.len() * self.subjects.len());
+        let is_left = |heat: &Heat| !heat.is_done(&self.names(heat.case.collective), run, &journal.records);
+        let left: Vec<Heat> = self.heats().into_iter().filter(is_left).collect();
+        let starts = left.iter().map(|heat| self.names(heat.case.collective).len()).sum();
+        let progress = Progress::with_estimate(starts);
         for (at, heat) in left.iter().enumerate() {
-            for subject in self.order(heat.round) {
+            let has_it = |subject: &&dyn Subject| subject.measures(heat.case.collective);
+            for subject in self.order(heat.round).filter(has_it) {
                 let what = format!("round {}, {} by {}", heat.round, heat.what(), subject.name());
                 progress.at(what.clone());
                 let said = self.start(heat, subject, run, journal)?;
@@ -61,6 +62,12 @@ impl<'a> Rounds<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Those who have a collective.
+    fn names(&self, collective: Collective) -> Vec<String> {
+        let subjects = self.subjects.iter().filter(|subject| subject.measures(collective));
+        subjects.map(|subject| subject.name()).collect()
     }
 
     /// Every case in every round.

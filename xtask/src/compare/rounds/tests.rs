@@ -21,6 +21,10 @@ impl Subject for Script {
         self.name.into()
     }
 
+    fn measures(&self, collective: Collective) -> bool {
+        collective != Collective::Broadcast || self.name != "two"
+    }
+
     fn command(&self, start: &Start<'_>) -> Command {
         let case = start.case;
         let mut script =
@@ -83,6 +87,15 @@ fn everybody_measures_a_case_before_the_next_and_the_first_one_changes() {
     // Two sizes and a barrier, by three, twice.
     assert_eq!(records.len(), 18);
     assert!(records.iter().all(|record| matches!(record, Record::Time(Time { us: 1.5, run: 7, .. }))));
+}
+
+#[test]
+fn who_does_not_have_a_collective_is_not_asked_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = SHORT.replace("all_reduce", "broadcast");
+    let (starts, _) = measure(folder.path(), &line, None);
+    assert!(starts.len() == 10 && !starts.contains(&"two broadcast 2".to_owned()), "{starts:?}");
+    assert_eq!(measure(folder.path(), &line, None).0.len(), 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Who is measured, whether it is here, and how it is started.
 
+mod ferrotorch;
 mod gloo;
 mod mpi;
 mod ours;
@@ -11,6 +12,7 @@ use std::process::Command;
 
 use super::args::Compare;
 use super::build::Places;
+use super::collective::Collective;
 use super::error::{CompareError, Result};
 use super::record::Case;
 
@@ -26,6 +28,11 @@ pub(crate) const MPIS: [&str; 2] = ["openmpi", "mpich"];
 pub(crate) trait Subject: Debug {
     /// Under which its measurements are kept.
     fn name(&self) -> String;
+
+    /// Whether it has this collective.
+    fn measures(&self, _collective: Collective) -> bool {
+        true
+    }
 
     /// The program that measures sizes of a collective among ranks, and prints a line for each.
     fn command(&self, start: &Start<'_>) -> Command;
@@ -61,7 +68,7 @@ struct Peer {
 }
 
 /// Who this library is compared with, in the order in which they stand on the page.
-const PEERS: [Peer; 6] = [
+const PEERS: [Peer; 7] = [
     Peer { name: "openmpi", find: |name, _, places| mpi::open_mpi(name, &[], &[], places) },
     Peer {
         name: "openmpi-tuned",
@@ -71,11 +78,21 @@ const PEERS: [Peer; 6] = [
     Peer { name: "mpich-tuned", find: |name, _, places| mpi::mpich(name, &mpi::KEEP_MEMORY, places) },
     Peer { name: "openmpi-tcp", find: |name, _, places| mpi::open_mpi(name, &mpi::ONLY_TCP, &[], places) },
     Peer { name: "gloo", find: |_, compare, places| gloo::find(&compare.python, places) },
+    Peer { name: ferrotorch::NAME, find: |_, _, places| ferrotorch::find(places) },
 ];
 
-/// The names of all peers.
-pub(crate) fn peers() -> [&'static str; PEERS.len()] {
-    PEERS.map(|peer| peer.name)
+/// Instead of the names of all peers.
+const EVERYBODY: &str = "all";
+
+/// What peers can be asked for.
+pub(crate) fn peers() -> Vec<&'static str> {
+    [EVERYBODY].into_iter().chain(PEERS.map(|peer| peer.name)).collect()
+}
+
+/// Whether somebody asked for a peer, or nobody was asked for and it is here or not within seconds.
+fn is_wanted(peer: &Peer, asked: &[String]) -> bool {
+    let is_named = asked.iter().any(|name| name == peer.name || name == EVERYBODY);
+    is_named || asked.is_empty() && peer.name != ferrotorch::NAME
 }
 
 /// Whether this is a name of this library.
@@ -87,7 +104,7 @@ pub(crate) fn is_ours(subject: &str) -> bool {
 pub(crate) fn is_fair(ours: &str, peer: &str) -> bool {
     let over_tcp = ours.contains("tcp");
     match peer {
-        "gloo" => true,
+        "gloo" | "ferrotorch" => true,
         "openmpi-tcp" => over_tcp,
         _ => !over_tcp,
     }
@@ -114,9 +131,7 @@ pub(crate) struct Found {
 /// Looks for everybody who was asked for, and says who is there.
 pub(crate) fn find(compare: &Compare, places: &Places, out: &mut impl Write) -> Result<Found> {
     let mut found = Found { here: ours::all(compare, places), missing: Vec::new() };
-    let wanted =
-        |peer: &&Peer| compare.peers.is_empty() || compare.peers.iter().any(|name| name == peer.name);
-    for peer in PEERS.iter().filter(wanted) {
+    for peer in PEERS.iter().filter(|peer| is_wanted(peer, &compare.peers)) {
         match (peer.find)(peer.name, compare, places) {
             Ok((subject, version)) => {
                 writeln!(out, "{}: {version}", peer.name)?;
@@ -175,10 +190,21 @@ mod tests {
 
     #[test]
     fn names_of_peers_are_unlike_and_not_ours() {
-        let mut names = peers().to_vec();
+        let mut names = peers();
         assert!(names.iter().all(|name| !is_ours(name)) && MPIS.iter().all(|name| names.contains(name)));
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), PEERS.len());
+        assert_eq!(names.len(), 1 + PEERS.len());
+    }
+
+    #[test]
+    fn who_takes_minutes_to_build_must_be_asked_for() {
+        let wanted = |asked: &[&str]| {
+            let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
+            PEERS.iter().filter(|peer| is_wanted(peer, &asked)).map(|peer| peer.name).collect::<Vec<_>>()
+        };
+        assert!(wanted(&[]).contains(&"gloo") && !wanted(&[]).contains(&"ferrotorch"));
+        assert_eq!(wanted(&["ferrotorch", "mpich"]), ["mpich", "ferrotorch"]);
+        assert_eq!(wanted(&["all"]).len(), PEERS.len());
     }
 }
