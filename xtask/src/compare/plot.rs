@@ -6,10 +6,13 @@ use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
 
 use super::ratio::Comparison;
 use super::record::Case;
+use super::subject::BETTER_MPI;
 
 /// Charts of so many numbers of ranks stand beside each other; below them, those of the next collective.
 pub(super) fn picture(comparison: &Comparison) -> Picture {
-    let subjects = comparison.subjects();
+    // Whoever of the two was better has a curve already.
+    let subjects: Vec<String> =
+        comparison.subjects().into_iter().filter(|subject| subject != BETTER_MPI).collect();
     let cases = comparison.cases();
     let ranks: BTreeSet<usize> = cases.iter().map(|case| case.ranks).collect();
     // What has only one size, as a barrier, has no curve.

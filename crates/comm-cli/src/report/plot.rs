@@ -169,10 +169,10 @@ impl Picture {
         }
     }
 
-    /// Every name that occurs, with its colour, in the order in which they do.
+    /// Every name that occurs, with its colour. What is drawn above the others comes first.
     fn names(&self) -> Vec<(&str, Color)> {
         let mut names: Vec<(&str, Color)> = Vec::new();
-        for series in self.panels.iter().flat_map(|panel| &panel.series) {
+        for series in self.panels.iter().flat_map(|panel| panel.series.iter().rev()) {
             if !names.iter().any(|(name, _)| *name == series.name) {
                 names.push((&series.name, series.color));
             }
