@@ -5,13 +5,14 @@
 #![allow(missing_docs, reason = "a macro makes what is public here")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot run has nothing else to say")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{
     Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Progress};
+use comm_ring::executor::{Buffers, Executor, Job, Located, Progress};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
@@ -25,8 +26,7 @@ const CAPACITY: usize = 4 << 20;
 
 /// What one rank has besides its transport.
 struct Rank {
-    params: Params,
-    layout: Layout,
+    steps: Arc<[Located]>,
     executor: Executor,
     data: Vec<u8>,
     scratch: Vec<u8>,
@@ -46,24 +46,26 @@ impl Rank {
         let partition = Partition::even(bytes / 4, row.blocks(&params)).element_bytes(4);
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let scratch = vec![0; (row.slots)(&params) * layout.slot_bytes()];
-        Self { params, layout, executor: Executor::new(RANKS, 32), data: vec![0; bytes], scratch }
+        let steps = (row.steps)(&params).map(|step| Located::new(step, &layout)).collect();
+        Self { steps, executor: Executor::new(RANKS, 32), data: vec![0; bytes], scratch }
     }
 }
 
 /// Makes a call on both ranks, step by step in turns.
-fn call(row: &Algorithm, ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
+fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
     let reduction = Reduction::new(ReduceOp::Sum, DType::F32).ok();
-    let mut steps: Vec<_> = ranks.iter().map(|rank| (row.steps)(&rank.params)).collect();
+    let programs: Vec<_> = ranks.iter().map(|rank| Arc::clone(&rank.steps)).collect();
+    let mut steps: Vec<_> = programs.iter().map(|steps| steps.iter().cloned()).collect();
     let mut done = [false; RANKS];
     while done.contains(&false) {
         for (at, rank) in ranks.iter_mut().enumerate() {
             if done[at] {
                 continue;
             }
-            let Rank { layout, executor, data, scratch, .. } = rank;
-            let job = Job { layout, reduction, ranks: RANKS, sequence, fingerprint: 0xfeed };
+            let Rank { executor, data, scratch, .. } = rank;
+            let job = Job { reduction, ranks: RANKS, sequence, fingerprint: 0xfeed };
             let mut buffers = Buffers { input: &[], output: data, scratch };
-            match executor.progress(&mut transports[at], &mut *steps[at], &job, &mut buffers) {
+            match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {
                 Ok(progress) => done[at] = progress == Progress::Done,
                 Err(stop) => panic!("{stop:?}"),
             }
@@ -87,7 +89,7 @@ fn all_reduce(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
                 bencher.iter(|| {
                     sequence += 1;
-                    call(row, &mut ranks, &mut transports, sequence);
+                    call(&mut ranks, &mut transports, sequence);
                 });
             });
         }

@@ -11,7 +11,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 11] = [
+const GRAPH: [Node; 12] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
     Node {
         name: "comm-tcp",
