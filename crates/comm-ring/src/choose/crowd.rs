@@ -48,7 +48,8 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
 /// How long a rank works on a step, in seconds.
 fn effort(step: &Step, segments: f64, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let bytes = step.blocks.count as f64 * chunk_bytes;
-    let message = segments * links.within.overhead + bytes * links.within.per_byte;
+    // Between ranks of a host, the time of a byte is that of the sender's processor and of the receiver's.
+    let message = segments * links.within.overhead + bytes * links.within.per_byte / 2.0;
     match step.action {
         Action::Send { .. } | Action::Recv { .. } => message,
         Action::RecvReduce { .. } => message + bytes * links.reduce,

@@ -1,0 +1,128 @@
+//! What a collective costs beside its data, once it was made before: no memory, and no processor while it waits.
+#![cfg(feature = "shm")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use comm::{Comm, Config, ReduceOp, TransportKind};
+use common::world_with;
+use rustix::time::{ClockId, clock_gettime};
+
+/// How both tests reach the other ranks.
+const TRANSPORTS: [TransportKind; 2] = [TransportKind::Tcp, TransportKind::SharedMemory];
+/// Elements of the buffers: one, some, and enough for several segments per rank.
+const LENGTHS: [usize; 3] = [1, 5000, 1 << 20];
+
+fn over(transport: TransportKind) -> impl Fn(&mut Config) + Sync {
+    move |config| config.transport = transport
+}
+
+/// Buffers for every collective.
+struct Buffers {
+    one: Vec<f32>,
+    all: Vec<f32>,
+    exchanged: Vec<f32>,
+}
+
+impl Buffers {
+    fn new(ranks: usize, len: usize) -> Self {
+        let [all, exchanged] = [(); 2].map(|()| vec![1.0; len * ranks]);
+        Self { one: vec![1.0; len], all, exchanged }
+    }
+
+    fn every_collective(&mut self, comm: &Comm) {
+        let Self { one, all, exchanged } = self;
+        comm.all_reduce(&mut one[..], ReduceOp::Max).unwrap();
+        comm.broadcast(0, &mut one[..]).unwrap();
+        comm.reduce(1, &mut one[..], ReduceOp::Max).unwrap();
+        comm.all_gather(&one[..], &mut all[..]).unwrap();
+        comm.reduce_scatter(&all[..], &mut one[..], ReduceOp::Max).unwrap();
+        comm.all_to_all(&all[..], &mut exchanged[..]).unwrap();
+        comm.gather(0, &one[..], &mut all[..]).unwrap();
+        comm.scatter(0, &all[..], &mut one[..]).unwrap();
+        comm.scan(&mut one[..], ReduceOp::Max).unwrap();
+        comm.barrier().unwrap();
+    }
+}
+
+#[test]
+fn calls_that_were_made_before_allocate_nothing() {
+    for transport in TRANSPORTS {
+        for ranks in [2, 3, 4] {
+            let counts = world_with(ranks, over(transport), |comm| {
+                LENGTHS.map(|len| {
+                    let mut buffers = Buffers::new(ranks, len);
+                    (0..3).for_each(|_| buffers.every_collective(&comm));
+                    let calls = || (0..5).for_each(|_| buffers.every_collective(&comm));
+                    allocation_counter::measure(calls).count_total
+                })
+            });
+            assert_eq!(counts, vec![[0; LENGTHS.len()]; ranks], "{transport:?}");
+        }
+    }
+}
+
+/// How long this thread has run.
+fn used() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
+}
+
+#[test]
+fn a_rank_that_waits_leaves_the_processor_to_others() {
+    const LATE: Duration = Duration::from_millis(400);
+    for transport in TRANSPORTS {
+        let waiting = world_with(4, over(transport), |comm| {
+            let mut number = [comm.rank() as f32];
+            for _ in 0..100 {
+                comm.all_reduce(&mut number, ReduceOp::Max).unwrap();
+            }
+            if comm.rank() == 3 {
+                std::thread::sleep(LATE);
+            }
+            let before = used();
+            comm.all_reduce(&mut number, ReduceOp::Max).unwrap();
+            used() - before
+        });
+        // All that a wait may take at its start, and a tenth of the rest.
+        let limit = Duration::from_millis(10) + LATE / 10;
+        assert!(waiting.iter().all(|time| *time < limit), "{transport:?}: {waiting:?}");
+    }
+}
+
+/// Work that takes about 20 ms, and how long it took.
+fn compute() -> Duration {
+    let begin = Instant::now();
+    let mut hash = 0_u64;
+    for at in 0..12_000_000_u64 {
+        hash = black_box(hash.rotate_left(5) ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    black_box(hash);
+    begin.elapsed()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[test]
+#[ignore = "measures times, which others on the machine disturb"]
+fn ranks_that_wait_do_not_slow_down_one_that_computes() {
+    let alone = median((0..15).map(|_| compute()).collect());
+    for transport in TRANSPORTS {
+        let times = world_with(4, over(transport), |comm| {
+            let round = || {
+                let time = if comm.rank() == 3 { compute() } else { Duration::ZERO };
+                comm.barrier().unwrap();
+                time
+            };
+            median((0..15).map(|_| round()).collect())
+        });
+        let ratio = times[3].as_secs_f64() / alone.as_secs_f64();
+        println!("{transport:?}: {ratio:.3} of {alone:?}");
+        assert!(ratio < 1.1, "{transport:?}: {ratio}");
+    }
+}
