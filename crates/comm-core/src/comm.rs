@@ -1,5 +1,6 @@
 //! What users hold.
 
+mod alloc;
 mod scan;
 
 use std::borrow::Cow;

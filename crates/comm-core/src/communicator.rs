@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{Group, Groups, Host, LinkModel, Memory, PointToPoint, ReduceOp, Result, Scan, Shares};
+use crate::{Allocate, Group, Groups, Host, LinkModel, Memory, PointToPoint, ReduceOp, Result, Scan, Shares};
 
 /// How long a collective may take unless the caller says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -189,6 +189,9 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
 }
 
 /// What every backend for the memory of this process can do.
-pub trait HostCommunicator: Communicator<Host> + Groups<Host> + PointToPoint + Scan<Host> {}
+pub trait HostCommunicator: Communicator<Host> + Groups<Host> + PointToPoint + Scan<Host> + Allocate {}
 
-impl<C: Communicator<Host> + Groups<Host> + PointToPoint + Scan<Host> + ?Sized> HostCommunicator for C {}
+impl<C> HostCommunicator for C where
+    C: Communicator<Host> + Groups<Host> + PointToPoint + Scan<Host> + Allocate + ?Sized
+{
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::{Group, GroupId, LinkModel, Result, Transport};
+use crate::{Allocation, Group, GroupId, LinkModel, Result, Transport};
 
 /// What flows on a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +56,15 @@ pub trait Lanes: Send + Sync {
     /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the lane.
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane>;
 
+    /// Memory for a buffer, zeroed: where the ranks on this host can read it in place, if these lanes can do that. By
+    /// default it lies on the heap, which is as good where they cannot. It may outlive the lanes.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is not so much memory.
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        Allocation::on_heap(bytes)
+    }
+
     /// Opens a lane between all ranks, in their order.
     ///
     /// # Errors
@@ -84,5 +93,9 @@ impl<L: Lanes + ?Sized> Lanes for Arc<L> {
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
         (**self).open_among(lane, members, deadline)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        (**self).allocate(bytes)
     }
 }

@@ -7,14 +7,16 @@
 //! - who communicates: [`Group`], [`Call`];
 //! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
 //!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages), [`Scan`] (prefix
-//!   reductions), [`Store`] (rendezvous), [`Memory`] (where buffers live);
-//! - what users hold: [`Comm`], [`Worker`], [`Work`];
+//!   reductions), [`Allocate`] (gives out memory for buffers), [`Store`] (rendezvous), [`Memory`] (where buffers live);
+//! - what users hold: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
 //! - what can go wrong, and whose fault it is: [`Error`].
 //!
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
 
+mod allocation;
 mod asynchronous;
 mod bell;
+mod buffer;
 mod call;
 mod check;
 mod coalesced;
@@ -42,7 +44,9 @@ mod transport;
 mod work;
 mod worker;
 
+pub use allocation::{Allocate, Allocation};
 pub use bell::{Abort, Bell};
+pub use buffer::Buffer;
 pub use call::{Call, Collective, DecodeError};
 pub use check::Shares;
 pub use comm::Comm;

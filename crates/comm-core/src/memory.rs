@@ -1,6 +1,6 @@
 //! Where buffers live.
 
-use crate::{Communicator, DType, Element, HostCommunicator};
+use crate::{Buffer, Communicator, DType, Element, HostCommunicator};
 
 /// What is known of a buffer without touching it.
 pub trait Shape {
@@ -106,7 +106,7 @@ impl Shape for HostViewMut<'_> {
     }
 }
 
-/// What a call can read from: slices, arrays and vectors of [`Element`]s for [`Host`].
+/// What a call can read from: slices, arrays, vectors and [`Buffer`]s of [`Element`]s for [`Host`].
 pub trait IntoView<'a, M: Memory> {
     /// The type of the elements, so that the buffers of one call must agree.
     type Element;
@@ -115,7 +115,7 @@ pub trait IntoView<'a, M: Memory> {
     fn into_view(self) -> M::View<'a>;
 }
 
-/// What a call can write to: slices, arrays and vectors of [`Element`]s for [`Host`].
+/// What a call can write to: slices, arrays, vectors and [`Buffer`]s of [`Element`]s for [`Host`].
 pub trait IntoViewMut<'a, M: Memory> {
     /// The type of the elements, so that the buffers of one call must agree.
     type Element;
@@ -167,7 +167,7 @@ macro_rules! host_buffers {
     };
 }
 
-host_buffers!([] [T], [const N: usize] [T; N], [] Vec<T>, [] Box<[T]>);
+host_buffers!([] [T], [const N: usize] [T; N], [] Vec<T>, [] Box<[T]>, [] Buffer<T>);
 
 impl<'a, T: Element> IntoViewMut<'a, Host> for &'a mut &mut [T] {
     type Element = T;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use comm_core::{Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store};
+use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store};
 use comm_shm::SharedMemoryOpening;
 use comm_tcp::{TcpLanes, TcpOpening};
 
@@ -131,5 +131,10 @@ impl Lanes for HybridLanes {
             Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(lane, members, deadline)?.into()),
             _ => Ok(self.met.memory.open_among(lane, members, deadline)?.into()),
         }
+    }
+
+    /// Memory that neighbours read in place; to others, what lies in it is sent as from any other.
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        self.met.memory.allocate(bytes)
     }
 }

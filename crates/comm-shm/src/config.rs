@@ -12,6 +12,10 @@ pub struct SharedMemoryConfig {
     /// more than eight ranks has smaller ones, in proportion, down to 64 KiB. So has a control lane, which carries
     /// short frames only.
     pub ring_bytes: usize,
+    /// From how many bytes on a piece of a collective's data is read by the other rank where it lies, if it lies in memory
+    /// from [`Lanes::allocate`](comm_core::Lanes::allocate), instead of being copied through the ring. `usize::MAX`
+    /// means never. It may differ from rank to rank.
+    pub lend_bytes: usize,
 }
 
 impl SharedMemoryConfig {
@@ -54,7 +58,7 @@ impl SharedMemoryConfig {
 
 impl Default for SharedMemoryConfig {
     fn default() -> Self {
-        Self { ring_bytes: 1 << 20 }
+        Self { ring_bytes: 1 << 20, lend_bytes: 256 << 10 }
     }
 }
 
@@ -65,10 +69,10 @@ mod tests {
     #[test]
     fn capacities_that_cannot_be_are_refused() {
         for ring_bytes in [0, 1, 4095, 2048, 4097, 12_288, (1 << 30) + 1, 1 << 31] {
-            assert!(SharedMemoryConfig { ring_bytes }.check().is_err(), "{ring_bytes}");
+            assert!(SharedMemoryConfig { ring_bytes, ..Default::default() }.check().is_err(), "{ring_bytes}");
         }
         for ring_bytes in [4096, 8192, 1 << 18, 1 << 30] {
-            assert!(SharedMemoryConfig { ring_bytes }.check().is_ok(), "{ring_bytes}");
+            assert!(SharedMemoryConfig { ring_bytes, ..Default::default() }.check().is_ok(), "{ring_bytes}");
         }
         assert!(SharedMemoryConfig::default().check().is_ok());
     }
@@ -78,7 +82,7 @@ mod tests {
         let config = SharedMemoryConfig::default();
         assert_eq!(config.capacity(LaneKind::Control, 1000), config.capacity(LaneKind::Control, 2));
         assert!(config.capacity(LaneKind::Control, 2) < config.capacity(LaneKind::Collective, 1000));
-        let tiny = SharedMemoryConfig { ring_bytes: SharedMemoryConfig::RING_BYTES_MIN };
+        let tiny = SharedMemoryConfig { ring_bytes: SharedMemoryConfig::RING_BYTES_MIN, ..config.clone() };
         assert!(tiny.capacity(LaneKind::Control, 2) < config.capacity(LaneKind::Control, 2));
     }
 
@@ -91,7 +95,7 @@ mod tests {
             assert_eq!(capacities, [1024, 1024, 1024, 512, 512, 256, 128, 64, 64]);
         }
         for ring_bytes in [4096, 8192, 1 << 18] {
-            let config = SharedMemoryConfig { ring_bytes };
+            let config = SharedMemoryConfig { ring_bytes, ..Default::default() };
             for ranks in 1..300 {
                 let capacity = config.capacity(LaneKind::Collective, ranks);
                 assert!(capacity.is_power_of_two() && capacity >= rustix::param::page_size());

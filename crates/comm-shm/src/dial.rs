@@ -83,7 +83,7 @@ impl Dial {
         }
         let capacity = usize::try_from(self.hello.capacity).unwrap_or(usize::MAX);
         let (segment, file) = Segment::create(capacity)?;
-        match socket::send(&socket, &self.hello.encode(), Some(&file)) {
+        match socket::send(&socket, &self.hello.encode(), Some(file.as_fd())) {
             Ok(()) => self.state = State::Offered(socket, segment),
             Err(_) => self.retry(now),
         }

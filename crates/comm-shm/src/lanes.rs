@@ -1,9 +1,13 @@
 //! What rendezvous yields: lanes between all ranks of a host.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Refusal, Result, Store};
+use comm_core::{
+    Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Refusal, Result,
+    Store,
+};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -12,9 +16,11 @@ use crate::config::SharedMemoryConfig;
 use crate::hello::LaneKey;
 use crate::host::HostId;
 use crate::identity::Identity;
+use crate::lender::Lending;
 use crate::mesh::Opening;
 use crate::reception::Reception;
 use crate::record::{Member, Place, Record};
+use crate::regions::Regions;
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::segment::Segment;
 use crate::socket;
@@ -39,6 +45,8 @@ pub struct SharedMemoryLanes {
     obstacle: Option<Error>,
     /// `None` in a world of one, and with an obstacle: there is nobody to hear.
     mesh: Option<Mesh>,
+    /// Memory that neighbours can read in place.
+    regions: Arc<Regions>,
 }
 
 #[derive(Debug)]
@@ -98,7 +106,14 @@ impl SharedMemoryLanes {
             Ok::<_, Error>(Mesh { identity, reception: Reception::new(listener)? })
         });
         let hosts = records.iter().map(|record| record.place.map(|place| place.host)).collect();
-        Ok(Self { group, config: config.shm.clone(), hosts, obstacle, mesh: mesh.transpose()? })
+        Ok(Self {
+            group,
+            config: config.shm.clone(),
+            hosts,
+            obstacle,
+            mesh: mesh.transpose()?,
+            regions: Arc::default(),
+        })
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -110,8 +125,8 @@ impl SharedMemoryLanes {
         Ok(Self::without_others(group, SharedMemoryConfig::default()))
     }
 
-    const fn without_others(group: Group, config: SharedMemoryConfig) -> Self {
-        Self { group, config, hosts: Vec::new(), obstacle: None, mesh: None }
+    fn without_others(group: Group, config: SharedMemoryConfig) -> Self {
+        Self { group, config, hosts: Vec::new(), obstacle: None, mesh: None, regions: Arc::default() }
     }
 
     /// Where each rank is, in the order of ranks; `None` for one that can share no memory. Empty in a world of one.
@@ -150,7 +165,10 @@ impl SharedMemoryLanes {
             Some(mesh) => Some(Opening::new(&mesh.identity, &mesh.reception, key, members, capacity)?),
             None => None,
         };
-        Ok(SharedMemoryOpening { group, opening })
+        // Senders on other lanes do not wait for the release of each piece before they use its memory again.
+        let lends = lane.kind == LaneKind::Collective && self.config.lend_bytes != usize::MAX;
+        let lending = || Lending { regions: Arc::clone(&self.regions), bytes_min: self.config.lend_bytes };
+        Ok(SharedMemoryOpening { group, opening, lending: lends.then(lending) })
     }
 }
 
@@ -161,6 +179,8 @@ pub struct SharedMemoryOpening<'a> {
     group: Group,
     /// `None` if there is nobody to wait for.
     opening: Option<Opening<'a>>,
+    /// What the lane may lend, if it lends at all.
+    lending: Option<Lending>,
 }
 
 impl SharedMemoryOpening<'_> {
@@ -199,7 +219,8 @@ impl SharedMemoryOpening<'_> {
     /// # Errors
     /// [`Error::Io`] if the system has no descriptors left.
     pub fn finish(self) -> Result<SharedMemoryTransport> {
-        SharedMemoryTransport::new(self.group, self.opening.into_iter().flat_map(Opening::finish))
+        let connections = self.opening.into_iter().flat_map(Opening::finish);
+        SharedMemoryTransport::new(self.group, connections, self.lending.as_ref())
     }
 
     fn sleep(&self, deadline: Instant) -> Result<()> {
@@ -264,5 +285,19 @@ impl Lanes for SharedMemoryLanes {
             opening.sleep(deadline)?;
         }
         opening.finish()
+    }
+
+    /// Memory that neighbours read in place, if it is so large that they ever do; memory on the heap otherwise, or if the
+    /// kernel is older than 5.1.
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        let nobody = !self.group.peers().any(|rank| self.is_neighbour(rank));
+        if nobody || bytes < self.config.lend_bytes.max(1) {
+            return Allocation::on_heap(bytes);
+        }
+        match self.regions.allocate(bytes) {
+            Ok(allocation) => Ok(allocation),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Allocation::on_heap(bytes),
+            Err(error) => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! between them. A lane is a [`SharedMemoryTransport`]: for every other rank two rings of shared memory, one per
 //! direction. Ranks may also be threads of one process.
 //!
-//! While both sides are awake, a byte costs two copies and no system call. A rank that sleeps says so in shared memory,
+//! While both sides are awake, a byte costs two copies and no system call. Of large pieces in memory that the lanes
+//! gave out, the other side reads the bytes where they lie, which saves one of the copies. A rank that sleeps says so in shared memory,
 //! and is then woken through a Unix socket, which also shows at once when a process ends, however it ends.
 //!
 //! Nothing that a process shares has a name in a file system, so that nothing is left behind by any end of any
@@ -16,7 +17,8 @@
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `dial.rs`, `reception.rs`, `identity.rs`, `hello.rs`, `socket.rs` |
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
-//! | how do bytes move | `transport.rs`, `peer.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
+//! | which memory is lent instead | `regions.rs`, `region.rs`, `loans.rs`, `lender.rs`, `borrower.rs` |
 //! | do they go through the caches | `route.rs`, `stream.rs` |
 //! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
@@ -43,6 +45,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod borrower;
 mod config;
 mod credentials;
 mod dial;
@@ -51,11 +54,15 @@ mod hello;
 mod host;
 mod identity;
 mod lanes;
+mod lender;
+mod loans;
 mod mesh;
 mod peer;
 mod positions;
 mod reception;
 mod record;
+mod region;
+mod regions;
 mod rendezvous;
 mod route;
 mod segment;

@@ -1,28 +1,35 @@
 //! One peer on a lane: the two rings that are shared with it, and how it ended.
 
-use std::hint::black_box;
-use std::io::IoSlice;
+mod receiving;
+mod sending;
+
+use std::fmt::Display;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::sync::Arc;
 
-use comm_core::{During, Error, Lent, Loss, Result};
+use comm_core::{During, Error, Loss};
 
-use crate::positions::{Control, Impossible, Reader, Writer};
-use crate::route::{Route, Router};
+use crate::borrower::Borrower;
+use crate::lender::{Lender, Lending, PACKET_BYTES, Packet};
+use crate::positions::{Control, Reader, Writer};
+use crate::route::Router;
 use crate::segment::{Direction, Segment};
 use crate::socket;
+use receiving::Carry;
+use sending::Short;
 
-/// The largest element in bytes: with that many bytes there is a whole one, whatever the type.
-const ELEMENT_BYTES_MAX: usize = 8;
 /// The most bytes that are moved before the other side hears of it, so that both sides copy at the same time.
 const STRIDE_BYTES_MAX: usize = 16 * 1024;
 /// Into how many such strides a ring is cut at least.
 const STRIDES_MIN: usize = 4;
+/// How many packets are read from a socket at once.
+const PACKETS_AT_ONCE: usize = 64;
 
 /// What two ranks share on a lane.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Says that the other side is alive, and wakes it when it sleeps.
+    /// Says that the other side is alive, wakes it when it sleeps, and carries the descriptors of what is lent.
     pub(crate) socket: OwnedFd,
     pub(crate) segment: Segment,
     /// The ring into which this side writes.
@@ -38,9 +45,19 @@ pub(crate) struct Peer {
     reader: Reader,
     stride: usize,
     router: Router,
+    /// `None` where everything is copied.
+    lender: Option<Lender>,
+    borrower: Borrower,
+    /// What the last attempt to send had too little of.
+    short_of: Short,
+    /// The position of release that a sender knows, if something was lent and not released then.
+    released_told: Option<u64>,
+    /// Why nothing can be sent any more, though receiving goes on: memory that the peer should have read was taken back.
+    revoked: Option<Error>,
+    carry: Carry,
     /// How many bytes are fewer than one element may have, were lent, and were left: lending them again helps nobody
     /// until more arrive.
-    left: usize,
+    left: u64,
     /// How it ended. A peer that is gone may have left bytes behind, which are delivered first.
     end: Option<Error>,
     /// Whether there is nothing to deliver behind the end.
@@ -48,7 +65,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(rank: usize, connection: Connection) -> Self {
+    pub(crate) fn new(rank: usize, connection: Connection, lending: Option<Lending>) -> Self {
         let capacity = connection.segment.capacity();
         Self {
             rank,
@@ -57,6 +74,12 @@ impl Peer {
             reader: Reader::new(capacity),
             stride: (capacity / STRIDES_MIN).min(STRIDE_BYTES_MAX),
             router: Router::new(),
+            lender: lending.map(Lender::new),
+            borrower: Borrower::default(),
+            short_of: Short::Nothing,
+            released_told: None,
+            revoked: None,
+            carry: Carry::default(),
             left: 0,
             end: None,
             garbled: false,
@@ -78,166 +101,64 @@ impl Peer {
         self.connection.segment.control(self.incoming())
     }
 
-    /// The position up to which bytes were accepted.
-    pub(crate) const fn accepted(&self) -> u64 {
-        self.writer.position()
-    }
-
-    /// Copies as many bytes as there is room for. Small pieces are shown to the other side together.
-    pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
-        if let Some(end) = &self.end {
-            return Err(end.clone());
-        }
-        let offered = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len()));
-        if self.writer.room() < offered {
-            self.look_for_room()?;
-        }
-        let mut room = self.writer.room();
-        let mut sent = 0;
-        for piece in pieces {
-            let (mut rest, _) = piece.split_at(piece.len().min(room));
-            room -= rest.len();
-            sent += rest.len();
-            while !rest.is_empty() {
-                let (stride, behind) = rest.split_at(rest.len().min(self.stride));
-                self.write(stride);
-                rest = behind;
-            }
-        }
-        self.publish();
-        Ok(sent)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let Connection { segment, outgoing, .. } = &self.connection;
-        let position = self.writer.position();
-        match self.router.route(bytes.len()) {
-            Route::Through => segment.copy_in(*outgoing, position, bytes),
-            Route::Around => segment.stream_in(*outgoing, position, bytes),
-            Route::Measured => {
-                warm(bytes);
-                let begin = Instant::now();
-                segment.copy_in(*outgoing, position, bytes);
-                self.router.took(bytes.len(), begin.elapsed());
-            }
-        }
-        self.writer.wrote(bytes.len());
-        if self.writer.unpublished() >= self.stride as u64 {
-            self.publish();
-        }
-    }
-
-    fn publish(&mut self) {
-        let Connection { socket, segment, outgoing } = &self.connection;
-        if self.writer.publish(segment.control(*outgoing)) {
-            socket::ring(socket);
-        }
-    }
-
-    pub(crate) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize> {
-        if self.reader.available() < into.len() {
-            self.look_for_bytes()?;
-        }
-        let taken = self.reader.available().min(into.len());
-        for stride in into[..taken].chunks_mut(self.stride) {
-            self.connection.segment.copy_out(self.incoming(), self.reader.position(), stride);
-            self.release(stride.len());
-        }
-        if taken == 0 && !into.is_empty() {
-            self.check_end(0)?;
-        }
-        Ok(taken)
-    }
-
-    /// Makes bytes ready to be lent, and returns how many: no more than a stride, so that the other side gets room back
-    /// in time.
-    pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
-        let at_most = at_most.min(self.stride);
-        if self.reader.available() < at_most {
-            self.look_for_bytes()?;
-        }
-        self.check_end(self.left)?;
-        let available = self.reader.available();
-        self.left = if available < ELEMENT_BYTES_MAX { available } else { 0 };
-        Ok(available.min(at_most))
-    }
-
-    /// Lends bytes that were made ready.
-    pub(crate) fn lend(&self, len: usize) -> Lent<'_> {
-        let len = len.min(self.reader.available());
-        self.connection.segment.lend(self.incoming(), self.reader.position(), len)
-    }
-
-    pub(crate) fn consume(&mut self, bytes: usize) -> Result<()> {
-        if bytes > self.reader.available() {
-            let (rank, lent) = (self.rank, self.reader.available());
-            return Err(Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}")));
-        }
-        self.release(bytes);
-        Ok(())
-    }
-
-    fn release(&mut self, bytes: usize) {
-        let incoming = self.incoming();
-        let Connection { socket, segment, .. } = &self.connection;
-        if self.reader.release(bytes, segment.control(incoming)) {
-            socket::ring(socket);
-        }
-        self.left = 0;
-    }
-
-    /// Fails if the peer is gone and no more than `left` bytes are there, which are of no use.
-    fn check_end(&mut self, left: usize) -> Result<()> {
-        let Some(end) = self.end.clone() else { return Ok(()) };
-        self.look_for_bytes()?;
-        if self.reader.available() > left { Ok(()) } else { Err(end) }
-    }
-
-    /// Looks how much room there is by now.
-    fn look_for_room(&mut self) -> Result<()> {
-        let control = self.connection.segment.control(self.connection.outgoing);
-        self.writer.look(control).map_err(|impossible| self.garble("sending", impossible))
-    }
-
-    /// Looks how many bytes are there by now.
-    fn look_for_bytes(&mut self) -> Result<()> {
-        if let Some(end) = self.end.as_ref().filter(|_| self.garbled) {
-            return Err(end.clone());
-        }
-        let control = self.connection.segment.control(self.incoming());
-        self.reader.look(control).map_err(|impossible| self.garble("receiving", impossible))
-    }
-
     /// A peer that breaks the rules is not talked to any more.
-    fn garble(&mut self, doing: &'static str, impossible: Impossible) -> Error {
-        let loss = Loss::Garbage(impossible.to_string());
+    fn garble(&mut self, doing: &'static str, what: impl Display) -> Error {
+        self.give_up(doing, Loss::Garbage(what.to_string()))
+    }
+
+    /// Ends both streams at once.
+    fn give_up(&mut self, doing: &'static str, loss: Loss) -> Error {
         let end = Error::PeerLost { peer: self.rank, during: During::Other(doing), loss };
         self.end = Some(end.clone());
         self.garbled = true;
         end
     }
 
-    /// Takes note that the other side has closed its end of the socket. It has written all that it ever will.
+    /// Takes note that the other side has closed its end of the socket. It has written all that it ever will, and sent
+    /// all descriptors.
     pub(crate) fn hang_up(&mut self) {
+        while self.hear_packet() {}
         if self.end.is_none() {
             let during = During::Other("communicating");
             self.end = Some(Error::PeerLost { peer: self.rank, during, loss: Loss::Closed });
         }
     }
 
-    /// Takes note that the other side rang.
-    pub(crate) fn silence(&self) {
-        socket::silence(&self.connection.socket);
+    /// Takes note that the other side rang, or sent the descriptor of memory that it lends.
+    pub(crate) fn hear(&mut self) {
+        for _ in 0..PACKETS_AT_ONCE {
+            if !self.hear_packet() {
+                return;
+            }
+        }
     }
 
-    /// Whether a receive would move bytes or fail.
-    pub(crate) fn can_recv(&mut self) -> bool {
-        self.end.is_some() || self.look_for_bytes().is_err() || self.reader.available() > self.left
+    /// Takes one packet from the socket. False if there was none.
+    fn hear_packet(&mut self) -> bool {
+        let mut bytes = [0; PACKET_BYTES];
+        let packet = match socket::recv(&self.connection.socket, &mut bytes) {
+            Ok(Some(packet)) if packet.len > 0 => packet,
+            _ => return false,
+        };
+        if packet.len == PACKET_BYTES
+            && let Some(region) = Packet::decode(&bytes)
+        {
+            self.take_region(region, packet.descriptor);
+        }
+        true
     }
 
-    /// Whether a send would move bytes or fail.
-    pub(crate) fn can_send(&mut self) -> bool {
-        self.end.is_some() || self.look_for_room().is_err() || self.writer.room() > 0
+    /// Maps memory that the other side lends.
+    fn take_region(&mut self, packet: Packet, file: Option<OwnedFd>) {
+        const DOING: &str = "mapping a buffer";
+        // The system keeps a descriptor for which this process has no number left.
+        let missing = || io::Error::other("no descriptor came with it");
+        self.tidy_up();
+        match file.ok_or_else(missing).and_then(|file| self.borrower.take(packet, &file)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => drop(self.garble(DOING, error)),
+            Err(error) => drop(self.give_up(DOING, Loss::Io(Arc::new(error)))),
+        }
     }
 
     /// Says that this side is about to sleep until there are bytes.
@@ -245,7 +166,7 @@ impl Peer {
         self.control_in().reader().lie_down();
     }
 
-    /// Says that this side is about to sleep until there is room.
+    /// Says that this side is about to sleep until there is room, or something is released.
     pub(crate) fn lie_down_to_send(&self) {
         self.control_out().writer().lie_down();
     }
@@ -255,6 +176,12 @@ impl Peer {
         self.control_in().reader().get_up();
         self.control_out().writer().get_up();
     }
+
+    /// Gives back memory of the peer's for which that has no more use.
+    pub(crate) fn tidy_up(&mut self) {
+        let control = self.connection.segment.control(self.incoming());
+        self.borrower.tidy_up(|region| self.reader.awaits(control, region));
+    }
 }
 
 impl AsFd for Peer {
@@ -263,8 +190,8 @@ impl AsFd for Peer {
     }
 }
 
-/// Brings bytes into the cache, so that it does not count how long they take to come from memory.
-fn warm(bytes: &[u8]) {
-    let lines = bytes.iter().step_by(64);
-    black_box(lines.fold(0_u8, |sum, byte| sum ^ *byte));
+/// How a stream ends from which bytes were taken back.
+fn revocation() -> Loss {
+    let reason = io::Error::new(io::ErrorKind::ConnectionAborted, "the sender took its memory back");
+    Loss::Io(Arc::new(reason))
 }

@@ -4,11 +4,16 @@
 //! (the tail), the reader how far it has read (the head). Each side knows its own position and remembers the other's
 //! as it saw it last, so that it looks at the other's cache line only when it would have to stop otherwise. What it
 //! sees there may have been written by anybody, so it is believed only within the bounds that a correct peer keeps.
+//!
+//! Some bytes of the stream do not go through the ring: they are lent. The writer writes down a loan, then counts it,
+//! then moves the tail over its bytes, so that who sees a tail sees every loan below it. Where a byte lies in the ring is
+//! its position less all that was lent before it.
 
 use std::fmt;
 
 use crate::doze::Doze;
-use crate::sync::{AtomicU64, Ordering};
+use crate::loans::{Board, LOANS_MAX, Loan, Outstanding};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Two cache lines, since processors fetch them in pairs.
 #[derive(Debug)]
@@ -19,10 +24,22 @@ struct Line<T>(T);
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Control {
-    tail: Line<AtomicU64>,
+    written: Line<Written>,
     head: Line<AtomicU64>,
     reader: Line<Doze>,
     writer: Line<Doze>,
+    board: Board,
+}
+
+/// What the writer says.
+#[derive(Debug)]
+#[repr(C)]
+struct Written {
+    tail: AtomicU64,
+    /// How many loans were ever made.
+    loans: AtomicU64,
+    /// Not zero if what is lent and not read was taken back.
+    revoked: AtomicU32,
 }
 
 /// The size of [`Control`] is part of the format.
@@ -31,15 +48,20 @@ const _: () = assert!(size_of::<Control>() == Control::BYTES);
 
 impl Control {
     /// The room that it takes in a segment.
-    pub(crate) const BYTES: usize = 512;
+    pub(crate) const BYTES: usize = 512 + 32 * LOANS_MAX;
 
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self {
-            tail: Line(AtomicU64::new(0)),
+            written: Line(Written {
+                tail: AtomicU64::new(0),
+                loans: AtomicU64::new(0),
+                revoked: AtomicU32::new(0),
+            }),
             head: Line(AtomicU64::new(0)),
             reader: Line(Doze::new()),
             writer: Line(Doze::new()),
+            board: Board::new(),
         }
     }
 
@@ -53,10 +75,29 @@ impl Control {
         &self.writer.0
     }
 
+    /// Takes back what is lent and not read. The memory may be written to afterwards.
+    pub(crate) fn revoke(&self) {
+        self.written.0.revoked.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether what is lent was taken back. To be asked after reading: what was read counts only if it was not.
+    pub(crate) fn is_revoked(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.written.0.revoked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Does what a broken or hostile peer may do.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn scribble_loan(&self, number: u64, loan: Loan, loans: u64) {
+        self.board.put(number, loan);
+        self.written.0.loans.store(loans, Ordering::Release);
+    }
+
     /// Does what a broken or hostile peer may do.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn scribble(&self, tail: Option<u64>, head: Option<u64>) {
-        tail.into_iter().for_each(|tail| self.tail.0.store(tail, Ordering::Relaxed));
+        tail.into_iter().for_each(|tail| self.written.0.tail.store(tail, Ordering::Relaxed));
         head.into_iter().for_each(|head| self.head.0.store(head, Ordering::Relaxed));
     }
 }
@@ -91,11 +132,17 @@ pub(crate) struct Writer {
     published: u64,
     /// How far the other side had read when we last looked.
     head: u64,
+    /// How many bytes of the ring these were.
+    ring_head: u64,
+    /// How many bytes were ever lent.
+    lent: u64,
+    out: Outstanding,
 }
 
 impl Writer {
     pub(crate) const fn new(capacity: usize) -> Self {
-        Self { capacity: capacity as u64, tail: 0, published: 0, head: 0 }
+        let capacity = capacity as u64;
+        Self { capacity, tail: 0, published: 0, head: 0, ring_head: 0, lent: 0, out: Outstanding::new() }
     }
 
     /// How far this side has written.
@@ -103,20 +150,61 @@ impl Writer {
         self.tail
     }
 
+    /// How many bytes this side has written into the ring: where the next one goes.
+    pub(crate) const fn ring_position(&self) -> u64 {
+        self.tail - self.lent
+    }
+
     /// How many bytes fit as far as is known. Never more than the capacity.
     pub(crate) const fn room(&self) -> usize {
-        (self.capacity - (self.tail - self.head)) as usize
+        (self.capacity - (self.ring_position() - self.ring_head)) as usize
+    }
+
+    /// Whether one more loan can be made as far as is known.
+    pub(crate) const fn can_lend(&self) -> bool {
+        !self.out.is_full()
+    }
+
+    /// The loans that were not read to the end as far as is known.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Loan> {
+        self.out.iter()
     }
 
     /// Looks how far the other side has read.
     pub(crate) fn look(&mut self, control: &Control) -> Result<(), Impossible> {
-        self.head = believe(control.head.0.load(Ordering::Acquire), self.head, self.published)?;
+        self.head = self.seen(control)?;
+        self.out.settle(self.head);
+        let next = self.out.first().map_or(self.head, |loan| loan.start.min(self.head));
+        self.ring_head = next - self.out.done_bytes();
         Ok(())
+    }
+
+    fn seen(&self, control: &Control) -> Result<u64, Impossible> {
+        believe(control.head.0.load(Ordering::Acquire), self.head, self.published)
+    }
+
+    /// The position below which the other side reads nothing any more that is not in the ring.
+    pub(crate) fn released(&self, control: &Control) -> u64 {
+        if self.out.first().is_none() {
+            return self.tail;
+        }
+        // Whoever looks next finds out about an impossible one.
+        let head = self.seen(control).unwrap_or(self.head);
+        self.out.iter().find(|loan| loan.end() > head).map_or(self.tail, |loan| loan.start)
     }
 
     /// Takes note of bytes that were written into the room.
     pub(crate) const fn wrote(&mut self, bytes: usize) {
         self.tail += bytes as u64;
+    }
+
+    /// Lends bytes, at least one. One more loan must be possible.
+    pub(crate) fn lend(&mut self, control: &Control, bytes: usize, region: u64, offset: u64) {
+        let loan = Loan { start: self.tail, len: bytes as u64, region, offset };
+        control.board.put(self.out.made(), loan);
+        self.out.push(loan);
+        self.tail += loan.len;
+        self.lent += loan.len;
     }
 
     /// How many bytes were written and not yet shown to the other side.
@@ -130,7 +218,8 @@ impl Writer {
         if self.published == self.tail {
             return false;
         }
-        control.tail.0.store(self.tail, Ordering::Release);
+        control.written.0.loans.store(self.out.made(), Ordering::Release);
+        control.written.0.tail.store(self.tail, Ordering::Release);
         self.published = self.tail;
         control.reader().rouse()
     }
@@ -144,40 +233,105 @@ pub(crate) struct Reader {
     head: u64,
     /// How far the other side had written when we last looked.
     tail: u64,
+    /// How far of that lies in the same piece: in the ring before the next loan, or in one loan.
+    limit: u64,
+    /// How many bytes below the head were lent.
+    lent: u64,
+    /// How many loans were taken from the board.
+    taken: u64,
+    /// The loan that was taken last, unless it was read to the end.
+    loan: Option<Loan>,
 }
 
 impl Reader {
     pub(crate) const fn new(capacity: usize) -> Self {
-        Self { capacity: capacity as u64, head: 0, tail: 0 }
+        Self { capacity: capacity as u64, head: 0, tail: 0, limit: 0, lent: 0, taken: 0, loan: None }
     }
 
-    /// How far this side has read.
-    pub(crate) const fn position(&self) -> u64 {
-        self.head
+    /// How many bytes this side has read from the ring: where the next one lies.
+    pub(crate) const fn ring_position(&self) -> u64 {
+        self.head - self.lent
     }
 
-    /// How many bytes are there as far as is known. Never more than the capacity.
+    /// How many bytes are there in one piece as far as is known: in the ring never more than its capacity, in a loan
+    /// never more than that has left.
     pub(crate) const fn available(&self) -> usize {
-        (self.tail - self.head) as usize
+        (self.limit - self.head) as usize
+    }
+
+    /// How many bytes are there as far as is known and the other side says. It may say anything.
+    pub(crate) const fn promised(&self) -> u64 {
+        self.tail - self.head
+    }
+
+    /// Where the next byte lies if it is lent, and how many more of its loan there are.
+    pub(crate) fn loan(&self) -> Option<Loan> {
+        let loan = self.loan.filter(|loan| loan.start <= self.head)?;
+        let read = self.head - loan.start;
+        let offset = loan.offset.saturating_add(read);
+        Some(Loan { start: self.head, len: loan.len - read, offset, ..loan })
+    }
+
+    /// Whether something in a region is lent that this side has not read to the end.
+    pub(crate) fn awaits(&self, control: &Control, region: u64) -> bool {
+        let most = self.taken.saturating_add(LOANS_MAX as u64);
+        let made = control.written.0.loans.load(Ordering::Acquire).min(most);
+        let mut waiting = (self.taken..made).map(|number| control.board.get(number));
+        self.loan.is_some_and(|loan| loan.region == region) || waiting.any(|loan| loan.region == region)
     }
 
     /// Looks how far the other side has written.
     pub(crate) fn look(&mut self, control: &Control) -> Result<(), Impossible> {
+        let tail = control.written.0.tail.load(Ordering::Acquire);
+        self.take_loan(control)?;
         // A stream would have to carry 2^64 bytes for this sum to overflow.
-        let most = self.head.saturating_add(self.capacity);
-        self.tail = believe(control.tail.0.load(Ordering::Acquire), self.tail, most)?;
+        let full = self.head.saturating_add(self.capacity);
+        let most = if self.loan.is_none() { full } else { u64::MAX };
+        let tail = believe(tail, self.tail, most)?;
+        self.limit = match self.loan {
+            Some(loan) if loan.start <= self.head => tail.min(loan.end()),
+            Some(loan) => believe(tail.min(loan.start), self.head, full)?,
+            None => tail,
+        };
+        self.tail = tail;
         Ok(())
     }
 
-    /// Gives back room for bytes that were read, no more than are available. Returns whether the other side must be
-    /// rung for.
+    /// Takes the next loan from the board, if there is one and the last was read to the end.
+    fn take_loan(&mut self, control: &Control) -> Result<(), Impossible> {
+        if self.loan.is_some() {
+            return Ok(());
+        }
+        let most = self.taken.saturating_add(LOANS_MAX as u64);
+        let made = believe(control.written.0.loans.load(Ordering::Acquire), self.taken, most)?;
+        if made == self.taken {
+            return Ok(());
+        }
+        let loan = control.board.get(self.taken);
+        believe(loan.start, self.head, u64::MAX)?;
+        believe(loan.len, 1, u64::MAX - loan.start)?;
+        self.taken += 1;
+        self.loan = Some(loan);
+        Ok(())
+    }
+
+    /// Gives back bytes that were read, no more than are available. Returns whether the other side must be rung for.
+    /// It hears of a loan when that was read to the end: before, it has no use for it.
     #[must_use]
     pub(crate) fn release(&mut self, bytes: usize, control: &Control) -> bool {
         let bytes = bytes.min(self.available()) as u64;
         if bytes == 0 {
             return false;
         }
+        let loan = self.loan();
         self.head += bytes;
+        if let Some(loan) = loan {
+            self.lent += bytes;
+            if bytes < loan.len {
+                return false;
+            }
+            self.loan = None;
+        }
         control.head.0.store(self.head, Ordering::Release);
         control.writer().rouse()
     }

@@ -139,14 +139,6 @@ impl Segment {
         unsafe { stream::copy(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
-    /// Copies bytes from a position of a ring, no more than it holds.
-    pub(crate) fn copy_out(&self, direction: Direction, position: u64, into: &mut [u8]) {
-        let len = into.len().min(self.capacity);
-        // SAFETY: the ring is mapped for `len` bytes and `into` is writable for them. They do not overlap, because
-        // the mapping belongs to `self`, which never makes a slice of it.
-        unsafe { copy_nonoverlapping(self.address(direction, position), into.as_mut_ptr(), len) };
-    }
-
     /// Lends bytes from a position of a ring, no more than it holds.
     pub(crate) fn lend(&self, direction: Direction, position: u64, len: usize) -> Lent<'_> {
         let len = len.min(self.capacity);
@@ -166,7 +158,7 @@ impl Drop for Segment {
 }
 
 /// An anonymous file that can be sealed. Kernels before 6.3 do not know that it holds no program.
-fn create_file() -> io::Result<OwnedFd> {
+pub(crate) fn create_file() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create("comm-shm", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => Ok(rustix::fs::memfd_create("comm-shm", flags)?),
@@ -205,9 +197,6 @@ mod tests {
                 for len in [0, 1, 7, 4095, 4096] {
                     from.copy_in(direction, position, &bytes[..len]);
                     let mut copied = vec![0; len];
-                    to.copy_out(direction, position, &mut copied);
-                    assert_eq!(copied, bytes[..len]);
-                    copied.fill(0);
                     assert_eq!(to.lend(direction, position, len).copy_to(&mut copied), len);
                     assert_eq!(copied, bytes[..len]);
                 }
@@ -224,7 +213,7 @@ mod tests {
         near.control(Direction::Back).scribble(Some(u64::MAX), Some(u64::MAX));
         for (direction, value) in [(Direction::Out, 1), (Direction::Back, 2)] {
             let mut copied = [0; 4096];
-            far.copy_out(direction, 0, &mut copied);
+            far.lend(direction, 0, copied.len()).copy_to(&mut copied);
             assert_eq!(copied, [value; 4096]);
             assert!(
                 !far.control(direction).reader().is_lying() && !far.control(direction).writer().is_lying()
@@ -237,7 +226,7 @@ mod tests {
         let (near, far) = pair(4096);
         near.copy_in(Direction::Out, 1, &[7; 10_000]);
         let mut copied = [0; 10_000];
-        far.copy_out(Direction::Out, 0, &mut copied);
+        far.lend(Direction::Out, 0, copied.len()).copy_to(&mut copied);
         assert!(copied[..4096].iter().all(|&byte| byte == 7) && copied[4096..].iter().all(|&byte| byte == 0));
         assert_eq!(far.lend(Direction::Out, 3, 10_000).len(), 4096);
     }

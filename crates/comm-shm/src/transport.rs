@@ -12,6 +12,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::doze::settle;
+use crate::lender::Lending;
 use crate::peer::{Connection, Peer};
 
 /// What epoll calls the abort; sockets go by their rank.
@@ -26,7 +27,14 @@ const FRUITLESS_MAX: u32 = 4096;
 /// it is alive.
 ///
 /// While nobody sleeps, bytes move without any system call. Who sleeps says so in shared memory, and is woken through
-/// its socket. Nothing is allocated after opening.
+/// its socket.
+///
+/// On lanes for collectives, a large piece that lies in memory from [`Lanes::allocate`](comm_core::Lanes::allocate) is
+/// not copied into the ring: the peer is told where it lies, and reads it there. It is released when the peer has read
+/// it to the end. Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
+/// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is taken back with [`Transport::revoke`].
+///
+/// Nothing is allocated after opening, except for what is remembered of such memory when a peer is first told of it.
 ///
 /// What arrives from a peer's memory is bounded, never believed: a peer that publishes an impossible position is lost
 /// with [`Loss::Garbage`](comm_core::Loss::Garbage). A peer that dies, however it does, closes its sockets; what it
@@ -49,10 +57,11 @@ pub struct SharedMemoryTransport {
 }
 
 impl SharedMemoryTransport {
-    /// Takes over connections, one per peer.
+    /// Takes over connections, one per peer. `lending` says what is lent to them, if anything is.
     pub(crate) fn new(
         group: Group,
         connections: impl IntoIterator<Item = (usize, Connection)>,
+        lending: Option<&Lending>,
     ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
         let mut transport = Self {
@@ -69,7 +78,7 @@ impl SharedMemoryTransport {
         for (rank, connection) in connections {
             let events = EventFlags::IN | EventFlags::RDHUP;
             epoll::add(epoll, &connection.socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
-            transport.peers[rank] = Some(Peer::new(rank, connection));
+            transport.peers[rank] = Some(Peer::new(rank, connection, lending.cloned()));
         }
         Ok(transport)
     }
@@ -115,6 +124,7 @@ impl SharedMemoryTransport {
 
     /// Says that this side is about to sleep.
     fn lie_down(&mut self, interest: &Interest) {
+        self.peers.iter_mut().flatten().for_each(Peer::tidy_up);
         for &rank in interest.recv() {
             if let Some(Some(peer)) = self.peers.get(rank) {
                 peer.lie_down_to_recv();
@@ -152,7 +162,7 @@ impl SharedMemoryTransport {
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
         let Some(Some(peer)) = self.peers.get_mut(rank) else { return Ok(()) };
         if !events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR) {
-            peer.silence();
+            peer.hear();
             return Ok(());
         }
         peer.hang_up();
@@ -178,7 +188,7 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn released(&self, to: usize) -> u64 {
-        self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::accepted)
+        self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::released)
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
@@ -197,8 +207,9 @@ impl Transport for SharedMemoryTransport {
         self.peer(from)?.consume(bytes)
     }
 
-    /// Nothing to take back: what was accepted was copied.
-    fn revoke(&mut self) {}
+    fn revoke(&mut self) {
+        self.peers.iter_mut().flatten().for_each(Peer::revoke);
+    }
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         self.abort.check()?;
@@ -226,6 +237,9 @@ impl Transport for SharedMemoryTransport {
     }
 }
 
+#[cfg(not(loom))]
+#[cfg(test)]
+mod lending;
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests;

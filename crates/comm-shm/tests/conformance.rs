@@ -5,6 +5,7 @@
 mod common;
 
 use comm_shm::{SharedMemoryConfig, SharedMemoryLanes};
+use common::arena::ArenaLanes;
 
 fn with_defaults(n: usize) -> Vec<SharedMemoryLanes> {
     common::world(n, SharedMemoryConfig::default().ring_bytes)
@@ -15,5 +16,17 @@ fn with_tiny_rings(n: usize) -> Vec<SharedMemoryLanes> {
     common::world(n, SharedMemoryConfig::RING_BYTES_MIN)
 }
 
+/// Everything is read where the sender has it.
+fn with_all_lent(n: usize) -> Vec<ArenaLanes> {
+    common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1).into_iter().map(ArenaLanes).collect()
+}
+
+/// Some is, and some is copied.
+fn with_some_lent(n: usize) -> Vec<ArenaLanes> {
+    common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 50).into_iter().map(ArenaLanes).collect()
+}
+
 comm_sim::transport_conformance!(defaults, with_defaults);
 comm_sim::transport_conformance!(tiny_rings, with_tiny_rings);
+comm_sim::transport_conformance!(all_lent, with_all_lent);
+comm_sim::transport_conformance!(some_lent, with_some_lent);

@@ -23,6 +23,8 @@ const STORE: &str = "COMM_SHM_TEST_STORE";
 /// Far from a multiple of the ring, which holds less.
 const RING: usize = 64 * 1024;
 const LAST: usize = 60_001;
+/// Far more than the ring holds.
+const LENT: usize = 5_000_001;
 
 /// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
 struct Rank {
@@ -78,11 +80,22 @@ fn rank() {
         println!("said: met");
         thread::sleep(SOON);
     }
-    let (_lanes, mut lane) = open(1, &store);
+    let (lanes, mut lane) = open(1, &store);
     match part.as_str() {
         "send the last" => {
             assert_eq!(lane.try_send(0, &[IoSlice::new(&pattern(0, LAST))]).unwrap(), LAST);
             println!("said: sent");
+            thread::sleep(SOON);
+        }
+        "lend the last" => {
+            let mut memory = lanes.allocate(LENT).unwrap();
+            memory.bytes_mut().copy_from_slice(&pattern(0, LENT));
+            assert_eq!(lane.try_send(0, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
+            println!("said: lent");
+            thread::sleep(SOON);
+        }
+        "read nothing" => {
+            println!("said: here");
             thread::sleep(SOON);
         }
         "stream" => stream(&mut lane),
@@ -92,7 +105,9 @@ fn rank() {
 }
 
 fn open(rank: usize, store: &FolderStore) -> (SharedMemoryLanes, SharedMemoryTransport) {
-    let lanes = SharedMemoryLanes::rendezvous(store, &config(rank, 2, RING)).unwrap();
+    let mut config = config(rank, 2, RING);
+    config.shm.lend_bytes = 1;
+    let lanes = SharedMemoryLanes::rendezvous(store, &config).unwrap();
     let lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
     (lanes, lane)
 }
@@ -174,6 +189,38 @@ fn what_a_process_had_sent_is_received_after_it_was_killed() {
     assert_eq!(received, LAST);
     assert!(into[..LAST] == pattern(0, LAST));
     assert!(is_closed(&end), "{end:?}");
+    assert!(is_closed(&lane.try_send(1, &[IoSlice::new(&[0])])));
+}
+
+/// Its memory outlives it.
+#[test]
+fn what_a_process_had_lent_is_read_after_it_was_killed() {
+    let (_folder, store) = store();
+    let mut other = Rank::start("lend the last", &store);
+    let (_lanes, mut lane) = open(0, &store);
+    assert_eq!(other.said(), "lent");
+    drop(other);
+    assert_eq!(lane.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
+    let mut into = vec![0; LENT];
+    assert_eq!(lane.try_recv(1, &mut into).unwrap(), LENT);
+    assert!(into == pattern(0, LENT));
+    assert!(is_closed(&lane.try_recv(1, &mut into)));
+}
+
+#[test]
+fn a_reader_that_is_killed_gives_back_what_it_was_lent() {
+    let (_folder, store) = store();
+    let mut other = Rank::start("read nothing", &store);
+    let (lanes, mut lane) = open(0, &store);
+    assert_eq!(other.said(), "here");
+    let memory = lanes.allocate(LENT).unwrap();
+    assert_eq!(lane.try_send(1, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
+    assert_eq!(lane.arm(&interest(&[], &[1])).unwrap(), Armed::Sleep);
+    assert_eq!(lane.released(1), 0);
+    drop(other);
+    assert!(wait(&mut lane, &interest(&[], &[1]), SOON).unwrap(), "overslept");
+    while lane.arm(&interest(&[], &[1])).unwrap() == Armed::Sleep {}
+    assert_eq!(lane.released(1), LENT as u64);
     assert!(is_closed(&lane.try_send(1, &[IoSlice::new(&[0])])));
 }
 

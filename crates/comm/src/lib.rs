@@ -51,10 +51,10 @@ pub use init::{init, init_with};
 pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
-    ANY_TAG, Call, CallOptions, Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During,
-    Element, Error, Exchange, Group, GroupId, Groups, Host, HostCommunicator, Invalid, Lanes, Lengths, Link,
-    LinkModel, Loss, Memory, PointToPoint, Received, ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares,
-    Source, Store, TagMatch, Transport, Work, Worker,
+    ANY_TAG, Allocate, Allocation, Buffer, Call, CallOptions, Collective, Comm, Communicator,
+    DEFAULT_TIMEOUT, DType, Desync, During, Element, Error, Exchange, Group, GroupId, Groups, Host,
+    HostCommunicator, Invalid, Lanes, Lengths, Link, LinkModel, Loss, Memory, PointToPoint, Received,
+    ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares, Source, Store, TagMatch, Transport, Work, Worker,
 };
 pub use comm_ring::{RingCommunicator, RingConfig};
 

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups, HostCommunicator,
-    HostView, HostViewMut, Incoming, Lent, Outgoing, PointToPoint, Received, ReduceOp, Reduction, Result,
-    Scan, Shape, Shares, Source, TagMatch,
+    Allocate, CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups,
+    HostCommunicator, HostView, HostViewMut, Incoming, Lent, Outgoing, PointToPoint, Received, ReduceOp,
+    Reduction, Result, Scan, Shape, Shares, Source, TagMatch,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -223,6 +223,8 @@ impl Groups for Member {
         Err(unused())
     }
 }
+
+impl Allocate for Member {}
 
 impl Scan for Member {
     fn scan(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallOptions, Collective, Exchange, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel, Result,
-    Transport,
+    Allocation, CallOptions, Collective, Exchange, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel,
+    Result, Transport,
 };
 
 use super::engine::Engine;
@@ -98,6 +98,11 @@ impl<T: Transport + 'static> Ground<T> {
         let mut engine = Engine::new(control, data, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.lanes.now()))?;
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
+    }
+
+    /// Memory that these lanes move best.
+    pub(super) fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        self.lanes.allocate(bytes)
     }
 
     /// When something that starts now and may take this long must have ended.

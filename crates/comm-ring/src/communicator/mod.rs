@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comm_core::{
-    AbortHandle, CallOptions, Collective, Communicator, Error, Exchange, Group, Host, HostViewMut, Lanes,
-    LinkModel, ReduceOp, Result, Shares, Transport,
+    AbortHandle, Allocate, Allocation, CallOptions, Collective, Communicator, Error, Exchange, Group, Host,
+    HostViewMut, Lanes, LinkModel, ReduceOp, Result, Shares, Transport,
 };
 
 use crate::choose::{self, Question};
@@ -178,6 +178,13 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         if engine.usable().is_ok() {
             engine.give_up_idle(cause);
         }
+    }
+}
+
+/// Memory from the lanes, for every group that is made over them.
+impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        self.ground.allocate(bytes)
     }
 }
 

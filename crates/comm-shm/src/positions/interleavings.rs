@@ -157,3 +157,87 @@ fn bytes_are_there_before_their_position() {
         writer.join().unwrap();
     });
 }
+
+/// Lends so many times, one byte each with its number, and after each waits until it was read.
+fn lend(shared: &Shared, loans: u64) {
+    let mut writer = Writer::new(1);
+    for number in 1..=loans {
+        writer.look(&shared.control).unwrap();
+        writer.lend(&shared.control, 1, number, 10 * number);
+        if writer.publish(&shared.control) {
+            shared.for_reader.ring();
+        }
+        wait(&shared.for_writer, shared.control.writer(), || writer.released(&shared.control) == number);
+    }
+}
+
+/// A writer that waits for the release of what it lent is woken, and no loan is seen before it is written down, also
+/// where another one stood.
+#[test]
+fn a_writer_is_woken_when_what_it_lent_was_read() {
+    model(Some(4), || {
+        let shared = shared();
+        let other = Arc::clone(&shared);
+        let writer = thread::spawn(move || lend(&other, 2));
+        let mut reader = Reader::new(1);
+        for number in 1..=2 {
+            wait(&shared.for_reader, shared.control.reader(), || {
+                reader.look(&shared.control).unwrap();
+                reader.available() > 0
+            });
+            let loan = Loan { start: number - 1, len: 1, region: number, offset: 10 * number };
+            assert_eq!(reader.loan(), Some(loan));
+            if reader.release(1, &shared.control) {
+                shared.for_writer.ring();
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// Whoever sees a position sees the loans below it, and takes no byte of them from the ring.
+#[test]
+fn loans_are_there_before_the_position_behind_them() {
+    model(None, || {
+        let shared = shared();
+        let lent = Arc::new(loom::cell::UnsafeCell::new(0_u8));
+        let (other, into) = (Arc::clone(&shared), Arc::clone(&lent));
+        let writer = thread::spawn(move || {
+            let mut writer = Writer::new(1);
+            writer.wrote(1);
+            let _ = writer.publish(&other.control);
+            into.with_mut(|_| ());
+            writer.lend(&other.control, 2, 7, 3);
+            let _ = writer.publish(&other.control);
+        });
+        let mut reader = Reader::new(1);
+        reader.look(&shared.control).unwrap();
+        if reader.available() > 0 {
+            assert_eq!((reader.available(), reader.loan()), (1, None));
+            let _ = reader.release(1, &shared.control);
+            reader.look(&shared.control).unwrap();
+        }
+        if reader.available() > 0 {
+            assert_eq!(reader.loan(), Some(Loan { start: 1, len: 2, region: 7, offset: 3 }));
+            lent.with(|_| ());
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// What is read of memory after that was taken back and written to does not count.
+#[test]
+fn who_reads_what_was_written_after_a_revocation_sees_that_too() {
+    model(None, || {
+        let shared = shared();
+        let memory = Arc::new(AtomicU32::new(0));
+        let (other, into) = (Arc::clone(&shared), Arc::clone(&memory));
+        let writer = thread::spawn(move || {
+            other.control.revoke();
+            into.store(1, Ordering::Relaxed);
+        });
+        let read = memory.load(Ordering::Relaxed);
+        assert!(read == 0 || shared.control.is_revoked());
+        writer.join().unwrap();
+    });
+}

@@ -2,10 +2,12 @@ use super::*;
 
 #[test]
 fn the_parts_of_the_control_lie_where_the_format_says() {
-    assert_eq!(std::mem::offset_of!(Control, tail), 0);
+    assert_eq!(std::mem::offset_of!(Control, written), 0);
     assert_eq!(std::mem::offset_of!(Control, head), 128);
     assert_eq!(std::mem::offset_of!(Control, reader), 256);
     assert_eq!(std::mem::offset_of!(Control, writer), 384);
+    assert_eq!(std::mem::offset_of!(Control, board), 512);
+    assert_eq!((std::mem::offset_of!(Written, loans), std::mem::offset_of!(Written, revoked)), (8, 16));
     assert_eq!(align_of::<Control>(), 128);
 }
 
@@ -22,9 +24,9 @@ fn room_and_bytes_follow_the_positions() {
     assert!(!reader.release(4, &control));
     assert_eq!(writer.room(), 6, "nothing changes before the writer looks");
     writer.look(&control).unwrap();
-    assert_eq!((writer.room(), reader.available(), reader.position()), (10, 6, 4));
+    assert_eq!((writer.room(), reader.available(), reader.ring_position()), (10, 6, 4));
     assert!(!reader.release(100, &control));
-    assert_eq!((reader.available(), reader.position()), (0, 10));
+    assert_eq!((reader.available(), reader.ring_position()), (0, 10));
 }
 
 #[test]
@@ -68,4 +70,35 @@ fn positions_that_no_correct_peer_publishes_are_refused() {
         assert_eq!(error, Impossible { found: head, least: 5, most: 8 });
         assert_eq!(writer.room(), 13);
     }
+}
+
+#[test]
+fn lent_bytes_take_no_room_and_are_released_whole() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(16), Reader::new(16));
+    writer.wrote(10);
+    writer.lend(&control, 1000, 7, 3);
+    writer.wrote(6);
+    let _ = writer.publish(&control);
+    assert_eq!((writer.room(), writer.position(), writer.ring_position()), (0, 1016, 16));
+    assert_eq!(writer.released(&control), 10);
+    reader.look(&control).unwrap();
+    assert_eq!((reader.available(), reader.loan(), reader.promised()), (10, None, 1016));
+    let _ = reader.release(10, &control);
+    assert_eq!(reader.available(), 0, "one looks again before a loan");
+    reader.look(&control).unwrap();
+    assert_eq!(reader.loan(), Some(Loan { start: 10, len: 1000, region: 7, offset: 3 }));
+    control.writer().lie_down();
+    assert!(!reader.release(999, &control), "a part of a loan is of no use to who waits for it");
+    assert_eq!(reader.loan(), Some(Loan { start: 1009, len: 1, region: 7, offset: 1002 }));
+    writer.look(&control).unwrap();
+    assert_eq!((writer.room(), writer.released(&control)), (10, 10));
+    assert!(reader.awaits(&control, 7) && !reader.awaits(&control, 8));
+    assert!(reader.release(1, &control));
+    assert!(!reader.awaits(&control, 7));
+    assert_eq!(writer.released(&control), 1016, "found out without looking");
+    reader.look(&control).unwrap();
+    assert_eq!((reader.available(), reader.loan(), reader.ring_position()), (6, None, 10));
+    let _ = reader.release(6, &control);
+    writer.look(&control).unwrap();
+    assert_eq!(writer.room(), 16);
 }

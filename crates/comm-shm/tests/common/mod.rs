@@ -1,6 +1,8 @@
 //! A store for tests: a folder, which processes share.
 #![allow(dead_code, reason = "not every test file uses every helper")]
 
+pub(crate) mod arena;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -102,5 +104,12 @@ pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryLan
 /// The lanes of `n` ranks, in rank order.
 pub(crate) fn world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryLanes> {
     let configs = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
+    meet(configs).into_iter().map(Result::unwrap).collect()
+}
+
+/// The same, where pieces of so many bytes are lent.
+pub(crate) fn lending_world(n: usize, ring_bytes: usize, lend_bytes: usize) -> Vec<SharedMemoryLanes> {
+    let mut configs: Vec<_> = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
+    configs.iter_mut().for_each(|config| config.shm.lend_bytes = lend_bytes);
     meet(configs).into_iter().map(Result::unwrap).collect()
 }

@@ -1,0 +1,82 @@
+//! Elements in memory that a communicator gave out.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use crate::allocation::no_memory;
+use crate::{Allocate, Allocation, Element, Result};
+
+/// A slice of elements in memory that a communicator gave out: see [`Comm::alloc`](crate::Comm::alloc).
+///
+/// It is used as a slice is, and in calls as a vector is. It has its length for good.
+pub struct Buffer<T> {
+    allocation: Allocation,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// A buffer of so many zeros, in memory from `source`.
+    ///
+    /// # Errors
+    /// As [`Allocate::allocate`].
+    pub fn zeroed(source: &(impl Allocate + ?Sized), len: usize) -> Result<Self> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| no_memory(usize::MAX))?;
+        Ok(Self { allocation: source.allocate(bytes)?, elements: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        bytemuck::cast_slice(self.allocation.bytes())
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.allocation.bytes_mut())
+    }
+}
+
+impl<T: Element> AsRef<[T]> for Buffer<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: Element> AsMut<[T]> for Buffer<T> {
+    fn as_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Buffer").field(&self.allocation).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, IntoView, IntoViewMut, Shape};
+
+    struct Heap;
+
+    impl Allocate for Heap {}
+
+    #[test]
+    fn a_buffer_is_a_slice_and_goes_wherever_one_goes() {
+        for len in [0, 1, 1000] {
+            let mut buffer: Buffer<f64> = Buffer::zeroed(&Heap, len).unwrap();
+            assert!(buffer.iter().all(|element| element.to_bits() == 0) && buffer.len() == len);
+            buffer.fill(2.5);
+            assert_eq!(buffer[..], vec![2.5; len]);
+            assert_eq!(IntoView::<Host>::into_view(&buffer).len(), len);
+            assert_eq!(IntoViewMut::<Host>::into_view_mut(&mut buffer).len(), len);
+        }
+        assert!(Buffer::<f64>::zeroed(&Heap, usize::MAX / 4).is_err());
+    }
+}

@@ -1,0 +1,33 @@
+//! Memory for buffers, for users.
+
+use crate::{Buffer, Comm, Element, Host, Result};
+
+impl Comm<Host> {
+    /// A buffer of so many elements, all zero, from where this communicator moves them best.
+    ///
+    /// Over shared memory, ranks of the host read what collectives send from such a buffer in place, from a size on
+    /// where that is faster than copying; the call then returns on the sending rank once the others have read.
+    /// Elsewhere it is memory like any other. Any slice may be given to any call, and such a buffer to the calls of any
+    /// communicator. No process but this one can write to it.
+    ///
+    /// Allocating takes as long as touching all of the memory, so buffers should be kept. They may be held longer than
+    /// the communicator, and are given back when they are dropped, from any thread; what other ranks have read of one, by
+    /// the system once these have slept in a later call.
+    ///
+    /// ```no_run
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::ReduceOp;
+    ///
+    /// let mut gradients = comm.alloc::<f32>(1 << 24)?;
+    /// gradients.fill(comm.rank() as f32);
+    /// comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) if there is not so much memory; the communicator remains usable.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        Buffer::zeroed(self.communicator(), len)
+    }
+}

@@ -1,0 +1,347 @@
+//! Memory that is lent: who reads it, until when, and what a broken or hostile peer can do with loans.
+
+use std::io::ErrorKind;
+
+use comm_core::{Allocation, GroupId, Loss};
+
+use super::*;
+use crate::lender::Packet;
+use crate::loans::{LOANS_MAX, Loan};
+use crate::region::Region;
+use crate::regions::Regions;
+use crate::segment::{Direction, Segment};
+use crate::socket;
+
+const CAPACITY: usize = 4096;
+/// More than a ring holds.
+const LARGE: usize = 3 * CAPACITY + 5;
+
+/// Both ends of what two ranks share on a lane.
+fn connections() -> [Connection; 2] {
+    let (near, file) = Segment::create(CAPACITY).unwrap();
+    let far = Segment::open(&file, CAPACITY).unwrap();
+    let door = u128::from(fastrand::u64(..));
+    let listener = socket::open_door(door).unwrap();
+    let ours = socket::knock(door).unwrap();
+    let theirs = socket::let_in(&listener).unwrap().unwrap();
+    [
+        Connection { socket: ours, segment: near, outgoing: Direction::Out },
+        Connection { socket: theirs, segment: far, outgoing: Direction::Back },
+    ]
+}
+
+fn transport(rank: usize, connection: Connection, lending: Option<&Lending>) -> SharedMemoryTransport {
+    let group = Group::new(GroupId::WORLD, rank, 2).unwrap();
+    SharedMemoryTransport::new(group, [(1 - rank, connection)], lending).unwrap()
+}
+
+/// Rank 0, which lends from some size on, its memory, and rank 1.
+fn lender(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
+    let [near, far] = connections();
+    let regions = Arc::<Regions>::default();
+    let lending = Lending { regions: Arc::clone(&regions), bytes_min };
+    (transport(0, near, Some(&lending)), regions, transport(1, far, None))
+}
+
+/// Rank 0 and who plays tricks on it.
+fn victim() -> (SharedMemoryTransport, Connection) {
+    let [near, far] = connections();
+    (transport(0, near, None), far)
+}
+
+fn filled(regions: &Arc<Regions>, bytes: usize) -> Allocation {
+    let mut allocation = regions.allocate(bytes).unwrap();
+    allocation.bytes_mut().iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
+    allocation
+}
+
+fn pattern(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
+fn send(transport: &mut SharedMemoryTransport, bytes: &[u8]) -> usize {
+    transport.try_send(1, &[IoSlice::new(bytes)]).unwrap()
+}
+
+fn awaits(peer: usize, send: bool) -> Interest {
+    let mut interest = Interest::default();
+    if send {
+        interest.add_send(peer)
+    } else {
+        interest.add_recv(peer)
+    }
+    interest
+}
+
+fn garbage<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::PeerLost { loss: Loss::Garbage(_), .. }))
+}
+
+fn taken_back<T>(result: &Result<T>) -> bool {
+    let kind = match result {
+        Err(Error::PeerLost { loss: Loss::Io(error), .. }) => Some(error.kind()),
+        _ => None,
+    };
+    kind == Some(ErrorKind::ConnectionAborted)
+}
+
+/// A piece far larger than the ring goes at once, and is released when it was read to the end and not before.
+#[test]
+fn a_large_piece_goes_at_once_and_is_released_when_it_was_read() {
+    let (mut near, regions, mut far) = lender(1);
+    let memory = filled(&regions, LARGE);
+    assert_eq!(near.try_send(1, &[IoSlice::new(b"head"), IoSlice::new(memory.bytes())]).unwrap(), LARGE + 4);
+    assert_eq!(near.released(1), 4);
+    let mut into = vec![0; LARGE + 3];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE + 3);
+    assert_eq!(&into[..4], b"head");
+    assert!(into[4..].iter().enumerate().all(|(at, byte)| *byte == pattern(at)));
+    assert_eq!(near.released(1), 4, "a byte is not read");
+    assert_eq!(far.lend(0, 100).unwrap().len(), 1);
+    far.consume(0, 1).unwrap();
+    assert_eq!(near.released(1), LARGE as u64 + 4);
+}
+
+/// What is lent is what lies there when it is read: nothing was copied.
+#[test]
+fn the_bytes_are_read_where_they_lie() {
+    let (mut near, regions, mut far) = lender(1000);
+    let mut memory = filled(&regions, LARGE);
+    assert_eq!(send(&mut near, &memory.bytes()[10..1010]), 1000);
+    assert_eq!(send(&mut near, &memory.bytes()[..999]), 999, "copied");
+    memory.bytes_mut().fill(255);
+    let mut into = [0; 1999];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), 1999);
+    assert!(into[..1000].iter().all(|byte| *byte == 255));
+    assert!(into[1000..].iter().enumerate().all(|(at, byte)| *byte == pattern(at)));
+}
+
+#[test]
+fn memory_of_the_heap_is_copied() {
+    let (mut near, _regions, _far) = lender(1);
+    assert_eq!(send(&mut near, &[1; LARGE]), CAPACITY);
+    assert_eq!(near.released(1), CAPACITY as u64);
+}
+
+/// As many loans as there are places, then none until one was read.
+#[test]
+fn loans_beyond_the_places_wait() {
+    let (mut near, regions, mut far) = lender(1);
+    let memory = filled(&regions, LARGE);
+    let sent = (0..LOANS_MAX + 5).map(|_| send(&mut near, memory.bytes())).filter(|sent| *sent > 0);
+    assert_eq!(sent.count(), LOANS_MAX);
+    while near.arm(&awaits(1, true)).unwrap() == Armed::Ready {}
+    let mut into = vec![0; LARGE];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE);
+    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
+    assert_eq!(send(&mut near, memory.bytes()), LARGE);
+    assert_eq!(send(&mut near, memory.bytes()), 0);
+}
+
+/// Who waits for release sleeps although there is room, and is woken by the release.
+#[test]
+fn who_waits_for_release_sleeps_and_is_woken() {
+    let (mut near, regions, mut far) = lender(1);
+    let memory = filled(&regions, LARGE);
+    send(&mut near, memory.bytes());
+    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Sleep);
+    let mut into = vec![0; LARGE - 1];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE - 1);
+    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Sleep, "it is not read to the end");
+    assert_eq!(far.try_recv(0, &mut [0]).unwrap(), 1);
+    let mut ready = [rustix::event::PollFd::new(&near.epoll, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut ready, Some(&Timespec::default())).unwrap(), 1, "nobody rang");
+    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
+}
+
+#[test]
+fn an_element_in_two_pieces_is_lent_whole() {
+    for first in 1..8 {
+        let (mut near, regions, mut far) = lender(8);
+        let memory = filled(&regions, 64);
+        send(&mut near, &[7; 7][..first]);
+        assert_eq!(far.lend(0, 100).unwrap().len(), first);
+        assert_eq!(far.arm(&awaits(0, false)).unwrap(), Armed::Sleep);
+        send(&mut near, memory.bytes());
+        assert_eq!(far.arm(&awaits(0, false)).unwrap(), Armed::Ready);
+        let mut element = [0; 8];
+        assert_eq!(far.lend(0, 100).unwrap().copy_to(&mut element), 8);
+        assert!(element[..first].iter().all(|byte| *byte == 7) && element[first] == 0);
+        far.consume(0, 8).unwrap();
+        let mut rest = [0; 64];
+        assert_eq!(far.try_recv(0, &mut rest).unwrap(), 56 + first);
+        assert_eq!(rest[0], pattern(8 - first));
+    }
+}
+
+/// Memory that is taken back never counts as received, not even if it was read already; what came before does.
+#[test]
+fn what_is_taken_back_does_not_count() {
+    let (mut near, regions, mut far) = lender(100);
+    let memory = filled(&regions, LARGE);
+    send(&mut near, b"before");
+    send(&mut near, memory.bytes());
+    let mut into = vec![0; 6];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), 6);
+    assert_eq!(far.lend(0, LARGE).unwrap().len(), LARGE);
+    near.revoke();
+    assert_eq!(near.released(1), LARGE as u64 + 6, "the memory is its owner's again");
+    assert!(taken_back(&far.consume(0, LARGE)));
+    assert!(taken_back(&far.try_recv(0, &mut into)));
+    assert!(taken_back(&far.lend(0, 1)));
+    assert!(taken_back(&near.try_send(1, &[IoSlice::new(b"more")])));
+    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
+
+    let (mut near, regions, mut far) = lender(100);
+    let memory = filled(&regions, LARGE);
+    send(&mut near, memory.bytes());
+    near.revoke();
+    drop(memory);
+    assert!(taken_back(&far.try_recv(0, &mut [0; LARGE])), "memory that was never mapped");
+}
+
+/// Buffers may go while the stream is open: nobody keeps more of them mapped than there are, and a stream goes on with
+/// ever more of them.
+#[test]
+fn buffers_come_and_go() {
+    let (mut near, regions, mut far) = lender(1);
+    let mut into = vec![0; 10];
+    for round in 0..3 * crate::lender::REGIONS_MAX {
+        let memory = filled(&regions, 10);
+        send(&mut near, memory.bytes());
+        assert_eq!(far.try_recv(0, &mut into).unwrap(), 10, "round {round}");
+    }
+    let buffers: Vec<_> = (0..2 * crate::lender::REGIONS_MAX).map(|_| filled(&regions, 10)).collect();
+    for memory in buffers.iter().chain(&buffers) {
+        into.fill(0);
+        send(&mut near, memory.bytes());
+        assert_eq!(far.try_recv(0, &mut into).unwrap(), 10);
+        assert_eq!(into[9], pattern(9));
+    }
+}
+
+/// What was lent is read although its owner has dropped it and its transport.
+#[test]
+fn what_was_lent_outlives_its_lender() {
+    let (mut near, regions, mut far) = lender(1);
+    let memory = filled(&regions, LARGE);
+    send(&mut near, memory.bytes());
+    drop((near, memory, regions));
+    while far.arm(&Interest::default()).unwrap() == Armed::Sleep {}
+    let mut into = vec![0; LARGE];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE);
+    assert_eq!(into[LARGE - 1], pattern(LARGE - 1));
+    assert!(matches!(far.try_recv(0, &mut into), Err(Error::PeerLost { loss: Loss::Closed, .. })));
+}
+
+/// Who is gone reads nothing more.
+#[test]
+fn the_death_of_the_reader_releases() {
+    let (mut near, regions, far) = lender(1);
+    let memory = filled(&regions, LARGE);
+    send(&mut near, memory.bytes());
+    drop(far);
+    while near.arm(&awaits(1, true)).unwrap() == Armed::Sleep {}
+    assert_eq!(near.released(1), LARGE as u64);
+    assert!(near.try_send(1, &[IoSlice::new(b"more")]).is_err());
+}
+
+fn offer(peer: &Connection, region: &Region, packet: Packet) {
+    socket::send(&peer.socket, &packet.encode(), Some(region.file())).unwrap();
+}
+
+#[test]
+fn loans_that_no_correct_peer_makes_end_the_stream() {
+    let page = rustix::param::page_size() as u64;
+    let good = Loan { start: 0, len: 10, region: 1, offset: 0 };
+    let bad = [
+        Loan { region: 2, ..good },
+        Loan { len: page + 1, ..good },
+        Loan { offset: page, ..good },
+        Loan { offset: page - 9, ..good },
+        Loan { offset: u64::MAX, ..good },
+        Loan { len: u64::MAX, ..good },
+        Loan { len: 0, ..good },
+        Loan { start: CAPACITY as u64 + 1, ..good },
+    ];
+    for loan in [good].into_iter().chain(bad) {
+        let (mut transport, peer) = victim();
+        let region = Region::create(1, 10).unwrap();
+        offer(&peer, &region, Packet { region: 1, forget: 0 });
+        let control = peer.segment.control(Direction::Back);
+        control.scribble_loan(0, loan, 1);
+        control.scribble(Some(u64::MAX), None);
+        let result = transport.try_recv(1, &mut [0; 100]);
+        if loan == good {
+            assert_eq!(result.unwrap(), 10);
+        } else {
+            assert!(garbage(&result), "{loan:?}");
+        }
+        // Behind the good one, the tail says that more follows than the ring holds.
+        assert!(garbage(&transport.lend(1, 1)), "{loan:?}");
+    }
+    for loans in [LOANS_MAX as u64 + 1, u64::MAX] {
+        let (mut transport, peer) = victim();
+        peer.segment.control(Direction::Back).scribble_loan(0, good, loans);
+        assert!(garbage(&transport.try_recv(1, &mut [0; 100])));
+    }
+}
+
+#[test]
+fn descriptors_that_no_correct_peer_sends_end_the_stream() {
+    let region = Region::create(1, 10).unwrap();
+    let other = Segment::create(CAPACITY).unwrap().1;
+    let (mut twice, peer) = victim();
+    offer(&peer, &region, Packet { region: 1, forget: 0 });
+    offer(&peer, &region, Packet { region: 1, forget: 0 });
+    assert_eq!(twice.arm(&awaits(1, false)).unwrap(), Armed::Ready);
+    assert!(garbage(&twice.try_recv(1, &mut [0])));
+    let (mut none, peer) = victim();
+    socket::send(&peer.socket, &Packet { region: 1, forget: 0 }.encode(), None).unwrap();
+    assert_eq!(none.arm(&awaits(1, false)).unwrap(), Armed::Ready);
+    assert!(none.try_recv(1, &mut [0]).is_err());
+    let (mut of_another_kind, peer) = victim();
+    let packet = Packet { region: 1, forget: 0 }.encode();
+    socket::send(&peer.socket, &packet, Some(other.as_fd())).unwrap();
+    assert_eq!(of_another_kind.arm(&awaits(1, false)).unwrap(), Armed::Ready);
+    assert!(garbage(&of_another_kind.try_recv(1, &mut [0])));
+    let (mut too_many, peer) = victim();
+    let regions = crate::lender::REGIONS_MAX + LOANS_MAX;
+    for id in 1..=regions as u64 + 1 {
+        offer(&peer, &region, Packet { region: id, forget: 0 });
+        let ready = too_many.arm(&awaits(1, false)).unwrap() == Armed::Ready;
+        assert_eq!(ready, id > regions as u64, "{id}");
+    }
+}
+
+/// A thread writes any loans while this side receives: nothing panics, and nothing outside of the region is read.
+#[test]
+fn scribbled_loans_do_no_harm() {
+    for seed in 0..100 {
+        let (mut transport, peer) = victim();
+        let region = Region::create(1, 100).unwrap();
+        offer(&peer, &region, Packet { region: 1, forget: 0 });
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..200 {
+            let control = peer.segment.control(Direction::Back);
+            let small = |random: &mut fastrand::Rng| random.u64(..5000) >> random.u32(..12);
+            let loan = Loan {
+                start: small(&mut random),
+                len: small(&mut random),
+                region: random.u64(..3),
+                offset: small(&mut random),
+            };
+            control.scribble_loan(random.u64(..4), loan, random.u64(..4));
+            control.scribble(Some(small(&mut random)), None);
+            let mut bytes = vec![0; random.usize(..5000)];
+            let outcome = match random.bool() {
+                true => transport.try_recv(1, &mut bytes).map(drop),
+                false => transport
+                    .lend(1, bytes.len())
+                    .map(|lent| lent.copy_to(&mut bytes))
+                    .and_then(|lent| transport.consume(1, random.usize(..=lent))),
+            };
+            assert!(outcome.is_ok() || garbage(&outcome), "{outcome:?}");
+        }
+    }
+}

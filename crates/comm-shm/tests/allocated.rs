@@ -1,0 +1,225 @@
+//! Collectives on buffers that the others read in place give the bits that they give on any others.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use comm_core::{Buffer, Comm, ReduceOp};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_shm::SharedMemoryLanes;
+
+const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
+
+fn communicator(lanes: SharedMemoryLanes) -> Comm {
+    let timeout = Duration::from_secs(60);
+    let communicator = RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap();
+    Comm::new(communicator).with_timeout(timeout)
+}
+
+/// A value that no two ranks and elements share, with sums that round.
+fn value(rank: usize, at: usize) -> f32 {
+    let mixed = (rank as u64 * 0x9e37 + at as u64 * 0x79b9 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    (mixed >> 40) as f32 / 1000.0
+}
+
+/// What a collective is run on: a buffer of the heap, or one that others read.
+fn filled(comm: &Comm, len: usize, allocated: bool) -> Memory {
+    let values = (0..len).map(|at| value(comm.rank(), at));
+    if !allocated {
+        return Memory::Heap(values.collect());
+    }
+    let mut buffer = comm.alloc(len).unwrap();
+    buffer.iter_mut().zip(values).for_each(|(element, value)| *element = value);
+    Memory::Allocated(buffer)
+}
+
+enum Memory {
+    Heap(Vec<f32>),
+    Allocated(Buffer<f32>),
+}
+
+impl std::ops::Deref for Memory {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Self::Heap(vec) => vec,
+            Self::Allocated(buffer) => buffer,
+        }
+    }
+}
+
+impl std::ops::DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Heap(vec) => vec,
+            Self::Allocated(buffer) => buffer,
+        }
+    }
+}
+
+/// The bits of the results of every collective.
+fn everything(comm: &Comm, len: usize, allocated: bool) -> Vec<Vec<u32>> {
+    let (n, root) = (comm.size(), comm.size() - 1);
+    let own = filled(comm, len, allocated);
+    let blocks = filled(comm, len * n, allocated);
+    let mut results = Vec::new();
+    let mut keep = |memory: &[f32]| results.push(memory.iter().map(|element| element.to_bits()).collect());
+    let empty = |len: usize| {
+        let mut memory = filled(comm, len, allocated);
+        memory.fill(0.0);
+        memory
+    };
+    for op in [ReduceOp::Sum, ReduceOp::Avg] {
+        let mut buffer = filled(comm, len, allocated);
+        comm.all_reduce(&mut buffer[..], op).unwrap();
+        keep(&buffer);
+    }
+    let mut into = empty(len);
+    comm.all_reduce_into(&own[..], &mut into[..], ReduceOp::Sum).unwrap();
+    keep(&into);
+    let mut buffer = filled(comm, len, allocated);
+    comm.reduce(root, &mut buffer[..], ReduceOp::Sum).unwrap();
+    keep(&buffer);
+    let mut buffer = filled(comm, len, allocated);
+    comm.broadcast(root, &mut buffer[..]).unwrap();
+    keep(&buffer);
+    let mut into = empty(len * n);
+    comm.all_gather(&own[..], &mut into[..]).unwrap();
+    keep(&into);
+    comm.gather(root, &own[..], &mut into[..]).unwrap();
+    keep(&into);
+    comm.all_to_all(&blocks[..], &mut into[..]).unwrap();
+    keep(&into);
+    let mut into = empty(len);
+    comm.reduce_scatter(&blocks[..], &mut into[..], ReduceOp::Sum).unwrap();
+    keep(&into);
+    comm.scatter(root, &blocks[..], &mut into[..]).unwrap();
+    keep(&into);
+    let mut buffer = filled(comm, len, allocated);
+    comm.scan(&mut buffer[..], ReduceOp::Sum).unwrap();
+    keep(&buffer);
+    comm.barrier().unwrap();
+    assert!(
+        own.iter().enumerate().all(|(at, element)| element.to_bits() == value(comm.rank(), at).to_bits())
+    );
+    results
+}
+
+fn same_bits(lend_bytes: usize, worlds: &[usize], lengths: impl Fn(usize) -> Vec<usize> + Sync) {
+    for &n in worlds {
+        comm_sim::run_each(common::lending_world(n, 8192, lend_bytes), |lanes| {
+            let comm = communicator(lanes);
+            for len in lengths(n) {
+                let expected = everything(&comm, len, false);
+                let found = everything(&comm, len, true);
+                assert!(expected == found, "{n} ranks, {len} elements, lent from {lend_bytes} bytes on");
+            }
+        });
+    }
+}
+
+#[test]
+fn every_collective_has_the_same_bits_when_all_is_lent() {
+    same_bits(1, &WORLDS, |n| vec![0, 1, n - 1, n, n + 1, 1000]);
+}
+
+#[test]
+fn every_collective_has_the_same_bits_when_some_is_lent() {
+    same_bits(700, &[2, 3, 5, 8], |_| vec![100, 1023, 10_007]);
+}
+
+#[test]
+fn large_buffers_have_the_same_bits() {
+    same_bits(64 << 10, &[2, 3], |_| vec![700_001]);
+}
+
+/// A rank that gives its own memory and one that gives the communicator's understand each other, as do ranks that lend
+/// from unlike sizes on.
+#[test]
+fn some_ranks_may_lend_and_others_not() {
+    for n in [2, 3, 5] {
+        comm_sim::run_each(common::lending_world(n, 8192, 1), |lanes| {
+            let comm = communicator(lanes);
+            let mut mixed = filled(&comm, 20_011, comm.rank().is_multiple_of(2));
+            let mut heap = filled(&comm, 20_011, false);
+            comm.all_reduce(&mut mixed[..], ReduceOp::Sum).unwrap();
+            comm.all_reduce(&mut heap[..], ReduceOp::Sum).unwrap();
+            let same = mixed.iter().zip(heap.iter()).all(|(mixed, heap)| mixed.to_bits() == heap.to_bits());
+            assert!(same, "{n} ranks");
+        });
+    }
+}
+
+/// Buffers go before and after the communicator; groups lend, too.
+#[test]
+fn buffers_and_communicators_go_in_any_order() {
+    comm_sim::run_each(common::lending_world(3, 8192, 1), |lanes| {
+        let comm = communicator(lanes);
+        for round in 0..50 {
+            let mut buffer = comm.alloc::<u64>(1000).unwrap();
+            assert!(buffer.iter().all(|element| *element == 0));
+            buffer.fill(round);
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            assert!(buffer.iter().all(|element| *element == 3 * round));
+        }
+        let other = comm.duplicate().unwrap();
+        let mut buffer = comm.alloc::<u64>(1000).unwrap();
+        buffer.fill(1);
+        other.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        drop((comm, other));
+        buffer[999] += 1;
+        assert_eq!(buffer[999], 4);
+    });
+}
+
+/// A rank whose call timed out writes to its buffer, which the others were to read: they fail, and none takes what is
+/// there now for the data of the call.
+#[test]
+fn a_call_that_timed_out_gives_the_buffer_back() {
+    for n in [2, 3, 5] {
+        let results = comm_sim::run_each(common::lending_world(n, 8192, 1), |lanes| {
+            let comm = communicator(lanes);
+            let mut buffer = comm.alloc::<u64>(100_000).unwrap();
+            buffer.fill(1);
+            let late = comm.rank() == n - 1;
+            if late {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            let result = comm.with_timeout(Duration::from_millis(100)).all_reduce(&mut buffer, ReduceOp::Sum);
+            buffer.fill(1 << 40);
+            // The others have time to read, and must not.
+            std::thread::sleep(Duration::from_millis(500));
+            result
+        });
+        assert!(results.iter().all(Result::is_err), "{n} ranks: {results:?}");
+    }
+}
+
+/// Two calls of one rank in the background, with buffers of the communicator.
+#[test]
+fn buffers_travel_in_the_background() {
+    comm_sim::run_each(common::lending_world(2, 8192, 1), |lanes| {
+        let comm = communicator(lanes);
+        let mut buffer = comm.alloc::<i32>(50_000).unwrap();
+        buffer.fill(2);
+        let work = comm.all_reduce_async(buffer, ReduceOp::Sum).unwrap();
+        let buffer = work.wait().unwrap();
+        assert!(buffer.iter().all(|element| *element == 4));
+    });
+}
+
+/// More than 4 GiB between two ranks.
+#[test]
+#[ignore = "takes 10 GiB of memory"]
+fn buffers_of_more_than_two_gib_are_lent() {
+    comm_sim::run_each(common::lending_world(2, 1 << 20, 1 << 16), |lanes| {
+        let comm = communicator(lanes);
+        let mut buffer = comm.alloc::<u8>((2 << 30) + 5).unwrap();
+        buffer.fill(1 + comm.rank() as u8);
+        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        assert!(buffer.iter().all(|element| *element == 3));
+    });
+}
