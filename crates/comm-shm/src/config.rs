@@ -12,9 +12,9 @@ pub struct SharedMemoryConfig {
     /// more than eight ranks has smaller ones, in proportion, down to 64 KiB. So has a control lane, which carries
     /// short frames only.
     pub ring_bytes: usize,
-    /// From how many bytes on a piece of a collective's data is read by the other rank where it lies, if it lies in memory
-    /// from [`Lanes::allocate`](comm_core::Lanes::allocate), instead of being copied through the ring. `usize::MAX`
-    /// means never. It may differ from rank to rank.
+    /// From how many bytes on a buffer from [`Lanes::allocate`](comm_core::Lanes::allocate) lies where the other ranks
+    /// read it in place, in collectives, instead of being copied through the ring; `usize::MAX` means never. Of such a
+    /// buffer, pieces of less than one part in 32 of this are still copied. It may differ from rank to rank.
     pub lend_bytes: usize,
 }
 
@@ -29,6 +29,14 @@ impl SharedMemoryConfig {
     const RANKS_FULL: usize = 8;
     /// However many ranks there are, rings are not made smaller than this on their account.
     const CROWDED_RING_BYTES: usize = 64 * 1024;
+
+    /// Into how many pieces the smallest buffer that is lent may be cut before its pieces are copied all the same.
+    const PIECES: usize = 32;
+
+    /// The smallest piece that is lent.
+    pub(crate) const fn lend_piece_bytes(&self) -> usize {
+        if self.lend_bytes < Self::PIECES { 1 } else { self.lend_bytes / Self::PIECES }
+    }
 
     /// Refuses what cannot be used.
     pub(crate) fn check(&self) -> Result<()> {
@@ -58,7 +66,7 @@ impl SharedMemoryConfig {
 
 impl Default for SharedMemoryConfig {
     fn default() -> Self {
-        Self { ring_bytes: 1 << 20, lend_bytes: 256 << 10 }
+        Self { ring_bytes: 1 << 20, lend_bytes: 2 << 20 }
     }
 }
 
@@ -75,6 +83,14 @@ mod tests {
             assert!(SharedMemoryConfig { ring_bytes, ..Default::default() }.check().is_ok(), "{ring_bytes}");
         }
         assert!(SharedMemoryConfig::default().check().is_ok());
+    }
+
+    #[test]
+    fn pieces_of_a_buffer_that_is_lent_are_lent_down_to_a_thirty_second_of_the_smallest() {
+        for (lend_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (2 << 20, 64 << 10)] {
+            let config = SharedMemoryConfig { lend_bytes, ..SharedMemoryConfig::default() };
+            assert_eq!(config.lend_piece_bytes(), piece, "{lend_bytes}");
+        }
     }
 
     #[test]

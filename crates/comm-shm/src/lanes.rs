@@ -167,7 +167,8 @@ impl SharedMemoryLanes {
         };
         // Senders on other lanes do not wait for the release of each piece before they use its memory again.
         let lends = lane.kind == LaneKind::Collective && self.config.lend_bytes != usize::MAX;
-        let lending = || Lending { regions: Arc::clone(&self.regions), bytes_min: self.config.lend_bytes };
+        let lending =
+            || Lending { regions: Arc::clone(&self.regions), bytes_min: self.config.lend_piece_bytes() };
         Ok(SharedMemoryOpening { group, opening, lending: lends.then(lending) })
     }
 }
@@ -288,7 +289,8 @@ impl Lanes for SharedMemoryLanes {
     }
 
     /// Memory that neighbours read in place, if it is so large that they ever do; memory on the heap otherwise, or if the
-    /// kernel is older than 5.1.
+    /// kernel is older than 5.1. In place, it is lent by the lanes of all groups of these lanes, copied by those of
+    /// others, and takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         let nobody = !self.group.peers().any(|rank| self.is_neighbour(rank));
         if nobody || bytes < self.config.lend_bytes.max(1) {

@@ -128,7 +128,7 @@ fn every_collective_has_the_same_bits_when_all_is_lent() {
 
 #[test]
 fn every_collective_has_the_same_bits_when_some_is_lent() {
-    same_bits(700, &[2, 3, 5, 8], |_| vec![100, 1023, 10_007]);
+    same_bits(20_000, &[2, 3, 5, 8], |_| vec![100, 1023, 10_007, 30_011]);
 }
 
 #[test]

@@ -23,7 +23,10 @@ fn with_all_lent(n: usize) -> Vec<ArenaLanes> {
 
 /// Some is, and some is copied.
 fn with_some_lent(n: usize) -> Vec<ArenaLanes> {
-    common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 50).into_iter().map(ArenaLanes).collect()
+    common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50)
+        .into_iter()
+        .map(ArenaLanes)
+        .collect()
 }
 
 comm_sim::transport_conformance!(defaults, with_defaults);

@@ -5,9 +5,9 @@ use crate::{Buffer, Comm, Element, Host, Result};
 impl Comm<Host> {
     /// A buffer of so many elements, all zero, from where this communicator moves them best.
     ///
-    /// Over shared memory, ranks of the host read what collectives send from such a buffer in place, from a size on
-    /// where that is faster than copying; the call then returns on the sending rank once the others have read.
-    /// Elsewhere it is memory like any other. Any slice may be given to any call, and such a buffer to the calls of any
+    /// Over shared memory, ranks of the host read what collectives send from such a buffer in place, if it has at least
+    /// the size from which on that is faster than copying; the call then returns on the sending rank once the others
+    /// have read. A smaller buffer, and one of a communicator over something else, is memory like any other. Any slice may be given to any call, and such a buffer to the calls of any
     /// communicator. No process but this one can write to it.
     ///
     /// Allocating takes as long as touching all of the memory, so buffers should be kept. They may be held longer than
