@@ -75,7 +75,8 @@ impl<T: Gradient> DataParallel<T> {
         let (settings, mut order) = agree_on_settings(comm, &settings, &parameters)?;
         order.reverse();
         let plan = BucketPlan::new(parameters.sorted(), &order, settings.limits);
-        let reducer = Reducer::new(comm.clone(), plan, options.clock, Gradients::new)?;
+        let allocate = |bucket: &crate::Bucket| Gradients::new(comm, bucket);
+        let reducer = Reducer::new(comm.clone(), plan, options.clock, allocate)?;
         let rebuild = if settings.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
         Ok(Self { comm: comm.clone(), parameters, settings, reducer, written, rebuild })
@@ -161,7 +162,7 @@ impl<T: Gradient> DataParallel<T> {
         if let Rebuild::Pending(order) = &self.rebuild {
             let plan = BucketPlan::new(self.parameters.sorted(), order, self.settings.limits);
             if plan != *self.reducer.plan() {
-                self.reducer.set_plan(plan, Gradients::new);
+                self.reducer.set_plan(plan, |bucket| Gradients::new(&self.comm, bucket))?;
             }
             self.rebuild = Rebuild::Settled;
         }

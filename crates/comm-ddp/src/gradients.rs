@@ -4,7 +4,7 @@
 //! it and zero if not. It is averaged with the rest, so that afterwards every rank knows, at the price of a few bytes
 //! and no message, which parameters nobody used.
 
-use comm_core::{Element, HostView, HostViewMut, Lent, ReduceOp, Reduction};
+use comm_core::{Buffer, Comm, Element, HostView, HostViewMut, Lent, ReduceOp, Reduction};
 
 use crate::{Bucket, Location, Result};
 
@@ -17,15 +17,16 @@ impl<T: Element + From<i8>> Gradient for T {}
 #[derive(Debug)]
 pub(crate) struct Gradients<T> {
     /// Gradients, then one mark per parameter.
-    elements: Vec<T>,
+    elements: Buffer<T>,
     /// How many of the elements are marks.
     marks: usize,
 }
 
 impl<T: Gradient> Gradients<T> {
-    pub(crate) fn new(bucket: &Bucket) -> Self {
+    /// Zeros, in memory from where the communicator sends them best.
+    pub(crate) fn new(comm: &Comm, bucket: &Bucket) -> comm_core::Result<Self> {
         let marks = bucket.slots().len();
-        Self { elements: vec![T::zeroed(); bucket.len() + marks], marks }
+        Ok(Self { elements: comm.alloc(bucket.len() + marks)?, marks })
     }
 
     /// All gradients, one after the other.

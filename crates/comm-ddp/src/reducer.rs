@@ -63,12 +63,12 @@ where
     /// first bucket of a step and its end.
     ///
     /// # Errors
-    /// [`Error::Comm`] if no thread can be started.
+    /// [`Error::Comm`] if no thread can be started, or with the error of `allocate`.
     pub fn new(
         comm: Comm<M>,
         plan: BucketPlan,
         clock: Clock,
-        allocate: impl FnMut(&crate::Bucket) -> B,
+        allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>,
     ) -> Result<Self> {
         let mut reducer = Self {
             worker: Worker::new(comm)?,
@@ -79,28 +79,38 @@ where
             clock,
             poison: None,
         };
-        reducer.allocate(allocate);
+        reducer.allocate(allocate)?;
         Ok(reducer)
     }
 
     /// Replaces the plan and all buffers, between two steps.
-    pub fn set_plan(&mut self, plan: BucketPlan, allocate: impl FnMut(&crate::Bucket) -> B) {
+    ///
+    /// # Errors
+    /// [`Error::Comm`] with the error of `allocate`. The reducer cannot be used any more.
+    pub fn set_plan(
+        &mut self,
+        plan: BucketPlan,
+        allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>,
+    ) -> Result<()> {
         self.queue = ReadyQueue::new(&plan);
         self.plan = plan;
-        self.allocate(allocate);
+        self.allocate(allocate).map_err(|error| self.poison(error))
     }
 
-    fn allocate(&mut self, mut allocate: impl FnMut(&crate::Bucket) -> B) {
+    fn allocate(&mut self, mut allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>) -> Result<()> {
         // The old buffers go first: the new ones may need their memory.
         self.buckets.clear();
-        let bucket = |planned| {
-            let mut buffer = allocate(planned);
+        let mut bucket = |planned| {
+            let mut buffer = allocate(planned)?;
             let view = (&mut buffer).into_view_mut();
             let bytes = view.len() * view.dtype().size();
             drop(view);
-            Bucket { place: Place::Here(buffer), bytes, filled: None, launched: None }
+            Ok::<_, Error>(Bucket { place: Place::Here(buffer), bytes, filled: None, launched: None })
         };
-        self.buckets.extend(self.plan.buckets().iter().map(bucket));
+        for planned in self.plan.buckets() {
+            self.buckets.push(bucket(planned)?);
+        }
+        Ok(())
     }
 
     /// The plan.

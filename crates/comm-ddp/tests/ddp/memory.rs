@@ -132,7 +132,8 @@ fn reducer() -> (Reducer<Buffer, Device>, Record) {
     let reduced = Record::default();
     let recorder: Arc<dyn Communicator<Device>> = Arc::new(Recorder(Arc::clone(&reduced)));
     let comm = Comm::over(recorder);
-    let allocate = |bucket: &comm_ddp::Bucket| Buffer { handle: 100 + bucket.slots()[0], len: bucket.len() };
+    let allocate =
+        |bucket: &comm_ddp::Bucket| Ok(Buffer { handle: 100 + bucket.slots()[0], len: bucket.len() });
     (Reducer::new(comm, plan, Instant::now, allocate).unwrap(), reduced)
 }
 
