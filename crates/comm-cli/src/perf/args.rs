@@ -156,6 +156,10 @@ pub(crate) struct Call {
     #[arg(long, conflicts_with = "calibrate")]
     out_of_place: bool,
 
+    /// Buffers from the communicator, which ranks of one host may read in place
+    #[arg(long, conflicts_with = "calibrate")]
+    pub(crate) alloc: bool,
+
     /// Compare every element of the result with what it must be, bit by bit
     #[arg(long, conflicts_with = "calibrate")]
     pub(crate) check: bool,
@@ -171,6 +175,7 @@ impl Call {
             algorithm: Some(algorithm.to_owned()),
             in_place: false,
             out_of_place: false,
+            alloc: false,
             check: false,
         }
     }

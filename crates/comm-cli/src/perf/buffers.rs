@@ -1,8 +1,8 @@
 //! The memory of one rank, the call on it, and what must lie in it afterwards.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
-use comm::{Comm, ReduceOp};
+use comm::{Buffer, Comm, ReduceOp};
 
 use super::data::Data;
 use super::error::{PerfError, Result};
@@ -46,24 +46,25 @@ pub(crate) struct Buffers<'a, T> {
     plan: &'a Plan,
     rank: usize,
     count: usize,
-    send: Vec<T>,
-    recv: Vec<T>,
+    send: Elements<T>,
+    recv: Elements<T>,
 }
 
 impl<'a, T: Number> Buffers<'a, T> {
     /// Buffers whose every page has been written to.
-    pub(crate) fn new(plan: &'a Plan, rank: usize, count: usize) -> Result<Self> {
-        Self::with(plan, rank, count, Lengths::of(plan, rank == plan.root, count))
+    pub(crate) fn new(plan: &'a Plan, comm: &Comm, count: usize) -> Result<Self> {
+        Self::with(plan, comm, count, Lengths::of(plan, comm.rank() == plan.root, count))
     }
 
     /// Buffers with which this rank can also be the root.
-    pub(crate) fn for_any_root(plan: &'a Plan, rank: usize, count: usize) -> Result<Self> {
-        Self::with(plan, rank, count, Lengths::of(plan, true, count))
+    pub(crate) fn for_any_root(plan: &'a Plan, comm: &Comm, count: usize) -> Result<Self> {
+        Self::with(plan, comm, count, Lengths::of(plan, true, count))
     }
 
-    fn with(plan: &'a Plan, rank: usize, count: usize, lengths: Lengths) -> Result<Self> {
-        let (send, recv) = (allocate(lengths.send)?, allocate(lengths.recv)?);
-        Ok(Self { plan, rank, count, send, recv })
+    fn with(plan: &'a Plan, comm: &Comm, count: usize, lengths: Lengths) -> Result<Self> {
+        let source = plan.alloc.then_some(comm);
+        let (send, recv) = (Elements::new(source, lengths.send)?, Elements::new(source, lengths.recv)?);
+        Ok(Self { plan, rank: comm.rank(), count, send, recv })
     }
 
     /// Makes the call once.
@@ -75,25 +76,26 @@ impl<'a, T: Number> Buffers<'a, T> {
     pub(crate) fn call_with_root(&mut self, comm: &Comm, root: usize) -> comm::Result<()> {
         use Operation as O;
         let Self { plan, send, recv, .. } = self;
+        let (send, recv) = (&send[..], &mut recv[..]);
         let op = plan.op.unwrap_or(ReduceOp::Sum);
         match (plan.operation, plan.place) {
             (O::AllReduce, Place::In) => comm.all_reduce(recv, op),
-            (O::AllReduce, Place::Out) => comm.all_reduce_into(&*send, recv, op),
+            (O::AllReduce, Place::Out) => comm.all_reduce_into(send, recv, op),
             (O::Reduce, Place::In) => comm.reduce(root, recv, op),
-            (O::Reduce, Place::Out) => comm.reduce_into(root, &*send, recv, op),
+            (O::Reduce, Place::Out) => comm.reduce_into(root, send, recv, op),
             (O::Broadcast, _) => comm.broadcast(root, recv),
             (O::AllGather, Place::In) => comm.all_gather_in_place(recv),
-            (O::AllGather, Place::Out) => comm.all_gather(&*send, recv),
+            (O::AllGather, Place::Out) => comm.all_gather(send, recv),
             (O::ReduceScatter, Place::In) => comm.reduce_scatter_in_place(recv, op),
-            (O::ReduceScatter, Place::Out) => comm.reduce_scatter(&*send, recv, op),
-            (O::Gather, _) => comm.gather(root, &*send, recv),
-            (O::Scatter, _) => comm.scatter(root, &*send, recv),
+            (O::ReduceScatter, Place::Out) => comm.reduce_scatter(send, recv, op),
+            (O::Gather, _) => comm.gather(root, send, recv),
+            (O::Scatter, _) => comm.scatter(root, send, recv),
             (O::AllToAll, Place::In) => comm.all_to_all_in_place(recv),
-            (O::AllToAll, Place::Out) => comm.all_to_all(&*send, recv),
+            (O::AllToAll, Place::Out) => comm.all_to_all(send, recv),
             (O::Scan, Place::In) => comm.scan(recv, op),
-            (O::Scan, Place::Out) => comm.scan_into(&*send, recv, op),
+            (O::Scan, Place::Out) => comm.scan_into(send, recv, op),
             (O::Exscan, Place::In) => comm.exscan(recv, op),
-            (O::Exscan, Place::Out) => comm.exscan_into(&*send, recv, op),
+            (O::Exscan, Place::Out) => comm.exscan_into(send, recv, op),
             (O::Barrier, _) => comm.barrier(),
         }
     }
@@ -178,13 +180,50 @@ impl<'a, T: Number> Buffers<'a, T> {
     }
 }
 
-fn allocate<T: Number>(len: usize) -> Result<Vec<T>> {
-    let mut buffer = Vec::new();
-    let refused = |_| PerfError::usage(format!("--max: no memory for {len} elements of {}", T::DTYPE));
-    buffer.try_reserve_exact(len).map_err(refused)?;
-    // Not zero: memory that is only ever read as zero need not exist.
-    buffer.resize(len, T::of(UNTOUCHED));
-    Ok(buffer)
+/// The memory of a buffer.
+#[derive(Debug)]
+enum Elements<T> {
+    /// As most programs have it.
+    Own(Vec<T>),
+    /// From the communicator.
+    Given(Buffer<T>),
+}
+
+impl<T: Number> Elements<T> {
+    /// From the communicator if there is one.
+    fn new(source: Option<&Comm>, len: usize) -> Result<Self> {
+        // Not zero: memory that is only ever read as zero need not exist.
+        if let Some(comm) = source {
+            let mut buffer = comm.alloc(len)?;
+            buffer.fill(T::of(UNTOUCHED));
+            return Ok(Self::Given(buffer));
+        }
+        let mut buffer = Vec::new();
+        let refused = |_| PerfError::usage(format!("--max: no memory for {len} elements of {}", T::DTYPE));
+        buffer.try_reserve_exact(len).map_err(refused)?;
+        buffer.resize(len, T::of(UNTOUCHED));
+        Ok(Self::Own(buffer))
+    }
+}
+
+impl<T: Number> Deref for Elements<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Given(buffer) => buffer,
+        }
+    }
+}
+
+impl<T: Number> DerefMut for Elements<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Given(buffer) => buffer,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -198,13 +237,13 @@ mod tests {
     fn plan(operation: Operation, place: Place, ranks: usize, dtype: DType, op: ReduceOp) -> Plan {
         let root = if operation.facts().rooted { ranks - 1 } else { 0 };
         let op = operation.facts().reduces.then_some(op);
-        Plan { operation, ranks, dtype, op, root, place, algorithm: None, sizes: Vec::new() }
+        Plan { operation, ranks, dtype, op, root, place, algorithm: None, alloc: false, sizes: Vec::new() }
     }
 
     /// Checks one call on every rank; then again with each rank's last element damaged.
     fn check<T: Number>(plan: &Plan, count: usize) {
         let found = comm::threads::run(plan.ranks, |comm| {
-            let mut buffers = Buffers::<T>::new(plan, comm.rank(), count).unwrap();
+            let mut buffers = Buffers::<T>::new(plan, &comm, count).unwrap();
             let right = buffers.check(&comm).unwrap();
             let mut damaged = 0;
             if let Some(last) = buffers.result().last() {
@@ -224,7 +263,8 @@ mod tests {
         for operation in Operation::value_variants() {
             for ranks in [1, 2, 3, 5] {
                 for place in operation.facts().places {
-                    let plan = plan(*operation, *place, ranks, DType::F32, ReduceOp::Sum);
+                    let mut plan = plan(*operation, *place, ranks, DType::F32, ReduceOp::Sum);
+                    plan.alloc = ranks.is_multiple_of(2);
                     let counts = if operation.has_data() { [ranks, 7 * ranks] } else { [0; 2] };
                     counts.into_iter().for_each(|count| check::<f32>(&plan, count));
                 }

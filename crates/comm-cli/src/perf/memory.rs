@@ -42,7 +42,17 @@ mod tests {
     fn plan(operation: Operation, place: Place) -> Plan {
         let sizes = vec![1 << 20];
         let algorithm = None;
-        Plan { operation, ranks: 4, dtype: DType::F32, op: None, root: 0, place, algorithm, sizes }
+        Plan {
+            operation,
+            ranks: 4,
+            dtype: DType::F32,
+            op: None,
+            root: 0,
+            place,
+            algorithm,
+            alloc: false,
+            sizes,
+        }
     }
 
     #[test]

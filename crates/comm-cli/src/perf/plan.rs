@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) root: usize,
     pub(crate) place: Place,
     pub(crate) algorithm: Option<String>,
+    /// Whether the communicator allocates the buffers.
+    pub(crate) alloc: bool,
     /// In bytes, each larger than the one before.
     pub(crate) sizes: Vec<usize>,
 }
@@ -90,6 +92,7 @@ impl Plan {
             root,
             place: operation.place(call.place())?,
             algorithm: call.algorithm.clone(),
+            alloc: call.alloc,
             sizes: Vec::new(),
         };
         plan.sizes = range.sizes().map(|size| plan.whole(size)).collect();

@@ -89,7 +89,7 @@ fn row<T: Number>(
         Some(name) => session.comm.with_algorithm(name.clone()),
         None => session.comm.clone(),
     };
-    let mut buffers = Buffers::<T>::new(plan, session.comm.rank(), plan.count(bytes))?;
+    let mut buffers = Buffers::<T>::new(plan, &session.comm, plan.count(bytes))?;
     buffers.clear();
     let times = timing::measure(&session.comm, samples, &mut || buffers.call(&comm))?;
     let wrong = match check {

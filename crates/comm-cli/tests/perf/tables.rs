@@ -63,6 +63,17 @@ fn the_way_that_is_asked_for_is_taken_and_told() {
     }
 }
 
+/// Sizes from which on buffers that were allocated for it are read in place.
+#[test]
+fn buffers_from_the_communicator_are_right() {
+    for line in ["all_reduce", "all_gather --in-place", "broadcast --root 1", "all_to_all"] {
+        let printed =
+            printed(&format!("{line} -n 2 --min 6M --max 6M --transport shm --alloc --check --json"));
+        let row: Map<String, Value> = serde_json::from_str(printed.trim()).expect("an object");
+        assert_eq!((&row["alloc"], &row["wrong"]), (&true.into(), &0.into()), "{line}");
+    }
+}
+
 /// The times that a row has, of which only the order is known.
 fn times(object: &Map<String, Value>) -> Vec<f64> {
     let times = object["time_us"].as_object().expect("percentiles");
@@ -70,9 +81,10 @@ fn times(object: &Map<String, Value>) -> Vec<f64> {
     times.values().map(|time| time.as_f64().expect("a number")).collect()
 }
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "algbw_gbps",
     "algorithm",
+    "alloc",
     "busbw_gbps",
     "bytes",
     "collective",

@@ -101,7 +101,7 @@ fn board(plans: &[Plan], tuning: &Tuning) -> Result<Vec<Point>> {
 fn times_of(session: &Session, point: &Point, samples: &Samples) -> Result<Vec<f64>> {
     let Point { plan, bytes, .. } = point;
     let (comm, forced) = (&session.comm, session.comm.with_algorithm(point.algorithm.name));
-    let mut buffers = Buffers::<f32>::for_any_root(plan, comm.rank(), plan.count(*bytes))?;
+    let mut buffers = Buffers::<f32>::for_any_root(plan, comm, plan.count(*bytes))?;
     buffers.clear();
     let (mut root, step) = (plan.root, next_root(plan));
     let times = timing::measure(comm, samples, &mut || {
