@@ -15,6 +15,8 @@ pub(crate) struct Label {
     pub(crate) root: Option<usize>,
     /// Behind the name in a title.
     pub(crate) place: &'static str,
+    /// Whether the communicator allocates the buffers.
+    pub(crate) alloc: bool,
     /// By what the bandwidth that a caller sees is multiplied.
     pub(crate) bus_factor: f64,
 }

@@ -122,6 +122,7 @@ impl Plan {
             dtype: self.operation.has_data().then_some(self.dtype),
             op: self.op,
             root: facts.rooted.then_some(self.root),
+            alloc: self.alloc,
             place: match self.place {
                 _ if !self.operation.has_data() => "",
                 Place::In => ", in place",

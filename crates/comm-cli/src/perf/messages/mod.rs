@@ -45,7 +45,16 @@ impl Kind {
 
     fn label(self, ranks: usize) -> Label {
         let bus_factor = if self == Self::Bidirectional { 2.0 } else { 1.0 };
-        Label { name: self.name(), ranks, dtype: None, op: None, root: None, place: "", bus_factor }
+        Label {
+            name: self.name(),
+            ranks,
+            dtype: None,
+            op: None,
+            root: None,
+            place: "",
+            alloc: false,
+            bus_factor,
+        }
     }
 
     /// How many messages of this size go one way before an answer comes.

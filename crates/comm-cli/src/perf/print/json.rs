@@ -34,7 +34,7 @@ pub(super) fn row(label: &Label, transport: &str, row: &Row) -> Result<String> {
         dtype: label.dtype.map(|dtype| dtype.name()),
         op: label.op.map(|op| op.name()),
         bytes: row.bytes,
-        alloc: plan.alloc,
+        alloc: label.alloc,
         time_us: row.time,
         algbw_gbps: row.algbw(),
         busbw_gbps: row.busbw(label),
