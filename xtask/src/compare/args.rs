@@ -73,18 +73,31 @@ pub(crate) struct Compare {
     pub(super) fresh: bool,
 }
 
-/// A way between this library's ranks, as `commctl perf` calls it.
+/// A way between this library's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Shm,
+    /// Shared memory, with buffers that the communicator allocates.
+    ShmAlloc,
     Tcp,
     Auto,
 }
 
 impl Transport {
+    /// The options of `commctl perf` for it.
+    pub(super) const fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Shm => &["--transport", "shm"],
+            Self::ShmAlloc => &["--transport", "shm", "--alloc"],
+            Self::Tcp => &["--transport", "tcp"],
+            Self::Auto => &["--transport", "auto"],
+        }
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::ShmAlloc => "shm-alloc",
             Self::Tcp => "tcp",
             Self::Auto => "auto",
         }

@@ -40,6 +40,7 @@ impl Limit {
 }
 
 const SHM: &[&str] = &["comm-shm", "comm-auto"];
+const ALLOC: &[&str] = &["comm-shm-alloc"];
 const TCP: &[&str] = &["comm-tcp"];
 const ANY_RANKS: &[usize] = &[];
 const ALL_REDUCE: &[Collective] = &[Collective::AllReduce];
@@ -82,6 +83,8 @@ pub(crate) const BARS: &[Bar] = {
         bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.5)),
         bar!(SHM, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(1.1)),
         bar!(SHM, "mpich-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(1.1)),
+        bar!(ALLOC, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.7)),
+        bar!(ALLOC, "mpich-tuned", ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.7)),
         bar!(SHM, BETTER_MPI, ANY_RANKS, OTHERS, ANY_SIZE, Mean(0.7)),
         bar!(SHM, BETTER_MPI, ANY_RANKS, OTHERS, ANY_SIZE, Each(1.1)),
         bar!(SHM, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),

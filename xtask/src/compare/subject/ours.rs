@@ -35,12 +35,11 @@ impl Subject for Ours {
         let Case { collective, ranks } = start.case;
         let mut options = vec![
             ("--ranks", ranks.to_string()),
-            ("--transport", self.transport.name().to_owned()),
             ("--samples", samples.to_string()),
             ("--sample-ms", sample_ms.to_string()),
         ];
         let mut command = Command::new(&self.commctl);
-        command.args(["perf", collective.name(), "--json"]);
+        command.args(["perf", collective.name(), "--json"]).args(self.transport.options());
         // A barrier has neither a size nor a result.
         if collective != Collective::Barrier {
             options.push(("--min", min.max(&1).to_string()));
