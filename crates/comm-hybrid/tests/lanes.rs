@@ -202,7 +202,7 @@ impl Store for WithoutMemory<'_> {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let value = self.0.get(key, timeout)?;
         let is_it = key.ends_with(&format!("/shm/{}", self.1));
-        Ok(if is_it { b"1 4 -".to_vec() } else { value })
+        Ok(if is_it { b"2 4 -".to_vec() } else { value })
     }
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         self.0.add(key, amount)
