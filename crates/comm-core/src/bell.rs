@@ -69,8 +69,12 @@ impl Abort {
     ///
     /// # Errors
     /// What was given to [`AbortHandle::abort`] first.
+    #[inline]
     pub fn check(&self) -> Result<()> {
-        self.cause.get().map_or(Ok(()), |cause| Err(cause.clone()))
+        match self.cause.get() {
+            None => Ok(()),
+            Some(cause) => Err(cause.clone()),
+        }
     }
 }
 

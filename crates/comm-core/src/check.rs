@@ -3,6 +3,7 @@
 use crate::{Collective, Exchange, Group, Invalid, Memory, ReduceOp, Result, Shape};
 
 /// The element type of a send and a receive buffer, which must agree.
+#[inline]
 fn same_dtype<M: Memory>(send: &M::View<'_>, recv: &M::ViewMut<'_>) -> Result<()> {
     if send.dtype() == recv.dtype() {
         Ok(())
@@ -11,6 +12,7 @@ fn same_dtype<M: Memory>(send: &M::View<'_>, recv: &M::ViewMut<'_>) -> Result<()
     }
 }
 
+#[inline]
 pub(crate) fn length(what: &'static str, got: usize, expected: usize) -> Result<()> {
     if got == expected { Ok(()) } else { Err(Invalid::Length { what, expected, got }.into()) }
 }
@@ -65,6 +67,7 @@ impl Shares<'_> {
 impl<M: Memory> Exchange<'_, M> {
     /// The type of the contribution's elements.
     #[must_use]
+    #[inline]
     pub fn dtype(&self) -> crate::DType {
         match self {
             Self::InPlace(buffer) => buffer.dtype(),
@@ -76,6 +79,7 @@ impl<M: Memory> Exchange<'_, M> {
     ///
     /// # Errors
     /// [`Invalid`], naming what does not fit.
+    #[inline]
     pub fn check_all_reduce(&self, op: ReduceOp) -> Result<usize> {
         op.check(self.dtype())?;
         match self {

@@ -55,6 +55,7 @@ impl DType {
 
     /// The size of one element in bytes.
     #[must_use]
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
@@ -66,6 +67,7 @@ impl DType {
 
     /// Whether this is one of the four floating point types.
     #[must_use]
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)
     }

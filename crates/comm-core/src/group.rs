@@ -50,12 +50,14 @@ impl Group {
 
     /// This member's rank.
     #[must_use]
+    #[inline]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
     /// The number of members.
     #[must_use]
+    #[inline]
     pub const fn size(&self) -> usize {
         self.size
     }

@@ -17,6 +17,7 @@ pub struct Lent<'a> {
 impl<'a> Lent<'a> {
     /// Lends bytes of this process that nobody writes to.
     #[must_use]
+    #[inline]
     pub const fn from_slice(bytes: &'a [u8]) -> Self {
         Self { start: bytes.as_ptr(), len: bytes.len(), owner: PhantomData }
     }
@@ -27,42 +28,61 @@ impl<'a> Lent<'a> {
     /// `len` bytes from `start` must stay mapped and readable for `'a`. No reference of this process may be used to
     /// write to them in that time.
     #[must_use]
+    #[inline]
     pub const unsafe fn from_raw(start: *const u8, len: usize) -> Self {
         Self { start, len, owner: PhantomData }
     }
 
     /// How many bytes are lent.
     #[must_use]
+    #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
     /// Whether nothing is lent: no byte has arrived.
     #[must_use]
+    #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The address, for kernels that read it unaligned.
     #[must_use]
+    #[inline]
     pub const fn as_ptr(&self) -> *const u8 {
         self.start
     }
 
     /// The first `len` bytes, or all if there are fewer.
     #[must_use]
+    #[inline]
     pub fn first(self, len: usize) -> Self {
         Self { len: self.len.min(len), ..self }
     }
 
     /// What follows the first `len` bytes, or nothing if there are fewer.
     #[must_use]
+    #[inline]
     pub fn skip(self, len: usize) -> Self {
         let len = self.len.min(len);
         Self { start: self.start.wrapping_add(len), len: self.len - len, ..self }
     }
 
+    /// The first `N` bytes, or `None` if there are fewer.
+    #[inline]
+    #[must_use]
+    pub fn read<const N: usize>(&self) -> Option<[u8; N]> {
+        if self.len < N {
+            return None;
+        }
+        // SAFETY: `start` is readable for `N` bytes for the life of `self`, any bytes are an array of bytes, and none
+        // needs to be aligned.
+        Some(unsafe { self.start.cast::<[u8; N]>().read() })
+    }
+
     /// Copies as many bytes as fit, and returns how many.
+    #[inline]
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let len = self.len.min(into.len());
         // SAFETY: `start` is readable for `len` bytes for the life of `self`, `into` is writable for them, and the two
@@ -85,6 +105,9 @@ mod tests {
         assert_eq!(lent.first(2).copy_to(&mut into), 2);
         assert_eq!(lent.first(9).len(), 6);
         assert!(lent.first(0).is_empty());
+        assert_eq!(lent.read(), Some(*b"abc"));
+        assert_eq!(lent.skip(3).read(), Some(*b"def"));
+        assert_eq!(lent.skip(3).read::<4>(), None);
         assert_eq!(lent.skip(2).copy_to(&mut into), 4);
         assert_eq!(&into, b"cdef");
         assert_eq!(lent.skip(5).copy_to(&mut into), 1);

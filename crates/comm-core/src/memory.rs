@@ -48,22 +48,26 @@ pub struct HostView<'a> {
 impl<'a> HostView<'a> {
     /// The view of a slice.
     #[must_use]
+    #[inline]
     pub fn new<T: Element>(elements: &'a [T]) -> Self {
         Self { bytes: bytemuck::cast_slice(elements), dtype: T::DTYPE }
     }
 
     /// The elements as bytes.
     #[must_use]
+    #[inline]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 }
 
 impl Shape for HostView<'_> {
+    #[inline]
     fn dtype(&self) -> DType {
         self.dtype
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }
@@ -79,28 +83,33 @@ pub struct HostViewMut<'a> {
 impl<'a> HostViewMut<'a> {
     /// The view of a slice.
     #[must_use]
+    #[inline]
     pub fn new<T: Element>(elements: &'a mut [T]) -> Self {
         Self { bytes: bytemuck::cast_slice_mut(elements), dtype: T::DTYPE }
     }
 
     /// The elements as bytes.
     #[must_use]
+    #[inline]
     pub const fn into_bytes(self) -> &'a mut [u8] {
         self.bytes
     }
 
     /// The same elements, to be read.
     #[must_use]
+    #[inline]
     pub const fn as_view(&self) -> HostView<'_> {
         HostView { bytes: self.bytes, dtype: self.dtype }
     }
 }
 
 impl Shape for HostViewMut<'_> {
+    #[inline]
     fn dtype(&self) -> DType {
         self.dtype
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }

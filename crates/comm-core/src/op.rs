@@ -46,6 +46,7 @@ impl ReduceOp {
 
     /// Whether the operator is defined on this element type.
     #[must_use]
+    #[inline]
     pub const fn supports(self, dtype: DType) -> bool {
         match self {
             Self::Sum | Self::Prod | Self::Min | Self::Max => true,
@@ -58,6 +59,7 @@ impl ReduceOp {
     ///
     /// # Errors
     /// [`Invalid::Op`] naming both.
+    #[inline]
     pub const fn check(self, dtype: DType) -> Result<(), Invalid> {
         if self.supports(dtype) { Ok(()) } else { Err(Invalid::Op { op: self, dtype }) }
     }

@@ -22,12 +22,14 @@ pub struct Blocks {
 impl Blocks {
     /// The range of one block.
     #[must_use]
+    #[inline]
     pub const fn one(block: usize) -> Self {
         Self { first: block, count: 1 }
     }
 
     /// The block after the last one.
     #[must_use]
+    #[inline]
     pub const fn end(self) -> usize {
         self.first + self.count
     }
@@ -109,6 +111,7 @@ pub struct Touch {
 }
 
 impl Touch {
+    #[inline]
     const fn new(place: Place, blocks: Blocks, writes: bool) -> Self {
         let (array, first) = match place {
             Place::Input => (0, blocks.first),
@@ -120,6 +123,7 @@ impl Touch {
 
     /// Whether the two overlap with a write among them.
     #[must_use]
+    #[inline]
     pub const fn conflicts(self, other: Self) -> bool {
         self.array == other.array
             && self.first < other.end
@@ -171,6 +175,7 @@ impl Step {
 
     /// What the step touches: its own blocks, and the other operand of a local step.
     #[must_use]
+    #[inline]
     pub const fn touches(&self) -> (Touch, Option<Touch>) {
         let own = Touch::new(self.place, self.blocks, !matches!(self.action, Action::Send { .. }));
         let other = match self.action {
@@ -184,6 +189,7 @@ impl Step {
 
     /// Whether this step must wait for an `earlier` unfinished one: they touch the same place, and one writes.
     #[must_use]
+    #[inline]
     pub fn conflicts(&self, earlier: &Self) -> bool {
         let (ours, our_other) = self.touches();
         let (theirs, their_other) = earlier.touches();

@@ -38,8 +38,8 @@ pub trait Transport: Send {
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize>;
 
     /// The bytes from a peer that have arrived, where they lie: at least one element if one has arrived whole, not
-    /// necessarily all. They stay until [`Transport::consume`]d; what is not consumed is lent or received again.
-    /// `at_most` is how many bytes the caller can use now.
+    /// necessarily all, and none only if there is none. They stay until [`Transport::consume`]d; what is not consumed is
+    /// lent or received again. `at_most` is how many bytes the caller can use now.
     fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>>;
 
     /// Gives back the first `bytes` of what was lent last. Fails if the bytes were revoked meanwhile, so that torn
@@ -86,35 +86,41 @@ pub struct Interest {
 
 impl Interest {
     /// Forgets everything, and keeps the memory.
+    #[inline]
     pub fn clear(&mut self) {
         self.recv.clear();
         self.send.clear();
     }
 
     /// Waits for bytes from this peer too.
+    #[inline]
     pub fn add_recv(&mut self, from: usize) {
         add(&mut self.recv, from);
     }
 
     /// Waits for room to send to this peer too, or for the release of what was sent.
+    #[inline]
     pub fn add_send(&mut self, to: usize) {
         add(&mut self.send, to);
     }
 
     /// The peers from which bytes are awaited.
     #[must_use]
+    #[inline]
     pub fn recv(&self) -> &[usize] {
         &self.recv
     }
 
     /// The peers to which bytes wait to be sent or released.
     #[must_use]
+    #[inline]
     pub fn send(&self) -> &[usize] {
         &self.send
     }
 }
 
 /// Windows are small, so a scan beats a set.
+#[inline]
 fn add(peers: &mut Vec<usize>, peer: usize) {
     if !peers.contains(&peer) {
         peers.push(peer);

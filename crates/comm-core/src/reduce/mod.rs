@@ -37,6 +37,7 @@ impl Reduction {
     ///
     /// # Errors
     /// [`Invalid::Op`](crate::Invalid::Op) if it is not defined there.
+    #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Result<Self> {
         op.check(dtype)?;
         Ok(Self { op, dtype })
@@ -44,18 +45,21 @@ impl Reduction {
 
     /// The operator.
     #[must_use]
+    #[inline]
     pub const fn op(self) -> ReduceOp {
         self.op
     }
 
     /// The element type.
     #[must_use]
+    #[inline]
     pub const fn dtype(self) -> DType {
         self.dtype
     }
 
     /// Combines as many whole elements as both hold: `into[i] = into[i] op from[i]`. Returns how many bytes of each
     /// were used. Neither needs alignment.
+    #[inline]
     pub fn combine(self, into: &mut [u8], from: Lent<'_>) -> usize {
         dispatch::combine(Isa::best(), self, into, from)
     }
@@ -63,6 +67,7 @@ impl Reduction {
     /// Ends a reduction over `ranks` contributions: the division of an average. Nothing for other operators.
     ///
     /// Only whole elements are divided.
+    #[inline]
     pub fn finish(self, elements: &mut [u8], ranks: usize) {
         if self.op == ReduceOp::Avg {
             dispatch::divide(Isa::best(), self.dtype, elements, ranks);
@@ -73,6 +78,7 @@ impl Reduction {
     ///
     /// Only whole elements are multiplied. The factor is rounded first to the type that computes: `f64` for `f64`,
     /// `f32` for the others.
+    #[inline]
     pub fn start(self, elements: &mut [u8]) {
         if let ReduceOp::PreMulSum(factor) = self.op {
             dispatch::multiply(Isa::best(), self.dtype, elements, factor);
