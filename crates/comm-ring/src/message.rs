@@ -14,6 +14,7 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) const BYTES: usize = 24;
 
+    #[inline]
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
@@ -22,6 +23,7 @@ impl Header {
         bytes
     }
 
+    #[inline]
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];

@@ -54,6 +54,7 @@ impl Waiter {
     }
 
     /// Nothing could move. `now` is asked unless the wait has only just begun.
+    #[inline]
     pub(crate) fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
         let spins = !self.crowd.is_there();
         if spins && self.looks < LOOKS {
@@ -82,10 +83,15 @@ impl Waiter {
     }
 
     /// Something moved. `now` is asked only if this ends a wait that was not very short.
+    #[inline]
     pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
         self.looks = 0;
-        let Some(since) = self.since.take() else { return };
-        let waited = now().saturating_duration_since(since);
+        if let Some(since) = self.since.take() {
+            self.learn(now().saturating_duration_since(since));
+        }
+    }
+
+    fn learn(&mut self, waited: Duration) {
         // Yielding pays if all of the wait fits into it.
         let pays = waited < self.yield_max + WAKE_UP;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };

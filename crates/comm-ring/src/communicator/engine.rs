@@ -1,5 +1,6 @@
 //! The state behind a communicator's lock, and the way of one call through it.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -243,8 +244,8 @@ impl<T: Transport> Engine<T> {
     /// Carries out a call.
     fn run(&mut self, request: Request<'_>, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
         let program = self.programs.take(&request, bytes.in_place, options)?;
-        let sequence = self.history.push(program.call.clone());
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
+        let sequence = self.history.push(&program.call, fingerprint);
         let job = Job { reduction, ranks: self.group.size(), sequence, fingerprint };
         let mut scratch = std::mem::take(&mut self.scratch);
         if scratch.len() < program.scratch_bytes {
@@ -253,7 +254,7 @@ impl<T: Transport> Engine<T> {
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: &mut scratch };
         let mut clock = Clock::start(self.data.now(), options.timeout, self.config.announce_after);
         let result = match program.kept() {
-            Some(steps) => self.drive(&mut steps.iter().cloned(), &job, &mut buffers, &mut clock),
+            Some(steps) => self.drive(&mut steps.iter(), &job, &mut buffers, &mut clock),
             None => self.drive(&mut *program.steps(), &job, &mut buffers, &mut clock),
         };
         self.scratch = scratch;
@@ -265,9 +266,9 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Alternates between moving and waiting until the call is done.
-    fn drive(
+    fn drive<S: Iterator<Item: Borrow<Located>> + ?Sized>(
         &mut self,
-        steps: &mut dyn Iterator<Item = Located>,
+        steps: &mut S,
         job: &Job,
         buffers: &mut Buffers<'_>,
         clock: &mut Clock,
@@ -344,8 +345,9 @@ impl<T: Transport> Engine<T> {
 }
 
 /// Multiplies contributions that are to be multiplied before they are summed.
+#[inline]
 fn start(request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
-    if let (Some(op), Some(dtype)) = (request.op, request.dtype) {
+    if let (Some(op @ ReduceOp::PreMulSum(_)), Some(dtype)) = (request.op, request.dtype) {
         Reduction::new(op, dtype)?.start(contribution);
     }
     Ok(())

@@ -24,6 +24,7 @@ pub(super) struct Doom {
 
 impl<T: Transport> Engine<T> {
     /// Refuses to go on after a fatal error.
+    #[inline]
     pub(super) fn usable(&self) -> Result<()> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(Arc::clone(first))))
     }
@@ -76,6 +77,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails if another rank gave up in the call under way.
+    #[inline]
     pub(super) fn check_doom(&self) -> Result<()> {
         let due = self.doom.as_ref().filter(|doom| doom.sequence <= self.history.last());
         due.map_or(Ok(()), |doom| Err(self.reported(doom.from, doom.cause.clone())))

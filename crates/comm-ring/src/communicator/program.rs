@@ -48,6 +48,7 @@ struct Key {
 }
 
 impl Key {
+    #[inline]
     fn matches(&self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> bool {
         self.count == request.count
             && self.collective == request.collective
@@ -106,6 +107,7 @@ impl Program {
     }
 
     /// The steps, if they are kept.
+    #[inline]
     pub(super) fn kept(&self) -> Option<&[Located]> {
         self.steps.as_deref()
     }
@@ -162,6 +164,7 @@ impl Programs {
     }
 
     /// What algorithms are chosen by.
+    #[inline]
     pub(super) const fn tuning(&self) -> &Tuning {
         &self.tuning
     }
@@ -177,10 +180,16 @@ impl Programs {
             program.key.as_ref().is_some_and(|key| key.matches(request, in_place, options))
         };
         let keeps = request.has_equal_shares();
-        if keeps && let Some(at) = self.kept.iter().rposition(|program| fits(program)) {
-            let program = self.kept.remove(at);
-            self.steps -= program.kept().map_or(0, <[_]>::len);
-            return Ok(program);
+        if keeps {
+            // Calls repeat: nothing moves if it is the one that was used last.
+            let found = self.kept.pop_if(|last| fits(last)).or_else(|| {
+                let at = self.kept.iter().rposition(|program| fits(program))?;
+                Some(self.kept.remove(at))
+            });
+            if let Some(program) = found {
+                self.steps -= program.kept().map_or(0, <[_]>::len);
+                return Ok(program);
+            }
         }
         let choice = self.choose(request, options)?;
         let question = request.question(self.group, options.order);
@@ -199,6 +208,7 @@ impl Programs {
     }
 
     /// Keeps a program for calls to come, and forgets those that were not used for the longest time.
+    #[inline]
     pub(super) fn give_back(&mut self, program: Box<Program>) {
         if program.key.is_none() {
             return;

@@ -25,6 +25,7 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    #[inline]
     pub(super) const fn new(collective: Collective, count: usize) -> Self {
         Self {
             collective,
@@ -63,16 +64,19 @@ impl<'a> Request<'a> {
     }
 
     /// With the element type of these buffers.
+    #[inline]
     pub(super) fn of(mut self, buffers: &Exchange<'_>) -> Self {
         self.dtype = Some(buffers.dtype());
         self
     }
 
+    #[inline]
     pub(super) const fn op(mut self, op: ReduceOp) -> Self {
         self.op = Some(op);
         self
     }
 
+    #[inline]
     pub(super) const fn root(mut self, root: usize) -> Self {
         self.root = Some(root);
         self
@@ -109,6 +113,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether all that is to be known of the shares is the count.
+    #[inline]
     pub(super) const fn has_equal_shares(&self) -> bool {
         matches!((self.shares, self.incoming), (Shares::Equal, Shares::Equal))
     }
@@ -208,6 +213,7 @@ pub(super) struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
+    #[inline]
     pub(super) fn of(buffers: Exchange<'a, Host>) -> Self {
         match buffers {
             Exchange::InPlace(buffer) => Self { input: &[], output: buffer.into_bytes(), in_place: true },
@@ -219,6 +225,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Moves the contribution into the output.
+    #[inline]
     pub(super) fn copy_in(self) -> Self {
         if !self.in_place {
             self.output.copy_from_slice(self.input);

@@ -130,6 +130,7 @@ impl<T: Transport> Control<T> {
     }
 
     /// Whether no peer has left, was lost or has announced anything, as far as was heard.
+    #[inline]
     pub(crate) const fn is_quiet(&self) -> bool {
         self.quiet
     }

@@ -17,6 +17,7 @@ pub struct Buffers<'a> {
 
 impl Buffers<'_> {
     /// Bytes to be sent.
+    #[inline]
     pub(super) fn read(&self, place: Place, bytes: Range<usize>) -> Result<&[u8]> {
         let array = match place {
             Place::Input => self.input,
@@ -27,6 +28,7 @@ impl Buffers<'_> {
     }
 
     /// Bytes to be written.
+    #[inline]
     pub(super) fn write(&mut self, place: Place, bytes: Range<usize>) -> Result<&mut [u8]> {
         let array = match place {
             Place::Input => return Err(Error::Internal("a schedule writes its input".into())),
@@ -37,6 +39,7 @@ impl Buffers<'_> {
     }
 
     /// The two operands of a local step: what is written, and what is read.
+    #[inline]
     pub(super) fn pair(
         &mut self,
         (into, into_bytes): (Place, Range<usize>),
@@ -62,6 +65,7 @@ fn apart(array: &mut [u8], into: Range<usize>, from: Range<usize>) -> Result<(&m
     array.get_disjoint_mut([into, from]).map(|[into, from]| (into, &*from)).map_err(|_| outside())
 }
 
+#[cold]
 fn outside() -> Error {
     Error::Internal("a schedule names blocks outside its arrays".into())
 }

@@ -9,6 +9,7 @@ mod carry;
 mod located;
 mod window;
 
+use std::borrow::Borrow;
 use std::io::IoSlice;
 
 use comm_core::{Action, Error, Interest, Lengths, Reduction, Result, Transport};
@@ -77,16 +78,18 @@ pub struct Executor {
     interest: Interest,
     /// Bytes accepted so far in the stream to each peer.
     accepted: Vec<u64>,
-    /// Whether an earlier step in this pass already uses the stream to, and from, a peer.
+    /// In which pass an earlier step used the stream to, and from, a peer last.
     taken: Vec<Taken>,
+    /// The number of passes so far: that of the pass under way.
+    passes: u64,
     /// The number of the last call from which a message of each peer has arrived.
     heard: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
-    send: bool,
-    recv: bool,
+    send: u64,
+    recv: u64,
 }
 
 impl Executor {
@@ -99,6 +102,7 @@ impl Executor {
             interest: Interest::default(),
             accepted: vec![0; ranks],
             taken: vec![Taken::default(); ranks],
+            passes: 0,
             heard: vec![0; ranks],
         }
     }
@@ -115,6 +119,7 @@ impl Executor {
 
     /// What the last round of progress waits for.
     #[must_use]
+    #[inline]
     pub const fn interest(&self) -> &Interest {
         &self.interest
     }
@@ -125,14 +130,15 @@ impl Executor {
         self.heard.get(peer).is_some_and(|&heard| heard >= sequence)
     }
 
-    /// Moves whatever can move. Called again, with the same arguments, until it is done.
+    /// Moves whatever can move. Called again, with the same arguments, until it is done. Steps may be kept elsewhere, and
+    /// lent, or come one by one.
     ///
     /// # Errors
     /// [`Stop`]; the call cannot be continued afterwards.
-    pub fn progress(
+    pub fn progress<S: Iterator<Item: Borrow<Located>> + ?Sized>(
         &mut self,
         transport: &mut dyn Transport,
-        steps: &mut dyn Iterator<Item = Located>,
+        steps: &mut S,
         job: &Job,
         buffers: &mut Buffers<'_>,
     ) -> Result<Progress, Stop> {
@@ -141,9 +147,9 @@ impl Executor {
             while !self.window.is_full()
                 && let Some(step) = steps.next()
             {
-                self.window.push(step);
+                self.window.push(step.borrow());
             }
-            if self.window.len() == 0 {
+            if self.window.is_empty() {
                 self.window.clear();
                 return Ok(Progress::Done);
             }
@@ -163,9 +169,9 @@ impl Executor {
         buffers: &mut Buffers<'_>,
     ) -> Result<bool, Stop> {
         self.interest.clear();
-        self.taken.fill(Taken::default());
+        self.passes += 1;
         let mut moved = false;
-        for at in 0..self.window.len() {
+        for at in self.window.unfinished() {
             moved |= self.attempt(at, transport, job, buffers)?;
         }
         Ok(moved)
@@ -182,17 +188,18 @@ impl Executor {
         let entry = self.window.entry(at);
         let (stage, action) = (entry.stage, entry.located.step.action);
         match (stage, action) {
-            (Stage::Done, _) => Ok(false),
             (Stage::Accepted { until }, Action::Send { to }) => Ok(self.settle(at, transport, to, until)),
             (_, Action::Send { to }) => {
-                let first = !std::mem::replace(&mut self.taken_by(to)?.send, true);
+                let pass = self.passes;
+                let first = std::mem::replace(&mut self.taken_by(to)?.send, pass) != pass;
                 if !first || self.window.is_blocked(at) {
                     return Ok(false);
                 }
                 self.send(at, transport, job, buffers, to)
             }
             (_, Action::Recv { from } | Action::RecvReduce { from }) => {
-                let first = !std::mem::replace(&mut self.taken_by(from)?.recv, true);
+                let pass = self.passes;
+                let first = std::mem::replace(&mut self.taken_by(from)?.recv, pass) != pass;
                 if !first || self.window.is_blocked(at) {
                     return Ok(false);
                 }
@@ -209,8 +216,9 @@ impl Executor {
         }
     }
 
+    #[inline]
     fn taken_by(&mut self, peer: usize) -> Result<&mut Taken> {
-        self.taken.get_mut(peer).ok_or_else(|| Error::Internal(format!("a schedule names rank {peer}")))
+        self.taken.get_mut(peer).ok_or_else(|| no_rank(peer))
     }
 
     /// Sends as much of a message as goes, header and payload in one call.
@@ -246,7 +254,7 @@ impl Executor {
             self.interest.add_send(to);
             return Ok(sent > 0);
         }
-        self.taken_by(to)?.send = false;
+        self.taken_by(to)?.send = 0;
         let until = self.accepted[to];
         self.window.entry(at).stage = Stage::Accepted { until };
         self.settle(at, transport, to, until);
@@ -282,7 +290,13 @@ impl Executor {
             _ => None,
         };
         if before == 0 && Header::BYTES + payload.len() <= AT_ONCE_BYTES {
-            entry.moved = at_once(transport, from, job, payload, reduction)?;
+            match at_once(transport, from, job, payload, reduction)? {
+                Some(used) => entry.moved = used,
+                None => {
+                    self.interest.add_recv(from);
+                    return Ok(false);
+                }
+            }
         }
         while entry.moved < Header::BYTES {
             match transport.try_recv(from, &mut entry.header[entry.moved..])? {
@@ -307,7 +321,7 @@ impl Executor {
         }
         if complete {
             self.window.finish(at);
-            self.taken_by(from)?.recv = false;
+            self.taken_by(from)?.recv = 0;
         } else {
             self.interest.add_recv(from);
         }
@@ -316,19 +330,18 @@ impl Executor {
 }
 
 /// Receives the start of a short message, all of it as a rule, from where the transport holds it. Returns how many bytes
-/// were used; none if not even the header is there.
+/// were used: none if not even the header is there whole, `None` if nothing is.
 fn at_once(
     transport: &mut dyn Transport,
     from: usize,
     job: &Job,
     payload: &mut [u8],
     reduction: Option<Reduction>,
-) -> Result<usize, Stop> {
+) -> Result<Option<usize>, Stop> {
     let lent = transport.lend(from, Header::BYTES + payload.len())?;
-    let mut header = [0; Header::BYTES];
-    if lent.copy_to(&mut header) < Header::BYTES {
-        return Ok(0);
-    }
+    let Some(header) = lent.read() else {
+        return Ok((!lent.is_empty()).then_some(0));
+    };
     check(&Header::decode(&header), job, payload.len(), from)?;
     let rest = lent.skip(Header::BYTES);
     let used = match reduction {
@@ -336,7 +349,7 @@ fn at_once(
         None => rest.copy_to(payload),
     };
     transport.consume(from, Header::BYTES + used)?;
-    Ok(Header::BYTES + used)
+    Ok(Some(Header::BYTES + used))
 }
 
 /// Receives into `rest` until nothing more has arrived. Returns how much.
@@ -383,14 +396,17 @@ fn reduce(
 }
 
 /// Whether a message belongs to this step of this call.
+#[inline]
 fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
     let expected = Header { sequence: job.sequence, length: length as u64, fingerprint: job.fingerprint };
-    if *header == expected {
-        return Ok(());
-    }
+    if *header == expected { Ok(()) } else { Err(mismatch(header, expected, from)) }
+}
+
+#[cold]
+fn mismatch(header: &Header, expected: Header, from: usize) -> Stop {
     let differs_in_length = *header == Header { length: header.length, ..expected };
     let lengths = differs_in_length.then_some(Lengths { expected: expected.length, sent: header.length });
-    Err(Stop::Mismatch { from, sequence: header.sequence, lengths })
+    Stop::Mismatch { from, sequence: header.sequence, lengths }
 }
 
 /// Carries out a step that concerns no other rank.
@@ -418,6 +434,12 @@ fn local(located: &Located, job: &Job, buffers: &mut Buffers<'_>) -> Result<()> 
     Ok(())
 }
 
+#[cold]
+fn no_rank(rank: usize) -> Error {
+    Error::Internal(format!("a schedule names rank {rank}"))
+}
+
+#[cold]
 fn no_reduction() -> Error {
     Error::Internal("a schedule reduces in a call without an operator".into())
 }

@@ -1,8 +1,6 @@
 //! The steps that are under way: a run of a schedule from the oldest unfinished step on.
 
-use std::collections::VecDeque;
-
-use comm_core::Step;
+use comm_core::{Blocks, Place, Step};
 
 use super::Located;
 use super::carry::Carry;
@@ -18,8 +16,6 @@ pub(super) enum Stage {
         /// The position in the stream that must be released.
         until: u64,
     },
-    /// Finished.
-    Done,
 }
 
 /// A step in the window.
@@ -29,82 +25,140 @@ pub(super) struct Entry {
     pub(super) stage: Stage,
     /// Bytes moved so far, the header's included.
     pub(super) moved: usize,
-    /// The header of the message that is being sent or received.
+    /// The header of the message that is being sent or received, as far as it was moved.
     pub(super) header: [u8; Header::BYTES],
     /// The start of an element whose rest has not arrived.
     pub(super) carry: Carry,
-    /// The earlier unfinished steps that this one waits for: bit `number % 64` for each.
+    /// The steps that were under way before, and that this one conflicts with.
     waits_for: u64,
 }
 
-/// The window. Steps are numbered from the start of the schedule.
+impl Entry {
+    /// What a place holds that no step has taken yet.
+    fn unused() -> Self {
+        let step = Step::finish(Place::Output, Blocks { first: 0, count: 0 });
+        Self {
+            located: Located { step, bytes: 0..0, other: 0..0 },
+            stage: Stage::Open,
+            moved: 0,
+            header: [0; Header::BYTES],
+            carry: Carry::default(),
+            waits_for: 0,
+        }
+    }
+}
+
+/// The window. Steps are numbered from the start of the schedule, and named by how far they lie behind the first one of
+/// the window.
+///
+/// Sets of steps are words, in which bit `number % 64` stands for a step: no two in the window have the same.
 #[derive(Debug)]
 pub(super) struct Window {
-    entries: VecDeque<Entry>,
-    /// The number of the first entry.
-    first: u64,
+    /// A ring whose length is a power of two: step `number` has the place `number % length`, and is written there.
+    entries: Box<[Entry]>,
+    /// The number of the first step.
+    first: usize,
+    len: usize,
+    /// Which steps have not finished.
+    unfinished: u64,
     capacity: usize,
 }
 
 impl Window {
     /// The most steps that can be under way.
-    const CAPACITY_MAX: usize = 64;
+    const CAPACITY_MAX: usize = u64::BITS as usize;
 
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(Step::WINDOW_MIN, Self::CAPACITY_MAX);
-        Self { entries: VecDeque::with_capacity(capacity), first: 0, capacity }
+        let entries = (0..capacity.next_power_of_two()).map(|_| Entry::unused()).collect();
+        Self { entries, first: 0, len: 0, unfinished: 0, capacity }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
-        self.first = 0;
+    #[inline]
+    pub(super) const fn clear(&mut self) {
+        (self.first, self.len, self.unfinished) = (0, 0, 0);
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.entries.len() == self.capacity
+    #[inline]
+    pub(super) const fn is_full(&self) -> bool {
+        self.len == self.capacity
     }
 
-    pub(super) fn push(&mut self, located: Located) {
-        let earlier = self.entries.iter().enumerate();
-        let waits_for = earlier.fold(0, |bits, (at, other)| {
-            let waits = other.stage != Stage::Done && located.step.conflicts(&other.located.step);
-            bits | if waits { self.bit(at) } else { 0 }
-        });
-        let (header, carry) = ([0; Header::BYTES], Carry::default());
-        self.entries.push_back(Entry { located, stage: Stage::Open, moved: 0, header, carry, waits_for });
+    /// Takes up a step behind the others.
+    #[inline]
+    pub(super) fn push(&mut self, located: &Located) {
+        let mut waits_for = 0;
+        for earlier in self.unfinished() {
+            if located.step.conflicts(&self.entry(earlier).located.step) {
+                waits_for |= self.bit(earlier);
+            }
+        }
+        let at = self.len;
+        let entry = self.entry(at);
+        entry.located.clone_from(located);
+        (entry.stage, entry.moved, entry.waits_for) = (Stage::Open, 0, waits_for);
+        entry.carry = Carry::default();
+        self.unfinished |= self.bit(at);
+        self.len += 1;
     }
 
+    #[inline]
     pub(super) fn entry(&mut self, at: usize) -> &mut Entry {
-        &mut self.entries[at]
+        let place = (self.first + at) & (self.entries.len() - 1);
+        &mut self.entries[place]
+    }
+
+    /// The steps that are unfinished by now, in their order.
+    #[inline]
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut rest = self.in_order();
+        std::iter::from_fn(move || {
+            let at = rest.trailing_zeros() as usize;
+            rest &= rest.checked_sub(1)?;
+            Some(at)
+        })
     }
 
     /// Takes note that a step has finished: others need not wait for it.
-    pub(super) fn finish(&mut self, at: usize) {
-        let bit = self.bit(at);
-        self.entries[at].stage = Stage::Done;
-        self.entries.range_mut(at + 1..).for_each(|later| later.waits_for &= !bit);
+    #[inline]
+    pub(super) const fn finish(&mut self, at: usize) {
+        self.unfinished &= !self.bit(at);
     }
 
     /// Drops finished steps from the front.
+    #[inline]
     pub(super) fn retire(&mut self) {
-        while self.entries.front().is_some_and(|entry| entry.stage == Stage::Done) {
-            self.entries.pop_front();
-            self.first += 1;
-        }
+        let finished = self.len.min(self.in_order().trailing_zeros() as usize);
+        self.first += finished;
+        self.len -= finished;
     }
 
     /// Whether an earlier unfinished step conflicts with the one at `at`.
-    pub(super) fn is_blocked(&self, at: usize) -> bool {
-        self.entries[at].waits_for != 0
+    #[inline]
+    pub(super) fn is_blocked(&mut self, at: usize) -> bool {
+        // A bit may stand for a later step by now, if the one that it stood for has left the window.
+        let earlier = ((1_u64 << at) - 1).rotate_left(self.turn());
+        self.entry(at).waits_for & self.unfinished & earlier != 0
     }
 
-    /// What stands for the step at `at` among those that others wait for.
+    /// What stands for the step at `at` in a set.
     const fn bit(&self, at: usize) -> u64 {
-        1 << ((self.first + at as u64) % Self::CAPACITY_MAX as u64)
+        1_u64.rotate_left(self.turn() + at as u32)
+    }
+
+    /// The unfinished steps, the first one of the window at the lowest bit.
+    const fn in_order(&self) -> u64 {
+        self.unfinished.rotate_right(self.turn())
+    }
+
+    /// The bit of the first step.
+    const fn turn(&self) -> u32 {
+        (self.first % Self::CAPACITY_MAX) as u32
     }
 }
 
@@ -115,7 +169,7 @@ mod tests {
 
     fn push(window: &mut Window, step: Step) {
         let layout = Layout::uniform(&Partition::even(2, 2));
-        window.push(Located::new(step, &layout));
+        window.push(&Located::new(step, &layout));
     }
 
     #[test]
@@ -142,10 +196,25 @@ mod tests {
             push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
         }
         for _ in 0..200 {
-            assert!(!window.is_blocked(0) && (1..window.len()).all(|at| window.is_blocked(at)));
+            assert!(!window.is_blocked(0) && (1..Window::CAPACITY_MAX).all(|at| window.is_blocked(at)));
             window.finish(0);
             window.retire();
             push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
         }
+    }
+
+    #[test]
+    fn a_step_does_not_wait_for_one_that_took_the_place_of_a_finished_one() {
+        let mut window = Window::new(64);
+        push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
+        push(&mut window, Step::recv(2, Place::Output, Blocks::one(0)));
+        while !window.is_full() {
+            push(&mut window, Step::send(1, Place::Output, Blocks::one(1)));
+        }
+        window.finish(0);
+        window.retire();
+        push(&mut window, Step::send(1, Place::Output, Blocks::one(1)));
+        assert!(!window.is_blocked(0));
+        assert_eq!(window.unfinished().collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
     }
 }

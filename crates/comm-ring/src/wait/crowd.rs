@@ -30,6 +30,7 @@ impl Crowd {
     }
 
     /// Whether others wanted the processor lately.
+    #[inline]
     pub(super) const fn is_there(&self) -> bool {
         self.score > 0
     }
