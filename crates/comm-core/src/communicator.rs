@@ -28,7 +28,8 @@ pub enum Exchange<'a, M: Memory = Host> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// The time from the call to its deadline. It may differ from rank to rank.
+    /// The time to the deadline from when the call first waits for another rank, which is at its start as a rule. It may
+    /// differ from rank to rank.
     pub timeout: Duration,
     /// The algorithm to use instead of the one that the backend would choose, by its name. Equal on every rank.
     pub algorithm: Option<Cow<'static, str>>,

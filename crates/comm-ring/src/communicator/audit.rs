@@ -12,7 +12,7 @@ use super::engine::Engine;
 use crate::executor::Stop;
 use crate::message::Header;
 
-/// How often calls are interrupted for a look at all streams.
+/// How often calls look at all streams.
 const EVERY: Duration = Duration::from_millis(10);
 
 /// When to look again, and the memory for it.
@@ -23,23 +23,33 @@ pub(super) struct Audit {
 }
 
 impl<T: Transport> Engine<T> {
-    /// What a call starts with: whether it can succeed as far as is known, which is looked up again if the last look was
-    /// some time ago. A call that has to wait hears the rest before it sleeps.
-    pub(super) fn attend(&mut self, now: Instant) -> Result<(), Stop> {
-        let due = self.audit.last.is_none_or(|last| now.saturating_duration_since(last) >= EVERY);
-        if due && self.group.size() > 1 && self.control.arm()? == Armed::Ready {
-            self.hear()?;
-        }
+    /// What a call starts with: whether it can succeed as far as is known.
+    #[inline]
+    pub(super) fn attend(&mut self) -> Result<(), Stop> {
         self.check_doom()?;
         if !self.control.is_quiet() {
             self.check_members()?;
             self.compare_with_announced()?;
         }
-        if due { self.audit(now) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Looks whether there is more to know, if the last look was some time ago. Every call does, when it first waits, or
+    /// at its end if it never does: it may have come so long after the others that these gave it up. A call that has to
+    /// wait for long hears the rest before it sleeps.
+    pub(super) fn look_around(&mut self, now: Instant) -> Result<(), Stop> {
+        if self.audit.last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
+            return Ok(());
+        }
+        if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
+            self.hear()?;
+        }
+        self.attend()?;
+        self.audit(now)
     }
 
     /// Fails if the next message from some rank cannot belong to the call under way or one that is still to come. To be
-    /// called between messages: before the call has received anything, or from ranks from which it expects nothing.
+    /// called between passes: ranks from which the call expects something are left to it.
     pub(super) fn audit(&mut self, now: Instant) -> Result<(), Stop> {
         self.audit.last = Some(now);
         if self.audit.everybody.recv().is_empty() {

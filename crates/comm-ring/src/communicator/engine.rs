@@ -37,10 +37,19 @@ pub(super) struct Engine<T> {
 }
 
 /// The times of the call under way.
+///
+/// They count from its first wait: what a call does before, it does without waiting for anybody, and a small call has no
+/// time to ask for the time before it has sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) timeout: Duration,
-    started: Instant,
+    announce_after: Duration,
+    times: Option<Times>,
+}
+
+/// When something is to happen.
+#[derive(Debug, Clone, Copy)]
+struct Times {
     deadline: Option<Instant>,
     announce_at: Instant,
     announce_every: Duration,
@@ -50,18 +59,32 @@ pub(super) struct Clock {
 const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
 
 impl Clock {
-    fn start(now: Instant, timeout: Duration, announce_after: Duration) -> Self {
-        // Ranks with a short deadline must have heard of each other before it passes.
-        let first = announce_after.min(timeout / 4);
-        Self {
-            timeout,
-            started: now,
-            deadline: now.checked_add(timeout),
-            announce_at: now + first,
-            announce_every: first.max(Duration::from_millis(1)),
-        }
+    #[inline]
+    const fn new(timeout: Duration, announce_after: Duration) -> Self {
+        Self { timeout, announce_after, times: None }
     }
 
+    /// Whether the call has waited.
+    #[inline]
+    const fn has_started(&self) -> bool {
+        self.times.is_some()
+    }
+
+    /// The times, which count from `now` if nobody has asked before.
+    fn at(&mut self, now: Instant) -> &mut Times {
+        self.times.get_or_insert_with(|| {
+            // Ranks with a short deadline must have heard of each other before it passes.
+            let first = self.announce_after.min(self.timeout / 4);
+            Times {
+                deadline: now.checked_add(self.timeout),
+                announce_at: now + first,
+                announce_every: first.max(Duration::from_millis(1)),
+            }
+        })
+    }
+}
+
+impl Times {
     fn is_over(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
@@ -252,7 +275,7 @@ impl<T: Transport> Engine<T> {
             scratch.resize(program.scratch_bytes, 0);
         }
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: &mut scratch };
-        let mut clock = Clock::start(self.data.now(), options.timeout, self.config.announce_after);
+        let mut clock = Clock::new(options.timeout, self.config.announce_after);
         let result = match program.kept() {
             Some(steps) => self.drive(&mut steps.iter(), &job, &mut buffers, &mut clock),
             None => self.drive(&mut *program.steps(), &job, &mut buffers, &mut clock),
@@ -273,12 +296,19 @@ impl<T: Transport> Engine<T> {
         buffers: &mut Buffers<'_>,
         clock: &mut Clock,
     ) -> Result<(), Stop> {
-        self.attend(clock.started)?;
+        self.attend()?;
         loop {
             match self.executor.progress(&mut self.data, steps, job, buffers)? {
-                Progress::Done => {
+                Progress::Done if clock.has_started() => {
                     self.waiter.moved(|| self.data.now());
                     return Ok(());
+                }
+                Progress::Done => return self.look_around(self.data.now()),
+                Progress::Blocked { .. } if !clock.has_started() => {
+                    // This takes as long as a pause between two looks.
+                    let now = self.data.now();
+                    clock.at(now);
+                    self.look_around(now)?;
                 }
                 Progress::Blocked { moved } => {
                     if moved {
@@ -307,15 +337,17 @@ impl<T: Transport> Engine<T> {
             return Ok(());
         }
         let now = self.data.now();
-        if clock.is_over(now) {
-            return Err(self.timeout(clock.timeout).into());
+        let timeout = clock.timeout;
+        let times = clock.at(now);
+        if times.is_over(now) {
+            return Err(self.timeout(timeout).into());
         }
-        if now >= clock.announce_at {
+        if now >= times.announce_at {
             self.announce();
-            clock.announced(now);
+            times.announced(now);
             return self.audit(now);
         }
-        wait_for([self.data.descriptor(), self.control.descriptor()], clock.until_next(now))?;
+        wait_for([self.data.descriptor(), self.control.descriptor()], times.until_next(now))?;
         Ok(())
     }
 
