@@ -8,7 +8,7 @@ use comm_core::Call;
 const REMEMBERED: u64 = 64;
 
 /// The last calls, with their sequence numbers. Number 0 is that in which the members agree on their settings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct History {
     /// The oldest first. Only the last ones of the first run may be remembered.
     runs: VecDeque<Run>,
@@ -22,6 +22,13 @@ struct Run {
     fingerprint: u64,
     /// The number of the first one.
     first: u64,
+}
+
+impl Default for History {
+    /// With room for as many calls as are remembered if none is like the one before.
+    fn default() -> Self {
+        Self { runs: VecDeque::with_capacity(REMEMBERED as usize + 1), next: 0 }
+    }
 }
 
 impl History {

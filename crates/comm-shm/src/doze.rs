@@ -31,6 +31,7 @@ impl Doze {
 
     /// Whether this side must now be rung for, because it sleeps. To be asked by the other side each time after it
     /// has moved a position. Says so once per sleep.
+    #[inline]
     pub(crate) fn rouse(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0

@@ -86,6 +86,7 @@ impl Peer {
         }
     }
 
+    #[inline]
     const fn incoming(&self) -> Direction {
         match self.connection.outgoing {
             Direction::Out => Direction::Back,
@@ -93,10 +94,12 @@ impl Peer {
         }
     }
 
+    #[inline]
     fn control_out(&self) -> &Control {
         self.connection.segment.control(self.connection.outgoing)
     }
 
+    #[inline]
     fn control_in(&self) -> &Control {
         self.connection.segment.control(self.incoming())
     }

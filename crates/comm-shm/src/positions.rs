@@ -146,16 +146,19 @@ impl Writer {
     }
 
     /// How far this side has written.
+    #[inline]
     pub(crate) const fn position(&self) -> u64 {
         self.tail
     }
 
     /// How many bytes this side has written into the ring: where the next one goes.
+    #[inline]
     pub(crate) const fn ring_position(&self) -> u64 {
         self.tail - self.lent
     }
 
     /// How many bytes fit as far as is known. Never more than the capacity.
+    #[inline]
     pub(crate) const fn room(&self) -> usize {
         (self.capacity - (self.ring_position() - self.ring_head)) as usize
     }
@@ -171,6 +174,7 @@ impl Writer {
     }
 
     /// Looks how far the other side has read.
+    #[inline]
     pub(crate) fn look(&mut self, control: &Control) -> Result<(), Impossible> {
         self.head = self.seen(control)?;
         self.out.settle(self.head);
@@ -184,6 +188,7 @@ impl Writer {
     }
 
     /// The position below which the other side reads nothing any more that is not in the ring.
+    #[inline]
     pub(crate) fn released(&self, control: &Control) -> u64 {
         if self.out.first().is_none() {
             return self.tail;
@@ -208,12 +213,14 @@ impl Writer {
     }
 
     /// How many bytes were written and not yet shown to the other side.
+    #[inline]
     pub(crate) const fn unpublished(&self) -> u64 {
         self.tail - self.published
     }
 
     /// Shows the other side what was written, and returns whether it must be rung for.
     #[must_use]
+    #[inline]
     pub(crate) fn publish(&mut self, control: &Control) -> bool {
         if self.published == self.tail {
             return false;
@@ -249,22 +256,26 @@ impl Reader {
     }
 
     /// How many bytes this side has read from the ring: where the next one lies.
+    #[inline]
     pub(crate) const fn ring_position(&self) -> u64 {
         self.head - self.lent
     }
 
     /// How many bytes are there in one piece as far as is known: in the ring never more than its capacity, in a loan
     /// never more than that has left.
+    #[inline]
     pub(crate) const fn available(&self) -> usize {
         (self.limit - self.head) as usize
     }
 
     /// How many bytes are there as far as is known and the other side says. It may say anything.
+    #[inline]
     pub(crate) const fn promised(&self) -> u64 {
         self.tail - self.head
     }
 
     /// Where the next byte lies if it is lent, and how many more of its loan there are.
+    #[inline]
     pub(crate) fn loan(&self) -> Option<Loan> {
         let loan = self.loan.filter(|loan| loan.start <= self.head)?;
         let read = self.head - loan.start;
@@ -281,6 +292,7 @@ impl Reader {
     }
 
     /// Looks how far the other side has written.
+    #[inline]
     pub(crate) fn look(&mut self, control: &Control) -> Result<(), Impossible> {
         let tail = control.written.0.tail.load(Ordering::Acquire);
         self.take_loan(control)?;
@@ -298,6 +310,7 @@ impl Reader {
     }
 
     /// Takes the next loan from the board, if there is one and the last was read to the end.
+    #[inline]
     fn take_loan(&mut self, control: &Control) -> Result<(), Impossible> {
         if self.loan.is_some() {
             return Ok(());
@@ -318,6 +331,7 @@ impl Reader {
     /// Gives back bytes that were read, no more than are available. Returns whether the other side must be rung for.
     /// It hears of a loan when that was read to the end: before, it has no use for it.
     #[must_use]
+    #[inline]
     pub(crate) fn release(&mut self, bytes: usize, control: &Control) -> bool {
         let bytes = bytes.min(self.available()) as u64;
         if bytes == 0 {

@@ -37,6 +37,8 @@ pub(crate) enum Direction {
 #[derive(Debug)]
 pub(crate) struct Segment {
     start: NonNull<c_void>,
+    /// The distance from the start to the first ring.
+    rings: usize,
     capacity: usize,
 }
 
@@ -80,8 +82,8 @@ impl Segment {
             rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
-        let segment = Self { start, capacity };
         let page = rustix::param::page_size();
+        let segment = Self { start, rings: page, capacity };
         segment.place(file, 0, page, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {
@@ -109,6 +111,7 @@ impl Segment {
     }
 
     /// What the two sides of a ring share besides its bytes.
+    #[inline]
     pub(crate) fn control(&self, direction: Direction) -> &Control {
         let at = direction as usize * Control::BYTES;
         let control = self.start.as_ptr().wrapping_byte_add(at).cast_const().cast::<Control>();
@@ -118,13 +121,15 @@ impl Segment {
     }
 
     /// The address of a position in a ring. At least a ring's capacity from there on is mapped.
+    #[inline]
     fn address(&self, direction: Direction, position: u64) -> *mut u8 {
         let within = (position as usize) & (self.capacity - 1);
-        let ring = rustix::param::page_size() + direction as usize * 2 * self.capacity;
+        let ring = self.rings + direction as usize * 2 * self.capacity;
         self.start.as_ptr().wrapping_byte_add(ring + within).cast()
     }
 
     /// Copies bytes to a position of a ring, no more than it holds.
+    #[inline]
     pub(crate) fn copy_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let len = bytes.len().min(self.capacity);
         // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not overlap, because
@@ -140,6 +145,7 @@ impl Segment {
     }
 
     /// Lends bytes from a position of a ring, no more than it holds.
+    #[inline]
     pub(crate) fn lend(&self, direction: Direction, position: u64, len: usize) -> Lent<'_> {
         let len = len.min(self.capacity);
         // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference to them.

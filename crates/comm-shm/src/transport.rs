@@ -83,13 +83,14 @@ impl SharedMemoryTransport {
         Ok(transport)
     }
 
+    #[inline]
     fn peer(&mut self, rank: usize) -> Result<&mut Peer> {
         self.abort.check()?;
         if !self.lying.recv().is_empty() || !self.lying.send().is_empty() {
             self.get_up();
         }
-        let invalid = Invalid::Rank { rank, size: self.group.size() };
-        self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| invalid.into())
+        let group = self.group;
+        self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| stranger(group, rank))
     }
 
     /// Nobody needs to ring for who is awake.
@@ -104,6 +105,7 @@ impl SharedMemoryTransport {
     }
 
     /// Takes note of whether an attempt moved something.
+    #[inline]
     fn tried(&mut self, moved: usize) -> Result<()> {
         self.fruitless = if moved > 0 { 0 } else { self.fruitless + 1 };
         if self.fruitless < FRUITLESS_MAX {
@@ -172,6 +174,11 @@ impl SharedMemoryTransport {
     }
 }
 
+#[cold]
+fn stranger(group: Group, rank: usize) -> Error {
+    Invalid::Rank { rank, size: group.size() }.into()
+}
+
 impl Transport for SharedMemoryTransport {
     fn group(&self) -> Group {
         self.group
@@ -200,7 +207,8 @@ impl Transport for SharedMemoryTransport {
     fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
         let lent = self.peer(from)?.prepare(at_most)?;
         self.tried(lent)?;
-        Ok(self.peer(from)?.lend(lent))
+        let peer = self.peers.get(from).and_then(Option::as_ref);
+        peer.map(|peer| peer.lend(lent)).ok_or_else(|| stranger(self.group, from))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {

@@ -2,14 +2,14 @@
 //!
 //! Where every rank has a processor of its own, a collective takes as long as its longest chain of messages. Where
 //! they share, whatever any rank does keeps others from running: it takes at least the work of all of them by the number of
-//! processors, and each wait for a message is a wait for a turn.
+//! processors; and on top of that, each wait for a message is a wait for a turn.
 
 use comm_core::{Action, Link, LinkModel, Step};
 
 use crate::schedule::{Algorithm, Params};
 
 /// How long it takes until the next rank runs on a processor, in seconds.
-const TURN: f64 = 5e-7;
+const TURN: f64 = 1e-6;
 /// Hosts with more ranks than this are taken for hosts with enough processors: their steps are too many to be counted.
 const RANKS_MAX: usize = 64;
 
@@ -26,7 +26,7 @@ pub(super) fn slowed(
         return alone;
     }
     let turns = waits(algorithm, params, links) * crowd * TURN;
-    (alone + turns).max(work(algorithm, params, links, chunk_bytes) / links.processors as f64)
+    alone.max(work(algorithm, params, links, chunk_bytes) / links.processors as f64) + turns
 }
 
 /// How many messages one waits for after another: how long it would take if only that took time.

@@ -22,7 +22,7 @@ use window::{Stage, Window};
 use crate::message::Header;
 
 /// Messages of up to this size, header included, are received in one piece if they have arrived.
-const AT_ONCE_BYTES: usize = 1024;
+const AT_ONCE_BYTES: usize = 4096 + Header::BYTES;
 
 /// What is the same for all steps of one call.
 #[derive(Debug)]

@@ -70,6 +70,7 @@ impl Peer {
     }
 
     /// Bytes where they lie, no more than are available and can be reached.
+    #[inline]
     fn show(&self, len: usize) -> Lent<'_> {
         match self.reader.loan() {
             Some(loan) => self.borrower.lend(&loan, len),
@@ -79,6 +80,7 @@ impl Peer {
 
     /// Makes bytes ready to be lent, and returns how many: of a ring no more than a stride, so that the other side gets
     /// room back in time.
+    #[inline]
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
         if self.reader.available() < at_most.min(self.stride) {
             self.look_for_bytes()?;
@@ -97,6 +99,7 @@ impl Peer {
 
     /// Takes an element out of the stream that begins in one piece of it and ends in another: bytes that may belong to
     /// one are lent together.
+    #[inline]
     fn carry_over(&mut self, at_most: usize) -> Result<()> {
         let available = self.reader.available();
         let is_cut = available < ELEMENT_BYTES_MAX && (available as u64) < self.reader.promised();
@@ -117,6 +120,7 @@ impl Peer {
     }
 
     /// Lends bytes that were made ready.
+    #[inline]
     pub(crate) fn lend(&self, len: usize) -> Lent<'_> {
         if self.carry.len > 0 {
             return Lent::from_slice(self.carry.bytes()).first(len);
@@ -144,6 +148,7 @@ impl Peer {
     ///
     /// # Errors
     /// If their owner took them back meanwhile: what was read does not count.
+    #[inline]
     fn release(&mut self, bytes: usize) -> Result<()> {
         if self.reader.loan().is_some() {
             self.check_revoked()?;
@@ -156,6 +161,7 @@ impl Peer {
     }
 
     /// Sees to it that the bytes that come next can be read, if they are lent.
+    #[inline]
     fn reach(&mut self) -> Result<()> {
         let Some(loan) = self.reader.loan() else { return Ok(()) };
         if self.borrower.holds(&loan) {
@@ -181,18 +187,24 @@ impl Peer {
     }
 
     /// Fails if the peer is gone and no more than `left` bytes are there, which are of no use.
+    #[inline]
     fn check_end(&mut self, left: u64) -> Result<()> {
-        let Some(end) = self.end.clone() else { return Ok(()) };
+        if self.end.is_none() {
+            return Ok(());
+        }
         self.look_for_bytes()?;
-        if self.there() > left { Ok(()) } else { Err(end) }
+        let end = self.end.clone().filter(|_| self.there() <= left);
+        end.map_or(Ok(()), Err)
     }
 
     /// How many bytes are there as far as is known.
+    #[inline]
     const fn there(&self) -> u64 {
         self.carry.len as u64 + self.reader.promised()
     }
 
     /// Looks how many bytes are there by now.
+    #[inline]
     fn look_for_bytes(&mut self) -> Result<()> {
         if let Some(end) = self.end.as_ref().filter(|_| self.garbled) {
             return Err(end.clone());

@@ -28,6 +28,7 @@ impl Peer {
     }
 
     /// The position below which nothing that is lent is read any more. A peer that is gone reads nothing.
+    #[inline]
     pub(crate) fn released(&self) -> u64 {
         if self.end.is_some() || self.revoked.is_some() {
             return self.accepted();
@@ -36,6 +37,7 @@ impl Peer {
     }
 
     /// Copies as many bytes as there is room for, or lends them. Small pieces are shown to the other side together.
+    #[inline]
     pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
         if let Some(end) = self.end.as_ref().or(self.revoked.as_ref()) {
             return Err(end.clone());
@@ -58,6 +60,7 @@ impl Peer {
     }
 
     /// Returns how much of the piece went.
+    #[inline]
     fn send_piece(&mut self, piece: &[u8]) -> Result<usize> {
         if let Some(lent) = self.try_lend(piece)? {
             return Ok(lent);
@@ -76,6 +79,7 @@ impl Peer {
     }
 
     /// Lends a piece, all of it or nothing for now. `None` if it is to be copied.
+    #[inline]
     fn try_lend(&mut self, piece: &[u8]) -> Result<Option<usize>> {
         let Some((region, offset)) = self.lender.as_ref().and_then(|lender| lender.find(piece)) else {
             return Ok(None);
@@ -97,6 +101,7 @@ impl Peer {
         Ok(Some(piece.len()))
     }
 
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let Connection { segment, outgoing, .. } = &self.connection;
         let position = self.writer.ring_position();
@@ -116,6 +121,7 @@ impl Peer {
         }
     }
 
+    #[inline]
     fn publish(&mut self) {
         let Connection { socket, segment, outgoing } = &self.connection;
         if self.writer.publish(segment.control(*outgoing)) {
