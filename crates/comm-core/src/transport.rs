@@ -85,6 +85,12 @@ pub struct Interest {
 }
 
 impl Interest {
+    /// An interest in nothing, with room for so many peers: adding them allocates nothing.
+    #[must_use]
+    pub fn with_room(peers: usize) -> Self {
+        Self { recv: Vec::with_capacity(peers), send: Vec::with_capacity(peers) }
+    }
+
     /// Forgets everything, and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {

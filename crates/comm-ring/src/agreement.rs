@@ -6,6 +6,8 @@ use crate::Tuning;
 
 /// The version of the encoding.
 const VERSION: u16 = 2;
+/// The largest number of processors for which there is room beside the version. More is no different.
+const PROCESSORS_MAX: u64 = (1 << 48) - 1;
 /// The most steps that may be under way at once, so that nobody can make a rank take memory without end.
 const WINDOW_MAX: usize = 1 << 16;
 
@@ -29,7 +31,7 @@ impl Tuning {
         let between = [latency, overhead, per_byte].map(f64::to_bits);
         let numbers = [*window, *segment_bytes, *segments_per_pass].map(|number| number as u64);
         let rest = [links.reduce.to_bits(), links.ranks_per_host as u64];
-        let version = [u64::from(VERSION) | (links.processors as u64) << 16];
+        let version = [u64::from(VERSION) | (links.processors as u64).min(PROCESSORS_MAX) << 16];
         let words = version.iter().chain(&numbers).chain(&within).chain(&between).chain(&rest);
         let mut bytes = [0; Self::ENCODED_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -115,6 +117,14 @@ mod tests {
         expected.extend(7_u64.to_le_bytes());
         assert_eq!(tuning().encode()[..], expected[..]);
         assert_eq!(Tuning::decode(&tuning().encode()).unwrap(), tuning());
+    }
+
+    #[test]
+    fn more_processors_than_can_be_told_are_not_taken_for_few() {
+        let mut crowded = tuning();
+        crowded.links.processors = usize::MAX;
+        let told = Tuning::decode(&crowded.encode()).unwrap().links.processors;
+        assert_eq!(told as u64, PROCESSORS_MAX);
     }
 
     #[test]

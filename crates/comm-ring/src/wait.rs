@@ -27,8 +27,8 @@ pub(crate) enum Idle {
     Sleep,
 }
 
-/// How long to spin where nobody else wants the processor. Longer than a call to yield takes that lets nobody run, which may be
-/// 2 us in a virtual machine: else two ranks that yield in turn keep each other waiting.
+/// How long to spin where nobody else wants the processor. Longer than a call to yield takes that lets nobody run: else
+/// two ranks that yield in turn keep each other waiting.
 const SPIN: Duration = Duration::from_micros(5);
 /// So many looks, which take less than a microsecond, need no clock.
 const LOOKS: u32 = 4;

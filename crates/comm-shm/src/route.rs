@@ -1,6 +1,6 @@
 //! Which way bytes go into a ring: through the caches, or around them.
 //!
-//! Through the caches is faster where the two sides share one, and several times slower where they do not. Which it is
+//! Through the caches is faster where the two sides share one, and slower where they do not. Which it is
 //! depends on where the scheduler, and in a virtual machine the host, has put the two, and may change at any time. So
 //! it is measured, on a small part of the copies that are to be made anyway.
 
@@ -21,8 +21,7 @@ pub(crate) enum Route {
 const PIECE_MIN: usize = 4096;
 /// One piece in so many is measured.
 const MEASURE_EVERY: u32 = 64;
-/// How long a copy through a shared cache takes at most, in picoseconds per byte. It is about 30 where one is shared,
-/// and 200 and more where none is.
+/// How long a copy through a shared cache takes at most, in picoseconds per byte.
 const SHARED_MAX: u128 = 90;
 
 /// Chooses the way.

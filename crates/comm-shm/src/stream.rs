@@ -1,9 +1,8 @@
 //! Copies that go around the caches.
 //!
 //! A ring is written over and over. Where its writer and its reader share no cache, each line of it lies in the
-//! reader's when the writer comes around again, and has to be fetched from there before it can be written: the slowest
-//! thing that two processors can do to each other. A store that goes around the caches fetches nothing. The reader finds the
-//! bytes in memory, in the order in which processors like to read ahead.
+//! reader's when the writer comes around again, and has to be fetched from there before it can be written. A store that
+//! goes around the caches fetches nothing, and the reader finds the bytes in memory.
 #![expect(unsafe_code, reason = "stores around the caches have no other interface")]
 
 /// Copies `len` bytes. All that this thread stores from now on is seen by others after them.

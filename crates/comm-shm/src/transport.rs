@@ -68,7 +68,7 @@ impl SharedMemoryTransport {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
-            lying: Interest::default(),
+            lying: Interest::with_room(group.size()),
             fruitless: 0,
             unheard_end: false,
             abort: Arc::new(Abort::new()?),

@@ -1,6 +1,7 @@
 //! What calls that are alike have in common: worked out for the first of them, and kept.
 
 use std::borrow::Cow;
+use std::mem::{Discriminant, discriminant};
 
 use comm_core::{
     Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
@@ -37,7 +38,8 @@ pub(super) struct Program {
 #[derive(Debug, Clone, PartialEq)]
 struct Key {
     collective: Collective,
-    op: Option<ReduceOp>,
+    /// Without the factor of a premultiplied sum, which may be another in every call.
+    op: Option<Discriminant<ReduceOp>>,
     dtype: Option<DType>,
     count: usize,
     root: Option<usize>,
@@ -52,7 +54,7 @@ impl Key {
     fn matches(&self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> bool {
         self.count == request.count
             && self.collective == request.collective
-            && self.op == request.op
+            && self.op == request.op.as_ref().map(discriminant)
             && self.dtype == request.dtype
             && self.root == request.root
             && self.details == [request.detail, options.detail]
@@ -64,7 +66,7 @@ impl Key {
     fn of(request: &Request<'_>, in_place: bool, options: &CallOptions) -> Self {
         Self {
             collective: request.collective,
-            op: request.op,
+            op: request.op.as_ref().map(discriminant),
             dtype: request.dtype,
             count: request.count,
             root: request.root,

@@ -72,7 +72,8 @@ impl<T: Transport> Control<T> {
     pub(crate) fn new(transport: T) -> Self {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| Peer::default()).collect();
-        Self { transport, group, peers, interest: Interest::default(), quiet: true }
+        let interest = Interest::with_room(group.size());
+        Self { transport, group, peers, interest, quiet: true }
     }
 
     /// Queues a frame for a peer and sends what can go.

@@ -99,7 +99,7 @@ impl Executor {
     pub fn new(ranks: usize, window: usize) -> Self {
         Self {
             window: Window::new(window),
-            interest: Interest::default(),
+            interest: Interest::with_room(ranks),
             accepted: vec![0; ranks],
             taken: vec![Taken::default(); ranks],
             passes: 0,
