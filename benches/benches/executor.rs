@@ -12,7 +12,7 @@ use comm_core::{
     Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Located, Progress};
+use comm_ring::executor::{Buffers, Executor, Job, Located, Locator, Progress};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
@@ -46,14 +46,19 @@ impl Rank {
         let partition = Partition::even(bytes / 4, row.blocks(&params)).element_bytes(4);
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let scratch = vec![0; (row.slots)(&params) * layout.slot_bytes()];
-        let steps = (row.steps)(&params).map(|step| Located::new(step, &layout)).collect();
+        let mut locator = Locator::default();
+        let located = |step| locator.locate(step, &layout, reduction());
+        let steps = (row.steps)(&params).filter_map(located).collect();
         Self { steps, executor: Executor::new(RANKS, 32), data: vec![0; bytes], scratch }
     }
 }
 
+fn reduction() -> Option<Reduction> {
+    Reduction::new(ReduceOp::Sum, DType::F32).ok()
+}
+
 /// Makes a call on both ranks, step by step in turns.
 fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
-    let reduction = Reduction::new(ReduceOp::Sum, DType::F32).ok();
     let programs: Vec<_> = ranks.iter().map(|rank| Arc::clone(&rank.steps)).collect();
     let mut steps: Vec<_> = programs.iter().map(|steps| steps.iter().cloned()).collect();
     let mut done = [false; RANKS];
@@ -63,7 +68,7 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
                 continue;
             }
             let Rank { executor, data, scratch, .. } = rank;
-            let job = Job { reduction, ranks: RANKS, sequence, fingerprint: 0xfeed };
+            let job = Job { reduction: reduction(), ranks: RANKS, sequence, fingerprint: 0xfeed };
             let mut buffers = Buffers { input: &[], output: data, scratch };
             match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {
                 Ok(progress) => done[at] = progress == Progress::Done,

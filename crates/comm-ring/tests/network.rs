@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::executor::{Buffers, Executor, Job, Located, Progress, Stop};
+use comm_ring::executor::{Buffers, Executor, Job, Locator, Progress, Stop};
 use comm_ring::schedule::{Algorithm, Params, Steps, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
@@ -16,6 +16,7 @@ struct Rank {
     transport: NetworkTransport,
     executor: Executor,
     steps: Steps,
+    locator: Locator,
     output: Vec<u8>,
     input: Vec<u8>,
     scratch: Vec<u8>,
@@ -40,6 +41,7 @@ impl Rank {
             transport,
             executor: Executor::new(ranks, window),
             steps: (row.steps)(params),
+            locator: Locator::default(),
             input: data.clone(),
             output: data,
             scratch: vec![0; (row.slots)(params) * layout.slot_bytes()],
@@ -52,15 +54,12 @@ impl Rank {
         if self.ended.is_some() {
             return Turn::Done;
         }
-        let job = Job {
-            reduction: Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap()),
-            ranks,
-            sequence: 1,
-            fingerprint: 0xfeed,
-        };
+        let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
+        let job = Job { reduction, ranks, sequence: 1, fingerprint: 0xfeed };
         let mut buffers =
             Buffers { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
-        let mut steps = self.steps.by_ref().map(|step| Located::new(step, &self.layout));
+        let (locator, layout) = (&mut self.locator, &self.layout);
+        let mut steps = self.steps.by_ref().filter_map(|step| locator.locate(step, layout, reduction));
         match self.executor.progress(&mut self.transport, &mut steps, &job, &mut buffers) {
             Ok(Progress::Done) => self.ended = Some(Ok(())),
             // Before a rank sleeps it asks whether there is reason to: a transport may move nothing and be ready.

@@ -64,12 +64,19 @@ impl Reduction {
         dispatch::combine(Isa::best(), self, into, from)
     }
 
+    /// Whether [`finish`](Self::finish) does anything.
+    #[must_use]
+    #[inline]
+    pub fn has_finish(self) -> bool {
+        self.op == ReduceOp::Avg
+    }
+
     /// Ends a reduction over `ranks` contributions: the division of an average. Nothing for other operators.
     ///
     /// Only whole elements are divided.
     #[inline]
     pub fn finish(self, elements: &mut [u8], ranks: usize) {
-        if self.op == ReduceOp::Avg {
+        if self.has_finish() {
             dispatch::divide(Isa::best(), self.dtype, elements, ranks);
         }
     }

@@ -10,7 +10,7 @@ use comm_core::{
 use super::request::Request;
 use crate::Tuning;
 use crate::choose::{self, Choice, Question};
-use crate::executor::Located;
+use crate::executor::{Located, Locator};
 use crate::schedule::{Algorithm, Params};
 
 /// How many programs are kept at most: as many as a training step has buckets, or a benchmark sizes.
@@ -104,8 +104,9 @@ impl Program {
 
     /// The steps, one by one.
     pub(super) fn steps(&self) -> Box<dyn Iterator<Item = Located> + Send + '_> {
-        let located = |step| Located::new(step, &self.layout);
-        Box::new((self.algorithm.steps)(&self.params).map(located))
+        let mut locator = Locator::default();
+        let located = move |step| locator.locate(step, &self.layout, self.reduction);
+        Box::new((self.algorithm.steps)(&self.params).filter_map(located))
     }
 
     /// The steps, if they are kept.

@@ -16,7 +16,7 @@ use comm_core::{Action, Error, Interest, Lengths, Reduction, Result, Transport};
 
 pub use buffers::Buffers;
 use carry::Carry;
-pub use located::Located;
+pub use located::{Located, Locator};
 use window::{Stage, Window};
 
 use crate::message::Header;
@@ -186,7 +186,7 @@ impl Executor {
         buffers: &mut Buffers<'_>,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
-        let (stage, action) = (entry.stage, entry.located.step.action);
+        let (stage, action) = (entry.stage, entry.located.action);
         match (stage, action) {
             (Stage::Accepted { until }, Action::Send { to }) => Ok(self.settle(at, transport, to, until)),
             (_, Action::Send { to }) => {
@@ -231,7 +231,7 @@ impl Executor {
         to: usize,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
-        let payload = buffers.read(entry.located.step.place, entry.located.bytes.clone())?;
+        let payload = buffers.read(entry.located.place, entry.located.bytes.range())?;
         if entry.moved == 0 {
             let (sequence, fingerprint) = (job.sequence, job.fingerprint);
             entry.header = Header { sequence, length: payload.len() as u64, fingerprint }.encode();
@@ -283,9 +283,9 @@ impl Executor {
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
         let before = entry.moved;
-        let Located { step, bytes, .. } = &entry.located;
-        let payload = buffers.write(step.place, bytes.clone())?;
-        let reduction = match step.action {
+        let Located { action, place, bytes, .. } = entry.located;
+        let payload = buffers.write(place, bytes.range())?;
+        let reduction = match action {
             Action::RecvReduce { .. } => Some(job.reduction.ok_or_else(no_reduction)?),
             _ => None,
         };
@@ -411,22 +411,23 @@ fn mismatch(header: &Header, expected: Header, from: usize) -> Stop {
 
 /// Carries out a step that concerns no other rank.
 fn local(located: &Located, job: &Job, buffers: &mut Buffers<'_>) -> Result<()> {
-    let Located { step, bytes, other } = located;
-    match step.action {
+    let Located { action, place, .. } = *located;
+    let (bytes, other) = (located.bytes.range(), located.other.range());
+    match action {
         Action::Copy { from } => {
-            let (into, from) = buffers.pair((step.place, bytes.clone()), (from, other.clone()))?;
+            let (into, from) = buffers.pair((place, bytes), (from, other))?;
             if into.len() != from.len() {
                 return Err(Error::Internal("a schedule copies blocks to blocks of another size".into()));
             }
             into.copy_from_slice(from);
         }
         Action::Reduce { with } => {
-            let (into, from) = buffers.pair((step.place, bytes.clone()), (with, other.clone()))?;
+            let (into, from) = buffers.pair((place, bytes), (with, other))?;
             job.reduction.ok_or_else(no_reduction)?.combine(into, comm_core::Lent::from_slice(from));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {
-                reduction.finish(buffers.write(step.place, bytes.clone())?, job.ranks);
+                reduction.finish(buffers.write(place, bytes)?, job.ranks);
             }
         }
         Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => {}

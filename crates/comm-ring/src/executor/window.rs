@@ -1,9 +1,10 @@
 //! The steps that are under way: a run of a schedule from the oldest unfinished step on.
 
-use comm_core::{Blocks, Place, Step};
+use comm_core::{Action, Place, Step};
 
 use super::Located;
 use super::carry::Carry;
+use super::located::Bytes;
 use crate::message::Header;
 
 /// How far a step is.
@@ -29,16 +30,16 @@ pub(super) struct Entry {
     pub(super) header: [u8; Header::BYTES],
     /// The start of an element whose rest has not arrived.
     pub(super) carry: Carry,
-    /// The steps that were under way before, and that this one conflicts with.
+    /// The steps before that this one conflicts with.
     waits_for: u64,
 }
 
 impl Entry {
     /// What a place holds that no step has taken yet.
     fn unused() -> Self {
-        let step = Step::finish(Place::Output, Blocks { first: 0, count: 0 });
+        let (bytes, other) = (Bytes::NONE, Bytes::NONE);
         Self {
-            located: Located { step, bytes: 0..0, other: 0..0 },
+            located: Located { action: Action::Finish, place: Place::Output, bytes, other, conflicts: 0 },
             stage: Stage::Open,
             moved: 0,
             header: [0; Header::BYTES],
@@ -66,7 +67,7 @@ pub(super) struct Window {
 
 impl Window {
     /// The most steps that can be under way.
-    const CAPACITY_MAX: usize = u64::BITS as usize;
+    pub(super) const CAPACITY_MAX: usize = u64::BITS as usize;
 
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(Step::WINDOW_MIN, Self::CAPACITY_MAX);
@@ -92,15 +93,12 @@ impl Window {
     /// Takes up a step behind the others.
     #[inline]
     pub(super) fn push(&mut self, located: &Located) {
-        let mut waits_for = 0;
-        for earlier in self.unfinished() {
-            if located.step.conflicts(&self.entry(earlier).located.step) {
-                waits_for |= self.bit(earlier);
-            }
-        }
         let at = self.len;
+        // The last bit for the step before, and so on backwards.
+        let backwards = located.conflicts.reverse_bits();
+        let waits_for = backwards.rotate_left(self.turn() + at as u32);
         let entry = self.entry(at);
-        entry.located.clone_from(located);
+        entry.located = *located;
         (entry.stage, entry.moved, entry.waits_for) = (Stage::Open, 0, waits_for);
         entry.carry = Carry::default();
         self.unfinished |= self.bit(at);
@@ -141,7 +139,7 @@ impl Window {
     /// Whether an earlier unfinished step conflicts with the one at `at`.
     #[inline]
     pub(super) fn is_blocked(&mut self, at: usize) -> bool {
-        // A bit may stand for a later step by now, if the one that it stood for has left the window.
+        // A bit may stand for a later step, if the one that it stood for has left the window.
         let earlier = ((1_u64 << at) - 1).rotate_left(self.turn());
         self.entry(at).waits_for & self.unfinished & earlier != 0
     }
@@ -165,56 +163,74 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::{Blocks, Layout, Partition, Place};
+    use crate::executor::Locator;
+    use comm_core::{Blocks, Layout, Partition};
 
-    fn push(window: &mut Window, step: Step) {
-        let layout = Layout::uniform(&Partition::even(2, 2));
-        window.push(&Located::new(step, &layout));
+    /// A window, and the schedule that runs through it.
+    struct Run {
+        window: Window,
+        locator: Locator,
+    }
+
+    impl Run {
+        fn new(capacity: usize) -> Self {
+            Self { window: Window::new(capacity), locator: Locator::default() }
+        }
+
+        fn push(&mut self, step: Step) {
+            let layout = Layout::uniform(&Partition::even(2, 2));
+            self.window.push(&self.locator.locate(step, &layout, None).unwrap());
+        }
     }
 
     #[test]
     fn a_step_waits_for_every_earlier_conflict_and_no_other() {
-        let mut window = Window::new(8);
-        push(&mut window, Step::send(1, Place::Output, Blocks::one(0)));
-        push(&mut window, Step::send(2, Place::Output, Blocks::one(0)));
-        push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
-        push(&mut window, Step::recv(1, Place::Output, Blocks::one(1)));
-        assert_eq!((0..4).map(|at| window.is_blocked(at)).collect::<Vec<_>>(), [false, false, true, false]);
-        window.finish(0);
-        assert!(window.is_blocked(2));
-        window.retire();
-        assert!(window.is_blocked(1), "the second send still reads the block");
-        window.finish(0);
-        window.retire();
-        assert!(!window.is_blocked(0));
+        let mut run = Run::new(8);
+        run.push(Step::send(1, Place::Output, Blocks::one(0)));
+        run.push(Step::send(2, Place::Output, Blocks::one(0)));
+        run.push(Step::recv(1, Place::Output, Blocks::one(0)));
+        run.push(Step::recv(1, Place::Output, Blocks::one(1)));
+        assert_eq!(
+            (0..4).map(|at| run.window.is_blocked(at)).collect::<Vec<_>>(),
+            [false, false, true, false]
+        );
+        run.window.finish(0);
+        assert!(run.window.is_blocked(2));
+        run.window.retire();
+        assert!(run.window.is_blocked(1), "the second send still reads the block");
+        run.window.finish(0);
+        run.window.retire();
+        assert!(!run.window.is_blocked(0));
     }
 
     #[test]
     fn the_largest_window_takes_up_the_places_of_finished_steps_again() {
-        let mut window = Window::new(1000);
-        while !window.is_full() {
-            push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
+        let mut run = Run::new(1000);
+        while !run.window.is_full() {
+            run.push(Step::recv(1, Place::Output, Blocks::one(0)));
         }
         for _ in 0..200 {
-            assert!(!window.is_blocked(0) && (1..Window::CAPACITY_MAX).all(|at| window.is_blocked(at)));
-            window.finish(0);
-            window.retire();
-            push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
+            assert!(
+                !run.window.is_blocked(0) && (1..Window::CAPACITY_MAX).all(|at| run.window.is_blocked(at))
+            );
+            run.window.finish(0);
+            run.window.retire();
+            run.push(Step::recv(1, Place::Output, Blocks::one(0)));
         }
     }
 
     #[test]
     fn a_step_does_not_wait_for_one_that_took_the_place_of_a_finished_one() {
-        let mut window = Window::new(64);
-        push(&mut window, Step::recv(1, Place::Output, Blocks::one(0)));
-        push(&mut window, Step::recv(2, Place::Output, Blocks::one(0)));
-        while !window.is_full() {
-            push(&mut window, Step::send(1, Place::Output, Blocks::one(1)));
+        let mut run = Run::new(64);
+        run.push(Step::recv(1, Place::Output, Blocks::one(0)));
+        run.push(Step::recv(2, Place::Output, Blocks::one(0)));
+        while !run.window.is_full() {
+            run.push(Step::send(1, Place::Output, Blocks::one(1)));
         }
-        window.finish(0);
-        window.retire();
-        push(&mut window, Step::send(1, Place::Output, Blocks::one(1)));
-        assert!(!window.is_blocked(0));
-        assert_eq!(window.unfinished().collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
+        run.window.finish(0);
+        run.window.retire();
+        run.push(Step::send(1, Place::Output, Blocks::one(1)));
+        assert!(!run.window.is_blocked(0));
+        assert_eq!(run.window.unfinished().collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
     }
 }
