@@ -25,6 +25,11 @@ pub trait Transport: Send {
     /// The time. Real in a real transport, virtual in a simulation. Nobody above a transport reads a clock.
     fn now(&self) -> Instant;
 
+    /// The time, or one up to some milliseconds before or behind it, for who asks so often that it should cost nothing.
+    fn now_roughly(&self) -> Instant {
+        self.now()
+    }
+
     /// Sends as many bytes as can go at once, gathered from `bytes` in order. Returns how many were accepted, zero
     /// if none can go now.
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize>;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use comm_core::{AbortHandle, Armed, Error, Group, Interest, Result, Transport};
 use comm_shm::SharedMemoryTransport;
@@ -51,6 +52,10 @@ impl Both {
 
     pub(crate) fn group(&self) -> Group {
         self.near.group()
+    }
+
+    pub(crate) fn now_roughly(&self) -> Instant {
+        self.near.now_roughly()
     }
 
     pub(crate) fn revoke(&mut self) {

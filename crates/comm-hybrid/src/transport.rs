@@ -88,6 +88,10 @@ impl Transport for HybridTransport {
         Instant::now()
     }
 
+    fn now_roughly(&self) -> Instant {
+        whole!(&self.inner, lane => lane.now_roughly())
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         toward!(&mut self.inner, to, side => side.try_send(to, bytes))
     }

@@ -46,10 +46,12 @@
 #![deny(unsafe_code)]
 
 mod borrower;
+mod clock;
 mod config;
 mod credentials;
 mod dial;
 mod doze;
+mod everywhere;
 mod hello;
 mod host;
 mod identity;

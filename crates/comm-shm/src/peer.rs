@@ -88,10 +88,7 @@ impl Peer {
 
     #[inline]
     const fn incoming(&self) -> Direction {
-        match self.connection.outgoing {
-            Direction::Out => Direction::Back,
-            Direction::Back => Direction::Out,
-        }
+        self.connection.outgoing.opposite()
     }
 
     #[inline]

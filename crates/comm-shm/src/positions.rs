@@ -15,6 +15,10 @@ use crate::doze::Doze;
 use crate::loans::{Board, LOANS_MAX, Loan, Outstanding};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// A reader that is behind tells of room once this part of the ring was read. While it has more to read, the writer has
+/// no less than the rest of the ring.
+const PARTS_OF_ROOM: u64 = 8;
+
 /// Two cache lines, since processors fetch them in pairs.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -238,6 +242,8 @@ pub(crate) struct Reader {
     capacity: u64,
     /// How far this side has read.
     head: u64,
+    /// How far of that the other side knows.
+    told: u64,
     /// How far the other side had written when we last looked.
     tail: u64,
     /// How far of that lies in the same piece: in the ring before the next loan, or in one loan.
@@ -252,7 +258,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) const fn new(capacity: usize) -> Self {
-        Self { capacity: capacity as u64, head: 0, tail: 0, limit: 0, lent: 0, taken: 0, loan: None }
+        Self { capacity: capacity as u64, head: 0, told: 0, tail: 0, limit: 0, lent: 0, taken: 0, loan: None }
     }
 
     /// How many bytes this side has read from the ring: where the next one lies.
@@ -289,6 +295,12 @@ impl Reader {
         let made = control.written.0.loans.load(Ordering::Acquire).min(most);
         let mut waiting = (self.taken..made).map(|number| control.board.get(number));
         self.loan.is_some_and(|loan| loan.region == region) || waiting.any(|loan| loan.region == region)
+    }
+
+    /// Whether everything that is known to be there was read, and the other side has written nothing since.
+    #[inline]
+    pub(crate) fn is_drained(&self, control: &Control) -> bool {
+        self.head == self.tail && control.written.0.tail.load(Ordering::Relaxed) == self.tail
     }
 
     /// Looks how far the other side has written.
@@ -329,7 +341,8 @@ impl Reader {
     }
 
     /// Gives back bytes that were read, no more than are available. Returns whether the other side must be rung for.
-    /// It hears of a loan when that was read to the end: before, it has no use for it.
+    /// It hears of a loan when that was read to the end: before, it has no use for it. It hears of room when that has
+    /// become a part of the ring that is worth it; [`tell`](Self::tell) tells of less.
     #[must_use]
     #[inline]
     pub(crate) fn release(&mut self, bytes: usize, control: &Control) -> bool {
@@ -345,8 +358,21 @@ impl Reader {
                 return false;
             }
             self.loan = None;
+            return self.tell(control);
+        }
+        self.head - self.told >= self.capacity / PARTS_OF_ROOM && self.tell(control)
+    }
+
+    /// Tells the other side of all that was given back, and returns whether it must be rung for. Who finds nothing to
+    /// read does this: the other side may need the room before it can write more.
+    #[must_use]
+    #[inline]
+    pub(crate) fn tell(&mut self, control: &Control) -> bool {
+        if self.told == self.head {
+            return false;
         }
         control.head.0.store(self.head, Ordering::Release);
+        self.told = self.head;
         control.writer().rouse()
     }
 }

@@ -33,6 +33,17 @@ pub(crate) enum Direction {
     Back = 1,
 }
 
+impl Direction {
+    /// The other one.
+    #[inline]
+    pub(crate) const fn opposite(self) -> Self {
+        match self {
+            Self::Out => Self::Back,
+            Self::Back => Self::Out,
+        }
+    }
+}
+
 /// Two rings, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -53,7 +64,9 @@ impl Segment {
         rustix::fs::ftruncate(&file, file_bytes(capacity))?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
-        Ok((Self::map(&file, capacity)?, file))
+        let segment = Self::map(&file, capacity)?;
+        segment.promise(Direction::Out);
+        Ok((segment, file))
     }
 
     /// Maps the segment that another rank has made.
@@ -72,7 +85,15 @@ impl Segment {
             return refuse("memory of another size than its rings need");
         }
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
-        Self::map(file, capacity)
+        let segment = Self::map(file, capacity)?;
+        segment.promise(Direction::Back);
+        Ok(segment)
+    }
+
+    /// Promises what a side can that sleeps, on the side that writes to this ring and reads from the other.
+    fn promise(&self, outgoing: Direction) {
+        self.control(outgoing).writer().promise();
+        self.control(outgoing.opposite()).reader().promise();
     }
 
     fn map(file: &OwnedFd, capacity: usize) -> io::Result<Self> {

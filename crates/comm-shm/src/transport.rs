@@ -11,6 +11,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+use crate::clock::RoughClock;
 use crate::doze::settle;
 use crate::lender::Lending;
 use crate::peer::{Connection, Peer};
@@ -45,6 +46,7 @@ const FRUITLESS_MAX: u32 = 4096;
 #[derive(Debug)]
 pub struct SharedMemoryTransport {
     group: Group,
+    clock: RoughClock,
     /// By rank; `None` at this rank, and where no memory can be shared.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
@@ -66,6 +68,7 @@ impl SharedMemoryTransport {
         let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
         let mut transport = Self {
             group,
+            clock: RoughClock::new(),
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             lying: Interest::with_room(group.size()),
@@ -188,6 +191,10 @@ impl Transport for SharedMemoryTransport {
         Instant::now()
     }
 
+    fn now_roughly(&self) -> Instant {
+        self.clock.now()
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         let sent = self.peer(to)?.try_send(bytes)?;
         self.tried(sent)?;
@@ -228,7 +235,7 @@ impl Transport for SharedMemoryTransport {
         // Bells are silenced before the last look at what they rang for.
         self.look()?;
         self.lie_down(interest);
-        settle();
+        settle().map_err(|error| Error::io("have other ranks execute a fence", error))?;
         let awake = std::mem::take(&mut self.unheard_end) || self.is_ready(interest);
         if awake {
             self.get_up();

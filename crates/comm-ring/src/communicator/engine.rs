@@ -303,7 +303,7 @@ impl<T: Transport> Engine<T> {
                     self.waiter.moved(|| self.data.now());
                     return Ok(());
                 }
-                Progress::Done => return self.look_around(self.data.now()),
+                Progress::Done => return self.look_around(self.data.now_roughly()),
                 Progress::Blocked { .. } if !clock.has_started() => {
                     // This takes as long as a pause between two looks.
                     let now = self.data.now();

@@ -82,6 +82,11 @@ impl Peer {
     /// room back in time.
     #[inline]
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
+        // What most looks of a rank that waits come to.
+        if self.end.is_none() && self.carry.len == 0 && self.reader.is_drained(self.control_in()) {
+            self.tell();
+            return Ok(0);
+        }
         if self.reader.available() < at_most.min(self.stride) {
             self.look_for_bytes()?;
         }
@@ -210,7 +215,20 @@ impl Peer {
             return Err(end.clone());
         }
         let control = self.connection.segment.control(self.incoming());
-        self.reader.look(control).map_err(|impossible| self.garble("receiving", impossible))
+        self.reader.look(control).map_err(|impossible| self.garble("receiving", impossible))?;
+        if self.reader.promised() == 0 {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// Tells the peer of all room that there is.
+    #[inline]
+    fn tell(&mut self) {
+        let control = self.connection.segment.control(self.incoming());
+        if self.reader.tell(control) {
+            socket::ring(&self.connection.socket);
+        }
     }
 
     /// Whether a receive would move bytes or fail.

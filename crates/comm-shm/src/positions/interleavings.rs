@@ -60,7 +60,7 @@ fn wait(bell: &Bell, doze: &Doze, mut ready: impl FnMut() -> bool) {
     while !ready() {
         bell.silence();
         doze.lie_down();
-        settle();
+        settle().unwrap();
         if ready() {
             doze.get_up();
             return;

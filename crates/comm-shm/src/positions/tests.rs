@@ -41,10 +41,35 @@ fn only_a_sleeper_is_rung_for_and_only_once() {
     control.writer().lie_down();
     control.writer().get_up();
     reader.look(&control).unwrap();
-    assert!(!reader.release(1, &control));
+    assert!(!reader.release(2, &control));
     control.writer().lie_down();
     assert!(!reader.release(0, &control), "nothing was released");
-    assert!(reader.release(1, &control));
+    writer.wrote(2);
+    let _ = writer.publish(&control);
+    reader.look(&control).unwrap();
+    assert!(reader.release(2, &control));
+}
+
+#[test]
+fn a_little_room_is_told_of_only_when_there_is_nothing_more_to_read() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(64), Reader::new(64));
+    writer.wrote(20);
+    let _ = writer.publish(&control);
+    reader.look(&control).unwrap();
+    control.writer().lie_down();
+    assert!(!reader.release(7, &control));
+    writer.look(&control).unwrap();
+    assert_eq!(writer.room(), 44);
+    assert!(reader.release(1, &control), "an eighth of the ring");
+    writer.look(&control).unwrap();
+    assert_eq!(writer.room(), 52);
+    control.writer().lie_down();
+    assert!(!reader.release(3, &control));
+    assert!(reader.tell(&control));
+    writer.look(&control).unwrap();
+    assert_eq!(writer.room(), 55);
+    control.writer().lie_down();
+    assert!(!reader.tell(&control), "nothing new");
 }
 
 #[test]
