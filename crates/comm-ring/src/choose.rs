@@ -25,6 +25,10 @@ pub struct Question {
 /// further up have the simpler patterns: fewer partners at once, which real networks like better than the model knows.
 const CLEARLY: f64 = 0.95;
 
+/// No rank takes more temporary memory than this many bytes, unless every way of carrying out the call does, or of the
+/// algorithm that the caller forces.
+const SCRATCH_MAX: usize = 24 << 20;
+
 /// The answer: how a call is carried out on every rank.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
@@ -34,6 +38,16 @@ pub struct Choice {
     pub segments: usize,
     /// How long the model says that it takes, in seconds.
     pub time: f64,
+    /// How many bytes of temporary memory a rank needs.
+    scratch: usize,
+}
+
+impl Choice {
+    /// Whether this is to be preferred, though the other is faster by no more than this factor.
+    fn beats(&self, other: &Self, factor: f64) -> bool {
+        let (is_lean, other_is) = (self.scratch <= SCRATCH_MAX, other.scratch <= SCRATCH_MAX);
+        if is_lean == other_is { self.time * factor <= other.time } else { is_lean }
+    }
 }
 
 /// Chooses the algorithm, and into how many segments it cuts its chunks, that the model of the links says is fastest;
@@ -46,7 +60,7 @@ pub fn choose(question: &Question, forced: Option<&str>, tuning: &Tuning) -> Res
     let best = Algorithm::for_collective(question.collective)
         .filter(fitting)
         .filter_map(|row| fastest_cut(question, row, tuning))
-        .reduce(|best, other| if other.time < best.time * CLEARLY { other } else { best });
+        .reduce(|best, other| if best.beats(&other, CLEARLY) { best } else { other });
     best.ok_or_else(|| unfit(question, forced.unwrap_or_default()))
 }
 
@@ -54,9 +68,17 @@ pub fn choose(question: &Question, forced: Option<&str>, tuning: &Tuning) -> Res
 fn fastest_cut(question: &Question, row: &'static Algorithm, tuning: &Tuning) -> Option<Choice> {
     let timed = segmentations(question, row, tuning).map(|segments| {
         let time = predict(question, row, segments, tuning);
-        Choice { algorithm: row, segments, time }
+        Choice { algorithm: row, segments, time, scratch: scratch(question, row, segments, tuning) }
     });
-    timed.reduce(|best, other| if other.time < best.time { other } else { best })
+    timed.reduce(|best, other| if best.beats(&other, 1.0) { best } else { other })
+}
+
+/// How many bytes of temporary memory the rank needs that needs the most, root or not.
+fn scratch(question: &Question, row: &Algorithm, segments: usize, tuning: &Tuning) -> usize {
+    let params = params(question, segments, tuning);
+    let block = chunk_bytes(question, row).div_ceil(segments);
+    let slots = |rank| (row.slots)(&Params { rank, ..params });
+    slots(0).max(slots(question.ranks - 1)).saturating_mul(block)
 }
 
 /// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.
@@ -221,6 +243,9 @@ mod tests {
                 for row in Algorithm::for_collective(collective) {
                     before &= row.name != chosen.algorithm.name;
                     let other = choose(&question, Some(row.name), &tuning()).unwrap();
+                    if other.scratch > SCRATCH_MAX {
+                        continue;
+                    }
                     let (name, instead) = (chosen.algorithm.name, row.name);
                     assert!(chosen.time * CLEARLY <= other.time, "{name} of {ranks} rather than {instead}");
                     // Nor is it chosen over a simpler one without need.
@@ -228,6 +253,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn long_data_is_not_kept_in_temporary_memory_whole() {
+        // A barrier has no data.
+        let has_data = |collective: &Collective| collective.base() != Collective::Barrier;
+        for collective in Collective::ALL.into_iter().filter(has_data) {
+            for ranks in [2, 3, 8, 20] {
+                let question = Question { ranks, ..question(collective, 256 << 20) };
+                let chosen = choose(&question, None, &tuning()).unwrap();
+                let name = chosen.algorithm.name;
+                assert!(chosen.scratch <= SCRATCH_MAX, "{collective} {name} of {ranks}: {}", chosen.scratch);
+            }
+        }
+        let forced = choose(&question(Collective::Scan, 256 << 20), Some("recursive_doubling"), &tuning());
+        assert!(forced.unwrap().scratch > SCRATCH_MAX);
     }
 
     #[test]

@@ -103,7 +103,9 @@ fn factor_max(row: &Algorithm) -> f64 {
         // The root takes in the next segment while it sends one, if the window holds both. It does not in large groups.
         (Collective::AllReduce, "star") => 1.8,
         // Several ranks send to the same one first, in groups that are no power of two.
-        (Collective::AllReduce | Collective::ReduceScatter, "direct" | "one_shot") => 1.55,
+        (Collective::AllReduce | Collective::ReduceScatter | Collective::Barrier, "direct" | "one_shot") => {
+            1.55
+        }
         // Ways of unlike lengths overlap, so that small groups or some that are no power of two are off.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::ExScan, "recursive_doubling") => 1.65,

@@ -266,6 +266,7 @@ pub static TABLE: &[Algorithm] = &[
     row!("chain", ExScan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_exscan),
     // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
     row!("recursive_doubling", Barrier, Whole, Traits::IN_ORDER, recursive_doubling),
+    row!("one_shot", Barrier, Whole, Traits::IN_ORDER, one_shot_all_reduce),
     row!("star", Barrier, Whole, Traits::PLAIN, star_barrier),
 ];
 
