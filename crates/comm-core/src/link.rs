@@ -2,6 +2,8 @@
 
 mod text;
 
+use std::num::NonZero;
+
 /// The cost of messages between two ranks, after Hockney's and the LogGP model.
 ///
 /// A message of `b` bytes that starts at time 0 keeps the sender for `overhead`, its outgoing port for
@@ -40,6 +42,21 @@ impl LinkModel {
     #[must_use]
     pub const fn uniform(link: Link, reduce: f64) -> Self {
         Self { within: link, between: link, reduce, ranks_per_host: 1, processors: 0 }
+    }
+
+    /// One kind of link between all ranks, which share the processors of their hosts. `hosts` has the host of every rank;
+    /// unless they hold equal runs of ranks, every rank counts as a host. `processors` is what the standard library says
+    /// is available, if it knows.
+    #[must_use]
+    pub fn on_hosts<H: PartialEq>(
+        hosts: &[H],
+        link: Link,
+        reduce: f64,
+        processors: Option<NonZero<usize>>,
+    ) -> Self {
+        let ranks_per_host = Self::regular_hosts(hosts).unwrap_or(1);
+        let processors = processors.map_or(0, NonZero::get);
+        Self { ranks_per_host, processors, ..Self::uniform(link, reduce) }
     }
 
     /// The host of a rank.
@@ -119,6 +136,16 @@ mod tests {
             assert_eq!(LinkModel::regular_hosts(hosts.as_bytes()), expected, "{hosts}");
         }
         assert_eq!(LinkModel::regular_hosts::<u8>(&[]), None);
+    }
+
+    #[test]
+    fn ranks_share_the_processors_of_regular_hosts() {
+        let link = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
+        let uniform = LinkModel::uniform(link, 0.5);
+        for (hosts, processors, ranks_per_host) in [("aabb", 7, 2), ("abb", 7, 1), ("aaa", 0, 3)] {
+            let model = LinkModel::on_hosts(hosts.as_bytes(), link, 0.5, NonZero::new(processors));
+            assert_eq!(model, LinkModel { ranks_per_host, processors, ..uniform }, "{hosts}");
+        }
     }
 
     #[test]

@@ -267,9 +267,7 @@ impl Lanes for SharedMemoryLanes {
     /// An estimate for ranks that look for messages instead of sleeping; `commctl perf --calibrate` measures.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
-        let ranks_per_host = LinkModel::regular_hosts(&self.hosts).unwrap_or(1);
-        let processors = std::thread::available_parallelism().map_or(0, usize::from);
-        LinkModel { ranks_per_host, processors, ..LinkModel::uniform(link, 1e-10) }
+        LinkModel::on_hosts(&self.hosts, link, 1e-10, std::thread::available_parallelism().ok())
     }
 
     fn open_among(

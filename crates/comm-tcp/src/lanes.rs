@@ -202,9 +202,7 @@ impl Lanes for TcpLanes {
     fn links(&self) -> LinkModel {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
-        let ranks_per_host = LinkModel::regular_hosts(&hosts).unwrap_or(1);
-        let processors = std::thread::available_parallelism().map_or(0, usize::from);
-        LinkModel { ranks_per_host, processors, ..LinkModel::uniform(link, 1e-10) }
+        LinkModel::on_hosts(&hosts, link, 1e-10, std::thread::available_parallelism().ok())
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {
