@@ -7,29 +7,18 @@ mod common;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    Armed, Error, Interest, LaneId, LaneKind, Lanes, LinkModel, Refusal, Result, Store, Transport,
-};
+use comm_core::{Armed, Error, Interest, LaneId, LaneKind, Lanes, LinkModel, Refusal, Result, Transport};
 use comm_hybrid::{HybridLanes, HybridTransport, Path};
+use comm_sim::AlteredStore;
+use comm_sim::conformance::introduce;
 use common::{SOON, WORLD, config, meet, meet_in, open, spreads, store, world};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Everybody tells everybody who it is.
-fn introduce(transport: &mut HybridTransport) {
+/// Checks that everybody hears everybody, and nobody else.
+fn try_out(transport: &mut HybridTransport) {
+    introduce(transport).unwrap();
     let group = transport.group();
-    let limit = Instant::now() + SOON;
-    for peer in group.peers() {
-        let own = [group.rank() as u8, peer as u8];
-        assert_eq!(transport.try_send(peer, &[IoSlice::new(&own)]).unwrap(), 2);
-        assert_eq!(transport.released(peer), 2);
-    }
-    for peer in group.peers() {
-        let mut theirs = [0; 2];
-        while transport.try_recv(peer, &mut theirs).unwrap() == 0 {
-            assert!(Instant::now() < limit, "nothing came from {peer}");
-        }
-        assert_eq!(theirs, [peer as u8, group.rank() as u8]);
-    }
+    assert!(group.peers().all(|peer| transport.released(peer) == 2));
     assert!(matches!(transport.try_send(group.rank(), &[IoSlice::new(&[0])]), Err(Error::Invalid(_))));
     assert!(matches!(transport.try_recv(group.size(), &mut [0]), Err(Error::Invalid(_))));
 }
@@ -40,7 +29,7 @@ fn ranks_however_spread_meet_and_open_lanes() {
         for hosts in spreads(n) {
             comm_sim::run_each(world(&hosts), |lanes| {
                 for kind in [LaneKind::Control, LaneKind::Collective, LaneKind::PointToPoint] {
-                    introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
+                    try_out(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
                 }
                 let rank = lanes.group().rank();
                 let host = |at: usize| hosts.as_bytes()[at];
@@ -192,37 +181,14 @@ fn a_rank_that_is_gone_is_lost_before_others_have_come() {
     }
 }
 
-/// A rank in whose place stands that it can share no memory.
-struct WithoutMemory<'a>(&'a dyn Store, usize);
-
-impl Store for WithoutMemory<'_> {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value)
-    }
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let value = self.0.get(key, timeout)?;
-        let is_it = key.ends_with(&format!("/shm/{}", self.1));
-        Ok(if is_it { b"2 4 -".to_vec() } else { value })
-    }
-    fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        self.0.add(key, amount)
-    }
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        self.0.compare_set(key, expected, desired)
-    }
-    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        self.0.wait(keys, timeout)
-    }
-    fn delete(&self, key: &str) -> Result<bool> {
-        self.0.delete(key)
-    }
-}
-
 #[test]
 fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
     for without in 0..4 {
         let (_server, store) = store();
-        let store = WithoutMemory(&store, without);
+        // In its place stands that it can share none.
+        let own = format!("/shm/{without}");
+        let value = |key: &str, value| if key.ends_with(&own) { b"2 4 -".to_vec() } else { value };
+        let store = AlteredStore { store, value };
         let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
         comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |lanes| {
             let rank = lanes.group().rank();
@@ -231,7 +197,7 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
                 let path = if tcp { Path::Tcp } else { Path::SharedMemory };
                 assert_eq!(lanes.paths().to(peer), Some(path));
             }
-            introduce(&mut open(&lanes, WORLD).unwrap());
+            try_out(&mut open(&lanes, WORLD).unwrap());
         });
     }
 }

@@ -6,9 +6,10 @@ mod common;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Group, GroupId, LaneId, LaneKind, Lanes, LinkModel, ReduceOp, Result};
+use comm_core::{Comm, Error, GroupId, LaneId, LaneKind, Lanes, ReduceOp, Result};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
+use comm_sim::AlteredLanes;
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
 use common::{contributions, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
@@ -330,38 +331,25 @@ fn a_rank_that_never_makes_the_call_is_named_at_the_deadline() {
     }
 }
 
-/// Lanes with which one rank cannot open any but those of the world.
-struct Narrow(InProcessLanes, usize);
-
-impl Lanes for Narrow {
-    type Lane = in_process::InProcessTransport;
-
-    fn group(&self) -> Group {
-        self.0.group()
+/// Opens lanes of a rank that cannot open any for collectives but the world's.
+fn too_many(
+    lanes: &InProcessLanes,
+    lane: LaneId,
+    members: &[usize],
+    deadline: Instant,
+) -> Result<InProcessTransport> {
+    let second = lane.group != GroupId::WORLD && lane.kind == LaneKind::Collective;
+    if second && lanes.group().rank() == 2 {
+        return Err(Error::io("open a lane", std::io::Error::other("too many")));
     }
-
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-
-    fn links(&self) -> LinkModel {
-        self.0.links()
-    }
-
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
-        let second = lane.group != GroupId::WORLD && lane.kind == LaneKind::Collective;
-        if second && self.group().rank() == self.1 {
-            return Err(Error::io("open a lane", std::io::Error::other("too many")));
-        }
-        self.0.open_among(lane, members, deadline)
-    }
+    lanes.open_among(lane, members, deadline)
 }
 
 #[test]
 fn members_that_cannot_be_connected_are_named_and_the_parent_goes_on() {
     const TIMEOUT: Duration = Duration::from_millis(400);
     let errors = in_process::run(5, &InProcessConfig::default(), |lanes| {
-        let lanes = Narrow(lanes, 2);
+        let lanes = AlteredLanes { lanes, open: too_many };
         let ring = RingCommunicator::new(lanes, RingConfig::default(), Duration::from_secs(20)).unwrap();
         let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
         let made = comm.with_timeout(TIMEOUT).new_group(&[4, 2, 1]);

@@ -254,7 +254,4 @@ impl Transport for SharedMemoryTransport {
 
 #[cfg(not(loom))]
 #[cfg(test)]
-mod lending;
-#[cfg(not(loom))]
-#[cfg(test)]
 mod tests;

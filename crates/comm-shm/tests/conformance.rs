@@ -4,8 +4,9 @@
 
 mod common;
 
+use comm_core::Lanes;
 use comm_shm::{SharedMemoryConfig, SharedMemoryLanes};
-use common::arena::ArenaLanes;
+use common::arena::arena_lanes;
 
 fn with_defaults(n: usize) -> Vec<SharedMemoryLanes> {
     common::world(n, SharedMemoryConfig::default().ring_bytes)
@@ -17,16 +18,15 @@ fn with_tiny_rings(n: usize) -> Vec<SharedMemoryLanes> {
 }
 
 /// Everything is read where the sender has it.
-fn with_all_lent(n: usize) -> Vec<ArenaLanes> {
-    common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1).into_iter().map(ArenaLanes).collect()
+fn with_all_lent(n: usize) -> Vec<impl Lanes> {
+    let lanes = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
+    lanes.into_iter().map(arena_lanes).collect()
 }
 
 /// Some is, and some is copied.
-fn with_some_lent(n: usize) -> Vec<ArenaLanes> {
-    common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50)
-        .into_iter()
-        .map(ArenaLanes)
-        .collect()
+fn with_some_lent(n: usize) -> Vec<impl Lanes> {
+    let lanes = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
+    lanes.into_iter().map(arena_lanes).collect()
 }
 
 comm_sim::transport_conformance!(defaults, with_defaults);

@@ -10,27 +10,12 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
 use comm_shm::{HostId, RendezvousConfig, SharedMemoryLanes, SharedMemoryTransport};
+use comm_sim::AlteredStore;
+use comm_sim::conformance::introduce;
 use common::{FolderStore, SOON, WORLD, config, meet, rings, world};
 
 fn open(lanes: &SharedMemoryLanes, lane: LaneId) -> Result<SharedMemoryTransport> {
     lanes.open(lane, Instant::now() + SOON)
-}
-
-/// Everybody tells everybody who it is.
-fn introduce(transport: &mut SharedMemoryTransport) {
-    let group = transport.group();
-    let limit = Instant::now() + SOON;
-    for peer in group.peers() {
-        let own = [group.rank() as u8, peer as u8];
-        assert_eq!(transport.try_send(peer, &[IoSlice::new(&own)]).unwrap(), 2);
-    }
-    for peer in group.peers() {
-        let mut theirs = [0; 2];
-        while transport.try_recv(peer, &mut theirs).unwrap() == 0 {
-            assert!(Instant::now() < limit, "nothing came from {peer}");
-        }
-        assert_eq!(theirs, [peer as u8, group.rank() as u8]);
-    }
 }
 
 #[test]
@@ -38,7 +23,7 @@ fn worlds_of_many_sizes_meet_and_open_lanes() {
     for n in [1, 2, 3, 5, 8, 13] {
         comm_sim::run_each(world(n, 4096), |lanes| {
             for kind in [LaneKind::Control, LaneKind::Collective] {
-                introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
+                introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap()).unwrap();
             }
             let here = HostId::of_this_process().unwrap();
             assert!(lanes.obstacle().is_none());
@@ -54,7 +39,9 @@ fn worlds_of_many_sizes_meet_and_open_lanes() {
 fn ranks_with_rings_of_other_sizes_understand_each_other() {
     let configs = (0..3).map(|rank| config(rank, 3, 4096 << rank)).collect();
     let lanes = meet(configs).into_iter().map(Result::unwrap).collect();
-    comm_sim::run_each(lanes, |lanes: SharedMemoryLanes| introduce(&mut open(&lanes, WORLD).unwrap()));
+    comm_sim::run_each(lanes, |lanes: SharedMemoryLanes| {
+        introduce(&mut open(&lanes, WORLD).unwrap()).unwrap()
+    });
 }
 
 #[test]
@@ -95,37 +82,12 @@ fn ranks_that_do_not_come_are_named() {
     }
 }
 
-/// A store in which two of the ranks say that they are elsewhere.
-struct TwoElsewhere(FolderStore);
-
-impl TwoElsewhere {
-    fn displace(key: &str, value: &[u8]) -> Vec<u8> {
-        let host = HostId::of_this_process().unwrap().to_string();
-        let text = String::from_utf8(value.to_vec()).unwrap();
-        let elsewhere = key.ends_with("/1") || key.ends_with("/3");
-        if elsewhere { text.replace(&host, &host.replace('.', ".9")) } else { text }.into_bytes()
-    }
-}
-
-impl Store for TwoElsewhere {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value)
-    }
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, timeout).map(|value| Self::displace(key, &value))
-    }
-    fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        self.0.add(key, amount)
-    }
-    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        self.0.compare_set(key, expected, desired)
-    }
-    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        self.0.wait(keys, timeout)
-    }
-    fn delete(&self, key: &str) -> Result<bool> {
-        self.0.delete(key)
-    }
+/// What stands in a store in which two of the ranks say that they are elsewhere.
+fn displace(key: &str, value: Vec<u8>) -> Vec<u8> {
+    let host = HostId::of_this_process().unwrap().to_string();
+    let text = String::from_utf8(value).unwrap();
+    let elsewhere = key.ends_with("/1") || key.ends_with("/3");
+    if elsewhere { text.replace(&host, &host.replace('.', ".9")) } else { text }.into_bytes()
 }
 
 /// Runs the ranks that are here in a thread each.
@@ -133,7 +95,7 @@ fn with_two_elsewhere<T: Send>(
     rendezvous: impl Fn(&dyn Store, &RendezvousConfig) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
     let folder = tempfile::tempdir().unwrap();
-    let store = TwoElsewhere(FolderStore(folder.path().to_owned()));
+    let store = AlteredStore { store: FolderStore(folder.path().to_owned()), value: displace };
     thread::scope(|scope| {
         let (store, rendezvous) = (&store, &rendezvous);
         let start = |rank| scope.spawn(move || rendezvous(store, &config(rank, 4, 4096)));
@@ -191,7 +153,7 @@ fn a_lane_can_be_opened_after_an_attempt_that_timed_out() {
                 assert!(matches!(error, Error::Timeout { waiting_for, .. } if waiting_for == [1 - rank]));
             }
             barrier.wait();
-            introduce(&mut open(&lanes, lane).unwrap());
+            introduce(&mut open(&lanes, lane).unwrap()).unwrap();
         }
         barrier.wait();
     });
@@ -239,7 +201,7 @@ fn strangers_at_the_door_disturb_nobody() {
         }
     }
     assert!(strangers.len() >= 8, "nobody to disturb");
-    comm_sim::run_each(lanes, |lanes| introduce(&mut open(&lanes, WORLD).unwrap()));
+    comm_sim::run_each(lanes, |lanes| introduce(&mut open(&lanes, WORLD).unwrap()).unwrap());
 }
 
 fn knock(door: &str, said: &[u8]) -> Option<std::os::fd::OwnedFd> {

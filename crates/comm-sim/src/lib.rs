@@ -5,11 +5,13 @@
 //! - [`verify`]: proves that a schedule computes what it should and cannot deadlock;
 //! - [`cost`]: says how long a schedule takes under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
-//! - [`conformance`]: one suite that every transport passes.
+//! - [`conformance`]: one suite that every transport passes;
+//! - [`AlteredLanes`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
 //!
 //! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
 #![forbid(unsafe_code)]
 
+mod altered;
 pub mod conformance;
 pub mod cost;
 mod endpoint;
@@ -22,6 +24,7 @@ mod release;
 mod threads;
 pub mod verify;
 
+pub use altered::{AlteredLanes, AlteredStore, AlteredTransport};
 pub use release::Release;
 pub use threads::run_each;
 

@@ -1,6 +1,8 @@
 //! What a broken or hostile peer can do to the memory that it shares: nothing but end its own stream, or send other
 //! bytes than it meant.
 
+mod lending;
+
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +16,29 @@ use crate::socket;
 
 const CAPACITY: usize = 4096;
 
-/// A transport whose only peer is whoever holds the other end of its socket and its segment.
-fn with_peer() -> (SharedMemoryTransport, Connection) {
+/// Both ends of what two ranks share on a lane.
+fn connections() -> [Connection; 2] {
     let (near, file) = Segment::create(CAPACITY).unwrap();
     let far = Segment::open(&file, CAPACITY).unwrap();
     let door = u128::from(fastrand::u64(..));
     let listener = socket::open_door(door).unwrap();
     let ours = socket::knock(door).unwrap();
     let theirs = socket::let_in(&listener).unwrap().unwrap();
-    let group = Group::new(GroupId::WORLD, 0, 2).unwrap();
-    let connection = Connection { socket: ours, segment: near, outgoing: Direction::Out };
-    let transport = SharedMemoryTransport::new(group, [(1, connection)], None).unwrap();
-    (transport, Connection { socket: theirs, segment: far, outgoing: Direction::Back })
+    [
+        Connection { socket: ours, segment: near, outgoing: Direction::Out },
+        Connection { socket: theirs, segment: far, outgoing: Direction::Back },
+    ]
+}
+
+fn transport(rank: usize, connection: Connection, lending: Option<&Lending>) -> SharedMemoryTransport {
+    let group = Group::new(GroupId::WORLD, rank, 2).unwrap();
+    SharedMemoryTransport::new(group, [(1 - rank, connection)], lending).unwrap()
+}
+
+/// A transport whose only peer is whoever holds the other end of its socket and its segment.
+fn with_peer() -> (SharedMemoryTransport, Connection) {
+    let [near, far] = connections();
+    (transport(0, near, None), far)
 }
 
 fn both() -> Interest {

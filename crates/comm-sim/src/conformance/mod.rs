@@ -6,12 +6,15 @@
 //! not do what its contract says.
 
 mod failure;
+mod introduce;
 mod lending;
 mod opening;
 mod port;
 mod sleep;
 mod streams;
 mod subsets;
+
+pub use introduce::introduce;
 
 pub use failure::{
     abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper,

@@ -72,13 +72,7 @@ pub(crate) fn recv(transport: &mut TcpTransport, from: usize, len: usize) -> Res
 
 /// Everybody tells everybody who it is.
 pub(crate) fn introduce(transport: &mut TcpTransport) {
-    let group = transport.group();
-    for peer in group.peers() {
-        send(transport, peer, &[group.rank() as u8, peer as u8]);
-    }
-    for peer in group.peers() {
-        assert_eq!(recv(transport, peer, 2).unwrap(), [peer as u8, group.rank() as u8]);
-    }
+    comm_sim::conformance::introduce(transport).unwrap();
 }
 
 /// The bytes from one rank to another.

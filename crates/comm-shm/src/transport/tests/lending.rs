@@ -2,38 +2,16 @@
 
 use std::io::ErrorKind;
 
-use comm_core::{Allocation, GroupId, Loss};
+use comm_core::Allocation;
 
 use super::*;
 use crate::lender::Packet;
 use crate::loans::{LOANS_MAX, Loan};
 use crate::region::Region;
 use crate::regions::Regions;
-use crate::segment::{Direction, Segment};
-use crate::socket;
 
-const CAPACITY: usize = 4096;
 /// More than a ring holds.
 const LARGE: usize = 3 * CAPACITY + 5;
-
-/// Both ends of what two ranks share on a lane.
-fn connections() -> [Connection; 2] {
-    let (near, file) = Segment::create(CAPACITY).unwrap();
-    let far = Segment::open(&file, CAPACITY).unwrap();
-    let door = u128::from(fastrand::u64(..));
-    let listener = socket::open_door(door).unwrap();
-    let ours = socket::knock(door).unwrap();
-    let theirs = socket::let_in(&listener).unwrap().unwrap();
-    [
-        Connection { socket: ours, segment: near, outgoing: Direction::Out },
-        Connection { socket: theirs, segment: far, outgoing: Direction::Back },
-    ]
-}
-
-fn transport(rank: usize, connection: Connection, lending: Option<&Lending>) -> SharedMemoryTransport {
-    let group = Group::new(GroupId::WORLD, rank, 2).unwrap();
-    SharedMemoryTransport::new(group, [(1 - rank, connection)], lending).unwrap()
-}
 
 /// Rank 0, which lends from some size on, its memory, and rank 1.
 fn lender(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
@@ -41,12 +19,6 @@ fn lender(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemor
     let regions = Arc::<Regions>::default();
     let lending = Lending { regions: Arc::clone(&regions), bytes_min };
     (transport(0, near, Some(&lending)), regions, transport(1, far, None))
-}
-
-/// Rank 0 and who plays tricks on it.
-fn victim() -> (SharedMemoryTransport, Connection) {
-    let [near, far] = connections();
-    (transport(0, near, None), far)
 }
 
 fn filled(regions: &Arc<Regions>, bytes: usize) -> Allocation {
@@ -71,10 +43,6 @@ fn awaits(peer: usize, send: bool) -> Interest {
         interest.add_recv(peer)
     }
     interest
-}
-
-fn garbage<T>(result: &Result<T>) -> bool {
-    matches!(result, Err(Error::PeerLost { loss: Loss::Garbage(_), .. }))
 }
 
 fn taken_back<T>(result: &Result<T>) -> bool {
@@ -265,7 +233,7 @@ fn loans_that_no_correct_peer_makes_end_the_stream() {
         Loan { start: CAPACITY as u64 + 1, ..good },
     ];
     for loan in [good].into_iter().chain(bad) {
-        let (mut transport, peer) = victim();
+        let (mut transport, peer) = with_peer();
         let region = Region::create(1, 10).unwrap();
         offer(&peer, &region, Packet { region: 1, forget: 0 });
         let control = peer.segment.control(Direction::Back);
@@ -281,7 +249,7 @@ fn loans_that_no_correct_peer_makes_end_the_stream() {
         assert!(garbage(&transport.lend(1, 1)), "{loan:?}");
     }
     for loans in [LOANS_MAX as u64 + 1, u64::MAX] {
-        let (mut transport, peer) = victim();
+        let (mut transport, peer) = with_peer();
         peer.segment.control(Direction::Back).scribble_loan(0, good, loans);
         assert!(garbage(&transport.try_recv(1, &mut [0; 100])));
     }
@@ -291,21 +259,21 @@ fn loans_that_no_correct_peer_makes_end_the_stream() {
 fn descriptors_that_no_correct_peer_sends_end_the_stream() {
     let region = Region::create(1, 10).unwrap();
     let other = Segment::create(CAPACITY).unwrap().1;
-    let (mut twice, peer) = victim();
+    let (mut twice, peer) = with_peer();
     offer(&peer, &region, Packet { region: 1, forget: 0 });
     offer(&peer, &region, Packet { region: 1, forget: 0 });
     assert_eq!(twice.arm(&awaits(1, false)).unwrap(), Armed::Ready);
     assert!(garbage(&twice.try_recv(1, &mut [0])));
-    let (mut none, peer) = victim();
+    let (mut none, peer) = with_peer();
     socket::send(&peer.socket, &Packet { region: 1, forget: 0 }.encode(), None).unwrap();
     assert_eq!(none.arm(&awaits(1, false)).unwrap(), Armed::Ready);
     assert!(none.try_recv(1, &mut [0]).is_err());
-    let (mut of_another_kind, peer) = victim();
+    let (mut of_another_kind, peer) = with_peer();
     let packet = Packet { region: 1, forget: 0 }.encode();
     socket::send(&peer.socket, &packet, Some(other.as_fd())).unwrap();
     assert_eq!(of_another_kind.arm(&awaits(1, false)).unwrap(), Armed::Ready);
     assert!(garbage(&of_another_kind.try_recv(1, &mut [0])));
-    let (mut too_many, peer) = victim();
+    let (mut too_many, peer) = with_peer();
     let regions = crate::lender::REGIONS_MAX + LOANS_MAX;
     for id in 1..=regions as u64 + 1 {
         offer(&peer, &region, Packet { region: id, forget: 0 });
@@ -318,7 +286,7 @@ fn descriptors_that_no_correct_peer_sends_end_the_stream() {
 #[test]
 fn scribbled_loans_do_no_harm() {
     for seed in 0..100 {
-        let (mut transport, peer) = victim();
+        let (mut transport, peer) = with_peer();
         let region = Region::create(1, 100).unwrap();
         offer(&peer, &region, Packet { region: 1, forget: 0 });
         let mut random = fastrand::Rng::with_seed(seed);

@@ -1,0 +1,144 @@
+//! Lanes, transports and stores that behave as others do, but for one thing that a test says.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    AbortHandle, Allocation, Armed, Group, Interest, LaneId, Lanes, Lent, LinkModel, Result, Store, Transport,
+};
+
+/// Lanes that are opened in another way: `open` is called for [`Lanes::open_among`], with the lanes below. All else is
+/// theirs.
+#[derive(Debug)]
+pub struct AlteredLanes<L, F> {
+    /// The lanes below.
+    pub lanes: L,
+    /// Opens a lane.
+    pub open: F,
+}
+
+impl<L, F, T> Lanes for AlteredLanes<L, F>
+where
+    L: Lanes,
+    F: Fn(&L, LaneId, &[usize], Instant) -> Result<T> + Send + Sync,
+    T: Transport + 'static,
+{
+    type Lane = T;
+
+    fn group(&self) -> Group {
+        self.lanes.group()
+    }
+
+    fn now(&self) -> Instant {
+        self.lanes.now()
+    }
+
+    fn links(&self) -> LinkModel {
+        self.lanes.links()
+    }
+
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<T> {
+        (self.open)(&self.lanes, lane, members, deadline)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        self.lanes.allocate(bytes)
+    }
+}
+
+/// A transport that sends in another way: `send` is called for [`Transport::try_send`], with the transport below. All
+/// else is its own.
+#[derive(Debug)]
+pub struct AlteredTransport<T, F> {
+    /// The transport below.
+    pub transport: T,
+    /// Sends to a rank.
+    pub send: F,
+}
+
+impl<T, F> Transport for AlteredTransport<T, F>
+where
+    T: Transport,
+    F: FnMut(&mut T, usize, &[IoSlice<'_>]) -> Result<usize> + Send,
+{
+    fn group(&self) -> Group {
+        self.transport.group()
+    }
+
+    fn now(&self) -> Instant {
+        self.transport.now()
+    }
+
+    fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        (self.send)(&mut self.transport, to, bytes)
+    }
+
+    fn released(&self, to: usize) -> u64 {
+        self.transport.released(to)
+    }
+
+    fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        self.transport.try_recv(from, into)
+    }
+
+    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+        self.transport.lend(from, at_most)
+    }
+
+    fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        self.transport.consume(from, bytes)
+    }
+
+    fn revoke(&mut self) {
+        self.transport.revoke();
+    }
+
+    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        self.transport.arm(interest)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.transport.descriptor()
+    }
+
+    fn abort_handle(&self) -> Arc<dyn AbortHandle> {
+        self.transport.abort_handle()
+    }
+}
+
+/// A store in which other values stand: what [`Store::get`] finds is passed through `value`, with its key.
+#[derive(Debug)]
+pub struct AlteredStore<S, F> {
+    /// The store below.
+    pub store: S,
+    /// What is read for a key that holds a value.
+    pub value: F,
+}
+
+impl<S: Store, F: Fn(&str, Vec<u8>) -> Vec<u8> + Send + Sync> Store for AlteredStore<S, F> {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.store.set(key, value)
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.store.get(key, timeout).map(|value| (self.value)(key, value))
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        self.store.add(key, amount)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        self.store.compare_set(key, expected, desired)
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        self.store.wait(keys, timeout)
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.store.delete(key)
+    }
+}
