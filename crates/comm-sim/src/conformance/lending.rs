@@ -1,6 +1,7 @@
 //! Bytes in place, and when their sender has them back.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::time::Instant;
 
 use comm_core::{Lanes, Result, Transport};
@@ -95,6 +96,57 @@ pub fn elements_are_lent_whole<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
         port.transport.consume(0, whole)?;
         Ok(whole)
     })
+}
+
+/// Whatever has arrived is lent, as often as it is asked for: nothing is lent only if nothing is there, and what was
+/// seen once is there until it is consumed. Nothing more is sent while bytes are awaited, so that a receiver from which
+/// the last of them are withheld, as they are no whole element or fewer than were asked for, waits forever.
+pub fn nothing_is_lent_only_if_nothing_is_there<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+    const ROUNDS: usize = 60;
+    const MOST: usize = 21;
+    let count = |round: usize| 1 + round % MOST;
+    each(meet, 2, |lanes| {
+        let mut port = open(lanes)?;
+        let (mut start, mut random) = (0, Random::new(5, 0));
+        for round in 0..ROUNDS {
+            let end = start + count(round);
+            if port.rank() == 0 {
+                // In pieces, as elements may begin in one and end in another.
+                let out = bytes(0, 1, end);
+                out[start..].chunks(1 + round % 5).try_for_each(|piece| port.send(1, piece))?;
+                port.recv_byte(1)?;
+            } else {
+                take_all(&mut port, start..end, &mut random)?;
+                port.send(0, &[1])?;
+            }
+            start = end;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Takes these bytes of rank 0's stream, which come without any behind them.
+fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut Random) -> Result<()> {
+    let (mut position, mut seen, limit) = (range.start, 0, limit());
+    while position < range.end {
+        for _ in 0..5 {
+            let at_most = 1 + random.below(2 * range.len());
+            let lent = lend(port, 0, position, at_most)?;
+            assert!(lent >= seen.min(at_most), "{lent} bytes lent where {at_most} of {seen} were asked for");
+            seen = seen.max(lent);
+        }
+        seen = seen.max(lend(port, 0, position, range.len())?);
+        let consumed = random.below(seen + 1);
+        port.transport.consume(0, consumed)?;
+        position += consumed;
+        seen -= consumed;
+        if seen == 0 && position < range.end {
+            port.wait(&[0], &[])?;
+        }
+        assert!(Instant::now() < limit, "nothing is lent from byte {position} on");
+    }
+    Ok(())
 }
 
 /// Bytes are never released before they are accepted, release never goes back, and all are released once they are

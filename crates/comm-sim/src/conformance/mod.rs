@@ -23,8 +23,9 @@ pub use failure::{
     other_streams_outlive_a_peer,
 };
 pub use lending::{
-    elements_are_lent_whole, lent_bytes_stay_until_consumed, receiving_goes_on_behind_what_was_lent,
-    released_catches_up_with_accepted, revoking_nothing_breaks_nothing,
+    elements_are_lent_whole, lent_bytes_stay_until_consumed, nothing_is_lent_only_if_nothing_is_there,
+    receiving_goes_on_behind_what_was_lent, released_catches_up_with_accepted,
+    revoking_nothing_breaks_nothing,
 };
 pub use opening::{
     a_full_lane_stalls_no_other, a_missing_rank_is_named, a_rank_that_left_is_not_awaited,
@@ -83,6 +84,7 @@ macro_rules! transport_conformance {
                 lent_bytes_stay_until_consumed
                 members_count_in_the_order_of_the_list
                 no_wakeup_is_lost
+                nothing_is_lent_only_if_nothing_is_there
                 other_streams_outlive_a_peer
                 overlapping_subsets_open_from_several_threads
                 ranks_know_who_they_are
