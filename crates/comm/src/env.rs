@@ -92,6 +92,9 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     #[cfg(feature = "shm")]
     {
         config.host_part = lookup("COMM_HOST_PART").filter(|part| !part.is_empty());
+        if let Some(bytes) = optional(lookup, "COMM_LEND_BYTES")? {
+            config.shm.lend_bytes = bytes;
+        }
     }
     config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
     config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
@@ -265,6 +268,23 @@ mod tests {
     fn a_part_of_a_host_can_be_named() {
         let with = |name| from(&[&TORCH[..], &[("COMM_HOST_PART", name)]].concat()).unwrap().host_part;
         assert_eq!((with("left"), with("")), (Some("left".into()), None));
+    }
+
+    #[cfg(feature = "shm")]
+    #[test]
+    fn the_size_from_which_on_buffers_are_lent_can_be_set() {
+        let with = |bytes: &str| from(&[&TORCH[..], &[("COMM_LEND_BYTES", bytes)]].concat());
+        let default = comm_shm::SharedMemoryConfig::default().lend_bytes;
+        assert_eq!(from(&TORCH).unwrap().shm.lend_bytes, default);
+        for bytes in [0, 1, 65_536, usize::MAX] {
+            assert_eq!(with(&bytes.to_string()).unwrap().shm.lend_bytes, bytes);
+        }
+        for wrong in ["", "64K", "-1", "18446744073709551616"] {
+            let error = with(wrong).unwrap_err();
+            assert!(matches!(error, Error::Invalid(Invalid::Setting { .. })), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("COMM_LEND_BYTES") && text.contains(&format!("{wrong:?}")), "{text}");
+        }
     }
 
     #[test]
