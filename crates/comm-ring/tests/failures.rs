@@ -3,12 +3,16 @@
 
 mod common;
 
+use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Desync, Error, Loss, ReduceOp};
-use comm_ring::RingConfig;
-use comm_sim::in_process::InProcessConfig;
+use comm_core::{Comm, Desync, Error, LaneId, LaneKind, Lanes, Loss, ReduceOp, Result, Transport};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport, Release};
+use comm_sim::{AlteredLanes, AlteredTransport};
 use common::world;
 
 /// A rank that waits says so soon, so that tests are short.
@@ -270,4 +274,70 @@ fn after_a_failure_no_later_call_returns_data() {
         assert!(matches!(first.root_cause(), Error::Timeout { .. }), "{first}");
         assert!(matches!(second, Error::Poisoned(_)));
     });
+}
+
+/// Opens lanes whose lane for collectives panics once that was asked for: right after the next bytes were sent, which
+/// the executor then does not know of.
+fn explosive(
+    lanes: &Arc<InProcessLanes>,
+    lane: LaneId,
+    members: &[usize],
+    deadline: Instant,
+    armed: &Arc<AtomicBool>,
+) -> Result<impl Transport + use<>> {
+    let transport = lanes.open_among(lane, members, deadline)?;
+    let (armed, is_it) = (Arc::clone(armed), lane.kind == LaneKind::Collective);
+    let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
+        let sent = transport.try_send(to, bytes)?;
+        assert!(!(is_it && sent > 0 && armed.swap(false, Ordering::SeqCst)), "a transport with a fault");
+        Ok(sent)
+    };
+    Ok(AlteredTransport { transport, send })
+}
+
+/// Who catches a panic has memory back that nobody reads any more, and the other ranks do not wait.
+#[test]
+fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
+    let network = InProcessConfig { release: Release::OnConsume, ..InProcessConfig::default() };
+    for ranks in [2, 3, 5, 8] {
+        let panicked = Barrier::new(ranks);
+        let errors = in_process::run(ranks, &network, |lanes| {
+            let (lanes, armed) = (Arc::new(lanes), Arc::new(AtomicBool::new(false)));
+            let arm = Arc::clone(&armed);
+            let open = move |lanes: &Arc<_>, lane, members: &[usize], deadline| {
+                explosive(lanes, lane, members, deadline, &armed)
+            };
+            let altered = AlteredLanes { lanes: Arc::clone(&lanes), open };
+            let ring = RingCommunicator::new(altered, talkative(), Duration::from_secs(20)).unwrap();
+            let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
+            comm.barrier().unwrap();
+            let mut buffer = vec![1_u64; 1000];
+            let is_broken = comm.rank() == 0;
+            let returned = is_broken.then(|| {
+                arm.store(true, Ordering::SeqCst);
+                let call = catch_unwind(AssertUnwindSafe(|| comm.broadcast(0, &mut buffer)));
+                (call.is_ok(), lanes.unreleased())
+            });
+            // Nobody has read anything before.
+            panicked.wait();
+            if let Some((is_ok, unreleased)) = returned {
+                assert!(!is_ok, "there is no panic");
+                // The last words are not read yet.
+                assert!(unreleased < 1000, "{unreleased} bytes that were sent are still read");
+            }
+            let start = Instant::now();
+            let error = comm.broadcast(0, &mut buffer).unwrap_err();
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            error
+        });
+        for (rank, error) in errors.into_iter().enumerate() {
+            match error.root_cause() {
+                Error::Internal(cause) if rank == 0 => assert!(cause.contains("panicked"), "{error}"),
+                Error::Aborted { by: 0, reason } if rank > 0 => {
+                    assert!(reason.contains("panicked"), "{error}")
+                }
+                other => panic!("rank {rank}: {other}"),
+            }
+        }
+    }
 }

@@ -276,16 +276,21 @@ impl<T: Transport> Engine<T> {
         }
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: &mut scratch };
         let mut clock = Clock::new(options.timeout, self.config.announce_after);
+        let mut rescue = Rescue { engine: self, is_over: false };
+        let engine = &mut *rescue.engine;
         let result = match program.kept() {
-            Some(steps) => self.drive(&mut steps.iter(), &job, &mut buffers, &mut clock),
-            None => self.drive(&mut *program.steps(), &job, &mut buffers, &mut clock),
+            Some(steps) => engine.drive(&mut steps.iter(), &job, &mut buffers, &mut clock),
+            None => engine.drive(&mut *program.steps(), &job, &mut buffers, &mut clock),
         };
+        let result = result.map_err(|stop| {
+            let error = engine.diagnose(stop);
+            engine.give_up(error)
+        });
+        rescue.is_over = true;
+        drop(rescue);
         self.scratch = scratch;
         self.programs.give_back(program);
-        result.map_err(|stop| {
-            let error = self.diagnose(stop);
-            self.give_up(error)
-        })
+        result
     }
 
     /// Alternates between moving and waiting until the call is done.
@@ -373,6 +378,21 @@ impl<T: Transport> Engine<T> {
     pub(super) fn drop_call(&mut self) {
         self.executor.reset();
         self.data.revoke();
+    }
+}
+
+/// Gives up when a call panics, before the memory that it sends from goes back to its owners: to the caller, who may
+/// catch the panic, or to the heap.
+struct Rescue<'a, T: Transport> {
+    engine: &'a mut Engine<T>,
+    is_over: bool,
+}
+
+impl<T: Transport> Drop for Rescue<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.engine.give_up(Error::Internal("a call panicked".into()));
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
             Ok(engine) => engine,
             Err(poisoned) => {
                 let mut engine = poisoned.into_inner();
-                engine.poison(&Error::Internal("an earlier call panicked".into()));
+                engine.poison(&Error::Internal("a call panicked".into()));
                 engine
             }
         };
