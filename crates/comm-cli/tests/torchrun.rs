@@ -1,24 +1,24 @@
 //! Ranks that torchrun starts, and that meet in the store of its agent. Not run by default:
 //!
 //! ```sh
-//! cargo build --release -p comm --example time_all_reduce
-//! COMM_TEST_PYTHON=path/to/python COMM_TEST_PROGRAM=target/release/examples/time_all_reduce \
-//!     cargo test -p comm --test torchrun -- --ignored
+//! COMM_TEST_PYTHON=path/to/python cargo test -p comm-cli --test torchrun -- --ignored
 //! ```
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::net::TcpListener;
 use std::process::Command;
 
+/// A measurement of two sizes, with a line for each that rank 0 prints.
+const MEASURE: &str =
+    r#""$COMMCTL" perf all_reduce --min 4 --max 64K --factor 16384 --samples 3 --check --json"#;
+
 /// Runs a shell script as every worker, and returns what it printed. `share` is whether the agent shares its store.
 fn torchrun(options: &[&str], share: bool, script: &str) -> String {
-    let program = std::fs::canonicalize(std::env::var("COMM_TEST_PROGRAM").unwrap()).unwrap();
     let run = Command::new(std::env::var("COMM_TEST_PYTHON").unwrap())
         .args(["-m", "torch.distributed.run", "--nproc-per-node", "4"])
         .args(options)
         .args(["--no-python", "sh", "-c", script])
-        .env("PROGRAM", program)
+        .env("COMMCTL", env!("CARGO_BIN_EXE_commctl"))
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", if share { "0" } else { "1" })
         .env("COMM_RENDEZVOUS_TIMEOUT_S", "60")
         .output()
@@ -31,26 +31,26 @@ fn torchrun(options: &[&str], share: bool, script: &str) -> String {
 const STANDALONE: [&str; 1] = ["--standalone"];
 
 #[test]
-#[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names, and a program"]
+#[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names"]
 fn the_workers_of_torchrun_meet_in_its_agents_store() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let fixed = ["--master-addr", "127.0.0.1", "--master-port", &free];
     for options in [&STANDALONE[..], &fixed] {
-        let printed =
-            torchrun(options, true, r#"echo store: $TORCHELASTIC_USE_AGENT_STORE; "$PROGRAM" 4 65536"#);
+        let script = format!("echo store: $TORCHELASTIC_USE_AGENT_STORE; {MEASURE}");
+        let printed = torchrun(options, true, &script);
         assert_eq!(printed.matches("store: True").count(), 4, "{printed}");
         assert_eq!(printed.matches(r#""ranks":4"#).count(), 2, "{printed}");
     }
 }
 
 #[test]
-#[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names, and a program"]
+#[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names"]
 fn workers_that_are_restarted_meet_once_more() {
     let options = [&STANDALONE[..], &["--max-restarts", "1", "--monitor-interval", "0.2"]].concat();
     for share in [true, false] {
         // All have met before one fails.
-        let script = r#""$PROGRAM" 4 && test $TORCHELASTIC_RESTART_COUNT = 1"#;
-        let printed = torchrun(&options, share, script);
-        assert_eq!(printed.matches(r#""ranks":4"#).count(), 2, "{printed}");
+        let script = format!("{MEASURE} && test $TORCHELASTIC_RESTART_COUNT = 1");
+        let printed = torchrun(&options, share, &script);
+        assert_eq!(printed.matches(r#""ranks":4"#).count(), 4, "{printed}");
     }
 }
