@@ -1,26 +1,13 @@
 //! Ranks as real processes, some of which are killed.
-//!
-//! The test binary starts itself once per rank, asking for the ignored test `rank`, which plays a part and prints what
-//! it saw.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use comm::{Comm, Error, ReduceOp};
-use common::{JOB, store};
-
-const PART: &str = "COMM_TEST_PART";
-
-/// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
-struct Rank {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-}
+use common::process::{self, Rank};
 
 /// How ranks reach each other, and on how many hosts they pretend to be.
 #[derive(Debug, Clone, Copy)]
@@ -37,68 +24,18 @@ const WAYS: &[Over] = &[
     Over { transport: "auto", hosts: 2 },
 ];
 
-impl Rank {
-    fn start(part: &str, over: Over, rank: usize, ranks: usize, port: u16) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("COMM_TRANSPORT", over.transport)
-            .env("COMM_HOST_PART", (rank * over.hosts / ranks).to_string())
-            .env(PART, part)
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", ranks.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", port.to_string())
-            .env("COMM_JOB_ID", format!("{JOB:x}"))
-            .env("COMM_STORE", "launcher")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        Self { child, lines }
-    }
-
-    /// The next line that the part said, without what the test harness says.
-    fn said(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.lines.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            if let Some((_, said)) = line.split_once("said: ") {
-                return Some(said.trim_end().to_owned());
-            }
-        }
-    }
-}
-
-impl Rank {
-    /// Lets a part go on that waits for a word.
-    fn nudge(&mut self) {
-        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn start(part: &str, over: Over, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    let store = store();
-    let port = store.local_addr().port();
-    let ranks = (0..ranks).map(|rank| Rank::start(part, over, rank, ranks, port)).collect();
-    (store, ranks)
+    process::start(part, ranks, |rank| {
+        let host = (rank * over.hosts / ranks).to_string();
+        [("COMM_TRANSPORT", over.transport.into()), ("COMM_HOST_PART", host)]
+    })
 }
 
 /// What a process does when it is started for a test.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let Ok(part) = std::env::var(PART) else { return };
+    let Some(part) = process::part() else { return };
     let comm = comm::init().unwrap();
     match part.as_str() {
         "loop small" => all_reduce_forever(&comm, 10),

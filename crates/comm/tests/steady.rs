@@ -72,6 +72,43 @@ fn calls_that_were_made_before_allocate_nothing() {
     }
 }
 
+/// How often this thread had to wait for the kernel to give it a page.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // The name of the thread, which may hold anything, ends with the last parenthesis.
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+#[test]
+fn calls_that_were_made_before_touch_no_page_for_the_first_time() {
+    const CALLS: usize = 20;
+    for transport in TRANSPORTS {
+        for ranks in [2, 3, 4] {
+            let least = world_with(ranks, over(transport), |comm| {
+                // The longest first: an all-to-all of them goes round every ring.
+                LENGTHS.iter().rev().map(|&len| least_faults(&comm, len, CALLS)).collect::<Vec<_>>()
+            });
+            assert_eq!(least, vec![vec![0; LENGTHS.len()]; ranks], "{transport:?}");
+        }
+    }
+}
+
+/// How many pages this rank touched for the first time in so many calls of every collective. The kernel may take a page
+/// away at any time, to move it, so it is the least of a few attempts.
+fn least_faults(comm: &Comm, len: usize, calls: usize) -> u64 {
+    let mut buffers = Buffers::new(comm.size(), len);
+    (0..5).for_each(|_| buffers.every_collective(comm));
+    let mut attempt = || {
+        let before = faults();
+        (0..calls).for_each(|_| buffers.every_collective(comm));
+        faults() - before
+    };
+    let least = (0..3).map(|_| attempt()).min().unwrap();
+    comm.barrier().unwrap();
+    least
+}
+
 /// How long this thread has run.
 fn used() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()

@@ -1,6 +1,8 @@
 //! Ranks as threads that talk over real sockets.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
+pub(crate) mod process;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,0 +1,88 @@
+//! Ranks as real processes.
+//!
+//! A test binary starts itself once per rank, asking for its ignored test `rank`, which plays a part and prints what it
+//! saw.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use comm::tcp::TcpStoreServer;
+
+use super::{JOB, store};
+
+const PART: &str = "COMM_TEST_PART";
+
+/// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
+pub(crate) struct Rank {
+    pub(crate) child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+/// Starts the ranks of a part, each with these variables in its environment, and the store in which they meet.
+pub(crate) fn start<const N: usize>(
+    part: &str,
+    ranks: usize,
+    variables: impl Fn(usize) -> [(&'static str, String); N],
+) -> (TcpStoreServer, Vec<Rank>) {
+    let store = store();
+    let port = store.local_addr().port().to_string();
+    let start = |rank: usize| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", ranks.to_string())
+            .env("MASTER_PORT", &port)
+            .env(PART, part)
+            .envs(variables(rank));
+        Rank::start(command)
+    };
+    let ranks = (0..ranks).map(start).collect();
+    (store, ranks)
+}
+
+/// The part that this process was started for.
+pub(crate) fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+impl Rank {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("COMM_JOB_ID", format!("{JOB:x}"))
+            .env("COMM_STORE", "launcher")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// The next line that the part said, without what the test harness says.
+    pub(crate) fn said(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.lines.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            if let Some((_, said)) = line.split_once("said: ") {
+                return Some(said.trim_end().to_owned());
+            }
+        }
+    }
+
+    /// Lets a part go on that waits for a word.
+    pub(crate) fn nudge(&mut self) {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
