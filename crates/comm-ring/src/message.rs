@@ -12,14 +12,19 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) const BYTES: usize = 24;
+    /// The last word is not used. With it, a payload whose length and place are multiples of 16 never goes through a
+    /// socket between addresses that differ by less than 16 bytes, but not by none, within their pages: there
+    /// `rep movsb`, with which Linux copies, does less than half as well on AMD's processors. A header of 24 bytes would
+    /// put large payloads just there, since an allocator's large memory begins 16 bytes behind a page, and that of
+    /// a socket at one.
+    pub(crate) const BYTES: usize = 32;
 
     #[inline]
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.fingerprint.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.fingerprint.to_le_bytes());
         bytes
     }
 
@@ -43,7 +48,8 @@ mod tests {
         let header = Header { sequence: 1, length: 0x0203, fingerprint: 0x0405_0607_0809_0a0b };
         let bytes = header.encode();
         assert_eq!(bytes[..10], [1, 0, 0, 0, 0, 0, 0, 0, 3, 2]);
-        assert_eq!(bytes[16..], [0xb, 0xa, 9, 8, 7, 6, 5, 4]);
+        assert_eq!(bytes[16..24], [0xb, 0xa, 9, 8, 7, 6, 5, 4]);
+        assert_eq!(bytes[24..], [0; 8]);
         assert_eq!(Header::decode(&bytes), header);
     }
 }
