@@ -25,11 +25,15 @@ const BEHIND_DIRECT_BYTES: usize = 4 * 1024;
 /// How much to read behind a small read, which may be the head of a long message: a short message comes whole, and of a
 /// long one the rest is read to where it is wanted. Copying this much costs about what a system call does.
 const BEHIND_SMALL_BYTES: usize = 16 * 1024;
-/// The most pieces and bytes of one write, and the most bytes of one direct read. A peer that drains as fast as we fill
-/// could keep a write in the kernel for as long as there are bytes, while others wait to be received from; and the
-/// kernel cuts what exceeds 2 GiB, which would look like a full socket.
+/// The most pieces of one write.
 const PIECES_MAX: usize = 16;
-const BYTES_MAX: usize = 4 << 20;
+/// How many bytes are sent in a row before this peer takes no more for once, and its rank has a look at what has
+/// arrived. A peer that drains as fast as we fill could take bytes for as long as there are any, while others wait
+/// to be received from; and the more is under way at once in both directions, the more of it has left the caches before it
+/// is read. A little more than a round number, so that a message of that many bytes goes with its header.
+pub(crate) const TURN_BYTES: usize = (1 << 20) + 4096;
+/// The most bytes of one direct read: the kernel cuts what exceeds 2 GiB, which would look like an empty socket.
+const DIRECT_BYTES_MAX: usize = 4 << 20;
 
 /// One peer on a lane.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(crate) struct Peer {
     /// How many bytes read ahead are fewer than one element may have, were lent, and were left: lending them again
     /// helps nobody until more arrive.
     left: usize,
+    /// How many bytes the sockets took in this turn.
+    turn: usize,
     /// How many bytes the sockets took, and gave.
     accepted: u64,
     received: u64,
@@ -63,6 +69,7 @@ impl Peer {
             stripes,
             ahead: ReadAhead::new(read_ahead),
             left: 0,
+            turn: 0,
             accepted: 0,
             received: 0,
             recv_end: None,
@@ -111,9 +118,13 @@ impl Peer {
         if let Some(end) = &self.send_end {
             return Err(end.clone());
         }
+        let rest = TURN_BYTES - std::mem::take(&mut self.turn);
+        if rest == 0 {
+            return Ok(0);
+        }
         let (socket, stripe) = self.stripes.at(self.accepted);
         let mut bounded = [IoSlice::new(&[]); PIECES_MAX];
-        let offered = bound(pieces, stripe.min(BYTES_MAX), &mut bounded);
+        let offered = bound(pieces, stripe.min(rest), &mut bounded);
         if offered == 0 {
             return Ok(0);
         }
@@ -121,6 +132,8 @@ impl Peer {
         match self.connections[socket].write(pieces, offered) {
             Ok(sent) => {
                 self.accepted += sent as u64;
+                // A full socket ends the turn too.
+                self.turn = if sent == offered { TURN_BYTES - rest + sent } else { 0 };
                 Ok(sent)
             }
             Err(errno) => Err(self.end_sending(socket, errno)),
@@ -198,7 +211,7 @@ impl Peer {
         if connection.takes_read_all() {
             return Ok(0);
         }
-        let direct = into.len().min(BYTES_MAX).min(stripe);
+        let direct = into.len().min(DIRECT_BYTES_MAX).min(stripe);
         let room = self.ahead.room();
         let behind = match direct {
             0 => room.len(),

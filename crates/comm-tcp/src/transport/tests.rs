@@ -9,6 +9,7 @@ use comm_core::{GroupId, Loss};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
+use crate::peer::TURN_BYTES;
 
 mod stripes;
 
@@ -255,6 +256,34 @@ fn a_peer_that_only_stops_sending_is_gone_too() {
     };
     assert!(matches!(error, Error::PeerLost { peer: 1, loss: Loss::Closed, .. }), "{error}");
     assert!(transport.try_send(1, &[IoSlice::new(b"?")]).is_err());
+}
+
+#[test]
+fn a_sender_pauses_after_a_turn_and_may_go_on_at_once() {
+    let (mut transport, mut peer) = pair();
+    let total = 64 * TURN_BYTES;
+    thread::scope(|scope| {
+        let receiver = scope.spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
+        let bytes = vec![0; total];
+        let (mut sent, mut in_a_row) = (0, 0);
+        while sent < total {
+            let more = transport.try_send(1, &[IoSlice::new(&bytes[sent..])]).unwrap();
+            (sent, in_a_row) = (sent + more, in_a_row + more);
+            assert!(in_a_row <= TURN_BYTES, "{in_a_row} bytes in a row");
+            if more > 0 {
+                continue;
+            }
+            let armed = transport.arm(&interest(&[], &[1])).unwrap();
+            if in_a_row == TURN_BYTES {
+                assert_eq!(armed, Armed::Ready);
+            } else if armed == Armed::Sleep {
+                sleep(&transport);
+            }
+            in_a_row = 0;
+        }
+        drop(transport);
+        assert_eq!(receiver.join().unwrap(), total as u64);
+    });
 }
 
 #[test]
