@@ -11,8 +11,13 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 12] = [
+const GRAPH: [Node; 13] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
+    Node {
+        name: "nccl-sys",
+        may_use: &[],
+        why: "says what NCCL has, for anybody, and knows nothing of collectives",
+    },
     Node {
         name: "comm-tcp",
         may_use: &["comm-core"],

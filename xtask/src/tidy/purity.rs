@@ -29,7 +29,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 6] = [
+const REGIONS: [Region; 7] = [
     Region {
         path: "crates/comm-core/src",
         // The worker behind asynchronous work is a thread by nature.
@@ -66,6 +66,12 @@ const REGIONS: [Region; 6] = [
         except: &[],
         forbidden: &["Step", "ReduceOp", "DType"],
         why: "a transport moves bytes and knows nothing of collectives",
+    },
+    Region {
+        path: "nccl-sys/src",
+        except: &["nccl-sys/src/search.rs"],
+        forbidden: &["std::env"],
+        why: "one place knows which variable names a library",
     },
 ];
 

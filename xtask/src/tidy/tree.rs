@@ -150,11 +150,6 @@ impl Package {
         Self { name: name.to_owned(), manifest, dependencies, targets: Vec::new() }
     }
 
-    /// The folder of the package.
-    pub(super) fn folder(&self) -> &Path {
-        self.manifest.parent().unwrap_or(Path::new(""))
-    }
-
     /// The files in which the crates of this package begin that other people use: libraries and programs, but neither
     /// tests nor examples.
     pub(super) fn crate_roots(&self) -> impl Iterator<Item = &Path> {

@@ -1,0 +1,82 @@
+//! Which calls a library has, and since when.
+
+#![allow(unsafe_code)]
+
+use std::path::PathBuf;
+
+use crate::Version;
+
+/// Calls that came after the oldest library that is accepted, and the version that brought them.
+///
+/// Where releases differ between those who package NCCL, this is the first that is known to have the call.
+const SINCE: [(Version, &[&str]); 10] = [
+    (Version::new(2, 19, 0), &["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"]),
+    (Version::new(2, 22, 0), &["ncclGroupSimulateEnd"]),
+    (Version::new(2, 23, 0), &["ncclCommInitRankScalable"]),
+    (Version::new(2, 27, 0), &["ncclCommShrink", "ncclCommWindowRegister", "ncclCommWindowDeregister"]),
+    (Version::new(2, 28, 3), &["ncclAlltoAll", "ncclGather", "ncclScatter"]),
+    (Version::new(2, 28, 7), &["ncclCommRevoke"]),
+    (
+        Version::new(2, 29, 2),
+        &[
+            "ncclCommGetUniqueId",
+            "ncclCommGrow",
+            "ncclPutSignal",
+            "ncclSignal",
+            "ncclWaitSignal",
+            "ncclWinGetUserPtr",
+        ],
+    ),
+    (Version::new(2, 29, 7), &["ncclCommSuspend", "ncclCommResume", "ncclCommMemStats"]),
+    (
+        Version::new(2, 31, 2),
+        &[
+            "ncclAllReduceConfig",
+            "ncclBroadcastConfig",
+            "ncclReduceConfig",
+            "ncclAllGatherConfig",
+            "ncclReduceScatterConfig",
+            "ncclAlltoAllConfig",
+            "ncclGatherConfig",
+            "ncclScatterConfig",
+        ],
+    ),
+    (Version::new(2, 32, 3), &["ncclSetEncryption"]),
+];
+
+/// The library that was loaded does not have a call. Nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("NCCL {found} at {} has no {symbol}, which came with {since}", path.display())]
+#[non_exhaustive]
+pub struct MissingSymbol {
+    /// The name of the call.
+    pub symbol: &'static str,
+    /// The version of the library.
+    pub found: Version,
+    /// The version that brought the call.
+    pub since: Version,
+    /// Where the library lies.
+    pub path: PathBuf,
+}
+
+impl MissingSymbol {
+    pub(crate) fn new(symbol: &'static str, found: Version, path: PathBuf) -> Self {
+        Self { symbol, found, since: since(symbol), path }
+    }
+}
+
+/// The version that brought a call, or the oldest that is accepted for all that it has.
+fn since(symbol: &str) -> Version {
+    let row = SINCE.iter().find(|(_, symbols)| symbols.contains(&symbol));
+    row.map_or(Version::FLOOR, |(version, _)| *version)
+}
+
+/// The address of `symbol` in `library`, if it has one.
+///
+/// # Safety
+///
+/// `T` is the type of a function that has the signature of the symbol. It is called only while the library is loaded.
+pub(crate) unsafe fn address<T: Copy>(library: &libloading::Library, symbol: &str) -> Option<T> {
+    // SAFETY: the caller knows the type.
+    unsafe { library.get::<T>(symbol) }.ok().map(|found| *found)
+}

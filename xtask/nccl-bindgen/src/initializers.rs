@@ -1,0 +1,118 @@
+//! `#define NCCL_..._INITIALIZER { ... }` becomes a constant of the struct that it initializes.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+use syn::{Expr, Fields, File, ImplItem, Item, Type, parse_quote};
+
+/// Why an initializer could not be translated.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InitializerError {
+    #[error("{initializer} does not begin with the size of a struct")]
+    NoStruct { initializer: String },
+    #[error("{initializer} has {values} values for the {fields} members of {name}")]
+    Length { initializer: String, name: String, values: usize, fields: usize },
+    #[error("{initializer} has a value that is no constant: {value}")]
+    Value { initializer: String, value: String },
+}
+
+/// Appends a constant for every initializer of the header.
+pub(crate) fn append(file: &mut File, header: &str) -> Result<(), InitializerError> {
+    for (name, values) in definitions(&without_comments(header)) {
+        let item = constant(file, &name, &values)?;
+        file.items.push(item);
+    }
+    Ok(())
+}
+
+/// The names of all initializers and what stands between their braces.
+fn definitions(header: &str) -> Vec<(String, Vec<String>)> {
+    let header = header.replace("\\\n", " ");
+    let definition = |line: &str| {
+        let (name, rest) = line.strip_prefix("#define ")?.split_once(char::is_whitespace)?;
+        let body = rest.trim().strip_prefix('{')?.strip_suffix('}')?;
+        let values = body.split(',').map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        name.ends_with("_INITIALIZER").then(|| (name.to_owned(), values.collect()))
+    };
+    header.lines().filter_map(definition).collect()
+}
+
+fn without_comments(text: &str) -> String {
+    let mut parts = text.split("/*");
+    let mut kept = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        kept.push_str(part.split_once("*/").map_or("", |(_comment, rest)| rest));
+    }
+    // The end of a line stays in front of its break, so that continued lines are found.
+    kept.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn constant(file: &File, initializer: &str, values: &[String]) -> Result<Item, InitializerError> {
+    let initializer = initializer.to_owned();
+    let size = values.first().and_then(|size| size.strip_prefix("sizeof(")?.strip_suffix(')'));
+    let Some((name, fields)) = size.and_then(|name| Some((name, fields(file, name)?))) else {
+        return Err(InitializerError::NoStruct { initializer });
+    };
+    if fields.len() != values.len() {
+        let name = name.to_owned();
+        return Err(InitializerError::Length {
+            initializer,
+            name,
+            values: values.len(),
+            fields: fields.len(),
+        });
+    }
+    let structure = format_ident!("{name}");
+    let mut written = Vec::new();
+    for (field, value) in fields.iter().zip(values) {
+        let expression = expression(file, &structure, value).ok_or_else(|| InitializerError::Value {
+            initializer: initializer.clone(),
+            value: value.clone(),
+        })?;
+        written.push(quote!(#field: #expression));
+    }
+    let constant = format_ident!("{initializer}");
+    Ok(parse_quote! { pub const #constant: #structure = #structure { #( #written, )* }; })
+}
+
+/// The members of a struct or of what a name stands for, in order.
+fn fields<'a>(file: &'a File, name: &str) -> Option<Vec<&'a Ident>> {
+    let named = |item: &'a Item| match item {
+        Item::Struct(found) if found.ident == name => match &found.fields {
+            Fields::Named(fields) => {
+                Some(fields.named.iter().filter_map(|field| field.ident.as_ref()).collect())
+            }
+            _ => None,
+        },
+        Item::Type(alias) if alias.ident == name => match &*alias.ty {
+            Type::Path(path) => fields(file, &path.path.get_ident()?.to_string()),
+            _ => None,
+        },
+        _ => None,
+    };
+    file.items.iter().find_map(named)
+}
+
+/// A value of the header in Rust. Its type is the member's.
+fn expression(file: &File, structure: &Ident, value: &str) -> Option<TokenStream> {
+    if value.starts_with("sizeof(") {
+        return Some(quote!(size_of::<#structure>()));
+    }
+    if value == "NCCL_CONFIG_UNDEF_PTR" {
+        return Some(quote!(::core::ptr::null_mut()));
+    }
+    if let Some(enumeration) = enumeration(file, value) {
+        let value = format_ident!("{value}");
+        return Some(quote!(#enumeration::#value.0 as _));
+    }
+    let constant: Expr = syn::parse_str(value).ok()?;
+    matches!(constant, Expr::Lit(_) | Expr::Path(_)).then(|| quote!(#constant as _))
+}
+
+/// The enumeration that has this value.
+fn enumeration<'a>(file: &'a File, value: &str) -> Option<&'a Type> {
+    let has = |item: &ImplItem| matches!(item, ImplItem::Const(found) if found.ident == value);
+    file.items.iter().find_map(|item| match item {
+        Item::Impl(block) if block.items.iter().any(has) => Some(&*block.self_ty),
+        _ => None,
+    })
+}
