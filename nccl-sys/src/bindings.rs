@@ -420,7 +420,7 @@ pub type ncclEncryptionConfig_t = ncclEncryptionConfig_v23200;
 /// Where the calls of a loaded library are, as far as it has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbols {
-    ncclMemAlloc:
+    pub(crate) ncclMemAlloc:
         Option<unsafe extern "C" fn(ptr: *mut *mut ::core::ffi::c_void, size: usize) -> ncclResult_t>,
     pub(crate) ncclMemFree: Option<unsafe extern "C" fn(ptr: *mut ::core::ffi::c_void) -> ncclResult_t>,
     pub(crate) ncclGetVersion: Option<unsafe extern "C" fn(version: *mut ::core::ffi::c_int) -> ncclResult_t>,
@@ -452,7 +452,7 @@ pub(crate) struct Symbols {
     pub(crate) ncclCommFinalize: Option<unsafe extern "C" fn(comm: ncclComm_t) -> ncclResult_t>,
     pub(crate) ncclCommDestroy: Option<unsafe extern "C" fn(comm: ncclComm_t) -> ncclResult_t>,
     pub(crate) ncclCommAbort: Option<unsafe extern "C" fn(comm: ncclComm_t) -> ncclResult_t>,
-    ncclCommRevoke:
+    pub(crate) ncclCommRevoke:
         Option<unsafe extern "C" fn(comm: ncclComm_t, revokeFlags: ::core::ffi::c_int) -> ncclResult_t>,
     pub(crate) ncclCommSplit: Option<
         unsafe extern "C" fn(
@@ -473,7 +473,7 @@ pub(crate) struct Symbols {
             shrinkFlags: ::core::ffi::c_int,
         ) -> ncclResult_t,
     >,
-    ncclCommGetUniqueId:
+    pub(crate) ncclCommGetUniqueId:
         Option<unsafe extern "C" fn(comm: ncclComm_t, uniqueId: *mut ncclUniqueId) -> ncclResult_t>,
     pub(crate) ncclCommGrow: Option<
         unsafe extern "C" fn(
@@ -498,13 +498,13 @@ pub(crate) struct Symbols {
     pub(crate) ncclGetErrorString:
         Option<unsafe extern "C" fn(result: ncclResult_t) -> *const ::core::ffi::c_char>,
     pub(crate) ncclGetLastError: Option<unsafe extern "C" fn(comm: ncclComm_t) -> *const ::core::ffi::c_char>,
-    ncclCommGetAsyncError:
+    pub(crate) ncclCommGetAsyncError:
         Option<unsafe extern "C" fn(comm: ncclComm_t, asyncError: *mut ncclResult_t) -> ncclResult_t>,
-    ncclCommCount:
+    pub(crate) ncclCommCount:
         Option<unsafe extern "C" fn(comm: ncclComm_t, count: *mut ::core::ffi::c_int) -> ncclResult_t>,
-    ncclCommCuDevice:
+    pub(crate) ncclCommCuDevice:
         Option<unsafe extern "C" fn(comm: ncclComm_t, device: *mut ::core::ffi::c_int) -> ncclResult_t>,
-    ncclCommUserRank:
+    pub(crate) ncclCommUserRank:
         Option<unsafe extern "C" fn(comm: ncclComm_t, rank: *mut ::core::ffi::c_int) -> ncclResult_t>,
     pub(crate) ncclCommRegister: Option<
         unsafe extern "C" fn(
@@ -514,9 +514,9 @@ pub(crate) struct Symbols {
             handle: *mut *mut ::core::ffi::c_void,
         ) -> ncclResult_t,
     >,
-    ncclCommDeregister:
+    pub(crate) ncclCommDeregister:
         Option<unsafe extern "C" fn(comm: ncclComm_t, handle: *mut ::core::ffi::c_void) -> ncclResult_t>,
-    ncclCommSuspend:
+    pub(crate) ncclCommSuspend:
         Option<unsafe extern "C" fn(comm: ncclComm_t, flags: ::core::ffi::c_int) -> ncclResult_t>,
     pub(crate) ncclCommResume: Option<unsafe extern "C" fn(comm: ncclComm_t) -> ncclResult_t>,
     pub(crate) ncclCommMemStats: Option<
@@ -531,7 +531,7 @@ pub(crate) struct Symbols {
             winFlags: ::core::ffi::c_int,
         ) -> ncclResult_t,
     >,
-    ncclCommWindowDeregister:
+    pub(crate) ncclCommWindowDeregister:
         Option<unsafe extern "C" fn(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t>,
     pub(crate) ncclWinGetUserPtr: Option<
         unsafe extern "C" fn(

@@ -4,6 +4,8 @@
 
 mod compare;
 mod docs;
+mod nccl;
+mod places;
 mod tidy;
 mod verify;
 
@@ -32,6 +34,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    NcclBindings(nccl::Bindings),
+    NcclFetch(nccl::Fetch),
     /// Prove every schedule, and break each on purpose to see whether the proof notices
     Verify,
 }
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
         Task::Compare(compare) => compare.execute(&mut stdout().lock()).map_err(Into::into),
         Task::Docs { check } => docs::run(check, &mut stdout().lock()).map_err(Into::into),
+        Task::NcclBindings(bindings) => bindings.execute(&mut stdout().lock()).map_err(Into::into),
+        Task::NcclFetch(fetch) => fetch.execute(&mut stdout().lock()).map_err(Into::into),
         Task::Tidy => tidy::run().map_err(Into::into),
         Task::Verify => verify::run(&mut stdout().lock()).map_err(Into::into),
     };

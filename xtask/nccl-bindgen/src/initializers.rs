@@ -116,3 +116,40 @@ fn enumeration<'a>(file: &'a File, value: &str) -> Option<&'a Type> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRUCTS: &str = "pub struct s_v1 { pub size: usize, pub mode: i32, pub name: *const u8 }
+        pub type s_t = s_v1;
+        impl mode_t { pub const ON: mode_t = mode_t(1); }";
+
+    /// The constants that the header adds, as text without spaces.
+    fn constants(header: &str) -> Result<String, InitializerError> {
+        let mut file = syn::parse_file(STRUCTS).unwrap();
+        let before = file.items.len();
+        append(&mut file, header)?;
+        let added = &file.items[before..];
+        Ok(quote!(#( #added )*).to_string().replace(' ', ""))
+    }
+
+    #[test]
+    fn values_are_those_of_the_members_in_order() {
+        let header = "#define S_INITIALIZER { \\\n sizeof(s_t), /* size, */ \\\n ON, /* mode */ \\\n \
+                      NCCL_CONFIG_UNDEF_PTR, /* name */ \\\n}\n#define OTHER { 1 }\n";
+        let expected = "pubconstS_INITIALIZER:s_t=s_t{size:size_of::<s_t>(),mode:mode_t::ON.0as_,\
+                        name:::core::ptr::null_mut(),};";
+        assert_eq!(constants(header).unwrap(), expected);
+        assert_eq!(constants("int x;").unwrap(), "");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let fails = |body: &str| constants(&format!("#define S_INITIALIZER {{ {body} }}\n")).unwrap_err();
+        assert!(matches!(fails("1, 2, 3"), InitializerError::NoStruct { .. }));
+        assert!(matches!(fails("sizeof(t), 2, 3"), InitializerError::NoStruct { .. }));
+        assert!(matches!(fails("sizeof(s_t), 2"), InitializerError::Length { values: 2, fields: 3, .. }));
+        assert!(matches!(fails("sizeof(s_t), f(2), 3"), InitializerError::Value { .. }));
+    }
+}

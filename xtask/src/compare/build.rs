@@ -1,10 +1,10 @@
 //! Where programs lie, and how those of this repository are made.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::error::{CompareError, Result};
+use crate::places;
 
 /// The folders of this repository.
 #[derive(Debug)]
@@ -15,9 +15,7 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn of_this_repository() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned();
-        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        Self { root, target }
+        Self { root: places::root(), target: places::target() }
     }
 
     pub(crate) fn commctl(&self) -> PathBuf {

@@ -17,6 +17,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::places;
+
 /// Why the documents cannot be written, or are not up to date.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -42,7 +44,7 @@ const DRAWINGS: &str = "docs/algorithms";
 
 /// Writes the documents, or only checks that they are what would be written.
 pub(crate) fn run(check: bool, out: &mut impl Write) -> Result<(), Failure> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let root = &places::root();
     let files = generate()?;
     let strays = strays(root, &files)?;
     if check {
@@ -103,7 +105,7 @@ fn strays(root: &Path, files: &Files) -> Result<Vec<String>, Failure> {
 }
 
 /// The first line in which a file differs from what it should be.
-fn difference(root: &Path, path: &str, expected: &str) -> Option<String> {
+pub(crate) fn difference(root: &Path, path: &str, expected: &str) -> Option<String> {
     let Ok(found) = fs::read_to_string(root.join(path)) else { return Some(format!("{path}: missing")) };
     first_difference(&found, expected).map(|(line, found, expected)| {
         format!("{path}:{line}: is      {found}\n{path}:{line}: must be {expected}")
