@@ -56,5 +56,5 @@ pub use bindings::*;
 pub use error::{Attempt, LoadError, Refusal};
 pub use library::Nccl;
 pub use search::{Origin, Search};
-pub use symbol::MissingSymbol;
+pub use symbol::{Call, MissingSymbol};
 pub use version::Version;

@@ -9,7 +9,9 @@ use std::mem;
 use std::path::{Path, PathBuf};
 
 use crate::bindings::Symbols;
-use crate::{Attempt, LoadError, MissingSymbol, Refusal, Search, Version, locate, ncclComm_t, ncclResult_t};
+use crate::{
+    Attempt, Call, LoadError, MissingSymbol, Refusal, Search, Version, locate, ncclComm_t, ncclResult_t,
+};
 
 /// What every NCCL has, and nothing else does.
 const VERSION_CALL: &str = "ncclGetVersion";
@@ -84,18 +86,19 @@ impl Nccl {
         &self.path
     }
 
-    /// Every call of these bindings, and whether this library has it.
-    pub fn calls(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        self.symbols.present().into_iter()
+    /// Every call of these bindings, since when there is one, and whether this library has it.
+    pub fn calls(&self) -> impl Iterator<Item = Call> {
+        self.symbols.present().into_iter().map(|(name, present)| Call::new(name, present))
     }
 
     /// Succeeds if the library has the call named `symbol`.
     ///
     /// # Errors
     ///
-    /// It does not. The error says in which version it came, unless these bindings do not know the call either.
+    /// It does not. The error says which version brought the call; for a name that is none, that is
+    /// [`Version::FLOOR`].
     pub fn require(&self, symbol: &'static str) -> Result<(), MissingSymbol> {
-        let has = self.calls().any(|(name, present)| present && name == symbol);
+        let has = self.calls().any(|call| call.present && call.name == symbol);
         if has { Ok(()) } else { Err(self.missing(symbol)) }
     }
 

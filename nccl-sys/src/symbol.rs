@@ -44,6 +44,24 @@ const SINCE: [(Version, &[&str]); 10] = [
     (Version::new(2, 32, 3), &["ncclSetEncryption"]),
 ];
 
+/// A call of NCCL that these bindings know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Call {
+    /// Its name.
+    pub name: &'static str,
+    /// The version that brought it, or [`Version::FLOOR`] if that is older.
+    pub since: Version,
+    /// Whether the library that was loaded has it.
+    pub present: bool,
+}
+
+impl Call {
+    pub(crate) fn new(name: &'static str, present: bool) -> Self {
+        Self { name, since: since(name), present }
+    }
+}
+
 /// The library that was loaded does not have a call. Nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("NCCL {found} at {} has no {symbol}, which came with {since}", path.display())]
@@ -79,4 +97,18 @@ fn since(symbol: &str) -> Version {
 pub(crate) unsafe fn address<T: Copy>(library: &libloading::Library, symbol: &str) -> Option<T> {
     // SAFETY: the caller knows the type.
     unsafe { library.get::<T>(symbol) }.ok().map(|found| *found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_rise_and_none_is_newer_than_the_header() {
+        let versions = SINCE.map(|(version, _)| version);
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+        assert!(Version::FLOOR < versions[0] && versions[versions.len() - 1] <= Version::BINDINGS);
+        assert_eq!(since("ncclCommShrink"), Version::new(2, 27, 0));
+        assert_eq!(since("ncclAllReduce"), Version::FLOOR);
+    }
 }

@@ -1,0 +1,197 @@
+//! What a real libnccl answers where there is no GPU: everything until a communicator is made.
+//!
+//! Takes the library that `COMM_NCCL_PATH` names, or else all that `cargo xtask nccl-fetch` has fetched. Each test runs in
+//! a process of its own for each of them, as a process must not have two. Without a library, the tests say so on standard
+//! error, and fail if `COMM_REQUIRE_NCCL=1`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Write, stderr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+
+use nccl_sys::{
+    NCCL_CONFIG_INITIALIZER, Nccl, Search, Version, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
+    ncclScalarResidence_t, ncclUniqueId,
+};
+
+/// Says in a process that it is the one in which the test is carried out.
+const INSIDE: &str = "NCCL_SYS_TEST_INSIDE";
+
+/// Runs the test of this name with every library there is.
+#[track_caller]
+fn with_each_library(test: &str, check: impl Fn(&Nccl)) {
+    if env::var_os(INSIDE).is_some() {
+        return check(&Nccl::load(&Search::from_env()).unwrap());
+    }
+    let libraries = libraries();
+    if libraries.is_empty() {
+        let message = format!("{test}: no libnccl is here; run `cargo xtask nccl-fetch`\n");
+        assert_ne!(env::var("COMM_REQUIRE_NCCL").as_deref(), Ok("1"), "{message}");
+        // Past the test harness, which shows the output of tests that fail and of no others.
+        stderr().write_all(message.as_bytes()).unwrap();
+    }
+    for library in libraries {
+        let mut inside = Command::new(env::current_exe().unwrap());
+        inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env(Search::VARIABLE, &library);
+        // NCCL does not take a loopback interface by itself, and is not to find a GPU.
+        inside.env("NCCL_SOCKET_IFNAME", "lo").env("CUDA_VISIBLE_DEVICES", "").env_remove("NCCL_DEBUG");
+        let output = inside.output().unwrap();
+        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
+        assert!(output.status.success(), "with {}:\n{stdout}{stderr}", library.display());
+        assert!(stdout.contains("1 passed"), "no test is named {test}:\n{stdout}");
+    }
+}
+
+fn libraries() -> Vec<PathBuf> {
+    if let Some(path) = env::var_os(Search::VARIABLE) {
+        return vec![path.into()];
+    }
+    let fetched = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nccl");
+    let Ok(folders) = fs::read_dir(fetched) else { return Vec::new() };
+    let libraries = folders.map(|folder| folder.unwrap().path().join("libnccl.so.2"));
+    libraries.filter(|library| library.is_file()).collect()
+}
+
+/// What NCCL last complained about.
+fn complaint(nccl: &Nccl) -> String {
+    nccl.last_error().unwrap_or_default()
+}
+
+#[test]
+fn version_and_path_are_those_of_the_file() {
+    with_each_library("version_and_path_are_those_of_the_file", |nccl| {
+        let asked = PathBuf::from(env::var_os(Search::VARIABLE).unwrap()).canonicalize().unwrap();
+        assert_eq!(nccl.path(), asked);
+        assert!(nccl.version() >= Version::FLOOR);
+        // What was fetched lies in a folder named for its version.
+        let folder = asked.parent().unwrap().file_name().map(OsString::from).unwrap_or_default();
+        if asked.starts_with(Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nccl")) {
+            assert_eq!(folder, OsString::from(nccl.version().to_string()));
+        }
+    });
+}
+
+#[test]
+fn a_library_has_the_calls_of_its_version_and_no_others() {
+    with_each_library("a_library_has_the_calls_of_its_version_and_no_others", |nccl| {
+        for call in nccl.calls() {
+            assert_eq!(call.present, call.since <= nccl.version(), "{call:?} in {}", nccl.version());
+            assert_eq!(nccl.require(call.name).is_ok(), call.present);
+        }
+    });
+}
+
+#[test]
+fn every_result_has_words_also_one_that_the_library_does_not_know() {
+    with_each_library("every_result_has_words_also_one_that_the_library_does_not_know", |nccl| {
+        assert_eq!(nccl.error_string(ncclResult_t::ncclSuccess), "no error");
+        assert!(nccl.error_string(ncclResult_t::ncclInvalidArgument).starts_with("invalid argument"));
+        assert_eq!(nccl.error_string(ncclResult_t(99)), "unknown result code");
+        let timeout = if nccl.version() < Version::new(2, 30, 3) { "unknown result code" } else { "timeout" };
+        assert_eq!(nccl.error_string(ncclResult_t::ncclTimeout), timeout);
+    });
+}
+
+#[test]
+fn unique_ids_are_made_without_a_gpu() {
+    with_each_library("unique_ids_are_made_without_a_gpu", |nccl| {
+        let [one, other] = [unique_id(nccl), unique_id(nccl)];
+        assert_ne!(one.internal, [0; 128]);
+        assert_ne!(one.internal, other.internal);
+    });
+}
+
+fn unique_id(nccl: &Nccl) -> ncclUniqueId {
+    let mut id = ncclUniqueId { internal: [0; 128] };
+    // SAFETY: the call writes an id.
+    let result = unsafe { nccl.ncclGetUniqueId(&raw mut id) };
+    assert_eq!(result, Ok(ncclResult_t::ncclSuccess), "{}", complaint(nccl));
+    id
+}
+
+#[test]
+fn no_communicator_is_an_argument_that_calls_refuse() {
+    with_each_library("no_communicator_is_an_argument_that_calls_refuse", |nccl| {
+        let mut count = 0;
+        // SAFETY: the call looks whether there is a communicator before anything else, and so do the others.
+        let counted = unsafe { nccl.ncclCommCount(ncclComm_t::NULL, &raw mut count) };
+        assert_refused(nccl, counted.unwrap());
+        let mut result = ncclResult_t::ncclSuccess;
+        // SAFETY: as above.
+        let asked = unsafe { nccl.ncclCommGetAsyncError(ncclComm_t::NULL, &raw mut result) };
+        assert_refused(nccl, asked.unwrap());
+        assert_refused(nccl, reduce_without_communicator(nccl));
+        assert_refused(nccl, scale_without_communicator(nccl));
+    });
+}
+
+#[track_caller]
+fn assert_refused(nccl: &Nccl, result: ncclResult_t) {
+    assert_eq!(result, ncclResult_t::ncclInvalidArgument);
+    assert!(complaint(nccl).contains("NULL"), "{}", complaint(nccl));
+}
+
+fn reduce_without_communicator(nccl: &Nccl) -> ncclResult_t {
+    let (op, kind) = (ncclRedOp_t::ncclSum, ncclDataType_t::ncclFloat32);
+    let nothing = ptr::null_mut();
+    // SAFETY: there are no elements, and no communicator that could look at them.
+    unsafe { nccl.ncclAllReduce(nothing, nothing, 0, kind, op, ncclComm_t::NULL, ptr::null_mut()) }.unwrap()
+}
+
+fn scale_without_communicator(nccl: &Nccl) -> ncclResult_t {
+    let (mut op, mut factor) = (ncclRedOp_t::ncclSum, 2.0_f32);
+    let (kind, place) = (ncclDataType_t::ncclFloat32, ncclScalarResidence_t::ncclScalarHostImmediate);
+    let factor = (&raw mut factor).cast();
+    // SAFETY: the factor is of the type that is said, and lies where it is said.
+    unsafe { nccl.ncclRedOpCreatePreMulSum(&raw mut op, factor, kind, place, ncclComm_t::NULL) }.unwrap()
+}
+
+#[test]
+fn to_end_no_communicator_is_nothing_to_do() {
+    with_each_library("to_end_no_communicator_is_nothing_to_do", |nccl| {
+        // SAFETY: there is nothing to end.
+        assert_eq!(unsafe { nccl.ncclCommDestroy(ncclComm_t::NULL) }, Ok(ncclResult_t::ncclSuccess));
+        // SAFETY: as above.
+        assert_eq!(unsafe { nccl.ncclCommAbort(ncclComm_t::NULL) }, Ok(ncclResult_t::ncclSuccess));
+    });
+}
+
+#[test]
+fn the_end_of_a_group_that_did_not_begin_is_refused() {
+    with_each_library("the_end_of_a_group_that_did_not_begin_is_refused", |nccl| {
+        // SAFETY: there is no group, which NCCL finds out.
+        assert_eq!(unsafe { nccl.ncclGroupEnd() }, Ok(ncclResult_t::ncclInvalidUsage));
+        assert!(complaint(nccl).contains("not in a group call"), "{}", complaint(nccl));
+        // SAFETY: a group begins and ends, with nothing in it.
+        assert_eq!(unsafe { nccl.ncclGroupStart() }, Ok(ncclResult_t::ncclSuccess));
+        // SAFETY: as above.
+        assert_eq!(unsafe { nccl.ncclGroupEnd() }, Ok(ncclResult_t::ncclSuccess));
+    });
+}
+
+#[test]
+fn without_a_gpu_no_communicator_is_made_and_the_reason_is_cuda() {
+    with_each_library("without_a_gpu_no_communicator_is_made_and_the_reason_is_cuda", |nccl| {
+        let id = unique_id(nccl);
+        let mut comm = ncclComm_t::NULL;
+        // SAFETY: the id is one, and the handle is written to.
+        let made = unsafe { nccl.ncclCommInitRank(&raw mut comm, 1, id, 0) };
+        assert_no_gpu(nccl, made.unwrap(), comm);
+        let mut config = NCCL_CONFIG_INITIALIZER;
+        // SAFETY: as above, with a configuration that sets nothing.
+        let made = unsafe { nccl.ncclCommInitRankConfig(&raw mut comm, 1, id, 0, &raw mut config) };
+        assert_no_gpu(nccl, made.unwrap(), comm);
+    });
+}
+
+#[track_caller]
+fn assert_no_gpu(nccl: &Nccl, result: ncclResult_t, comm: ncclComm_t) {
+    assert_eq!(result, ncclResult_t::ncclUnhandledCudaError, "{}", complaint(nccl));
+    assert!(comm.is_null());
+    assert!(complaint(nccl).contains("Cuda failure"), "{}", complaint(nccl));
+}
