@@ -77,8 +77,8 @@ fn fastest_cut(question: &Question, row: &'static Algorithm, tuning: &Tuning) ->
 fn scratch(question: &Question, row: &Algorithm, segments: usize, tuning: &Tuning) -> usize {
     let params = params(question, segments, tuning);
     let block = chunk_bytes(question, row).div_ceil(segments);
-    let slots = |rank| (row.slots)(&Params { rank, ..params });
-    slots(0).max(slots(question.ranks - 1)).saturating_mul(block)
+    let slots = (0..question.ranks).map(|rank| (row.slots)(&Params { rank, ..params }));
+    slots.max().unwrap_or(0).saturating_mul(block)
 }
 
 /// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.

@@ -94,11 +94,9 @@ fn whole_scratch(row: &Algorithm, bytes: usize) -> usize {
     (0..RANKS).map(needed).max().unwrap()
 }
 
-/// Whether an algorithm keeps long data in scratch whole, or several times. A binomial reduce could cut it, and does not
-/// where that costs time.
+/// Whether an algorithm keeps long data in scratch whole, or several times.
 fn keeps_all(row: &Algorithm) -> bool {
-    let cuts = row.traits.segmented && (row.collective, row.name) != (Collective::Reduce, "binomial");
-    !cuts && whole_scratch(row, LONG_BYTES) > LONG_BYTES / 4
+    !row.traits.segmented && whole_scratch(row, LONG_BYTES) > LONG_BYTES / 4
 }
 
 /// Every algorithm for short data; for long data every one but those that keep it in scratch, and whatever the
@@ -109,8 +107,6 @@ fn calls() -> Vec<Call> {
     let mut chosen: Vec<Call> = TABLE.iter().map(call(LONG_BYTES)).collect();
     chosen.dedup_by_key(|call| call.collective);
     chosen.iter_mut().for_each(|call| call.forced = None);
-    // What is chosen for these keeps all of the data in scratch, however long it is.
-    chosen.retain(|call| !matches!(call.collective, Collective::AllToAll | Collective::Reduce));
     let forced = TABLE.iter().filter(|row| !keeps_all(row)).map(call(LONG_BYTES));
     TABLE.iter().map(call(SHORT_BYTES)).chain(chosen).chain(forced).collect()
 }

@@ -36,6 +36,7 @@ mod scatter_all_gather_broadcast;
 mod star_all_reduce;
 mod star_barrier;
 mod star_reduce;
+mod star_reduce_scatter;
 mod tree;
 mod two_level_all_reduce;
 
@@ -243,6 +244,7 @@ pub static TABLE: &[Algorithm] = &[
     ),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),
+    row!("star", ReduceScatter, PerRank, Traits::EQUAL, star_reduce_scatter),
     row!("ring", AllGather, PerRank, Traits::SEGMENTED, ring_all_gather),
     row!("bruck", AllGather, PerRank, Traits::PLAIN, bruck_all_gather),
     row!("recursive_doubling", AllGather, PerRank, Traits::PLAIN, recursive_doubling_all_gather),
