@@ -51,6 +51,7 @@ mod config;
 mod credentials;
 mod dial;
 mod doze;
+mod echo;
 mod everywhere;
 mod hello;
 mod host;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use comm_core::{During, Error, Loss};
 
 use crate::borrower::Borrower;
+use crate::echo::Heard;
 use crate::lender::{Lender, Lending, PACKET_BYTES, Packet};
 use crate::positions::{Control, Reader, Writer};
 use crate::route::Router;
@@ -55,6 +56,8 @@ pub(crate) struct Peer {
     /// Why nothing can be sent any more, though receiving goes on: memory that the peer should have read was taken back.
     revoked: Option<Error>,
     carry: Carry,
+    /// The last small message that came with its position.
+    heard: Heard,
     /// How many bytes are fewer than one element may have, were lent, and were left: lending them again helps nobody
     /// until more arrive.
     left: u64,
@@ -80,6 +83,7 @@ impl Peer {
             released_told: None,
             revoked: None,
             carry: Carry::default(),
+            heard: Heard::nothing(),
             left: 0,
             end: None,
             garbled: false,

@@ -12,6 +12,7 @@
 use std::fmt;
 
 use crate::doze::Doze;
+use crate::echo::{ECHO_BYTES, Echo, Far, Heard, Near};
 use crate::loans::{Board, LOANS_MAX, Loan, Outstanding};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -40,10 +41,12 @@ pub(crate) struct Control {
 #[repr(C)]
 struct Written {
     tail: AtomicU64,
+    near: Near,
     /// How many loans were ever made.
     loans: AtomicU64,
     /// Not zero if what is lent and not read was taken back.
     revoked: AtomicU32,
+    far: Far,
 }
 
 /// The size of [`Control`] is part of the format.
@@ -59,14 +62,21 @@ impl Control {
         Self {
             written: Line(Written {
                 tail: AtomicU64::new(0),
+                near: Near::new(),
                 loans: AtomicU64::new(0),
                 revoked: AtomicU32::new(0),
+                far: Far::new(),
             }),
             head: Line(AtomicU64::new(0)),
             reader: Line(Doze::new()),
             writer: Line(Doze::new()),
             board: Board::new(),
         }
+    }
+
+    /// The copy of the last small message.
+    pub(crate) const fn echo(&self) -> Echo<'_> {
+        Echo { near: &self.written.0.near, far: &self.written.0.far }
     }
 
     /// Whether the side that reads sleeps.
@@ -140,13 +150,24 @@ pub(crate) struct Writer {
     ring_head: u64,
     /// How many bytes were ever lent.
     lent: u64,
+    /// How many of these the other side knows of.
+    published_lent: u64,
     out: Outstanding,
 }
 
 impl Writer {
     pub(crate) const fn new(capacity: usize) -> Self {
         let capacity = capacity as u64;
-        Self { capacity, tail: 0, published: 0, head: 0, ring_head: 0, lent: 0, out: Outstanding::new() }
+        Self {
+            capacity,
+            tail: 0,
+            published: 0,
+            head: 0,
+            ring_head: 0,
+            lent: 0,
+            published_lent: 0,
+            out: Outstanding::new(),
+        }
     }
 
     /// How far this side has written.
@@ -222,6 +243,15 @@ impl Writer {
         self.tail - self.published
     }
 
+    /// How many bytes are to be published, if they are so few that they are copied next to the position, and all are in the
+    /// ring.
+    #[inline]
+    pub(crate) fn small(&self) -> Option<usize> {
+        let bytes = self.unpublished();
+        (0 < bytes && bytes <= ECHO_BYTES as u64 && self.lent == self.published_lent)
+            .then_some(bytes as usize)
+    }
+
     /// Shows the other side what was written, and returns whether it must be rung for.
     #[must_use]
     #[inline]
@@ -231,7 +261,7 @@ impl Writer {
         }
         control.written.0.loans.store(self.out.made(), Ordering::Release);
         control.written.0.tail.store(self.tail, Ordering::Release);
-        self.published = self.tail;
+        (self.published, self.published_lent) = (self.tail, self.lent);
         control.reader().rouse()
     }
 }
@@ -265,6 +295,12 @@ impl Reader {
     #[inline]
     pub(crate) const fn ring_position(&self) -> u64 {
         self.head - self.lent
+    }
+
+    /// How far this side has read.
+    #[inline]
+    pub(crate) const fn position(&self) -> u64 {
+        self.head
     }
 
     /// How many bytes are there in one piece as far as is known: in the ring never more than its capacity, in a loan
@@ -301,6 +337,16 @@ impl Reader {
     #[inline]
     pub(crate) fn is_drained(&self, control: &Control) -> bool {
         self.head == self.tail && control.written.0.tail.load(Ordering::Relaxed) == self.tail
+    }
+
+    /// Looks whether one small message has come since everything was read, and takes the copy of it.
+    #[inline]
+    pub(crate) fn listen(&mut self, control: &Control, heard: &mut Heard) {
+        let tail = control.written.0.tail.load(Ordering::Acquire);
+        let near = tail.wrapping_sub(self.head) <= self.capacity;
+        if self.loan.is_none() && near && control.echo().take(self.head, tail, heard) {
+            (self.tail, self.limit) = (tail, tail);
+        }
     }
 
     /// Looks how far the other side has written.

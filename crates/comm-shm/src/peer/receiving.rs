@@ -74,7 +74,10 @@ impl Peer {
     fn show(&self, len: usize) -> Lent<'_> {
         match self.reader.loan() {
             Some(loan) => self.borrower.lend(&loan, len),
-            None => self.connection.segment.lend(self.incoming(), self.reader.ring_position(), len),
+            None => match self.heard.from(self.reader.position(), len) {
+                Some(heard) => Lent::from_slice(heard),
+                None => self.connection.segment.lend(self.incoming(), self.reader.ring_position(), len),
+            },
         }
     }
 
@@ -83,9 +86,13 @@ impl Peer {
     #[inline]
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
         // What most looks of a rank that waits come to.
-        if self.end.is_none() && self.carry.len == 0 && self.reader.is_drained(self.control_in()) {
-            self.tell();
-            return Ok(0);
+        if self.carry.len == 0 && self.reader.promised() == 0 && self.end.is_none() {
+            let control = self.connection.segment.control(self.incoming());
+            if self.reader.is_drained(control) {
+                self.tell();
+                return Ok(0);
+            }
+            self.reader.listen(control, &mut self.heard);
         }
         if self.reader.available() < at_most.min(self.stride) {
             self.look_for_bytes()?;

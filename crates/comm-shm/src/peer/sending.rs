@@ -124,7 +124,12 @@ impl Peer {
     #[inline]
     fn publish(&mut self) {
         let Connection { socket, segment, outgoing } = &self.connection;
-        if self.writer.publish(segment.control(*outgoing)) {
+        let control = segment.control(*outgoing);
+        if let Some(len) = self.writer.small() {
+            let start = self.writer.ring_position() - len as u64;
+            control.echo().put(segment.lend(*outgoing, start, len), self.writer.position());
+        }
+        if self.writer.publish(control) {
             socket::ring(socket);
         }
     }

@@ -7,7 +7,8 @@ fn the_parts_of_the_control_lie_where_the_format_says() {
     assert_eq!(std::mem::offset_of!(Control, reader), 256);
     assert_eq!(std::mem::offset_of!(Control, writer), 384);
     assert_eq!(std::mem::offset_of!(Control, board), 512);
-    assert_eq!((std::mem::offset_of!(Written, loans), std::mem::offset_of!(Written, revoked)), (8, 16));
+    assert_eq!((std::mem::offset_of!(Written, near), std::mem::offset_of!(Written, far)), (8, 80));
+    assert_eq!((std::mem::offset_of!(Written, loans), std::mem::offset_of!(Written, revoked)), (64, 72));
     assert_eq!(align_of::<Control>(), 128);
 }
 

@@ -94,6 +94,26 @@ fn plausible_positions_show_some_bytes_and_no_others() {
     assert!(into[..CAPACITY].iter().all(|&byte| byte == 9) && into[CAPACITY..].iter().all(|&byte| byte == 0));
 }
 
+/// A small message is taken from the copy of it, the ones behind it from the ring, and one that spans both too.
+#[test]
+fn what_is_behind_a_small_message_follows_it() {
+    for (first, read, second) in [(8, 0, 8), (8, 3, 8), (96, 95, 1), (40, 40, 3), (33, 8, 200)] {
+        let [near, far] = connections();
+        let (mut near, mut far) = (transport(0, near, None), transport(1, far, None));
+        let bytes: Vec<u8> = (0..first + second).map(|at| at as u8).collect();
+        let mut into = vec![0xff; bytes.len()];
+        near.try_send(1, &[IoSlice::new(&bytes[..first])]).unwrap();
+        assert_eq!(far.lend(0, first).unwrap().len(), first);
+        assert_eq!(far.try_recv(0, &mut into[..read]).unwrap(), read);
+        near.try_send(1, &[IoSlice::new(&bytes[first..])]).unwrap();
+        let mut received = read;
+        while received < into.len() {
+            received += far.try_recv(0, &mut into[received..]).unwrap();
+        }
+        assert_eq!(into, bytes, "{first} {read} {second}");
+    }
+}
+
 /// A thread writes anything anywhere while this side sends, receives, lends and sleeps. Nothing panics, nothing blocks,
 /// and nothing but the stream's end comes of it.
 #[test]
