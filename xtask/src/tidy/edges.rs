@@ -11,7 +11,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 13] = [
+const GRAPH: [Node; 14] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
     Node {
         name: "nccl-sys",
@@ -57,6 +57,11 @@ const GRAPH: [Node; 13] = [
         name: "comm-cli",
         may_use: &["comm", "comm-sim"],
         why: "the tool uses what users use, and the simulator",
+    },
+    Node {
+        name: "gpu-emu",
+        may_use: &[],
+        why: "a device to test on knows what programs call, and nothing of ours",
     },
     Node {
         name: "digits",

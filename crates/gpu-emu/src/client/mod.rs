@@ -1,0 +1,175 @@
+//! The test's side: finds the dynamic library, loads it before anybody looks for CUDA, and talks to it.
+
+mod locate;
+mod report;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+use crate::control::Report;
+use crate::kernel::Kernel;
+use crate::settings::Setting;
+
+pub use report::{Call, Fault, Live};
+
+/// Why the emulator could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file was not built, or the test runs from an unusual place.
+    #[error("libgpu_emu.so is in none of {0:?}")]
+    NotFound(Vec<PathBuf>),
+    /// The loader refused it.
+    #[error("cannot load {path}: {source}")]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What the loader says.
+        source: libloading::Error,
+    },
+    /// Another library answers to the name that it should have.
+    #[error("libcuda.so is loaded already, and is not the emulator")]
+    NotFirst,
+}
+
+/// The loaded emulator. There is one in a process; it is never unloaded, as its threads may be running.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    set: unsafe extern "C" fn(u32, u64) -> i32,
+    take: unsafe extern "C" fn(u32) -> *mut c_char,
+    release: unsafe extern "C" fn(*mut c_char),
+    heal: unsafe extern "C" fn(usize) -> i32,
+    register_kernel: unsafe extern "C" fn(*const c_char, Kernel, *const usize, usize) -> i32,
+    read: unsafe extern "C" fn(u64, *mut c_void, usize) -> i32,
+    write: unsafe extern "C" fn(u64, *const c_void, usize) -> i32,
+}
+
+static LOADED: OnceLock<Control> = OnceLock::new();
+
+impl Control {
+    /// Loads the library that cargo built along with the calling test, once per process, and gives the way to talk to it.
+    /// This must come before the first call of cudarc, which keeps what it finds.
+    ///
+    /// # Errors
+    /// If the file is missing or cannot be loaded, or if another `libcuda.so` was loaded before.
+    pub fn load() -> Result<&'static Self, LoadError> {
+        if let Some(loaded) = LOADED.get() {
+            return Ok(loaded);
+        }
+        let opened = Self::open(locate::library()?)?;
+        Ok(LOADED.get_or_init(|| opened))
+    }
+
+    fn open(path: PathBuf) -> Result<Self, LoadError> {
+        let refused = |source| LoadError::Refused { path: path.clone(), source };
+        let library = library_at(&path).map_err(refused)?;
+        let control = Self {
+            set: symbol(library, c"gpu_emu_set").map_err(refused)?,
+            take: symbol(library, c"gpu_emu_take").map_err(refused)?,
+            release: symbol(library, c"gpu_emu_release").map_err(refused)?,
+            heal: symbol(library, c"gpu_emu_heal").map_err(refused)?,
+            register_kernel: symbol(library, c"gpu_emu_register_kernel").map_err(refused)?,
+            read: symbol(library, c"gpu_emu_read").map_err(refused)?,
+            write: symbol(library, c"gpu_emu_write").map_err(refused)?,
+            path: path.clone(),
+        };
+        // What the loader finds by name must be the same file, or cudarc would talk to another driver.
+        let named = library_at(Path::new("libcuda.so")).map_err(refused)?;
+        let found: unsafe extern "C" fn(u32, u64) -> i32 =
+            symbol(named, c"gpu_emu_set").map_err(|_| LoadError::NotFirst)?;
+        if found as usize == control.set as usize { Ok(control) } else { Err(LoadError::NotFirst) }
+    }
+
+    /// The file that was loaded, which has NCCL's functions too.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sets a number for the whole process.
+    pub fn set(&self, setting: Setting, value: u64) {
+        // SAFETY: the function takes two numbers.
+        let _known = unsafe { (self.set)(setting as u32, value) };
+    }
+
+    /// All recorded calls since the last time, oldest first.
+    #[must_use]
+    pub fn take_calls(&self) -> Vec<Call> {
+        self.report(Report::Calls).lines().filter_map(Call::parse).collect()
+    }
+
+    /// All faults since the last time, oldest first: what no correct program does.
+    #[must_use]
+    pub fn take_faults(&self) -> Vec<Fault> {
+        self.report(Report::Faults).lines().filter_map(Fault::parse).collect()
+    }
+
+    /// What exists at this moment, to look for leaks.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        Live::parse(&self.report(Report::Live))
+    }
+
+    /// Makes a device that has failed usable again, which no real device offers short of a new process.
+    pub fn heal(&self, ordinal: usize) {
+        // SAFETY: the function takes a number.
+        let _known = unsafe { (self.heal)(ordinal) };
+    }
+
+    /// Lets `function` run wherever a kernel called `name` is launched. `sizes` are those of its arguments in bytes.
+    pub fn register_kernel(&self, name: &CStr, sizes: &[usize], function: Kernel) {
+        // SAFETY: the name ends with a NUL, and there are as many sizes as said; both are copied in the call.
+        let _registered =
+            unsafe { (self.register_kernel)(name.as_ptr(), function, sizes.as_ptr(), sizes.len()) };
+    }
+
+    /// Reads `length` bytes of a device's memory at once, whatever its streams do: what a kernel does. None if they are not
+    /// there, which is then a fault of the device.
+    #[must_use]
+    pub fn read(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        // SAFETY: the buffer has the length that is passed with it.
+        let code = unsafe { (self.read)(address, bytes.as_mut_ptr().cast(), length) };
+        (code == 0).then_some(bytes)
+    }
+
+    /// Writes to a device's memory at once, whatever its streams do: what a kernel does. False if it is not there, which
+    /// is then a fault of the device.
+    #[must_use]
+    pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        // SAFETY: the buffer has the length that is passed with it.
+        let code = unsafe { (self.write)(address, bytes.as_ptr().cast(), bytes.len()) };
+        code == 0
+    }
+
+    fn report(&self, report: Report) -> String {
+        // SAFETY: the function takes a number.
+        let text = unsafe { (self.take)(report as u32) };
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: what is not NULL is a string that ends with a NUL, and ours until it is given back.
+        let copy = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        // SAFETY: it came from there, and is not used any more.
+        unsafe { (self.release)(text) };
+        copy
+    }
+}
+
+/// Loads a library for the rest of the process.
+fn library_at(path: &Path) -> Result<&'static Library, libloading::Error> {
+    // SAFETY: the emulator has no code that runs when it is loaded; whatever else is called libcuda.so does what a driver
+    // does, which every user of CUDA accepts.
+    let library = unsafe { Library::new(path) }?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+fn symbol<F: Copy>(library: &'static Library, name: &CStr) -> Result<F, libloading::Error> {
+    // SAFETY: the type is that of the function of this name in `control.rs`, which is built from the same commit.
+    let symbol = unsafe { library.get::<F>(name.to_bytes_with_nul()) }?;
+    Ok(*symbol)
+}

@@ -1,0 +1,106 @@
+//! The way of a test into the loaded library: symbols of our own, next to those of CUDA and NCCL.
+//!
+//! [`Control`](crate::Control) is their only caller. Numbers that stand for something are those of the enums that it uses.
+
+use std::ffi::{CString, c_char};
+
+use crate::device::{self, access, pinned, stream};
+use crate::driver;
+use crate::ffi::{HostMemory, In, Text};
+use crate::kernel::{self, Kernel, Registered};
+use crate::record;
+use crate::settings;
+
+/// What [`gpu_emu_take`] is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Report {
+    Calls = 0,
+    Faults = 1,
+    Live = 2,
+}
+
+/// Sets a number of [`Setting`](crate::Setting); 0 if there is one.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_set(setting: u32, value: u64) -> i32 {
+    i32::from(!settings::set(setting, value))
+}
+
+/// A report as text, to be given back to [`gpu_emu_release`]; NULL if there is none of this number.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_take(report: u32) -> *mut c_char {
+    let text = match report {
+        n if n == Report::Calls as u32 => record::take_calls(),
+        n if n == Report::Faults as u32 => record::take_faults(),
+        n if n == Report::Live as u32 => live(),
+        _ => return std::ptr::null_mut(),
+    };
+    CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw)
+}
+
+/// What exists, as `name=number` on one line each.
+fn live() -> String {
+    let counts = [
+        ("bytes", device::bytes_in_use()),
+        ("pinned", pinned::live()),
+        ("streams", driver::live_streams()),
+        ("threads", stream::live()),
+        ("events", driver::live_events()),
+    ];
+    counts.map(|(name, count)| format!("{name}={count}\n")).concat()
+}
+
+/// Frees what [`gpu_emu_take`] gave.
+///
+/// # Safety
+/// `text` came from there and is given back once.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gpu_emu_release(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: it was made by `CString::into_raw` and is not used by its holder any more.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+/// Makes a device that has failed usable again; 0 if there is such a device.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_heal(ordinal: usize) -> i32 {
+    i32::from(device::get(ordinal).map(|device| device.heal()).is_none())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_register_kernel(name: Text, function: Kernel, sizes: In<usize>, count: usize) -> i32 {
+    let sizes: Option<Vec<usize>> = (0..count).map(|index| sizes.get(index)).collect();
+    let kernel = name.read().zip(sizes).map(|(name, sizes)| (name, Registered { sizes, function }));
+    i32::from(kernel.map(|(name, kernel)| kernel::register(name, kernel)).is_none())
+}
+
+/// Reads memory of a device at once, whatever its streams do; 0 if it could be read.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_read(address: u64, to: HostMemory, length: usize) -> i32 {
+    match access::read(address, length) {
+        Ok(bytes) => {
+            // SAFETY: the client passed a buffer of this length.
+            unsafe { to.write(&bytes) };
+            0
+        }
+        Err(error) => failed(address, &error),
+    }
+}
+
+/// Writes memory of a device at once, whatever its streams do; 0 if it could be written.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_write(address: u64, from: HostMemory, length: usize) -> i32 {
+    // SAFETY: the client passed a buffer of this length.
+    let bytes = unsafe { from.read(length) };
+    access::write(address, &bytes).map_or_else(|error| failed(address, &error), |()| 0)
+}
+
+/// An access of a kernel that went wrong is a fault of the device, as it would be in a real kernel.
+fn failed(address: u64, error: &dyn std::fmt::Display) -> i32 {
+    match device::of_address(address) {
+        Some(device) => device.fail(driver::CuError::ILLEGAL_ADDRESS, &format!("kernel: {error}")),
+        None => record::fault(None, &format!("kernel: {error}")),
+    }
+    1
+}

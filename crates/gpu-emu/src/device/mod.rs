@@ -1,0 +1,139 @@
+//! The devices: each has memory, streams and, once something went wrong on it, an error that stays.
+
+pub(crate) mod access;
+pub(crate) mod memory;
+pub(crate) mod pinned;
+pub(crate) mod stream;
+
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+
+use crate::driver::CuError;
+use crate::record;
+use crate::settings::{self, Setting};
+use crate::sync::lock;
+
+use memory::Memory;
+use stream::Stream;
+
+const DEVICES_MAX: usize = 64;
+
+/// One device, as long as the process lives.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) ordinal: usize,
+    /// Its number on the machine, which `CUDA_VISIBLE_DEVICES` may make another one than its number in the process.
+    pub(crate) physical: usize,
+    pub(crate) memory: Memory,
+    pub(crate) legacy: OnceLock<Arc<Stream>>,
+    pub(crate) streams: Mutex<Vec<Weak<Stream>>>,
+    retained: AtomicUsize,
+    error: AtomicI32,
+}
+
+static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+
+/// What `CUDA_VISIBLE_DEVICES` lists, up to the first entry that is no number, as CUDA reads it.
+static VISIBLE: LazyLock<Option<Vec<usize>>> = LazyLock::new(|| {
+    let list = std::env::var("CUDA_VISIBLE_DEVICES").ok()?;
+    Some(list.split(',').map_while(|entry| entry.trim().parse().ok()).collect())
+});
+
+fn on_the_machine() -> usize {
+    usize::try_from(settings::get(Setting::Devices)).unwrap_or(DEVICES_MAX).min(DEVICES_MAX)
+}
+
+/// How many devices this process sees.
+pub(crate) fn count() -> usize {
+    let machine = on_the_machine();
+    VISIBLE.as_ref().map_or(machine, |list| list.iter().take_while(|physical| **physical < machine).count())
+}
+
+/// The device with this number in the process.
+pub(crate) fn get(ordinal: usize) -> Option<Arc<Device>> {
+    if ordinal >= count() {
+        return None;
+    }
+    let mut devices = lock(&DEVICES);
+    while devices.len() <= ordinal {
+        let device = Device::new(devices.len());
+        devices.push(Arc::new(device));
+    }
+    devices.get(ordinal).cloned()
+}
+
+/// The device to whose memory `address` belongs, if it looks like an address of a device at all.
+pub(crate) fn of_address(address: u64) -> Option<Arc<Device>> {
+    memory::ordinal_of(address).and_then(get)
+}
+
+/// Bytes allocated on all devices together.
+pub(crate) fn bytes_in_use() -> usize {
+    lock(&DEVICES).iter().map(|device| device.memory.in_use()).sum()
+}
+
+impl Device {
+    fn new(ordinal: usize) -> Self {
+        let physical = VISIBLE.as_ref().and_then(|list| list.get(ordinal).copied()).unwrap_or(ordinal);
+        Self {
+            ordinal,
+            physical,
+            memory: Memory::new(ordinal),
+            legacy: OnceLock::new(),
+            streams: Mutex::default(),
+            retained: AtomicUsize::new(0),
+            error: AtomicI32::new(0),
+        }
+    }
+
+    /// Succeeds on a device where nothing went wrong.
+    pub(crate) fn healthy(&self) -> Result<(), CuError> {
+        match self.error.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            code => Err(CuError(code)),
+        }
+    }
+
+    /// Something went wrong in work that ran: as on a real device, every later call answers `error`.
+    pub(crate) fn fail(&self, error: CuError, why: &str) {
+        record::fault(Some(self.ordinal), why);
+        let _already_failed = self.error.compare_exchange(0, error.0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Makes the device usable again, which no real device offers short of a new process.
+    pub(crate) fn heal(&self) {
+        self.error.store(0, Ordering::SeqCst);
+    }
+
+    /// The streams that were not destroyed.
+    pub(crate) fn streams(&self) -> Vec<Arc<Stream>> {
+        lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Waits until all work so far has ended on all streams.
+    pub(crate) fn synchronize(&self) {
+        for stream in self.streams() {
+            stream.last().wait();
+        }
+    }
+
+    pub(crate) fn retain(&self) {
+        self.retained.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_retained(&self) -> bool {
+        self.retained.load(Ordering::SeqCst) > 0
+    }
+
+    /// Ends one use of the primary context. With the last one its memory is gone.
+    pub(crate) fn release(&self) -> Result<(), CuError> {
+        let one_less = |count: usize| count.checked_sub(1);
+        let before = self.retained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        match before {
+            Ok(1) => self.memory.free_all(),
+            Ok(_) => {}
+            Err(_) => return Err(CuError::INVALID_CONTEXT),
+        }
+        Ok(())
+    }
+}

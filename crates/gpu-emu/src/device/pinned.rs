@@ -1,0 +1,105 @@
+//! Memory of the host that a device may reach by itself: allocated for that, or registered.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use crate::ffi::HostMemory;
+use crate::sync::lock;
+
+use super::memory::POISON;
+
+const PAGE: usize = 4096;
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+#[derive(Debug)]
+struct Range {
+    length: usize,
+    /// Pages that were allocated here; none for memory that the caller registered.
+    owned: Option<Pages>,
+}
+
+/// Pages whose address was handed out, so that nothing here refers to them until they are freed.
+#[derive(Debug)]
+struct Pages(*mut [Page]);
+
+// SAFETY: the pages belong to whoever has this value; their address is as good in any thread.
+unsafe impl Send for Pages {}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came out of a box in `allocate`, and is turned back only here.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+static RANGES: Mutex<BTreeMap<usize, Range>> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn allocate(length: usize) -> HostMemory {
+    let pages = vec![Page([POISON; PAGE]); length.div_ceil(PAGE)].into_boxed_slice();
+    let pages = Box::into_raw(pages);
+    let address = pages.cast::<Page>().expose_provenance();
+    lock(&RANGES).insert(address, Range { length, owned: Some(Pages(pages)) });
+    HostMemory::at(address)
+}
+
+/// Frees what [`allocate`] gave out. False if it did not, or if it is freed already.
+pub(crate) fn free(memory: HostMemory) -> bool {
+    remove(memory, |range| range.owned.is_some())
+}
+
+/// Registers memory of the caller. False if it is known already.
+pub(crate) fn register(memory: HostMemory, length: usize) -> bool {
+    if contains(memory.address(), 1) {
+        return false;
+    }
+    lock(&RANGES).insert(memory.address(), Range { length, owned: None }).is_none()
+}
+
+pub(crate) fn unregister(memory: HostMemory) -> bool {
+    remove(memory, |range| range.owned.is_none())
+}
+
+fn remove(memory: HostMemory, suits: impl Fn(&Range) -> bool) -> bool {
+    let mut ranges = lock(&RANGES);
+    let found = ranges.get(&memory.address()).is_some_and(suits);
+    found && ranges.remove(&memory.address()).is_some()
+}
+
+/// How many ranges there are.
+pub(crate) fn live() -> usize {
+    lock(&RANGES).len()
+}
+
+/// Whether `length` bytes at `address` lie in one pinned range.
+pub(crate) fn contains(address: usize, length: usize) -> bool {
+    holds(&lock(&RANGES), address, length)
+}
+
+fn holds(ranges: &BTreeMap<usize, Range>, address: usize, length: usize) -> bool {
+    let before = ranges.range(..=address).next_back();
+    before.is_some_and(|(base, range)| {
+        address - base < range.length && length <= range.length - (address - base)
+    })
+}
+
+/// Reads bytes that are still pinned; none if they are no longer.
+pub(crate) fn read(memory: HostMemory, length: usize) -> Option<Vec<u8>> {
+    let ranges = lock(&RANGES);
+    // SAFETY: the range is pinned and stays so while the table is locked; a caller that registered it keeps it until then.
+    holds(&ranges, memory.address(), length).then(|| unsafe { memory.read(length) })
+}
+
+/// Writes bytes that are still pinned. False if they are no longer.
+pub(crate) fn write(memory: HostMemory, bytes: &[u8]) -> bool {
+    let ranges = lock(&RANGES);
+    let pinned = holds(&ranges, memory.address(), bytes.len());
+    if pinned {
+        // SAFETY: the range is pinned and stays so while the table is locked; who made a device write there reads it
+        // only after that, as the rules of CUDA say.
+        unsafe { memory.write(bytes) };
+    }
+    pinned
+}

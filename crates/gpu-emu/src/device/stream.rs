@@ -1,0 +1,162 @@
+//! Streams: work in order, on a thread of its own.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::settings::{self, Setting};
+use crate::sync::{Marker, lock};
+
+use super::Device;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A queue of work and the thread that does it.
+pub(crate) struct Stream {
+    pub(crate) device: Arc<Device>,
+    kind: Kind,
+    tail: Mutex<Tail>,
+}
+
+struct Tail {
+    queue: Option<Sender<(Work, Arc<Marker>)>>,
+    last: Arc<Marker>,
+}
+
+/// How a stream stands to the legacy stream of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The legacy stream itself, which waits for all blocking ones, and they for it.
+    Legacy,
+    Blocking,
+    NonBlocking,
+}
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// How many streams have a thread.
+pub(crate) fn live() -> usize {
+    LIVE.load(Ordering::SeqCst)
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Stream").field("device", &self.device.ordinal).finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(device: Arc<Device>, kind: Kind) -> std::io::Result<Arc<Self>> {
+        let (queue, work) = channel();
+        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+        let name = format!("gpu-emu stream {number}");
+        thread::Builder::new().name(name).spawn(move || run(&work, number))?;
+        LIVE.fetch_add(1, Ordering::SeqCst);
+        let last = Arc::new(Marker::default());
+        last.reach();
+        let tail = Mutex::new(Tail { queue: Some(queue), last });
+        let stream = Arc::new(Self { device, kind, tail });
+        let mut streams = lock(&stream.device.streams);
+        streams.retain(|other| other.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        drop(streams);
+        Ok(stream)
+    }
+
+    /// The stream that handle 0 or 1 stands for.
+    pub(crate) fn legacy(device: &Arc<Device>) -> std::io::Result<Arc<Self>> {
+        if let Some(stream) = device.legacy.get() {
+            return Ok(stream.clone());
+        }
+        let stream = Self::new(device.clone(), Kind::Legacy)?;
+        Ok(device.legacy.get_or_init(|| stream).clone())
+    }
+
+    /// The stream that handle 2 stands for: another one in each thread.
+    pub(crate) fn per_thread(device: &Arc<Device>) -> std::io::Result<Arc<Self>> {
+        thread_local! {
+            static STREAMS: RefCell<BTreeMap<usize, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
+        }
+        let known = STREAMS.with_borrow(|streams| streams.get(&device.ordinal).cloned());
+        if let Some(stream) = known {
+            return Ok(stream);
+        }
+        let stream = Self::new(device.clone(), Kind::Blocking)?;
+        STREAMS.with_borrow_mut(|streams| streams.insert(device.ordinal, stream.clone()));
+        Ok(stream)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Adds work. It is left out if the device has failed by then; the marker is reached in any case.
+    pub(crate) fn add(&self, work: impl FnOnce(&Arc<Device>) + Send + 'static) -> Arc<Marker> {
+        self.follow_the_rules_of_the_legacy_stream();
+        let device = self.device.clone();
+        self.push(Box::new(move || {
+            if device.healthy().is_ok() {
+                work(&device);
+            }
+        }))
+    }
+
+    /// Makes later work wait for `marker`.
+    pub(crate) fn wait_for(&self, marker: Arc<Marker>) {
+        if !marker.is_reached() {
+            self.push(Box::new(move || marker.wait()));
+        }
+    }
+
+    /// What all work so far ends with.
+    pub(crate) fn last(&self) -> Arc<Marker> {
+        lock(&self.tail).last.clone()
+    }
+
+    fn push(&self, work: Work) -> Arc<Marker> {
+        let mut tail = lock(&self.tail);
+        let marker = Arc::new(Marker::default());
+        let sent = tail.queue.as_ref().is_some_and(|queue| queue.send((work, marker.clone())).is_ok());
+        if !sent {
+            marker.reach();
+        }
+        tail.last = marker.clone();
+        marker
+    }
+
+    fn follow_the_rules_of_the_legacy_stream(&self) {
+        match self.kind {
+            Kind::NonBlocking => {}
+            Kind::Blocking => {
+                if let Some(legacy) = self.device.legacy.get() {
+                    self.wait_for(legacy.last());
+                }
+            }
+            Kind::Legacy => {
+                for other in self.device.streams().iter().filter(|other| other.kind == Kind::Blocking) {
+                    self.wait_for(other.last());
+                }
+            }
+        }
+    }
+}
+
+/// Does the work of a stream until nobody can add any.
+fn run(work: &Receiver<(Work, Arc<Marker>)>, number: u64) {
+    let mut random = fastrand::Rng::with_seed(settings::get(Setting::JitterSeed) ^ number << 32);
+    for (work, marker) in work {
+        let longest = settings::get(Setting::JitterMicroseconds);
+        if longest > 0 {
+            thread::sleep(Duration::from_micros(random.u64(0..=longest)));
+        }
+        work();
+        marker.reach();
+    }
+    LIVE.fetch_sub(1, Ordering::SeqCst);
+}

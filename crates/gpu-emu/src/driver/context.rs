@@ -1,0 +1,173 @@
+//! Primary contexts, and which of them a thread uses.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::device::{self, Device};
+use crate::ffi::Out;
+use crate::handles::Handle;
+use crate::settings::{self, Setting};
+
+use super::{CuError, Outcome, answer, given};
+
+/// A context is the number of its device, marked as an address that nobody can dereference.
+const CONTEXTS: usize = 0x5E << 56 | 0xC0 << 48;
+
+static INITIALIZED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static STACK: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(crate) fn is_initialized() -> bool {
+    INITIALIZED.load(Ordering::SeqCst)
+}
+
+fn of_device(device: &Device) -> Handle {
+    std::ptr::without_provenance_mut(CONTEXTS | (device.ordinal + 1) << 4)
+}
+
+/// The device of a context, if it is one that is in use.
+pub(super) fn device_of(context: Handle) -> Result<Arc<Device>, CuError> {
+    let ordinal = (context.addr() & !CONTEXTS) >> 4;
+    let is_context = context.addr() & CONTEXTS == CONTEXTS;
+    let device = ordinal.checked_sub(1).filter(|_| is_context).and_then(device::get);
+    let device = device.ok_or(CuError::INVALID_CONTEXT)?;
+    if device.is_retained() { Ok(device) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
+}
+
+/// The device whose context this thread uses, unless something has gone wrong on it.
+pub(super) fn current() -> Result<Arc<Device>, CuError> {
+    if !is_initialized() {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    let context = top().ok_or(CuError::INVALID_CONTEXT)?;
+    let device = device_of(context)?;
+    device.healthy()?;
+    Ok(device)
+}
+
+fn top() -> Option<Handle> {
+    STACK.with_borrow(|stack| stack.last().copied()).filter(|context| !context.is_null())
+}
+
+pub(super) fn device_numbered(ordinal: i32) -> Result<Arc<Device>, CuError> {
+    if !is_initialized() {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    usize::try_from(ordinal).ok().and_then(device::get).ok_or(CuError::INVALID_DEVICE)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(flags: u32) -> i32 {
+    answer(|| match flags {
+        0 if device::count() == 0 => Err(CuError::NO_DEVICE),
+        0 => {
+            INITIALIZED.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+        _ => Err(CuError::INVALID_VALUE),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(version: Out<i32>) -> i32 {
+    let value = i32::try_from(settings::get(Setting::DriverVersion)).unwrap_or(i32::MAX);
+    answer(|| given(version.put(value)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRetain(context: Out<Handle>, ordinal: i32) -> i32 {
+    answer(|| {
+        let device = device_numbered(ordinal)?;
+        given(context.put(of_device(&device)))?;
+        device.retain();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: i32) -> i32 {
+    answer(|| device_numbered(ordinal)?.release())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxGetState(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> i32 {
+    answer(|| {
+        let device = device_numbered(ordinal)?;
+        given(flags.put(0) && active.put(i32::from(device.is_retained())))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(context: Handle) -> i32 {
+    answer(|| {
+        if !context.is_null() {
+            device_of(context)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            stack.push(context);
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetCurrent(context: Out<Handle>) -> i32 {
+    answer(|| given(context.put(top().unwrap_or(std::ptr::null_mut()))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxPushCurrent_v2(context: Handle) -> i32 {
+    answer(|| {
+        device_of(context)?;
+        STACK.with_borrow_mut(|stack| stack.push(context));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxPopCurrent_v2(context: Out<Handle>) -> i32 {
+    answer(|| {
+        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(CuError::INVALID_CONTEXT)?;
+        let _caller_may_not_want_it = context.put(popped);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetDevice(ordinal: Out<i32>) -> i32 {
+    answer(|| given(ordinal.put(i32::try_from(current()?.ordinal).unwrap_or(i32::MAX))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSynchronize() -> i32 {
+    answer(|| {
+        let device = current()?;
+        device.synchronize();
+        device.healthy()
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetFlags(_flags: u32) -> i32 {
+    answer(|| current().map(|_| ()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> i32 {
+    answer(|| {
+        current()?;
+        given((least.is_null() || least.put(0)) && (greatest.is_null() || greatest.put(-5)))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: u32) -> i32 {
+    answer(|| -> Outcome {
+        current()?;
+        device_of(peer).map(|_| ())
+    })
+}

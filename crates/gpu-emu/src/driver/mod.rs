@@ -1,0 +1,77 @@
+//! The driver: the functions of CUDA's `cuda.h` that cudarc calls, under their own names.
+//!
+//! Each answers as the documentation of CUDA says that a real driver would. What is wrong with an argument is the answer of
+//! the call itself and leaves the device usable; what goes wrong in work that was enqueued stays with the device, and is
+//! the answer of every call from then on. Both are recorded as faults.
+
+mod context;
+mod copy;
+mod device;
+mod error;
+mod event;
+mod memory;
+mod module;
+mod stream;
+
+use std::fmt::Display;
+use std::io;
+
+use crate::device::memory::AccessError;
+use crate::record;
+
+pub(crate) use event::live as live_events;
+pub(crate) use stream::live as live_streams;
+
+/// A code of `CUresult` other than success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CuError(pub(crate) i32);
+
+impl CuError {
+    pub(crate) const INVALID_VALUE: Self = Self(1);
+    pub(crate) const OUT_OF_MEMORY: Self = Self(2);
+    pub(crate) const NOT_INITIALIZED: Self = Self(3);
+    pub(crate) const NO_DEVICE: Self = Self(100);
+    pub(crate) const INVALID_DEVICE: Self = Self(101);
+    pub(crate) const INVALID_CONTEXT: Self = Self(201);
+    pub(crate) const INVALID_HANDLE: Self = Self(400);
+    pub(crate) const NOT_FOUND: Self = Self(500);
+    pub(crate) const NOT_READY: Self = Self(600);
+    pub(crate) const ILLEGAL_ADDRESS: Self = Self(700);
+    pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
+    pub(crate) const NOT_SUPPORTED: Self = Self(801);
+    pub(crate) const SYSTEM: Self = Self(999);
+}
+
+impl From<io::Error> for CuError {
+    fn from(_no_thread: io::Error) -> Self {
+        Self::SYSTEM
+    }
+}
+
+type Outcome = Result<(), CuError>;
+
+fn code(outcome: Outcome) -> i32 {
+    outcome.map_or_else(|error| error.0, |()| 0)
+}
+
+fn answer(call: impl FnOnce() -> Outcome) -> i32 {
+    code(call())
+}
+
+/// As [`answer`], and keeps the call for a test to read.
+fn recorded(name: &str, arguments: &dyn Display, call: impl FnOnce() -> Outcome) -> i32 {
+    let code = answer(call);
+    record::call(name, arguments, code);
+    code
+}
+
+/// Success if an answer could be written.
+fn given(written: bool) -> Outcome {
+    written.then_some(()).ok_or(CuError::INVALID_VALUE)
+}
+
+/// What is wrong with an address in an argument: recorded, and the answer of the call.
+fn refused(ordinal: usize, name: &str, error: AccessError) -> CuError {
+    record::fault(Some(ordinal), &format!("{name}: {error}"));
+    CuError::INVALID_VALUE
+}

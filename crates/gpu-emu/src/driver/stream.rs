@@ -1,0 +1,102 @@
+//! Streams, by handle.
+
+use std::sync::Arc;
+
+use crate::device::stream::{Kind, Stream};
+use crate::ffi::Out;
+use crate::handles::{Handle, Handles};
+
+use super::context::current;
+use super::{CuError, answer, event, given, recorded};
+
+static STREAMS: Handles<Stream> = Handles::new("stream", 0x57);
+
+/// Flag of `cuStreamCreate`: the stream has nothing to do with the legacy one.
+const NON_BLOCKING: u32 = 1;
+
+/// How many streams were created and not destroyed.
+pub(crate) fn live() -> usize {
+    STREAMS.live()
+}
+
+/// The stream of `handle`: one that was created, or one of the three that always exist, on the thread's device.
+pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
+    let stream = match handle.addr() {
+        0 | 1 => Stream::legacy(&current()?)?,
+        2 => Stream::per_thread(&current()?)?,
+        _ => STREAMS.get(handle).ok_or(CuError::INVALID_HANDLE)?,
+    };
+    stream.device.healthy()?;
+    Ok(stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreate(stream: Out<Handle>, flags: u32) -> i32 {
+    answer(|| {
+        let kind = if flags & NON_BLOCKING == 0 { Kind::Blocking } else { Kind::NonBlocking };
+        if stream.is_null() || flags & !NON_BLOCKING != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let created = Stream::new(current()?, kind)?;
+        given(stream.put(STREAMS.insert(created)))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, _priority: i32) -> i32 {
+    cuStreamCreate(stream, flags)
+}
+
+/// What was enqueued is still done.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: Handle) -> i32 {
+    answer(|| STREAMS.remove(stream).map(|_| ()).ok_or(CuError::INVALID_HANDLE))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: Handle) -> i32 {
+    answer(|| {
+        let stream = of_handle(stream)?;
+        stream.last().wait();
+        stream.device.healthy()
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(stream: Handle) -> i32 {
+    answer(|| if of_handle(stream)?.last().is_reached() { Ok(()) } else { Err(CuError::NOT_READY) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) -> i32 {
+    recorded("cuStreamWaitEvent", &format_args!("stream={stream:p} event={event:p}"), || {
+        let marker = event::of_handle(event)?.marker();
+        let stream = of_handle(stream)?;
+        if let Some(marker) = marker {
+            stream.wait_for(marker);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetDevice(stream: Handle, device: Out<i32>) -> i32 {
+    answer(|| {
+        let ordinal = of_handle(stream)?.device.ordinal;
+        given(device.put(i32::try_from(ordinal).unwrap_or(i32::MAX)))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) -> i32 {
+    answer(|| given(flags.put(u32::from(of_handle(stream)?.kind() == Kind::NonBlocking))))
+}
+
+/// No stream of the emulator can be captured, so none is being captured.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamIsCapturing(stream: Handle, status: Out<i32>) -> i32 {
+    answer(|| {
+        of_handle(stream)?;
+        given(status.put(0))
+    })
+}

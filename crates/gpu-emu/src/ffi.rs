@@ -1,0 +1,128 @@
+//! Addresses that a C caller passes, as types.
+//!
+//! Only a foreign caller makes these values: they appear in the signatures of exported functions and nowhere else. What
+//! the documentation of CUDA and of NCCL asks of an address, to be NULL or to be valid for the call, is therefore
+//! promised by whoever calls through the C interface, and the functions here rely on it.
+
+use std::ffi::{CStr, c_char, c_void};
+
+/// Where an answer is to be written.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes `value`, unless the address is NULL: then the answer is false.
+    #[must_use]
+    pub(crate) fn put(&self, value: T) -> bool {
+        if self.0.is_null() {
+            return false;
+        }
+        // SAFETY: a foreign caller passed this address for an answer of this type.
+        unsafe { self.0.write(value) };
+        true
+    }
+
+    /// Writes the value with this index of an array that the caller said is long enough.
+    #[must_use]
+    pub(crate) fn put_at(&self, index: usize, value: T) -> bool {
+        if self.0.is_null() {
+            return false;
+        }
+        // SAFETY: a foreign caller passed an array, and its length in another argument, which `index` is below.
+        let at = unsafe { self.0.add(index) };
+        // SAFETY: as above.
+        unsafe { at.write(value) };
+        true
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+impl Out<c_void> {
+    /// One of several addresses that a caller passed in a list.
+    pub(crate) fn listed(address: *mut c_void) -> Self {
+        Self(address)
+    }
+
+    /// The place of an answer whose type depends on what was asked.
+    pub(crate) fn cast<T>(&self) -> Out<T> {
+        Out(self.0.cast())
+    }
+}
+
+/// Values that the caller has laid out in memory.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    /// A copy of the value with this index, or none if the address is NULL.
+    pub(crate) fn get(&self, index: usize) -> Option<T> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: a foreign caller says in another argument how many values lie here, and `index` is below that.
+        let at = unsafe { self.0.add(index) };
+        // SAFETY: as above; the value may lie unaligned, as C does not promise more.
+        Some(unsafe { at.read_unaligned() })
+    }
+}
+
+/// A string that ends with a NUL.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    pub(crate) fn read(&self) -> Option<String> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: a foreign caller passed a string that ends with a NUL, and keeps it for the length of the call.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Some(text.to_string_lossy().into_owned())
+    }
+}
+
+/// Memory of the host, as a caller passes it.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostMemory(*mut c_void);
+
+// SAFETY: an address is a number; whoever reads or writes through it says why it is valid then.
+unsafe impl Send for HostMemory {}
+
+impl HostMemory {
+    pub(crate) fn at(address: usize) -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(address))
+    }
+
+    pub(crate) fn address(self) -> usize {
+        self.0.expose_provenance()
+    }
+
+    pub(crate) fn as_ptr(self) -> *mut c_void {
+        self.0
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// A copy of `length` bytes. The caller says why they are valid to read.
+    pub(crate) unsafe fn read(self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        // SAFETY: the caller promises that the memory may be read, and `bytes` was made for it.
+        unsafe { std::ptr::copy_nonoverlapping(self.0.cast::<u8>(), bytes.as_mut_ptr(), length) };
+        bytes
+    }
+
+    /// Writes `bytes`. The caller says why they are valid to write.
+    pub(crate) unsafe fn write(self, bytes: &[u8]) {
+        // SAFETY: the caller promises that the memory may be written; nobody else has a reference to it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>(), bytes.len()) };
+    }
+}

@@ -1,0 +1,70 @@
+//! Kernels: functions of the host that run when a kernel of their name is launched.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use bytemuck::AnyBitPattern;
+
+use crate::sync::lock;
+
+/// What a kernel is launched with. It runs once per launch, not once per thread of the grid.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Launch {
+    /// Blocks in each direction.
+    pub grid: [u32; 3],
+    /// Threads of a block in each direction.
+    pub block: [u32; 3],
+    /// Shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    count: usize,
+    sizes: *const usize,
+    bytes: *const u8,
+}
+
+/// A function that stands for a kernel. It reads and writes memory of devices with
+/// [`Control::read`](crate::Control::read) and [`Control::write`](crate::Control::write), and must not panic.
+pub type Kernel = extern "C" fn(&Launch);
+
+impl Launch {
+    pub(crate) fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, arguments: &Arguments) -> Self {
+        let Arguments { sizes, bytes } = arguments;
+        Self { grid, block, shared_bytes, count: sizes.len(), sizes: sizes.as_ptr(), bytes: bytes.as_ptr() }
+    }
+
+    /// The argument with this index, if there is one and it has the size of a `T`.
+    #[must_use]
+    pub fn argument<T: AnyBitPattern>(&self, index: usize) -> Option<T> {
+        // SAFETY: whoever made the launch keeps as many sizes as it says, for as long as the kernel runs.
+        let sizes = unsafe { std::slice::from_raw_parts(self.sizes, self.count) };
+        let size = *sizes.get(index)?;
+        let start: usize = sizes[..index].iter().sum();
+        // SAFETY: the arguments lie one after the other in memory of the sum of their sizes.
+        let bytes = unsafe { std::slice::from_raw_parts(self.bytes.wrapping_add(start), size) };
+        bytemuck::try_pod_read_unaligned(bytes).ok()
+    }
+}
+
+/// Copies of the arguments of a launch.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A kernel and the sizes of its arguments, which on a real device its compiled code says.
+#[derive(Debug, Clone)]
+pub(crate) struct Registered {
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) function: Kernel,
+}
+
+static KERNELS: Mutex<BTreeMap<String, Registered>> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn register(name: String, kernel: Registered) {
+    lock(&KERNELS).insert(name, kernel);
+}
+
+pub(crate) fn named(name: &str) -> Option<Registered> {
+    lock(&KERNELS).get(name).cloned()
+}

@@ -1,0 +1,44 @@
+//! Locks that outlive a panic of whoever held them, and a flag that somebody waits for.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Takes `mutex`. A test that panicked elsewhere must not make every other test of the process panic too.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits on `bell` and gives the guard back.
+pub(crate) fn wait_on<'a, T>(bell: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    bell.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A point in a stream: reached once, and never left again.
+#[derive(Debug, Default)]
+pub(crate) struct Marker {
+    reached: Mutex<Option<Instant>>,
+    bell: Condvar,
+}
+
+impl Marker {
+    pub(crate) fn reach(&self) {
+        *lock(&self.reached) = Some(Instant::now());
+        self.bell.notify_all();
+    }
+
+    /// When it was reached, if it was.
+    pub(crate) fn reached(&self) -> Option<Instant> {
+        *lock(&self.reached)
+    }
+
+    pub(crate) fn is_reached(&self) -> bool {
+        self.reached().is_some()
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut reached = lock(&self.reached);
+        while reached.is_none() {
+            reached = wait_on(&self.bell, reached);
+        }
+    }
+}

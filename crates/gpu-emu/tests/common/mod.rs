@@ -1,0 +1,59 @@
+//! What all tests of the emulator begin with.
+#![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use gpu_emu::{Control, Fault, Setting};
+
+/// The emulator, loaded before anything else.
+pub(crate) fn control() -> &'static Control {
+    let control = Control::load().unwrap();
+    control.set(Setting::Devices, 64);
+    control
+}
+
+/// A device that no other test of the process uses, as errors stay with a device.
+pub(crate) fn device() -> Arc<CudaContext> {
+    control();
+    CudaContext::new(devices(1)[0]).unwrap()
+}
+
+/// Numbers of devices that no other test of the process uses.
+pub(crate) fn devices(count: usize) -> Vec<usize> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    control();
+    let first = NEXT.fetch_add(count, Ordering::SeqCst);
+    assert!(first + count <= 64, "the emulator has no more devices: spread the tests over more files");
+    (first..first + count).collect()
+}
+
+/// Faults of a device so far. Those of other tests are kept for them.
+pub(crate) fn faults_of(device: usize) -> Vec<String> {
+    use std::sync::Mutex;
+    static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
+    let mut seen = SEEN.lock().unwrap();
+    seen.extend(control().take_faults());
+    let (ours, others) = seen.drain(..).partition(|fault| fault.device == Some(device));
+    *seen = others;
+    let ours: Vec<Fault> = ours;
+    ours.into_iter().map(|fault| fault.what).collect()
+}
+
+/// Holds a stream up until the answer is dropped.
+pub(crate) fn hold(stream: &CudaStream) -> Sender<()> {
+    extern "C" fn wait(receiver: *mut c_void) {
+        // SAFETY: the pointer came out of a box below, and the function runs once.
+        let receiver = unsafe { Box::from_raw(receiver.cast::<Receiver<()>>()) };
+        let _released = receiver.recv();
+    }
+    let (release, receiver) = channel::<()>();
+    let receiver = Box::into_raw(Box::new(receiver));
+    stream.context().bind_to_thread().unwrap();
+    // SAFETY: the function takes what is passed along with it, and touches no device.
+    unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(wait), receiver.cast()).result() }.unwrap();
+    release
+}
