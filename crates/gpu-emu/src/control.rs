@@ -4,10 +4,14 @@
 
 use std::ffi::{CString, c_char};
 
+use nccl_sys::ncclResult_t;
+
 use crate::device::{self, access, pinned, stream};
 use crate::driver;
 use crate::ffi::{HostMemory, In, Text};
 use crate::kernel::{self, Kernel, Registered};
+use crate::nccl;
+use crate::nccl::injection::{self, Trouble};
 use crate::record;
 use crate::settings;
 
@@ -18,6 +22,7 @@ pub(crate) enum Report {
     Calls = 0,
     Faults = 1,
     Live = 2,
+    Waiting = 3,
 }
 
 /// Sets a number of [`Setting`](crate::Setting); 0 if there is one.
@@ -33,6 +38,7 @@ extern "C" fn gpu_emu_take(report: u32) -> *mut c_char {
         n if n == Report::Calls as u32 => record::take_calls(),
         n if n == Report::Faults as u32 => record::take_faults(),
         n if n == Report::Live as u32 => live(),
+        n if n == Report::Waiting as u32 => nccl::waiting(),
         _ => return std::ptr::null_mut(),
     };
     CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw)
@@ -46,6 +52,7 @@ fn live() -> String {
         ("streams", driver::live_streams()),
         ("threads", stream::live()),
         ("events", driver::live_events()),
+        ("communicators", nccl::live_communicators()),
     ];
     counts.map(|(name, count)| format!("{name}={count}\n")).concat()
 }
@@ -66,6 +73,24 @@ unsafe extern "C" fn gpu_emu_release(text: *mut c_char) {
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_heal(ordinal: usize) -> i32 {
     i32::from(device::get(ordinal).map(|device| device.heal()).is_none())
+}
+
+/// Plans that the call of NCCL named `name`, on this device and after `before` others, answers `code`.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_plan_answer(device: usize, name: Text, before: u64, code: u32) -> i32 {
+    let planned = name.read().map(|name| injection::plan_answer(device, name, before, ncclResult_t(code)));
+    i32::from(planned.is_none())
+}
+
+/// Plans that an operation on this device, after `before` others, does not end: without a word if `code` is 0, and with
+/// this error of its communicator otherwise.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_plan_trouble(device: usize, before: u64, code: u32) {
+    let trouble = match code {
+        0 => Trouble::Hang,
+        code => Trouble::AsyncError(ncclResult_t(code)),
+    };
+    injection::plan_trouble(device, before, trouble);
 }
 
 #[unsafe(no_mangle)]

@@ -36,14 +36,19 @@ impl<T> Out<T> {
         true
     }
 
+    /// The place with this index of an array that the caller said is long enough.
+    pub(crate) fn element(&self, index: usize) -> Self {
+        Self(self.0.wrapping_add(index))
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
 }
 
 impl Out<c_void> {
-    /// One of several addresses that a caller passed in a list.
-    pub(crate) fn listed(address: *mut c_void) -> Self {
+    /// One of several addresses that a caller passed in a list, which says that it may be written.
+    pub(crate) unsafe fn listed(address: *mut c_void) -> Self {
         Self(address)
     }
 
@@ -69,6 +74,11 @@ impl<T: Copy> In<T> {
         // SAFETY: as above; the value may lie unaligned, as C does not promise more.
         Some(unsafe { at.read_unaligned() })
     }
+
+    /// The same place, read as the first bytes of what lies there.
+    pub(crate) fn cast<U>(&self) -> In<U> {
+        In(self.0.cast())
+    }
 }
 
 /// A string that ends with a NUL.
@@ -77,6 +87,11 @@ impl<T: Copy> In<T> {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
+    /// A string that a caller passed in a struct, which says that it may be read.
+    pub(crate) unsafe fn listed(address: *const c_char) -> Self {
+        Self(address)
+    }
+
     pub(crate) fn read(&self) -> Option<String> {
         if self.0.is_null() {
             return None;

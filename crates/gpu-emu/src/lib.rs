@@ -17,6 +17,10 @@
 //!   and when it is freed, addresses are not used twice, and each access is checked. What a real device might tolerate is
 //!   an error here, which stays with the device, and a line in [`Control::take_faults`].
 //! - Kernels are functions of the test, by name.
+//! - Ranks are threads or processes, and meet through the unique id; nothing is left behind when one of them dies. Operations
+//!   of NCCL run on streams, and all of a group together.
+//! - Calls answer what a test planned for them, operations hang until they are aborted, communicators fail on their own:
+//!   see [`Control::plan_answer`], [`Control::plan_hang`] and [`Control::plan_async_error`]. All calls are recorded, with their arguments.
 //!
 //! # What it proves, and what not
 //!
@@ -31,6 +35,7 @@ mod driver;
 mod ffi;
 mod handles;
 mod kernel;
+mod nccl;
 mod record;
 mod settings;
 mod sync;

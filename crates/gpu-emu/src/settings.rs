@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that a test may set at any time, with [`Control::set`](crate::Control::set). A process that the test starts
-/// takes it from the environment, where it is called `GPU_EMU_` and its name in capitals.
+/// takes it from the environment, where `JitterSeed` is called `GPU_EMU_JITTER_SEED`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[non_exhaustive]

@@ -60,8 +60,8 @@ const GRAPH: [Node; 14] = [
     },
     Node {
         name: "gpu-emu",
-        may_use: &[],
-        why: "a device to test on knows what programs call, and nothing of ours",
+        may_use: &["nccl-sys"],
+        why: "exports what the bindings call, with their types, and knows nothing else of ours",
     },
     Node {
         name: "digits",

@@ -1,13 +1,16 @@
 //! The test's side: finds the dynamic library, loads it before anybody looks for CUDA, and talks to it.
 
 mod locate;
+mod older;
 mod report;
 
 use std::ffi::{CStr, c_char, c_void};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libloading::Library;
+use nccl_sys::ncclResult_t;
 
 use crate::control::Report;
 use crate::kernel::Kernel;
@@ -30,6 +33,12 @@ pub enum LoadError {
         /// What the loader says.
         source: libloading::Error,
     },
+    /// A symbol that was to be left out is not there in the first place.
+    #[error("the library has no symbol {0}")]
+    NoSymbol(String),
+    /// The copy without some symbols could not be made.
+    #[error("cannot copy the library: {0}")]
+    Copy(#[from] io::Error),
     /// Another library answers to the name that it should have.
     #[error("libcuda.so is loaded already, and is not the emulator")]
     NotFirst,
@@ -43,6 +52,8 @@ pub struct Control {
     take: unsafe extern "C" fn(u32) -> *mut c_char,
     release: unsafe extern "C" fn(*mut c_char),
     heal: unsafe extern "C" fn(usize) -> i32,
+    plan_answer: unsafe extern "C" fn(usize, *const c_char, u64, u32) -> i32,
+    plan_trouble: unsafe extern "C" fn(usize, u64, u32),
     register_kernel: unsafe extern "C" fn(*const c_char, Kernel, *const usize, usize) -> i32,
     read: unsafe extern "C" fn(u64, *mut c_void, usize) -> i32,
     write: unsafe extern "C" fn(u64, *const c_void, usize) -> i32,
@@ -64,6 +75,19 @@ impl Control {
         Ok(LOADED.get_or_init(|| opened))
     }
 
+    /// As [`Control::load`], and the library lacks these symbols, as that of an older NCCL would. It is a copy in memory, to
+    /// which [`Control::path`] leads in this process. Later calls, of either function, give the library that was loaded first.
+    ///
+    /// # Errors
+    /// As those of [`Control::load`], and if the library has no such symbol or cannot be copied.
+    pub fn load_without(symbols: &[&str]) -> Result<&'static Self, LoadError> {
+        if let Some(loaded) = LOADED.get() {
+            return Ok(loaded);
+        }
+        let opened = Self::open(older::copy(&locate::library()?, symbols)?)?;
+        Ok(LOADED.get_or_init(|| opened))
+    }
+
     fn open(path: PathBuf) -> Result<Self, LoadError> {
         let refused = |source| LoadError::Refused { path: path.clone(), source };
         let library = library_at(&path).map_err(refused)?;
@@ -72,6 +96,8 @@ impl Control {
             take: symbol(library, c"gpu_emu_take").map_err(refused)?,
             release: symbol(library, c"gpu_emu_release").map_err(refused)?,
             heal: symbol(library, c"gpu_emu_heal").map_err(refused)?,
+            plan_answer: symbol(library, c"gpu_emu_plan_answer").map_err(refused)?,
+            plan_trouble: symbol(library, c"gpu_emu_plan_trouble").map_err(refused)?,
             register_kernel: symbol(library, c"gpu_emu_register_kernel").map_err(refused)?,
             read: symbol(library, c"gpu_emu_read").map_err(refused)?,
             write: symbol(library, c"gpu_emu_write").map_err(refused)?,
@@ -118,6 +144,31 @@ impl Control {
     pub fn heal(&self, ordinal: usize) {
         // SAFETY: the function takes a number.
         let _known = unsafe { (self.heal)(ordinal) };
+    }
+
+    /// What operations of NCCL wait for at this moment, one line each: empty when nothing hangs.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<String> {
+        self.report(Report::Waiting).lines().map(str::to_owned).collect()
+    }
+
+    /// Makes the call of NCCL named `name`, on this device and after `before` others of this name, answer `code` and do
+    /// nothing else. Calls that name no communicator count for the current device of their thread.
+    pub fn plan_answer(&self, device: usize, name: &CStr, before: u64, code: ncclResult_t) {
+        // SAFETY: the name ends with a NUL and is copied in the call.
+        let _planned = unsafe { (self.plan_answer)(device, name.as_ptr(), before, code.0) };
+    }
+
+    /// Makes an operation on this device, after `before` others, hang until its communicator is aborted.
+    pub fn plan_hang(&self, device: usize, before: u64) {
+        // SAFETY: the function takes three numbers.
+        unsafe { (self.plan_trouble)(device, before, 0) };
+    }
+
+    /// As [`Control::plan_hang`], and `ncclCommGetAsyncError` answers `code` meanwhile.
+    pub fn plan_async_error(&self, device: usize, before: u64, code: ncclResult_t) {
+        // SAFETY: the function takes three numbers.
+        unsafe { (self.plan_trouble)(device, before, code.0) };
     }
 
     /// Lets `function` run wherever a kernel called `name` is launched. `sizes` are those of its arguments in bytes.

@@ -14,7 +14,7 @@ use crate::settings::{self, Setting};
 use crate::sync::lock;
 
 use memory::Memory;
-use stream::Stream;
+use stream::{Line, Stream};
 
 const DEVICES_MAX: usize = 64;
 
@@ -26,7 +26,7 @@ pub(crate) struct Device {
     pub(crate) physical: usize,
     pub(crate) memory: Memory,
     pub(crate) legacy: OnceLock<Arc<Stream>>,
-    pub(crate) streams: Mutex<Vec<Weak<Stream>>>,
+    pub(crate) lines: Mutex<Vec<Weak<Line>>>,
     retained: AtomicUsize,
     error: AtomicI32,
 }
@@ -80,7 +80,7 @@ impl Device {
             physical,
             memory: Memory::new(ordinal),
             legacy: OnceLock::new(),
-            streams: Mutex::default(),
+            lines: Mutex::default(),
             retained: AtomicUsize::new(0),
             error: AtomicI32::new(0),
         }
@@ -105,15 +105,15 @@ impl Device {
         self.error.store(0, Ordering::SeqCst);
     }
 
-    /// The streams that were not destroyed.
-    pub(crate) fn streams(&self) -> Vec<Arc<Stream>> {
-        lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
+    /// The streams that were not destroyed, and those that were and still have work.
+    pub(crate) fn lines(&self) -> Vec<Arc<Line>> {
+        lock(&self.lines).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Waits until all work so far has ended on all streams.
     pub(crate) fn synchronize(&self) {
-        for stream in self.streams() {
-            stream.last().wait();
+        for line in self.lines() {
+            line.last().wait();
         }
     }
 
@@ -125,12 +125,15 @@ impl Device {
         self.retained.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends one use of the primary context. With the last one its memory is gone.
+    /// Ends one use of the primary context. With the last one its memory is gone, once no work uses it any more.
     pub(crate) fn release(&self) -> Result<(), CuError> {
         let one_less = |count: usize| count.checked_sub(1);
         let before = self.retained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
         match before {
-            Ok(1) => self.memory.free_all(),
+            Ok(1) => {
+                self.synchronize();
+                self.memory.free_all();
+            }
             Ok(_) => {}
             Err(_) => return Err(CuError::INVALID_CONTEXT),
         }

@@ -19,8 +19,21 @@ type Work = Box<dyn FnOnce() + Send>;
 /// A queue of work and the thread that does it.
 pub(crate) struct Stream {
     pub(crate) device: Arc<Device>,
+    line: Arc<Line>,
+}
+
+/// What is left of a stream while it still has work, even when it is destroyed.
+#[derive(Debug)]
+pub(crate) struct Line {
     kind: Kind,
     tail: Mutex<Tail>,
+}
+
+impl Line {
+    /// What all work so far ends with.
+    pub(crate) fn last(&self) -> Arc<Marker> {
+        lock(&self.tail).last.clone()
+    }
 }
 
 struct Tail {
@@ -51,22 +64,37 @@ impl fmt::Debug for Stream {
     }
 }
 
+impl fmt::Debug for Tail {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tail").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+/// Work that was added is still done.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        lock(&self.line.tail).queue = None;
+    }
+}
+
 impl Stream {
     pub(crate) fn new(device: Arc<Device>, kind: Kind) -> std::io::Result<Arc<Self>> {
         let (queue, work) = channel();
-        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-        let name = format!("gpu-emu stream {number}");
-        thread::Builder::new().name(name).spawn(move || run(&work, number))?;
-        LIVE.fetch_add(1, Ordering::SeqCst);
         let last = Arc::new(Marker::default());
         last.reach();
-        let tail = Mutex::new(Tail { queue: Some(queue), last });
-        let stream = Arc::new(Self { device, kind, tail });
-        let mut streams = lock(&stream.device.streams);
-        streams.retain(|other| other.strong_count() > 0);
-        streams.push(Arc::downgrade(&stream));
-        drop(streams);
-        Ok(stream)
+        let line = Arc::new(Line { kind, tail: Mutex::new(Tail { queue: Some(queue), last }) });
+        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+        let (name, kept) = (format!("gpu-emu stream {number}"), line.clone());
+        thread::Builder::new().name(name).spawn(move || {
+            run(&work, number);
+            drop(kept);
+        })?;
+        LIVE.fetch_add(1, Ordering::SeqCst);
+        let mut lines = lock(&device.lines);
+        lines.retain(|other| other.strong_count() > 0);
+        lines.push(Arc::downgrade(&line));
+        drop(lines);
+        Ok(Arc::new(Self { device, line }))
     }
 
     /// The stream that handle 0 or 1 stands for.
@@ -93,7 +121,7 @@ impl Stream {
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        self.kind
+        self.line.kind
     }
 
     /// Adds work. It is left out if the device has failed by then; the marker is reached in any case.
@@ -116,11 +144,11 @@ impl Stream {
 
     /// What all work so far ends with.
     pub(crate) fn last(&self) -> Arc<Marker> {
-        lock(&self.tail).last.clone()
+        self.line.last()
     }
 
     fn push(&self, work: Work) -> Arc<Marker> {
-        let mut tail = lock(&self.tail);
+        let mut tail = lock(&self.line.tail);
         let marker = Arc::new(Marker::default());
         let sent = tail.queue.as_ref().is_some_and(|queue| queue.send((work, marker.clone())).is_ok());
         if !sent {
@@ -131,7 +159,7 @@ impl Stream {
     }
 
     fn follow_the_rules_of_the_legacy_stream(&self) {
-        match self.kind {
+        match self.line.kind {
             Kind::NonBlocking => {}
             Kind::Blocking => {
                 if let Some(legacy) = self.device.legacy.get() {
@@ -139,7 +167,7 @@ impl Stream {
                 }
             }
             Kind::Legacy => {
-                for other in self.device.streams().iter().filter(|other| other.kind == Kind::Blocking) {
+                for other in self.device.lines().iter().filter(|line| line.kind == Kind::Blocking) {
                     self.wait_for(other.last());
                 }
             }

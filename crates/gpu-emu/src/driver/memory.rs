@@ -179,7 +179,9 @@ extern "C" fn cuPointerGetAttributes(count: u32, kinds: In<i32>, outs: In<*mut c
         for index in 0..count as usize {
             let kind = kinds.get(index).ok_or(CuError::INVALID_VALUE)?;
             let out = outs.get(index).ok_or(CuError::INVALID_VALUE)?;
-            let _not_every_address_has_it = attribute_of(&Out::listed(out), kind, address);
+            // SAFETY: the caller listed it, as the place for the answer to the attribute of this index.
+            let out = unsafe { Out::listed(out) };
+            let _not_every_address_has_it = attribute_of(&out, kind, address);
         }
         Ok(())
     })

@@ -19,8 +19,9 @@ use std::io;
 use crate::device::memory::AccessError;
 use crate::record;
 
+pub(crate) use context::current_ordinal;
 pub(crate) use event::live as live_events;
-pub(crate) use stream::live as live_streams;
+pub(crate) use stream::{live as live_streams, on_device as stream_on};
 
 /// A code of `CUresult` other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

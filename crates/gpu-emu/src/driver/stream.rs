@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::device::Device;
 use crate::device::stream::{Kind, Stream};
 use crate::ffi::Out;
 use crate::handles::{Handle, Handles};
@@ -28,6 +29,16 @@ pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     };
     stream.device.healthy()?;
     Ok(stream)
+}
+
+/// As [`of_handle`], for a caller that has a device of its own: the three that always exist are those of `device`.
+pub(crate) fn on_device(handle: Handle, device: &Arc<Device>) -> Result<Arc<Stream>, CuError> {
+    device.healthy()?;
+    match handle.addr() {
+        0 | 1 => Ok(Stream::legacy(device)?),
+        2 => Ok(Stream::per_thread(device)?),
+        _ => of_handle(handle),
+    }
 }
 
 #[unsafe(no_mangle)]

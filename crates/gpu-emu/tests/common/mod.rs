@@ -1,10 +1,13 @@
 //! What all tests of the emulator begin with.
 #![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+pub(crate) mod ranks;
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use gpu_emu::{Control, Fault, Setting};
@@ -33,13 +36,16 @@ pub(crate) fn devices(count: usize) -> Vec<usize> {
 
 /// Faults of a device so far. Those of other tests are kept for them.
 pub(crate) fn faults_of(device: usize) -> Vec<String> {
-    use std::sync::Mutex;
+    faults(Some(device))
+}
+
+/// Faults of a device so far, or of none in particular.
+pub(crate) fn faults(device: Option<usize>) -> Vec<String> {
     static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
     let mut seen = SEEN.lock().unwrap();
     seen.extend(control().take_faults());
-    let (ours, others) = seen.drain(..).partition(|fault| fault.device == Some(device));
+    let (ours, others): (Vec<Fault>, Vec<Fault>) = seen.drain(..).partition(|fault| fault.device == device);
     *seen = others;
-    let ours: Vec<Fault> = ours;
     ours.into_iter().map(|fault| fault.what).collect()
 }
 

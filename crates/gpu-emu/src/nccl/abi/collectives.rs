@@ -1,0 +1,274 @@
+//! Collectives, and messages between two ranks.
+
+use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+
+use crate::driver;
+use crate::handles::Handle;
+use crate::nccl::communicator::{self, Communicator};
+use crate::nccl::element::Element;
+use crate::nccl::failure::{Failure, Outcome};
+use crate::nccl::group::{self, Job};
+use crate::nccl::operation::{Factor, Kind, Operation};
+use crate::nccl::reduction::Reduction;
+use crate::record;
+
+use super::{answer, device_of, since};
+
+/// An address as C passes it.
+type Address = u64;
+
+/// What a caller passed, not checked yet.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    name: &'static str,
+    kind: Kind,
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    operator: ncclRedOp_t,
+    root: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+}
+
+/// Version in which all-to-all, gather and scatter came.
+const MORE_SINCE: u64 = 22_803;
+
+impl Request {
+    fn submit(self) -> ncclResult_t {
+        let Self { input, output, count, element, operator, root, stream, .. } = self;
+        let device = device_of(self.communicator);
+        let arguments = format!(
+            "device={device} input={input:#x} output={output:#x} count={count} type={} op={} root={root} stream={stream:p}",
+            element.0, operator.0
+        );
+        answer(self.name, device, &arguments, || {
+            if matches!(self.kind, Kind::AlltoAll | Kind::Gather | Kind::Scatter) {
+                since(MORE_SINCE, self.name)?;
+            }
+            match self.check() {
+                // Nothing to do: NCCL returns at once, and nobody waits for anybody.
+                Ok(None) => Ok(()),
+                Ok(Some(job)) => group::submit(Ok(job)),
+                Err(failure) => group::submit(Err(failure)),
+            }
+        })
+    }
+
+    fn check(self) -> Outcome<Option<Job>> {
+        let communicator = communicator::of_handle(self.communicator)?;
+        let link = communicator.ready()?;
+        communicator.device.healthy()?;
+        let element = Element::new(self.element)?;
+        let (reduction, factor) = self.reduction(&communicator, element)?;
+        let root = usize::try_from(self.root).ok().filter(|root| *root < link.members.len());
+        let root = root.ok_or_else(|| Failure::argument(format!("invalid root {}", self.root)))?;
+        if self.count == 0 {
+            return Ok(None);
+        }
+        let stream = driver::stream_on(self.stream, &communicator.device)?;
+        if stream.device.ordinal != communicator.device.ordinal {
+            let words = format!("{}: the stream is of device {}", self.name, stream.device.ordinal);
+            record::fault(Some(communicator.device.ordinal), &words);
+            return Err(Failure::new(ncclResult_t::ncclUnhandledCudaError, words));
+        }
+        let operation = Operation {
+            kind: self.kind,
+            input: self.input,
+            output: self.output,
+            count: self.count,
+            element,
+            reduction,
+            factor,
+            root,
+            sequence: 0,
+        };
+        Ok(Some(Job::Launch(communicator.clone(), stream, operation)))
+    }
+
+    fn reduction(self, communicator: &Communicator, element: Element) -> Outcome<(Reduction, Factor)> {
+        let none = Factor::Value([0; 8]);
+        let built_in = match self.operator {
+            ncclRedOp_t::ncclSum => Reduction::Sum,
+            ncclRedOp_t::ncclProd => Reduction::Prod,
+            ncclRedOp_t::ncclMax => Reduction::Max,
+            ncclRedOp_t::ncclMin => Reduction::Min,
+            ncclRedOp_t::ncclAvg => Reduction::Avg,
+            ncclRedOp_t(number) => {
+                return match communicator.factor(number) {
+                    Some((its, factor)) if its == element => Ok((Reduction::PreMulSum, factor)),
+                    Some(_) => Err(Failure::argument("the operator was made for another type")),
+                    None => Err(Failure::argument(format!("invalid operator {number}"))),
+                };
+            }
+        };
+        Ok((built_in, none))
+    }
+}
+
+/// The parts of a request that most calls have.
+fn request(name: &'static str, kind: Kind, count: usize, element: ncclDataType_t) -> Request {
+    Request {
+        name,
+        kind,
+        input: 0,
+        output: 0,
+        count,
+        element,
+        operator: ncclRedOp_t::ncclSum,
+        root: 0,
+        communicator: ncclComm_t::NULL,
+        stream: std::ptr::null_mut(),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclAllReduce(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    operator: ncclRedOp_t,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclAllReduce", Kind::AllReduce, count, element);
+    Request { input, output, operator, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclReduce(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    operator: ncclRedOp_t,
+    root: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclReduce", Kind::Reduce, count, element);
+    Request { input, output, operator, root, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclReduceScatter(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    operator: ncclRedOp_t,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclReduceScatter", Kind::ReduceScatter, count, element);
+    Request { input, output, operator, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclBroadcast(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    root: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclBroadcast", Kind::Broadcast, count, element);
+    Request { input, output, root, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclBcast(
+    buffer: Address,
+    count: usize,
+    element: ncclDataType_t,
+    root: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclBcast", Kind::Broadcast, count, element);
+    Request { input: buffer, output: buffer, root, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclAllGather(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclAllGather", Kind::AllGather, count, element);
+    Request { input, output, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclAlltoAll(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclAlltoAll", Kind::AlltoAll, count, element);
+    Request { input, output, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclGather(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    root: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclGather", Kind::Gather, count, element);
+    Request { input, output, root, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclScatter(
+    input: Address,
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    root: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclScatter", Kind::Scatter, count, element);
+    Request { input, output, root, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclSend(
+    input: Address,
+    count: usize,
+    element: ncclDataType_t,
+    peer: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclSend", Kind::Send, count, element);
+    Request { input, root: peer, communicator, stream, ..rest }.submit()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclRecv(
+    output: Address,
+    count: usize,
+    element: ncclDataType_t,
+    peer: i32,
+    communicator: ncclComm_t,
+    stream: Handle,
+) -> ncclResult_t {
+    let rest = request("ncclRecv", Kind::Recv, count, element);
+    Request { output, root: peer, communicator, stream, ..rest }.submit()
+}

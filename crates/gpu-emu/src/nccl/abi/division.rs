@@ -1,0 +1,142 @@
+//! Communicators that are made of others.
+
+use std::sync::Arc;
+
+use nccl_sys::{NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, ncclComm_t, ncclConfig_t, ncclResult_t};
+
+use crate::ffi::{In, Out};
+use crate::nccl::communicator::{self, Communicator, Link, exchange};
+use crate::nccl::failure::{Failure, Outcome};
+use crate::nccl::group::{self, Job};
+
+use super::lifecycle::{Config, create, read_config};
+use super::{answer, device_of, given, since};
+
+/// The color of ranks that are in no part.
+const NO_COLOR: i32 = nccl_sys::NCCL_SPLIT_NOCOLOR;
+const SHRINK_SINCE: u64 = 22_700;
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclCommSplit(
+    handle: ncclComm_t,
+    color: i32,
+    key: i32,
+    out: Out<ncclComm_t>,
+    config: In<ncclConfig_t>,
+) -> ncclResult_t {
+    let device = device_of(handle);
+    answer("ncclCommSplit", device, &format_args!("device={device} color={color} key={key}"), || {
+        let parent = communicator::of_handle(handle)?;
+        let link = parent.ready()?.clone();
+        if color < NO_COLOR {
+            return Err(Failure::argument(format!("Invalid color {color}")));
+        }
+        let (config, _) = read_config(&config, Config { blocking: parent.blocking })?;
+        let part = Communicator::new(parent.device.clone(), config.blocking);
+        let number = parent.number_of_division();
+        // As in NCCL, a parent that does not block is in progress meanwhile too.
+        let busy = (!config.blocking).then(|| parent.busy());
+        let member = part.clone();
+        let connect = move || {
+            let _until_the_end = busy;
+            split(&link, number, (color, key), &|| both_run(&member, &parent))
+        };
+        if color == NO_COLOR {
+            given(out.put(ncclComm_t::NULL))?;
+            return group::submit(Ok(Job::Connect(part, Box::new(connect))));
+        }
+        create(&out, part, Box::new(connect))
+    })
+}
+
+fn both_run(part: &Communicator, parent: &Communicator) -> Outcome {
+    part.running()?;
+    parent.running()
+}
+
+fn split(
+    link: &Link,
+    number: u64,
+    (color, key): (i32, i32),
+    stop: &dyn Fn() -> Outcome,
+) -> Outcome<Option<Link>> {
+    let said = [color.to_le_bytes(), key.to_le_bytes()].concat();
+    let heard = exchange(link, number, &said, stop)?;
+    let mut members: Vec<(i32, usize)> = Vec::new();
+    for (rank, bytes) in heard.iter().enumerate() {
+        let [a, b, c, d, e, f, g, h] = bytes[..] else {
+            return Err(Failure::usage("ranks divide differently"));
+        };
+        if i32::from_le_bytes([a, b, c, d]) == color {
+            members.push((i32::from_le_bytes([e, f, g, h]), rank));
+        }
+    }
+    members.sort_unstable();
+    let ranks: Vec<usize> = members.into_iter().map(|(_, rank)| rank).collect();
+    Ok((color != NO_COLOR).then(|| part_of(link, &ranks, (number, color))).flatten())
+}
+
+/// The way among some ranks of `link`, in this order; none if this rank is not among them.
+fn part_of(link: &Link, ranks: &[usize], (number, color): (u64, i32)) -> Option<Link> {
+    let rank = ranks.iter().position(|rank| *rank == link.rank)?;
+    let members = ranks.iter().map(|rank| link.members[*rank]).collect();
+    let parts = [link.context, number, u64::from(color.cast_unsigned())];
+    Some(Link { mesh: link.mesh.clone(), context: mixed(&parts), members, rank })
+}
+
+/// A number that all members work out alike, and that differs from those of other communicators: FNV-1a.
+fn mixed(parts: &[u64]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.to_le_bytes());
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
+}
+
+/// Called by the ranks that stay. They wait for each other, and for nobody else.
+#[unsafe(no_mangle)]
+extern "C" fn ncclCommShrink(
+    handle: ncclComm_t,
+    excluded: In<i32>,
+    count: i32,
+    out: Out<ncclComm_t>,
+    config: In<ncclConfig_t>,
+    flags: i32,
+) -> ncclResult_t {
+    let device = device_of(handle);
+    let listed: Vec<i32> =
+        (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| excluded.get(index)).collect();
+    let arguments = format!("device={device} excluded={listed:?} flags={flags}").replace(", ", ",");
+    answer("ncclCommShrink", device, &arguments, || {
+        since(SHRINK_SINCE, "ncclCommShrink")?;
+        let parent = communicator::of_handle(handle)?;
+        match flags {
+            NCCL_SHRINK_DEFAULT => drop(parent.ready()?),
+            NCCL_SHRINK_ABORT => parent.abort(),
+            other => return Err(Failure::argument(format!("Invalid shrink flags {other}"))),
+        }
+        shrink(&parent, &listed, &out, &config)
+    })
+}
+
+fn shrink(
+    parent: &Arc<Communicator>,
+    excluded: &[i32],
+    out: &Out<ncclComm_t>,
+    config: &In<ncclConfig_t>,
+) -> Outcome {
+    let link = parent.link()?;
+    let world = link.members.len();
+    let excluded: Vec<usize> = excluded.iter().filter_map(|rank| usize::try_from(*rank).ok()).collect();
+    if excluded.is_empty() || excluded.iter().any(|rank| *rank >= world) {
+        return Err(Failure::argument("Invalid list of ranks to exclude"));
+    }
+    let stay: Vec<usize> = (0..world).filter(|rank| !excluded.contains(rank)).collect();
+    let rest = part_of(link, &stay, (parent.number_of_division(), i32::MAX));
+    let rest = rest.ok_or_else(|| Failure::argument("a rank that is excluded calls"))?;
+    let (config, _) = read_config(config, Config { blocking: parent.blocking })?;
+    let communicator = Communicator::new(parent.device.clone(), config.blocking);
+    let member = communicator.clone();
+    let connect = move || {
+        exchange(&rest, 0, &[], &|| member.running())?;
+        Ok(Some(rest))
+    };
+    create(out, communicator, Box::new(connect))
+}

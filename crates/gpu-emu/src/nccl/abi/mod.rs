@@ -1,0 +1,76 @@
+//! The functions of NCCL, under their own names and with the types of its bindings.
+
+mod collectives;
+mod division;
+mod groups;
+mod lifecycle;
+mod memory;
+mod operators;
+mod queries;
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use nccl_sys::{ncclComm_t, ncclResult_t};
+
+use crate::device::{self, Device};
+use crate::driver::current_ordinal;
+use crate::record;
+use crate::settings::{self, Setting};
+
+use super::communicator;
+use super::failure::{self, Failure, Outcome};
+use super::injection;
+
+/// Answers a call, unless a test planned another answer, and keeps it for a test to read.
+fn answer(
+    name: &str,
+    device: usize,
+    arguments: &dyn Display,
+    call: impl FnOnce() -> Outcome,
+) -> ncclResult_t {
+    let outcome = match injection::answer(device, name) {
+        Some(code) => Err(Failure::new(code, "injected")),
+        None => call(),
+    };
+    let code = outcome.map_or_else(
+        |failure| {
+            failure::remember(&failure);
+            failure.code
+        },
+        |()| ncclResult_t::ncclSuccess,
+    );
+    record::call(name, arguments, i32::try_from(code.0).unwrap_or(i32::MAX));
+    code
+}
+
+/// The device of a call that names a communicator, for what is planned and recorded.
+fn device_of(communicator: ncclComm_t) -> usize {
+    communicator::of_handle(communicator).map_or_else(|_| current_ordinal(), |known| known.device.ordinal)
+}
+
+/// The device that the CUDA runtime would take for the current one.
+fn current_device() -> Outcome<Arc<Device>> {
+    let device = device::get(current_ordinal()).ok_or_else(|| {
+        let words = "Cuda failure 'no CUDA-capable device is detected'";
+        Failure::new(ncclResult_t::ncclUnhandledCudaError, words)
+    })?;
+    device.healthy()?;
+    Ok(device)
+}
+
+/// Fails if the emulated version does not have a call that came in version `code`. A real library of that version does not
+/// even have the symbol, so whoever gets here has not looked.
+fn since(code: u64, name: &str) -> Outcome {
+    if settings::get(Setting::NcclVersion) >= code {
+        return Ok(());
+    }
+    let words = format!("{name} was called, which this version does not have");
+    record::fault(None, &words);
+    Err(Failure::new(ncclResult_t::ncclInternalError, words))
+}
+
+/// Success if an answer could be written.
+fn given(written: bool) -> Outcome {
+    written.then_some(()).ok_or_else(|| Failure::argument("an argument is NULL"))
+}

@@ -1,0 +1,248 @@
+//! A communicator: its members, the state it is in, and what it has enqueued.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+use nccl_sys::{ncclComm_t, ncclResult_t};
+
+use crate::device::Device;
+use crate::handles::Handles;
+use crate::sync::{Marker, lock, wait_on};
+
+use super::element::Element;
+use super::failure::{Failure, Outcome};
+use super::mesh::Mesh;
+use super::operation::{Factor, Kind, Operation};
+use super::wire::{Header, Lane, Place, Shape};
+
+static COMMUNICATORS: Handles<Communicator> = Handles::new("communicator", 0xCC);
+
+/// How many communicators were neither destroyed nor aborted.
+pub(crate) fn live() -> usize {
+    COMMUNICATORS.live()
+}
+
+pub(super) fn insert(communicator: Arc<Communicator>) -> ncclComm_t {
+    ncclComm_t(COMMUNICATORS.insert(communicator).cast())
+}
+
+pub(super) fn remove(handle: ncclComm_t) -> Outcome<Arc<Communicator>> {
+    COMMUNICATORS.remove(handle.0.cast()).ok_or_else(invalid)
+}
+
+pub(super) fn of_handle(handle: ncclComm_t) -> Outcome<Arc<Communicator>> {
+    COMMUNICATORS.get(handle.0.cast()).ok_or_else(invalid)
+}
+
+fn invalid() -> Failure {
+    Failure::argument("comm argument is not a communicator")
+}
+
+/// The members of a communicator and the way to them.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) mesh: Arc<Mesh>,
+    /// Tells messages of communicators over one mesh apart.
+    pub(super) context: u64,
+    /// Ranks of the mesh, by rank of the communicator.
+    pub(super) members: Vec<u32>,
+    pub(super) rank: usize,
+}
+
+impl Link {
+    pub(super) fn place(&self, lane: Lane, sequence: u64) -> Place {
+        Place { context: self.context, lane, sequence }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Communicator {
+    pub(super) device: Arc<Device>,
+    pub(super) blocking: bool,
+    link: OnceLock<Link>,
+    state: Mutex<State>,
+    settled: Condvar,
+    aborted: AtomicBool,
+    /// What the last operation ends with: operations of one communicator do not overlap, whatever their streams.
+    pub(super) last: Mutex<Option<Arc<Marker>>>,
+    counts: Mutex<Counts>,
+    factors: Mutex<BTreeMap<u32, (Element, Factor)>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Calls that returned before they were done.
+    pending: usize,
+    finalized: bool,
+    error: ncclResult_t,
+}
+
+/// What was enqueued so far.
+#[derive(Debug, Default)]
+struct Counts {
+    collectives: u64,
+    divisions: u64,
+    sent: BTreeMap<usize, u64>,
+    received: BTreeMap<usize, u64>,
+    factors: u32,
+}
+
+impl Communicator {
+    pub(super) fn new(device: Arc<Device>, blocking: bool) -> Arc<Self> {
+        Arc::new(Self {
+            device,
+            blocking,
+            link: OnceLock::new(),
+            state: Mutex::new(State { pending: 0, finalized: false, error: ncclResult_t::ncclSuccess }),
+            settled: Condvar::new(),
+            aborted: AtomicBool::new(false),
+            last: Mutex::default(),
+            counts: Mutex::default(),
+            factors: Mutex::default(),
+        })
+    }
+
+    /// The members, once they are known.
+    pub(super) fn link(&self) -> Outcome<&Link> {
+        self.link.get().ok_or_else(|| Failure::argument("the communicator is not initialized"))
+    }
+
+    pub(super) fn connect(&self, link: Link) {
+        let _only_once = self.link.set(link);
+    }
+
+    /// Succeeds if another operation may begin: none is in progress, and nothing went wrong before.
+    pub(super) fn ready(&self) -> Outcome<&Link> {
+        let state = lock(&self.state);
+        if state.pending > 0 {
+            let words = "Attempt to use communicator before the previous operation returned ncclSuccess";
+            return Err(Failure::argument(words));
+        }
+        if state.finalized {
+            return Err(Failure::usage("the communicator was finalized"));
+        }
+        if state.error != ncclResult_t::ncclSuccess {
+            return Err(Failure::new(state.error, "the communicator has failed"));
+        }
+        self.running()?;
+        self.link()
+    }
+
+    /// Fails once the communicator is aborted.
+    pub(super) fn running(&self) -> Outcome {
+        if self.aborted.load(Ordering::SeqCst) { Err(Failure::aborted()) } else { Ok(()) }
+    }
+
+    pub(super) fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+    }
+
+    /// The last error that came up outside of a call, or that one is in progress.
+    pub(super) fn asynchronous_error(&self) -> ncclResult_t {
+        let state = lock(&self.state);
+        match state.pending {
+            0 => state.error,
+            _ => ncclResult_t::ncclInProgress,
+        }
+    }
+
+    /// Keeps the first error.
+    pub(super) fn fail(&self, code: ncclResult_t) {
+        let mut state = lock(&self.state);
+        if state.error == ncclResult_t::ncclSuccess {
+            state.error = code;
+        }
+    }
+
+    pub(super) fn finalize(&self) {
+        lock(&self.state).finalized = true;
+    }
+
+    /// A call goes on after it returned, for as long as the answer lives.
+    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+        lock(&self.state).pending += 1;
+        Busy(self.clone())
+    }
+
+    /// Waits until no call is in progress.
+    pub(super) fn settle(&self) {
+        let mut state = lock(&self.state);
+        while state.pending > 0 {
+            state = wait_on(&self.settled, state);
+        }
+    }
+
+    /// Waits until everything that was enqueued has ended.
+    pub(super) fn drain(&self) {
+        let last = lock(&self.last).clone();
+        if let Some(marker) = last {
+            marker.wait();
+        }
+    }
+
+    /// The number that tells `operation` apart from those before it.
+    pub(super) fn number(&self, operation: &Operation) -> u64 {
+        let mut counts = lock(&self.counts);
+        let counts = &mut *counts;
+        let count = match operation.kind {
+            Kind::Send => counts.sent.entry(operation.root).or_default(),
+            Kind::Recv => counts.received.entry(operation.root).or_default(),
+            _ => &mut counts.collectives,
+        };
+        *count += 1;
+        *count
+    }
+
+    pub(super) fn number_of_division(&self) -> u64 {
+        let mut counts = lock(&self.counts);
+        counts.divisions += 1;
+        counts.divisions
+    }
+
+    /// Keeps a factor for sums, under a number above those of the operators.
+    pub(super) fn keep_factor(&self, element: Element, factor: Factor) -> u32 {
+        let mut counts = lock(&self.counts);
+        counts.factors += 1;
+        // Numbers of one communicator mean nothing, or something else, to another one.
+        let salt = (std::ptr::from_ref(self).addr() >> 4) as u32 & 0xFF_FF00;
+        let number = (salt | 0x100_0000).wrapping_add(counts.factors);
+        lock(&self.factors).insert(number, (element, factor));
+        number
+    }
+
+    pub(super) fn factor(&self, number: u32) -> Option<(Element, Factor)> {
+        lock(&self.factors).get(&number).copied()
+    }
+
+    pub(super) fn forget_factor(&self, number: u32) -> bool {
+        lock(&self.factors).remove(&number).is_some()
+    }
+}
+
+/// A call that is in progress.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Communicator>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        lock(&self.0.state).pending -= 1;
+        self.0.settled.notify_all();
+    }
+}
+
+/// Every member says `payload`, and hears what all say, in the order of their ranks.
+pub(super) fn exchange(
+    link: &Link,
+    sequence: u64,
+    payload: &[u8],
+    stop: &dyn Fn() -> Outcome,
+) -> Outcome<Vec<Vec<u8>>> {
+    let place = link.place(Lane::Division, sequence);
+    for member in &link.members {
+        let header = Header { place, shape: Shape::default(), factor: [0; 8], length: 0 };
+        link.mesh.send(*member, header, payload.to_vec());
+    }
+    let take = |member: &u32| link.mesh.mailbox.take(*member, place, stop).map(|message| message.payload);
+    link.members.iter().map(take).collect()
+}

@@ -1,0 +1,187 @@
+//! How operations run when their stream has come to them.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nccl_sys::ncclResult_t;
+
+use crate::device::memory::{AccessError, POISON};
+use crate::device::{Device, access};
+use crate::driver::CuError;
+use crate::record;
+use crate::settings::{self, Setting};
+
+use super::communicator::{Communicator, Link};
+use super::failure::Failure;
+use super::injection::{self, Trouble};
+use super::mailbox::{Message, Waiting};
+use super::operation::{Factor, Kind, Operation};
+use super::reduction::{Contribution, reduce};
+use super::wire::{Header, Lane, Shape};
+
+/// Why an operation does not end well.
+enum Trap {
+    Access(AccessError),
+    Failure(Failure),
+}
+
+impl From<AccessError> for Trap {
+    fn from(error: AccessError) -> Self {
+        Self::Access(error)
+    }
+}
+
+impl From<Failure> for Trap {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+/// Runs the operations of one group together: all send before any waits.
+pub(super) fn run(communicator: &Communicator, operations: &[Operation], device: &Arc<Device>) {
+    let Ok(link) = communicator.link() else { return };
+    match attempt(communicator, link, operations) {
+        Ok(()) => {}
+        Err(Trap::Access(error)) => {
+            communicator.fail(ncclResult_t::ncclUnhandledCudaError);
+            device.fail(CuError::ILLEGAL_ADDRESS, &format!("NCCL: {error}"));
+        }
+        Err(Trap::Failure(failure)) => {
+            if communicator.running().is_ok() {
+                communicator.fail(failure.code);
+                hang(communicator, device);
+            }
+            // Nobody may take for a result what was not computed.
+            for operation in operations {
+                let _gone_as_well = spoil(operation, link);
+            }
+        }
+    }
+}
+
+fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -> Result<(), Trap> {
+    for operation in operations {
+        match injection::trouble(communicator.device.ordinal) {
+            Some(Trouble::Hang) => return Err(wait_for_abort(communicator)),
+            Some(Trouble::AsyncError(code)) => return Err(Failure::new(code, "injected").into()),
+            None => send(link, operation)?,
+        }
+    }
+    for operation in operations {
+        receive(communicator, link, operation)?;
+    }
+    for operation in operations.iter().filter(|operation| operation.kind == Kind::Send) {
+        let place = link.place(Lane::Receipt, operation.sequence);
+        link.mesh.mailbox.take(link.members[operation.root], place, &|| communicator.running())?;
+    }
+    Ok(())
+}
+
+/// Waits until somebody aborts the communicator.
+fn hang(communicator: &Communicator, device: &Device) {
+    let _seen = Waiting::begin(format!("for an abort on device {}", device.ordinal));
+    while communicator.running().is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn wait_for_abort(communicator: &Communicator) -> Trap {
+    hang(communicator, &communicator.device);
+    Failure::aborted().into()
+}
+
+fn send(link: &Link, operation: &Operation) -> Result<(), Trap> {
+    let factor = match operation.factor {
+        Factor::Value(value) => value,
+        Factor::At(address) => {
+            let mut value = [0; 8];
+            let size = operation.element.size();
+            value[..size].copy_from_slice(&access::read(address, size)?);
+            value
+        }
+    };
+    let (lane, shape) = (lane_of(operation.kind), operation.shape());
+    let header = Header { place: link.place(lane, operation.sequence), shape, factor, length: 0 };
+    let bytes = operation.bytes();
+    let targets: Vec<(usize, usize)> = match operation.kind {
+        Kind::Send => vec![(operation.root, 0)],
+        kind => (0..link.members.len())
+            .filter_map(|to| Some((to, kind.block(link.rank, to, operation.root)?)))
+            .collect(),
+    };
+    for (to, block) in targets {
+        let payload = access::read(operation.input + (block * bytes) as u64, bytes)?;
+        link.mesh.send(link.members[to], header, payload);
+    }
+    Ok(())
+}
+
+fn lane_of(kind: Kind) -> Lane {
+    if kind.is_collective() { Lane::Collective } else { Lane::PointToPoint }
+}
+
+fn receive(communicator: &Communicator, link: &Link, operation: &Operation) -> Result<(), Trap> {
+    let sources: Vec<usize> = match operation.kind {
+        Kind::Recv => vec![operation.root],
+        kind => (0..link.members.len())
+            .filter(|from| kind.block(*from, link.rank, operation.root).is_some())
+            .collect(),
+    };
+    if sources.is_empty() {
+        return Ok(());
+    }
+    let mut parts = Vec::new();
+    for source in sources {
+        let message = take(communicator, link, operation, source)?;
+        parts.push(Contribution { bytes: message.payload, factor: message.header.factor });
+    }
+    let result = if operation.kind.reduces() {
+        reduce(operation.element, operation.reduction, &parts)
+    } else {
+        parts.into_iter().flat_map(|part| part.bytes).collect()
+    };
+    access::write(operation.output, &result)?;
+    if operation.kind == Kind::Recv {
+        let place = link.place(Lane::Receipt, operation.sequence);
+        let receipt = Header { place, shape: Shape::default(), factor: [0; 8], length: 0 };
+        link.mesh.send(link.members[operation.root], receipt, Vec::new());
+    }
+    Ok(())
+}
+
+/// The message of rank `source` for this operation. Where it comes from another one, NCCL hangs or worse; so does this.
+fn take(
+    communicator: &Communicator,
+    link: &Link,
+    operation: &Operation,
+    source: usize,
+) -> Result<Message, Trap> {
+    let place = link.place(lane_of(operation.kind), operation.sequence);
+    let message = link.mesh.mailbox.take(link.members[source], place, &|| communicator.running())?;
+    if message.header.shape == operation.shape() {
+        return Ok(message);
+    }
+    let words = format!(
+        "rank {} calls {:?} with {} elements where rank {source} calls {:?}",
+        link.rank, operation.kind, operation.count, message.header.shape
+    );
+    record::fault(Some(communicator.device.ordinal), &words);
+    if settings::is_on(Setting::MismatchFails) {
+        Err(Failure::usage(words).into())
+    } else {
+        Err(wait_for_abort(communicator))
+    }
+}
+
+fn spoil(operation: &Operation, link: &Link) -> Result<(), AccessError> {
+    let blocks = match operation.kind {
+        Kind::Send => 0,
+        Kind::AllGather | Kind::AlltoAll => link.members.len(),
+        Kind::Gather if link.rank == operation.root => link.members.len(),
+        Kind::Gather => 0,
+        Kind::Reduce if link.rank != operation.root => 0,
+        _ => 1,
+    };
+    access::write(operation.output, &vec![POISON; blocks * operation.bytes()])
+}
