@@ -9,7 +9,7 @@ use nccl_sys::{ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t};
 use common::ranks::{Args, F32, OK, Rank, last_error, nccl, world};
 use common::{control, devices, hold};
 
-const WORLDS: [usize; 4] = [1, 2, 3, 5];
+const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 const COUNTS: [usize; 6] = [0, 1, 7, 8, 9, 1000];
 const NAMES: [&str; 9] = [
     "AllReduce",
@@ -93,7 +93,7 @@ fn check(member: &Rank, name: &str, kind: ncclDataType_t, count: usize, root: us
 }
 
 fn every_collective(jitter: u64) {
-    let devices = devices(5);
+    let devices = devices(13);
     control().set(Setting::JitterMicroseconds, jitter);
     for size in WORLDS {
         world(&devices[..size], |member| {

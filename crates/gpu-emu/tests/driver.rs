@@ -5,6 +5,7 @@ mod common;
 
 use std::ffi::CString;
 use std::thread;
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, result, sys};
 use gpu_emu::{Control, Launch, Setting};
@@ -120,6 +121,7 @@ fn a_stream_waits_for_an_event_of_another() {
     let release = hold(&first);
     second.wait(&first.record_event(None).unwrap()).unwrap();
     let after = second.record_event(None).unwrap();
+    thread::sleep(Duration::from_millis(50));
     assert!(!after.is_complete());
     drop(release);
     second.synchronize().unwrap();
@@ -135,6 +137,7 @@ fn the_legacy_stream_waits_for_blocking_ones_and_they_for_it() {
         let release = hold(held);
         let after = waiting.record_event(None).unwrap();
         free.synchronize().unwrap();
+        thread::sleep(Duration::from_millis(50));
         assert!(!after.is_complete());
         drop(release);
         waiting.synchronize().unwrap();
@@ -161,7 +164,7 @@ fn events_tell_the_time_between_them() {
     let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
     let start = stream.record_event(timed).unwrap();
     let release = hold(&stream);
-    thread::sleep(std::time::Duration::from_millis(20));
+    thread::sleep(Duration::from_millis(20));
     drop(release);
     let end = stream.record_event(timed).unwrap();
     let elapsed = start.elapsed_ms(&end).unwrap();
@@ -255,4 +258,34 @@ fn the_driver_reports_the_version_that_is_set() {
     control.set(Setting::DriverVersion, 13_000);
     assert_eq!(version, 12_080);
     assert_eq!(devices(1).len(), 1);
+}
+
+/// cudarc makes other streams wait for what a guard records when it is dropped, so it must live until work is enqueued.
+#[test]
+fn a_guard_that_is_dropped_before_the_call_lets_another_stream_overtake() {
+    use cudarc::driver::DevicePtrMut;
+    let context = device();
+    let (writer, reader) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    for kept in [false, true] {
+        let mut memory = writer.clone_htod(&[1_u8]).unwrap();
+        let before = hold(&writer);
+        let (address, guard) = memory.device_ptr_mut(&writer);
+        let mut guard = Some(guard);
+        if !kept {
+            guard = None;
+        }
+        let between = hold(&writer);
+        // SAFETY: the memory has one byte.
+        unsafe { result::memset_d8_async(address, 2, 1, writer.cu_stream()) }.unwrap();
+        drop(guard);
+        drop(before);
+        let read = thread::scope(|scope| {
+            let read = scope.spawn(|| reader.clone_dtoh(&memory).unwrap());
+            thread::sleep(Duration::from_millis(50));
+            assert_eq!(read.is_finished(), !kept);
+            drop(between);
+            read.join().unwrap()
+        });
+        assert_eq!(read, [if kept { 2 } else { 1 }]);
+    }
 }

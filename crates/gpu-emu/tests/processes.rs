@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ffi::c_char;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -17,11 +18,12 @@ const RANK: &str = "RANK";
 const WORLD: &str = "WORLD_SIZE";
 
 fn to_text(id: &ncclUniqueId) -> String {
-    id.internal.iter().map(|byte| format!("{:02x}", byte.cast_unsigned())).collect()
+    id.internal.iter().map(|byte| format!("{:02x}", byte.to_ne_bytes()[0])).collect()
 }
 
 fn from_text(text: &str) -> ncclUniqueId {
-    let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap().cast_signed();
+    let byte =
+        |at: usize| c_char::from_ne_bytes([u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()]);
     ncclUniqueId { internal: std::array::from_fn(byte) }
 }
 

@@ -92,7 +92,7 @@ fn put_text(out: &Out<c_char>, capacity: i32, text: &str) -> Outcome {
     let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity > 0);
     let room = capacity.ok_or(CuError::INVALID_VALUE)? - 1;
     let bytes = text.bytes().take(room).chain([0]);
-    let written = bytes.enumerate().all(|(index, byte)| out.put_at(index, byte.cast_signed()));
+    let written = bytes.enumerate().all(|(index, byte)| out.put_at(index, c_char::from_ne_bytes([byte])));
     given(written)
 }
 

@@ -2,6 +2,7 @@
 //! as somebody listens, so that nothing is left behind, whoever dies. Threads of one process and processes meet alike.
 
 use std::collections::BTreeMap;
+use std::ffi::c_char;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -37,13 +38,13 @@ impl Id {
     }
 
     pub(super) fn to_nccl(self) -> ncclUniqueId {
-        let mut bytes = MAGIC.iter().chain(&self.0).map(|byte| byte.cast_signed());
+        let mut bytes = MAGIC.iter().chain(&self.0).map(|byte| c_char::from_ne_bytes([*byte]));
         ncclUniqueId { internal: std::array::from_fn(|_| bytes.next().unwrap_or(0)) }
     }
 
     /// None if the id was not made by this library.
     pub(super) fn from_nccl(id: &ncclUniqueId) -> Option<Self> {
-        let bytes: Vec<u8> = id.internal.iter().map(|byte| byte.cast_unsigned()).collect();
+        let bytes: Vec<u8> = id.internal.iter().flat_map(|byte| byte.to_ne_bytes()).collect();
         let rest = bytes.strip_prefix(MAGIC)?;
         rest[..Self::BYTES].try_into().ok().map(Self)
     }

@@ -1,7 +1,7 @@
 //! Ranks as threads, each with a device, a stream and a communicator.
 
 use std::ffi::{CStr, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
@@ -177,15 +177,32 @@ pub(crate) fn group_end() -> ncclResult_t {
     unsafe { nccl().ncclGroupEnd() }.unwrap()
 }
 
+/// When a rank panics, aborts all, so that the others do not wait for it for ever.
+struct Rescue<'a>(&'a Mutex<Vec<ncclComm_t>>);
+
+impl Drop for Rescue<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let comms = self.0.lock().map(|comms| comms.clone()).unwrap_or_default();
+            for comm in comms {
+                // SAFETY: the emulator looks handles up, and knows those that were destroyed.
+                let _ended = unsafe { nccl().ncclCommAbort(comm) };
+            }
+        }
+    }
+}
+
 /// Runs `body` on one thread per device, all in one communicator, which is destroyed afterwards unless the body ended it.
 pub(crate) fn world<T: Send>(devices: &[usize], body: impl Fn(&mut Rank) -> T + Sync) -> Vec<T> {
-    let id = unique_id();
+    let (id, comms) = (unique_id(), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         let start = |(rank, device): (usize, &usize)| {
-            let (body, device) = (&body, *device);
+            let (body, comms, device) = (&body, &comms, *device);
             scope.spawn(move || {
                 let mut member = Rank::on(device, rank, devices.len());
                 assert_eq!(member.init(id, None), OK, "{}", last_error());
+                comms.lock().unwrap().push(member.comm);
+                let _rescue = Rescue(comms);
                 let result = body(&mut member);
                 assert_eq!(member.destroy(), OK);
                 result
