@@ -9,6 +9,20 @@
 //! NCCL's bindings talk to is the loaded copy; [`Control`] asks that one by its symbols. Nothing in the other copy is ever
 //! called.
 //!
+//! ```no_run
+//! use gpu_emu::{Control, Setting};
+//!
+//! let control = Control::load()?;
+//! control.set(Setting::Devices, 4);
+//! control.set(Setting::JitterMicroseconds, 200);
+//! // From here on cudarc finds the emulator, and NCCL's bindings do at `control.path()`.
+//! assert!(control.take_faults().is_empty());
+//! # Ok::<(), gpu_emu::LoadError>(())
+//! ```
+//!
+//! A package that tests on it names it as a dev-dependency, which makes cargo build both. A program that knows nothing of it
+//! is given the file in `COMM_NCCL_PATH`, if it opens NCCL before CUDA, and its settings in the environment ([`Setting`]).
+//!
 //! # What it does
 //!
 //! - Each stream has a thread that does its work in order, after a random delay if [`Setting::JitterMicroseconds`] asks for

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use nccl_sys::{NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclResult_t};
+use nccl_sys::{NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclResult_t};
 
 use common::ranks::{Args, OK, Rank, group_end, group_start, last_error, nccl, unique_id, world};
 use common::{control, devices};
@@ -177,17 +177,35 @@ fn a_communicator_goes_on_without_some_ranks() {
     let devices = devices(3);
     world(&devices, |member| {
         if member.rank != 1 {
-            let (mut comm, mut excluded) = (ncclComm_t::NULL, [1]);
-            // SAFETY: the handle is written to a value that lives here, and the list has one entry.
-            let made = unsafe {
-                let (list, config) = (excluded.as_mut_ptr(), std::ptr::null_mut());
-                nccl().ncclCommShrink(member.comm, list, 1, &raw mut comm, config, NCCL_SHRINK_DEFAULT)
-            };
-            assert_eq!(made.unwrap(), OK, "{}", last_error());
-            assert_eq!(query(comm), (2, member.rank as i32 / 2));
-            let mut rest = member.fork(comm);
-            assert_eq!(rest.all_reduce(&[member.rank as f32]), [2.0]);
-            assert_eq!(rest.destroy(), OK);
+            go_on_without_rank_1(member, NCCL_SHRINK_DEFAULT);
         }
     });
+}
+
+#[test]
+fn a_communicator_that_hangs_goes_on_without_the_rank_that_is_missing() {
+    let devices = devices(3);
+    world(&devices, |member| {
+        if member.rank != 1 {
+            let buffer = member.floats(&[1.0]);
+            let at = member.at(&buffer);
+            assert_eq!(member.call("AllReduce", member.args(at, at, 1)), OK);
+            go_on_without_rank_1(member, NCCL_SHRINK_ABORT);
+            assert!(member.stream.clone_dtoh(&buffer).unwrap()[0].is_nan());
+        }
+    });
+}
+
+fn go_on_without_rank_1(member: &Rank, flags: i32) {
+    let (mut comm, mut excluded) = (ncclComm_t::NULL, [1]);
+    // SAFETY: the handle is written to a value that lives here, and the list has one entry.
+    let made = unsafe {
+        let (list, config) = (excluded.as_mut_ptr(), std::ptr::null_mut());
+        nccl().ncclCommShrink(member.comm, list, 1, &raw mut comm, config, flags)
+    };
+    assert_eq!(made.unwrap(), OK, "{}", last_error());
+    assert_eq!(query(comm), (2, member.rank as i32 / 2));
+    let mut rest = member.fork(comm);
+    assert_eq!(rest.all_reduce(&[member.rank as f32]), [2.0]);
+    assert_eq!(rest.destroy(), OK);
 }

@@ -273,13 +273,26 @@ fn calls_are_recorded_with_their_arguments() {
     let args = Args { root: 0, ..member.args(at, at, 12) };
     assert_eq!(member.call("Reduce", args), OK);
     assert_eq!(member.call("Reduce", Args { root: 4, ..args }), ncclResult_t::ncclInvalidArgument);
+    let mut on = -1;
+    // SAFETY: the answer is written to a number that lives here.
+    assert_eq!(unsafe { nccl().ncclCommCuDevice(member.comm, &raw mut on) }.unwrap(), OK);
+    assert_eq!(on, devices[0] as i32);
+    // SAFETY: the communicator exists.
+    assert_eq!(unsafe { nccl().ncclCommFinalize(member.comm) }.unwrap(), OK);
+    assert_eq!(member.call("Reduce", args), ncclResult_t::ncclInvalidUsage);
     assert_eq!(member.destroy(), OK);
     let device = devices[0].to_string();
     let mut calls = control().take_calls();
     calls.retain(|call| call.argument("device") == Some(&device));
     let names: Vec<_> = calls.iter().map(|call| (call.name.as_str(), call.code)).collect();
-    let wanted =
-        [("ncclCommInitRankConfig", 0), ("ncclReduce", 0), ("ncclReduce", 4), ("ncclCommDestroy", 0)];
+    let wanted = [
+        ("ncclCommInitRankConfig", 0),
+        ("ncclReduce", 0),
+        ("ncclReduce", 4),
+        ("ncclCommFinalize", 0),
+        ("ncclReduce", 5),
+        ("ncclCommDestroy", 0),
+    ];
     assert_eq!(names, wanted);
     assert_eq!((calls[0].argument("min_ctas"), calls[0].argument("name")), (Some("3"), Some("a-name")));
     assert_eq!((calls[1].argument("count"), calls[2].argument("root")), (Some("12"), Some("4")));
