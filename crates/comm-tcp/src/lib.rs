@@ -3,7 +3,7 @@
 //! Three things, which use each other through the seams of `comm-core` only:
 //!
 //! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job find each other;
-//!   [`TorchStore`] is a client of PyTorch's, for processes that torchrun has started;
+//!   [`TorchStore`] is a client of PyTorch's, for processes that torchrun has started; [`FileStore`] is a folder;
 //! - [`TcpLanes::rendezvous`]: makes the processes that share a store a group of ranks, and opens lanes between them;
 //! - [`TcpTransport`]: one lane, a socket, or several, to every other rank.
 //!
@@ -86,5 +86,5 @@ pub use config::{Congestion, Keepalive, TcpConfig};
 pub use lanes::{TcpLanes, TcpOpening};
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;
-pub use store::{StoreConfig, TcpStore, TcpStoreServer, TorchStore};
+pub use store::{FileStore, StoreConfig, TcpStore, TcpStoreServer, TorchStore};
 pub use transport::TcpTransport;

@@ -3,6 +3,7 @@
 
 mod client;
 mod connection;
+mod file;
 mod frame;
 mod idle;
 mod patience;
@@ -16,6 +17,7 @@ mod torch;
 use std::time::Duration;
 
 pub use client::TcpStore;
+pub use file::FileStore;
 pub use server::TcpStoreServer;
 pub use torch::TorchStore;
 

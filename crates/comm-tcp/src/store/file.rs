@@ -1,0 +1,217 @@
+//! A store in a folder, for ranks that share a file system and need no server.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Result, Store};
+
+use super::patience::{after, not_a_number, timed_out};
+
+/// How long an operation waits for those of others, none of which takes long.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a folder is looked at, more seldom with every look.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// As long as a file may be named almost anywhere.
+const NAME_MAX: usize = 255;
+const LOCK: &str = ".lock";
+
+/// A store in a folder that all ranks see: one file per key.
+///
+/// A value appears whole or not at all, as it is written to a file of its own, which is then renamed. Operations that
+/// change something hold a lock of the file system meanwhile, which must have some; a process that dies lets go of it. Waiting for
+/// a key is looking for its file, every 50 ms in the end: this is for ranks that meet, not for much more.
+///
+/// Nothing is removed but by [`Store::delete`]. What an earlier run left in the folder is still there for the next: give each its
+/// own folder, or use it for what can tell them apart.
+#[derive(Debug)]
+pub struct FileStore {
+    folder: PathBuf,
+}
+
+impl FileStore {
+    /// The store in this folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it can neither be used nor made.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
+        let folder = folder.into();
+        fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, error))?;
+        Ok(Self { folder })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The file of a key. No key's file begins with a dot, as others do.
+    fn path(&self, key: &str) -> Result<PathBuf> {
+        let mut name = String::with_capacity(key.len());
+        for byte in key.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+                other => name.push_str(&format!("%{other:02X}")),
+            }
+        }
+        if name.is_empty() {
+            // No other key's.
+            name.push('%');
+        }
+        if name.len() > NAME_MAX {
+            let reason =
+                format!("its file would have a name of {} bytes; {NAME_MAX} are possible", name.len());
+            return Err(Error::setting("key", key, reason));
+        }
+        Ok(self.folder.join(name))
+    }
+
+    /// Keeps others from changing anything until the answer is dropped.
+    fn lock(&self, key: &str) -> Result<File> {
+        let path = self.folder.join(LOCK);
+        let options = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = options.map_err(|error| failed("open", &path, error))?;
+        let mut pause = Pause::until(LOCK_TIMEOUT);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(failed("lock", &path, error)),
+                Err(TryLockError::WouldBlock) if !pause.wait() => return Err(timed_out(key, LOCK_TIMEOUT)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+    }
+
+    /// The value of a key, if it exists.
+    fn look(path: &Path) -> Result<Option<Vec<u8>>> {
+        match fs::read(path) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", path, error)),
+        }
+    }
+
+    /// Puts a value in place. The lock must be held.
+    fn put(&self, path: &Path, value: &[u8]) -> Result<()> {
+        let (draft, mut file) = self.draft()?;
+        let written = file.write_all(value).and_then(|()| fs::rename(&draft, path));
+        written.map_err(|error| {
+            // It is of no use to anybody.
+            drop(fs::remove_file(&draft));
+            failed("write", path, error)
+        })
+    }
+
+    /// A file that nobody else writes to.
+    fn draft(&self) -> Result<(PathBuf, File)> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            // Processes of other hosts may have the same number.
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = self.folder.join(format!(".draft-{}-{number}", std::process::id()));
+            match OpenOptions::new().create_new(true).write(true).open(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed("make", &path, error)),
+            }
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let path = self.path(key)?;
+        let _lock = self.lock(key)?;
+        self.put(&path, value)
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let path = self.path(key)?;
+        let mut pause = Pause::until(timeout);
+        loop {
+            if let Some(value) = Self::look(&path)? {
+                return Ok(value);
+            }
+            if !pause.wait() {
+                return Err(timed_out(key, timeout));
+            }
+        }
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        let path = self.path(key)?;
+        let _lock = self.lock(key)?;
+        let old = Self::look(&path)?.unwrap_or_else(|| b"0".to_vec());
+        let number = std::str::from_utf8(&old).ok().and_then(|text| text.parse::<i64>().ok());
+        let sum =
+            number.and_then(|number| number.checked_add(amount)).ok_or_else(|| not_a_number(key, &old))?;
+        self.put(&path, sum.to_string().as_bytes())?;
+        Ok(sum)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        let path = self.path(key)?;
+        let _lock = self.lock(key)?;
+        let value = Self::look(&path)?.unwrap_or_default();
+        if value != expected {
+            return Ok(value);
+        }
+        self.put(&path, desired)?;
+        Ok(desired.to_vec())
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let mut pause = Pause::until(timeout);
+        for key in keys {
+            let path = self.path(key)?;
+            while !path.try_exists().map_err(|error| failed("look for", &path, error))? {
+                if !pause.wait() {
+                    return Err(timed_out(key, timeout));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        let path = self.path(key)?;
+        let _lock = self.lock(key)?;
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed("remove", &path, error)),
+        }
+    }
+}
+
+fn failed(doing: &str, path: &Path, error: io::Error) -> Error {
+    Error::io(format!("{doing} {}", path.display()), error)
+}
+
+/// Pauses between looks, until the time is over.
+struct Pause {
+    next: Duration,
+    deadline: Instant,
+}
+
+impl Pause {
+    fn until(timeout: Duration) -> Self {
+        Self { next: PAUSE_MIN, deadline: after(timeout) }
+    }
+
+    /// Waits, and returns whether another look is worth it: there is always one at the deadline.
+    fn wait(&mut self) -> bool {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        thread::sleep(self.next.min(left));
+        self.next = (self.next * 2).min(PAUSE_MAX);
+        true
+    }
+}
