@@ -257,6 +257,16 @@ pub enum Invalid {
         /// The element type.
         dtype: DType,
     },
+    /// An operator that a backend lacks on the element type, although it is defined there.
+    #[error("{backend} has no {op} on {dtype}")]
+    BackendOp {
+        /// The backend, as in "nccl".
+        backend: &'static str,
+        /// The operator.
+        op: ReduceOp,
+        /// The element type.
+        dtype: DType,
+    },
     /// An operator that the collective does not have.
     #[error("{collective} has no operator {op}")]
     OpOf {

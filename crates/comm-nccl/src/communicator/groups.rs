@@ -1,0 +1,151 @@
+//! Groups made of a group.
+
+use comm_core::{
+    Call, CallOptions, Exchange, GroupId, Groups, IntoView, IntoViewMut, Invalid, Result, Shares,
+};
+
+use super::NcclCommunicator;
+use super::engine::{Deadline, Parts, Turn};
+use crate::DeviceBuffer;
+use crate::handle::{Birth, Handle, NO_COLOR, Progress};
+use crate::memory::{Cuda, DeviceCommunicator};
+use crate::plan::Plan;
+
+/// What a rank says in a split: whether it gives a color, the color, and its key.
+const WORDS: usize = 3;
+
+/// NCCL splits by colors that are small numbers, and keys; so all ranks tell theirs first, and everybody knows who is where.
+impl Groups<Cuda> for NcclCommunicator {
+    fn split(
+        &self,
+        color: Option<u64>,
+        key: i64,
+        options: &CallOptions,
+    ) -> Result<Option<Box<dyn DeviceCommunicator>>> {
+        let turn = self.engine.turn()?;
+        let deadline = Deadline::after(options.timeout);
+        let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
+        let all = self.tell(&turn, &said, options)?;
+        let Some(color) = color else {
+            return self.found(&turn, None, deadline).map(|_nobody| None);
+        };
+        let members = of_color(&all, color);
+        let found = self.found(&turn, Some((&members, color)), deadline)?;
+        Ok(found.map(|group| Box::new(group) as Box<dyn DeviceCommunicator>))
+    }
+
+    fn new_group(
+        &self,
+        ranks: &[usize],
+        options: &CallOptions,
+    ) -> Result<Option<Box<dyn DeviceCommunicator>>> {
+        let position = self.engine.group.check_members(ranks)?;
+        let turn = self.engine.turn()?;
+        let deadline = Deadline::after(options.timeout);
+        self.quiet(deadline)?;
+        let found = self.found(&turn, position.map(|_| (ranks, 0)), deadline)?;
+        Ok(found.map(|group| Box::new(group) as Box<dyn DeviceCommunicator>))
+    }
+
+    fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn DeviceCommunicator>> {
+        let everybody: Vec<usize> = (0..self.engine.group.size()).collect();
+        let group = self.new_group(&everybody, options)?;
+        group.ok_or_else(|| Invalid::Absent { rank: self.engine.group.rank() }.into())
+    }
+}
+
+impl NcclCommunicator {
+    /// Makes a group of all ranks but those that `without` lists, which do not take part: `ncclCommShrink`, from NCCL 2.27 on.
+    /// This communicator must not have failed; after a failure, those that are left meet again with
+    /// [`NcclCommunicator::connect`].
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if the library is older, which leaves the communicator
+    /// usable; [`Error::Invalid`](comm_core::Error::Invalid) for a list that cannot be, or names this rank.
+    pub fn shrink(&self, without: &[usize], options: &CallOptions) -> Result<Self> {
+        let group = self.engine.group;
+        if group.check_members(without)?.is_some() {
+            return Err(Invalid::Absent { rank: group.rank() }.into());
+        }
+        self.engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
+        let members: Vec<usize> = (0..group.size()).filter(|rank| !without.contains(rank)).collect();
+        let turn = self.engine.turn()?;
+        let deadline = Deadline::after(options.timeout);
+        self.quiet(deadline)?;
+        let number = self.engine.number();
+        let setup = self.engine.setup.clone();
+        let child = self.divide(&turn, deadline, |handle| handle.shrink(without, setup))?;
+        let child = child.ok_or_else(|| Invalid::Absent { rank: group.rank() })?;
+        self.member(child, &members, [number, 0])
+    }
+
+    /// Every rank hears what all say.
+    fn tell(&self, turn: &Turn<'_>, said: &[u64], options: &CallOptions) -> Result<Vec<u64>> {
+        let stream = &self.engine.stream;
+        let send = DeviceBuffer::from_host(stream, said)?;
+        let mut recv = DeviceBuffer::<u64>::zeros(stream, said.len() * self.engine.group.size())?;
+        let mut plan = Plan::new(self.engine.group, stream);
+        let recv_view = IntoViewMut::<Cuda>::into_view_mut(&mut recv);
+        let buffers = Exchange::Separate { send: (&send).into_view(), recv: recv_view };
+        self.checked(plan.all_gather(buffers, Shares::Equal))?;
+        let sequence = self.engine.enqueue(turn, plan, options)?;
+        self.engine.wait(sequence, None)?;
+        recv.to_vec()
+    }
+
+    /// Waits until nothing is under way, as NCCL asks for before a group is made.
+    fn quiet(&self, deadline: Deadline) -> Result<()> {
+        self.engine.wait(self.engine.last(), Some(deadline))
+    }
+
+    /// Makes a group of these members, or of others, of which this rank is none.
+    fn found(
+        &self,
+        turn: &Turn<'_>,
+        members: Option<(&[usize], u64)>,
+        deadline: Deadline,
+    ) -> Result<Option<Self>> {
+        let (number, setup) = (self.engine.number(), self.engine.setup.clone());
+        let Some((members, color)) = members else {
+            self.divide(turn, deadline, |handle| handle.split(NO_COLOR, 0, setup))?;
+            return Ok(None);
+        };
+        let rank = self.engine.group.rank();
+        let position = members.iter().position(|&member| member == rank).unwrap_or(0);
+        // The lowest rank among the members stands for them: it is in no other group of this call. Ranks were counted when the
+        // communicator was made.
+        let first = members.iter().min().and_then(|&rank| i32::try_from(rank).ok()).unwrap_or(0);
+        let child = self.divide(turn, deadline, |handle| handle.split(first, position, setup))?;
+        child.map(|child| self.member(child, members, [number, color])).transpose()
+    }
+
+    fn divide(
+        &self,
+        turn: &Turn<'_>,
+        deadline: Deadline,
+        begin: impl FnOnce(&Handle) -> Result<(Birth, Progress)>,
+    ) -> Result<Option<Handle>> {
+        self.engine.divide(turn, deadline, begin).map_err(|error| self.engine.fail(error, None))
+    }
+
+    /// The communicator of a group of which this rank is a member.
+    fn member(&self, handle: Handle, members: &[usize], [number, color]: [u64; 2]) -> Result<Self> {
+        let engine = &self.engine;
+        let parent = engine.group;
+        let id = GroupId(Call::detail_of([parent.id().0, number, color]));
+        let mut config = engine.config.clone();
+        config.group = parent.subgroup(id, members)?;
+        let (library, setup) = (engine.library.clone(), engine.setup.clone());
+        let stream = engine.device.new_stream()?;
+        Self::over(Parts { library, stream, config, setup, handle })
+    }
+}
+
+/// The ranks that gave a color, in the order of their keys and then of their ranks.
+fn of_color(all: &[u64], color: u64) -> Vec<usize> {
+    let said = all.chunks_exact(WORDS).enumerate();
+    let same = said.filter(|(_, said)| said[0] != 0 && said[1] == color);
+    let mut keyed: Vec<(i64, usize)> = same.map(|(rank, said)| (said[2].cast_signed(), rank)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, rank)| rank).collect()
+}

@@ -1,0 +1,321 @@
+//! Collectives by NCCL.
+
+mod batch;
+mod engine;
+mod groups;
+mod pause;
+mod registration;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use comm_core::{
+    CallOptions, Collective, Communicator, Error, Exchange, Group, Invalid, ReduceOp, ReduceOrder, Result,
+    Shares, Store,
+};
+
+use crate::config::NcclConfig;
+use crate::handle::{Handle, Progress};
+use crate::meeting;
+use crate::memory::Cuda;
+use crate::plan::Plan;
+use crate::view::{CudaView, CudaViewMut};
+use crate::{Device, DeviceBuffer, Library, Stream, UniqueId, error};
+use engine::{Deadline, Engine, Parts, await_ready};
+
+pub use batch::Batch;
+pub use registration::Registration;
+
+/// How often the watchdog looks while calls are on the device.
+const WATCH: Duration = Duration::from_millis(5);
+
+/// The only algorithm there is to name: which one runs is up to NCCL.
+const ALGORITHM: &str = "nccl";
+
+/// Runs collectives on buffers of a device, by NCCL.
+///
+/// What holds for all calls is written at [`Communicator`]; this is what is different on a device:
+///
+/// - Calls return when they are enqueued on the communicator's own stream, [`NcclCommunicator::stream`]. It first waits for
+///   the last use of each buffer, and whoever uses a buffer next waits for the call: on the device, without the host. Copies
+///   to the host wait for it on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
+///   [`Communicator::barrier`] for itself and all before it.
+/// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A watchdog ends what takes longer,
+///   and what NCCL reports as failed. The communicator is then aborted and poisoned, as after any other fatal error; buffers
+///   that were to be written by calls which had not ended give [`Error::Poisoned`] instead of their contents.
+/// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before anything is enqueued. It moves
+///   all types.
+/// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise an order:
+///   [`ReduceOrder::Deterministic`] is refused. What a NaN does to a minimum or a maximum is its choice too.
+/// - NCCL does not compare calls. Ranks in different calls wait for each other until their deadlines.
+///   [`CallOptions::detail`] is not looked at.
+/// - An abort, or the failure of a rank, does not travel: the others end at their deadlines, unless somebody tells them to
+///   abort.
+///
+/// Dropped, it waits for what was enqueued, but no longer than [`NcclConfig::close_timeout`]; then it aborts.
+#[derive(Debug)]
+pub struct NcclCommunicator {
+    engine: Arc<Engine>,
+    watchdog: Option<JoinHandle<()>>,
+    /// What a barrier sums.
+    cell: std::sync::Mutex<DeviceBuffer<i32>>,
+}
+
+impl NcclCommunicator {
+    /// Makes a group of all ranks that share a store: they agree on NCCL's version, rank 0 makes a [`UniqueId`] for them, and
+    /// NCCL connects them. Each has a device of its own.
+    ///
+    /// `name` keeps groups apart that meet in one store. What earlier runs left in the store under this name is not taken for
+    /// what this one says.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; [`Error::BackendUnavailable`] on all ranks,
+    /// with ranks and versions, if not all have the same NCCL; [`Error::Backend`] with NCCL's code; and what the store
+    /// answers.
+    pub fn connect(
+        library: &Library,
+        device: &Device,
+        (store, name): (&dyn Store, &str),
+        config: NcclConfig,
+    ) -> Result<Self> {
+        let deadline = Deadline::after(config.timeout);
+        let id = meeting::meet(library, (store, name), &config)?;
+        Self::join(library, device, &id, (config, deadline))
+    }
+
+    /// Makes a group of all ranks that were given the same id, in whatever way.
+    ///
+    /// # Errors
+    /// As [`NcclCommunicator::connect`]; NCCL does not tell which ranks are missing, so that any may be.
+    pub fn with_id(library: &Library, device: &Device, id: &UniqueId, config: NcclConfig) -> Result<Self> {
+        let deadline = Deadline::after(config.timeout);
+        Self::join(library, device, id, (config, deadline))
+    }
+
+    fn join(
+        library: &Library,
+        device: &Device,
+        id: &UniqueId,
+        (config, deadline): (NcclConfig, Deadline),
+    ) -> Result<Self> {
+        let setup = config.setup()?;
+        device.bind()?;
+        let stream = device.new_stream()?;
+        let (handle, progress) = Handle::init(library.nccl(), id, config.group, setup.clone())?;
+        if progress == Progress::Busy {
+            await_ready(&handle, deadline, config.group)?;
+        }
+        Self::over(Parts { library: library.clone(), stream, config, setup, handle })
+    }
+
+    /// The communicator of ranks that are connected.
+    fn over(parts: Parts) -> Result<Self> {
+        let cell = DeviceBuffer::zeros(&parts.stream, 1)?.into();
+        let engine = Arc::new(Engine::new(parts));
+        let watched = Arc::clone(&engine);
+        let watchdog = std::thread::Builder::new().name("comm-nccl watchdog".into());
+        let watchdog = watchdog.spawn(move || watched.watch(WATCH));
+        let watchdog = Some(watchdog.map_err(|error| Error::io("start a watchdog", error))?);
+        Ok(Self { engine, watchdog, cell })
+    }
+
+    /// The device on which it runs.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.engine.device
+    }
+
+    /// The stream on which it runs. Work that is enqueued there comes after the calls that were made before.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.engine.stream
+    }
+
+    /// Waits on the host until all calls that were made have ended on the device.
+    ///
+    /// # Errors
+    /// What ended the communicator, if anything did.
+    pub fn synchronize(&self) -> Result<()> {
+        self.engine.wait(self.engine.last(), None)
+    }
+
+    /// Sends a message to rank `to`, whose `recv` gives a buffer of just this length and type. Messages between two ranks
+    /// arrive in their order. Ranks that send to each other before they receive wait for ever; a [`Batch`] of both does not.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn send(&self, to: usize, message: CudaView<'_>, options: &CallOptions) -> Result<()> {
+        self.carry_out(options, |plan| plan.send(to, message)).map(drop)
+    }
+
+    /// Receives a message from rank `from`, of just the length and type of the buffer. NCCL does not compare them.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn recv(&self, from: usize, buffer: CudaViewMut<'_>, options: &CallOptions) -> Result<()> {
+        self.carry_out(options, |plan| plan.recv(from, buffer)).map(drop)
+    }
+
+    /// Ends the communicator in order, when all calls have ended: as dropping it does, and tells how that went.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if they do not end in time: the communicator is aborted.
+    pub fn finalize(mut self, timeout: Duration) -> Result<()> {
+        self.end(timeout)
+    }
+
+    fn end(&mut self, timeout: Duration) -> Result<()> {
+        let closed = self.engine.close(timeout);
+        self.engine.dismiss();
+        match self.watchdog.take().map(JoinHandle::join) {
+            Some(Err(_)) => closed.and(Err(Error::Internal("the watchdog panicked".into()))),
+            _ => closed,
+        }
+    }
+
+    /// Plans one call, and enqueues it. Returns its number.
+    fn carry_out<'a>(
+        &self,
+        options: &CallOptions,
+        plan: impl FnOnce(&mut Plan<'a>) -> Result<()>,
+    ) -> Result<u64> {
+        let mut calls = Plan::new(self.engine.group, &self.engine.stream);
+        let turn = self.engine.turn()?;
+        self.checked(plan(&mut calls))?;
+        self.engine.enqueue(&turn, calls, options)
+    }
+
+    /// What went wrong in planning, if it was not the caller, ends the communicator.
+    fn checked(&self, planned: Result<()>) -> Result<()> {
+        planned.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
+    }
+}
+
+/// Refuses options that NCCL cannot keep.
+fn check_options(collective: Collective, options: &CallOptions) -> Result<()> {
+    match &options.algorithm {
+        Some(name) if name != ALGORITHM => {
+            let (name, collective) = (name.clone().into_owned(), collective.name());
+            Err(Invalid::Algorithm { name, collective, known: ALGORITHM.into() }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As [`check_options`], for reductions.
+fn check_order(collective: Collective, options: &CallOptions) -> Result<()> {
+    match options.order {
+        ReduceOrder::Any => check_options(collective, options),
+        order => {
+            Err(Error::setting("order", format!("{order:?}"), format!("{} promises no order", error::NCCL)))
+        }
+    }
+}
+
+impl Communicator<Cuda> for NcclCommunicator {
+    fn group(&self) -> Group {
+        self.engine.group
+    }
+
+    fn all_reduce(&self, buffers: Exchange<'_, Cuda>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        check_order(Collective::AllReduce, options)?;
+        self.carry_out(options, |plan| plan.all_reduce(buffers, op)).map(drop)
+    }
+
+    fn reduce(
+        &self,
+        root: usize,
+        buffers: Exchange<'_, Cuda>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_order(Collective::Reduce, options)?;
+        self.carry_out(options, |plan| plan.reduce(root, buffers, op)).map(drop)
+    }
+
+    fn broadcast(&self, root: usize, buffer: CudaViewMut<'_>, options: &CallOptions) -> Result<()> {
+        check_options(Collective::Broadcast, options)?;
+        self.carry_out(options, |plan| plan.broadcast(root, buffer)).map(drop)
+    }
+
+    fn all_gather(
+        &self,
+        buffers: Exchange<'_, Cuda>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_options(Collective::AllGather, options)?;
+        self.carry_out(options, |plan| plan.all_gather(buffers, shares)).map(drop)
+    }
+
+    fn reduce_scatter(
+        &self,
+        buffers: Exchange<'_, Cuda>,
+        shares: Shares<'_>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_order(Collective::ReduceScatter, options)?;
+        self.carry_out(options, |plan| plan.reduce_scatter(buffers, shares, op)).map(drop)
+    }
+
+    fn gather(
+        &self,
+        root: usize,
+        buffers: Exchange<'_, Cuda>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_options(Collective::Gather, options)?;
+        self.carry_out(options, |plan| plan.gather(root, buffers, shares)).map(drop)
+    }
+
+    fn scatter(
+        &self,
+        root: usize,
+        buffers: Exchange<'_, Cuda>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_options(Collective::Scatter, options)?;
+        self.carry_out(options, |plan| plan.scatter(root, buffers, shares)).map(drop)
+    }
+
+    fn all_to_all(
+        &self,
+        buffers: Exchange<'_, Cuda>,
+        send: Shares<'_>,
+        recv: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_options(Collective::AllToAll, options)?;
+        self.carry_out(options, |plan| plan.all_to_all(buffers, send, recv)).map(drop)
+    }
+
+    /// Waits for the device: a sum of one element, as one of none would not wait for anybody.
+    fn barrier(&self, options: &CallOptions) -> Result<()> {
+        check_options(Collective::Barrier, options)?;
+        let mut cell = crate::sync::lock(&self.cell);
+        let cell = comm_core::IntoViewMut::<Cuda>::into_view_mut(&mut *cell);
+        let sequence = self.carry_out(options, |plan| plan.barrier(cell))?;
+        self.engine.wait(sequence, None)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.engine.fail(Error::Aborted { by: self.engine.group.rank(), reason: reason.into() }, None);
+    }
+}
+
+impl Drop for NcclCommunicator {
+    fn drop(&mut self) {
+        if self.watchdog.is_none() {
+            return;
+        }
+        let timeout = self.engine.config.close_timeout;
+        match self.end(timeout) {
+            Ok(()) | Err(Error::Poisoned(_)) => {}
+            Err(error) => tracing::warn!(%error, "a communicator of NCCL did not end in order"),
+        }
+    }
+}

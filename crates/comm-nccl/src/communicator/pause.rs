@@ -1,0 +1,27 @@
+//! How a thread waits for something that it must ask for.
+
+use std::thread;
+use std::time::Duration;
+
+/// How often it only yields: what is quick is through by then.
+const YIELDS: u32 = 64;
+const SLEEP_MIN: Duration = Duration::from_micros(20);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// Pauses between questions, which grow.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    asked: u32,
+    sleep: Duration,
+}
+
+impl Pause {
+    pub(super) fn wait(&mut self) {
+        if self.asked < YIELDS {
+            self.asked += 1;
+            return thread::yield_now();
+        }
+        self.sleep = (self.sleep * 2).clamp(SLEEP_MIN, SLEEP_MAX);
+        thread::sleep(self.sleep);
+    }
+}

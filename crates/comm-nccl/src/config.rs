@@ -1,0 +1,66 @@
+//! How a communicator is made.
+
+use std::ffi::CString;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Result};
+
+use crate::handle::Setup;
+
+/// How a communicator is made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NcclConfig {
+    /// Which rank of how many this is.
+    pub group: Group,
+    /// How long all ranks may take to meet, and NCCL to connect them.
+    pub timeout: Duration,
+    /// How long a communicator that is dropped waits for work that was enqueued, before it gives it up.
+    pub close_timeout: Duration,
+    /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default, they go on in the background
+    /// and are asked for, so that a call which does not get there ends at its deadline, or when somebody aborts. If they
+    /// block, a call that hangs within NCCL, as the first ones may while they connect, can be ended by nobody.
+    pub blocking: bool,
+    /// How many blocks of threads NCCL may use on the device; `None` leaves it to NCCL.
+    pub ctas: Option<RangeInclusive<u32>>,
+    /// A name for NCCL's logs and profilers.
+    pub name: Option<String>,
+}
+
+impl NcclConfig {
+    /// The configuration of rank `rank` of `size`, with defaults for the rest.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such rank.
+    pub fn new(rank: usize, size: usize) -> Result<Self> {
+        Ok(Self {
+            group: Group::new(GroupId::WORLD, rank, size)?,
+            timeout: DEFAULT_TIMEOUT,
+            close_timeout: Duration::from_secs(10),
+            blocking: false,
+            ctas: None,
+            name: None,
+        })
+    }
+
+    /// What NCCL is told of it.
+    pub(crate) fn setup(&self) -> Result<Setup> {
+        let (min_ctas, max_ctas) = self.ctas.clone().map(RangeInclusive::into_inner).unzip();
+        if let (Some(min), Some(max)) = (min_ctas, max_ctas)
+            && (min == 0 || min > max)
+        {
+            return Err(Error::setting(
+                "ctas",
+                format!("{min}..={max}"),
+                "it must be a range of numbers from 1 on",
+            ));
+        }
+        let name = self.name.as_ref().map(|name| {
+            CString::new(name.as_str()).map_err(|_| Error::setting("name", name, "it must have no zero byte"))
+        });
+        let name = name.transpose()?.map(Arc::new);
+        Ok(Setup { blocking: self.blocking, min_ctas, max_ctas, name })
+    }
+}

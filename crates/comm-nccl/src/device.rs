@@ -1,0 +1,119 @@
+//! GPUs.
+
+use std::sync::Arc;
+
+use comm_core::{Error, Result};
+use cudarc::driver::{CudaContext, DriverError, sys};
+
+use crate::{Stream, environment, error, probe};
+
+/// A GPU, by its number among those that this process can see. Clones are the same one; all threads may share it.
+#[derive(Debug, Clone)]
+pub struct Device {
+    context: Arc<CudaContext>,
+}
+
+impl Device {
+    /// How many devices this process can see. `CUDA_VISIBLE_DEVICES` is the driver's way to show it fewer.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] if there is no driver, or none that can be used.
+    pub fn count() -> Result<usize> {
+        probe::driver()?;
+        let count = CudaContext::device_count().or_else(|error| match error {
+            DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE) => Ok(0),
+            error => Err(error::unavailable(error::CUDA, format!("the driver does not start: {error}"))),
+        })?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// The device with this number.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] if there is no driver or no device at all, [`Error::Invalid`] if there is none of
+    /// this number, [`Error::Backend`] if the driver refuses it.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        let count = Self::some()?;
+        if ordinal >= count {
+            let reason = format!("this process can see {count}, which count from 0");
+            return Err(Error::setting("device", ordinal.to_string(), reason));
+        }
+        let context = CudaContext::new(ordinal).map_err(error::cuda("open the device"))?;
+        Ok(Self { context })
+    }
+
+    /// The device of this process by its number on the host, which launchers tell in `LOCAL_RANK`,
+    /// `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID` or `SLURM_LOCALID`; 0 if none of them is set.
+    ///
+    /// # Errors
+    /// As [`Device::for_local_rank`], and [`Error::Invalid`] for a variable that is no number.
+    pub fn from_env() -> Result<Self> {
+        Self::for_local_rank(environment::local_rank()?)
+    }
+
+    /// The device of the process with this number on its host: processes take turns over the devices that they can
+    /// see, so that a process which was shown only one takes that.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn for_local_rank(local_rank: usize) -> Result<Self> {
+        Self::open(local_rank % Self::some()?)
+    }
+
+    /// The device of a context that somebody else opened with cudarc.
+    #[must_use]
+    pub const fn from_context(context: Arc<CudaContext>) -> Self {
+        Self { context }
+    }
+
+    /// How many devices there are, if any.
+    fn some() -> Result<usize> {
+        match Self::count()? {
+            0 => Err(error::unavailable(error::CUDA, "this process can see no device")),
+            count => Ok(count),
+        }
+    }
+
+    /// The number of the device among those that this process can see.
+    #[must_use]
+    pub fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
+    /// The 16 bytes that name the device wherever it is.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the driver does not tell.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        let uuid = self.context.uuid().map_err(error::cuda("ask for the device's UUID"))?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
+    /// Another stream on this device, which waits for no other one, the default stream included.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the driver gives none.
+    pub fn new_stream(&self) -> Result<Stream> {
+        let stream = self.context.new_stream().map_err(error::cuda("create a stream"))?;
+        Ok(Stream::from_cudarc(stream))
+    }
+
+    /// The context, for calls of cudarc.
+    #[must_use]
+    pub const fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// Makes this device the one that calls of this thread are about.
+    pub(crate) fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(error::cuda("bind the device to a thread"))
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        self.context == other.context
+    }
+}
+
+impl Eq for Device {}

@@ -1,0 +1,98 @@
+//! Communicators made of one, and memory that it knows.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use comm_core::{Error, Result};
+use nccl_sys::{NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t};
+
+use super::{Handle, Progress, Setup, number};
+
+/// The color of a rank that gets no communicator.
+pub(crate) const NO_COLOR: c_int = NCCL_SPLIT_NOCOLOR;
+
+/// A communicator on its way. NCCL writes its handle as late as when the call is through.
+#[derive(Debug)]
+pub(crate) struct Birth {
+    nccl: Arc<nccl_sys::Nccl>,
+    child: *mut ncclComm_t,
+    /// Read by NCCL until the call is through.
+    config: *mut ncclConfig_t,
+    setup: Setup,
+}
+
+// SAFETY: both point to memory of the heap that belongs to this value, or to a call of NCCL that goes on; threads do not
+// matter to either.
+unsafe impl Send for Birth {}
+
+impl Birth {
+    fn new(parent: &Handle, setup: Setup) -> Self {
+        let config = Box::into_raw(Box::new(setup.config()));
+        let child = Box::into_raw(Box::new(ncclComm_t::NULL));
+        Self { nccl: Arc::clone(&parent.nccl), child, config, setup }
+    }
+
+    /// The communicator, when the call on its parent is through; `None` if this rank gets none. One that was not waited
+    /// for is never freed: NCCL might still write there.
+    pub(crate) fn finish(self) -> Option<Handle> {
+        // SAFETY: it came out of a box, the call that knew it is through, and it is given back once.
+        let comm = *unsafe { Box::from_raw(self.child) };
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(self.config) });
+        let Self { nccl, setup, .. } = self;
+        (!comm.is_null()).then_some(Handle { nccl, comm, setup })
+    }
+}
+
+impl Handle {
+    /// Begins to make a communicator of the ranks that give the same color, ranked by `key`.
+    pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<(Birth, Progress)> {
+        let key = number(key)?;
+        let birth = Birth::new(self, setup);
+        // SAFETY: the communicator exists, and both pointers are valid until the call is through.
+        let code = unsafe { self.nccl.ncclCommSplit(self.comm, color, key, birth.child, birth.config) };
+        let progress = self.progress_of("ncclCommSplit", code)?;
+        Ok((birth, progress))
+    }
+
+    /// Begins to make a communicator of all ranks but some, of which this is none.
+    pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<(Birth, Progress)> {
+        let mut without = without.iter().map(|rank| number(*rank)).collect::<Result<Vec<c_int>>>()?;
+        let count = number(without.len())?;
+        let birth = Birth::new(self, setup);
+        let list = without.as_mut_ptr();
+        // SAFETY: the communicator exists, the list has so many entries and is read in the call, and the other pointers are
+        // valid until the call is through.
+        let code = unsafe {
+            self.nccl.ncclCommShrink(self.comm, list, count, birth.child, birth.config, NCCL_SHRINK_DEFAULT)
+        };
+        let progress = self.progress_of("ncclCommShrink", code)?;
+        Ok((birth, progress))
+    }
+
+    /// Lets NCCL know memory of the device, so that it may be reached without copies.
+    pub(crate) fn register(&self, pointer: u64, bytes: usize) -> Result<RegistrationHandle> {
+        let mut handle = std::ptr::null_mut();
+        let start: *mut c_void = std::ptr::without_provenance_mut(pointer as usize);
+        // SAFETY: the communicator exists; NCCL refuses memory that is not there.
+        let code = unsafe { self.nccl.ncclCommRegister(self.comm, start, bytes, &raw mut handle) };
+        match self.progress_of("ncclCommRegister", code)? {
+            Progress::Ready => Ok(RegistrationHandle(handle)),
+            Progress::Busy => Err(Error::Internal("NCCL registers memory in the background".into())),
+        }
+    }
+
+    /// Lets NCCL forget memory that it knows.
+    pub(crate) fn deregister(&self, registration: RegistrationHandle) -> Result<()> {
+        // SAFETY: the communicator exists, and gave out this handle, which is used once.
+        let code = unsafe { self.nccl.ncclCommDeregister(self.comm, registration.0) };
+        self.progress_of("ncclCommDeregister", code).map(|_| ())
+    }
+}
+
+/// What NCCL calls memory that it knows.
+#[derive(Debug)]
+pub(crate) struct RegistrationHandle(*mut c_void);
+
+// SAFETY: only NCCL looks behind it, which ties it to no thread.
+unsafe impl Send for RegistrationHandle {}

@@ -1,0 +1,194 @@
+//! What is enqueued on a stream.
+
+use std::ffi::{c_int, c_void};
+
+use comm_core::{ReduceOp, Result};
+use cudarc::driver::result;
+use nccl_sys::{MissingSymbol, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
+
+use super::{Handle, Progress};
+use crate::plan::Plan;
+use crate::stream::Stream;
+use crate::{dtype, error};
+
+/// Which call of NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    ReduceScatter,
+    Send,
+    Recv,
+    /// Copies on the device, which is no call of NCCL, and comes before those that are.
+    Copy,
+}
+
+/// A call of NCCL, with addresses on the device that were checked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Op {
+    pub(crate) verb: Verb,
+    pub(crate) send: u64,
+    pub(crate) recv: u64,
+    /// In elements of `dtype`, as NCCL counts them for this call.
+    pub(crate) count: usize,
+    pub(crate) dtype: ncclDataType_t,
+    pub(crate) reduction: Option<ReduceOp>,
+    /// The root, or the other rank.
+    pub(crate) peer: usize,
+}
+
+/// Operators that were made for a call, to be destroyed when it is through.
+#[derive(Debug, Default)]
+pub(crate) struct Operators(Vec<ncclRedOp_t>);
+
+impl Handle {
+    /// Enqueues the calls of a plan as one, in a group if they are several. The operators in the answer must be given back by
+    /// [`Handle::forget`] once the calls are through. Whatever the answer, the plan's memory must be marked as used by the
+    /// stream afterwards.
+    pub(crate) fn carry_out(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
+        // SAFETY: the addresses are those of views, within which the plan stays, and which it checked to be on this device.
+        // Buffers are freed behind all work that is marked, and whoever made a view of raw memory promised as much.
+        unsafe { self.launch(plan.ops(), stream) }
+    }
+
+    /// # Safety
+    /// Every address is that of as many elements as its call reads or writes there, on the device of this communicator.
+    /// They stay until the work of this stream is done or the communicator has been aborted, and whoever uses
+    /// them waits for that stream.
+    unsafe fn launch(&self, ops: &[Op], stream: &Stream) -> Result<(Operators, Progress)> {
+        let mut operators = Operators::default();
+        let mut calls = Vec::with_capacity(ops.len());
+        for op in ops {
+            match op.verb {
+                // SAFETY: the caller promises what a copy needs too.
+                Verb::Copy => unsafe { copy(op, stream) }?,
+                _ => calls.push((op, self.operator(op, &mut operators)?)),
+            }
+        }
+        if let [(op, operator)] = calls[..] {
+            // SAFETY: as the caller promises.
+            let code = unsafe { self.call(op, operator, stream) };
+            return Ok((operators, self.progress_of(name(op.verb), code)?));
+        }
+        self.start_group()?;
+        let mut called = Ok(Progress::Ready);
+        for (op, operator) in calls {
+            // SAFETY: as the caller promises.
+            let code = unsafe { self.call(op, operator, stream) };
+            called = called.and_then(|_| self.progress_of(name(op.verb), code));
+        }
+        // A group that was begun must be ended, or this thread would go on in it.
+        let ended = self.end_group();
+        called?;
+        Ok((operators, ended?))
+    }
+
+    /// Destroys operators whose calls are through.
+    pub(crate) fn forget(&self, operators: Operators) -> Result<()> {
+        operators.0.into_iter().try_for_each(|operator| {
+            // SAFETY: the operator was made by this communicator, and no call uses it any more.
+            let code = unsafe { self.nccl.ncclRedOpDestroy(operator, self.comm) };
+            self.progress_of("ncclRedOpDestroy", code).map(|_| ())
+        })
+    }
+
+    /// The operator of a call: one of NCCL's, or one that is made for it.
+    fn operator(&self, op: &Op, made: &mut Operators) -> Result<ncclRedOp_t> {
+        let Some(ReduceOp::PreMulSum(value)) = op.reduction else {
+            let known = op.reduction.and_then(dtype::operator);
+            return Ok(known.unwrap_or(ncclRedOp_t::ncclSum));
+        };
+        let mut factor = dtype::factor(value, op.dtype);
+        let mut operator = ncclRedOp_t::ncclSum;
+        // SAFETY: the factor is one element on the host, which is read in the call, and the operator is written to a value
+        // that lives here.
+        let code = unsafe {
+            self.nccl.ncclRedOpCreatePreMulSum(
+                &raw mut operator,
+                factor.as_mut_ptr().cast(),
+                op.dtype,
+                ncclScalarResidence_t::ncclScalarHostImmediate,
+                self.comm,
+            )
+        };
+        self.progress_of("ncclRedOpCreatePreMulSum", code)?;
+        made.0.push(operator);
+        Ok(operator)
+    }
+
+    fn start_group(&self) -> Result<()> {
+        // SAFETY: the call has no arguments.
+        let code = unsafe { self.nccl.ncclGroupStart() };
+        self.progress_of("ncclGroupStart", code).map(|_| ())
+    }
+
+    fn end_group(&self) -> Result<Progress> {
+        // SAFETY: the call has no arguments.
+        let code = unsafe { self.nccl.ncclGroupEnd() };
+        self.progress_of("ncclGroupEnd", code)
+    }
+
+    /// # Safety
+    /// As [`Handle::launch`].
+    unsafe fn call(
+        &self,
+        op: &Op,
+        operator: ncclRedOp_t,
+        stream: &Stream,
+    ) -> Result<ncclResult_t, MissingSymbol> {
+        let (nccl, comm) = (&self.nccl, self.comm);
+        let Op { count, dtype, .. } = *op;
+        let send: *const c_void = std::ptr::without_provenance(op.send as usize);
+        let recv: *mut c_void = std::ptr::without_provenance_mut(op.recv as usize);
+        // Ranks were counted when the communicator was made.
+        let peer = c_int::try_from(op.peer).unwrap_or(c_int::MAX);
+        let stream = stream.as_cudarc().cu_stream().cast();
+        match op.verb {
+            // SAFETY: as the caller promises.
+            Verb::AllReduce => unsafe {
+                nccl.ncclAllReduce(send, recv, count, dtype, operator, comm, stream)
+            },
+            // SAFETY: as the caller promises.
+            Verb::Reduce => unsafe {
+                nccl.ncclReduce(send, recv, count, dtype, operator, peer, comm, stream)
+            },
+            // SAFETY: as the caller promises.
+            Verb::Broadcast => unsafe { nccl.ncclBroadcast(send, recv, count, dtype, peer, comm, stream) },
+            // SAFETY: as the caller promises.
+            Verb::AllGather => unsafe { nccl.ncclAllGather(send, recv, count, dtype, comm, stream) },
+            // SAFETY: as the caller promises.
+            Verb::ReduceScatter => unsafe {
+                nccl.ncclReduceScatter(send, recv, count, dtype, operator, comm, stream)
+            },
+            // SAFETY: as the caller promises.
+            Verb::Send => unsafe { nccl.ncclSend(send, count, dtype, peer, comm, stream) },
+            // SAFETY: as the caller promises.
+            Verb::Recv => unsafe { nccl.ncclRecv(recv, count, dtype, peer, comm, stream) },
+            Verb::Copy => Ok(ncclResult_t::ncclSuccess),
+        }
+    }
+}
+
+/// # Safety
+/// As [`Handle::launch`]; the count is in bytes.
+unsafe fn copy(op: &Op, stream: &Stream) -> Result<()> {
+    let stream = stream.as_cudarc().cu_stream();
+    // SAFETY: as the caller promises.
+    let copied = unsafe { result::memcpy_dtod_async(op.recv, op.send, op.count, stream) };
+    copied.map_err(error::cuda("enqueue a copy on the device"))
+}
+
+const fn name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::AllReduce => "ncclAllReduce",
+        Verb::Reduce => "ncclReduce",
+        Verb::Broadcast => "ncclBroadcast",
+        Verb::AllGather => "ncclAllGather",
+        Verb::ReduceScatter => "ncclReduceScatter",
+        Verb::Send => "ncclSend",
+        Verb::Recv => "ncclRecv",
+        Verb::Copy => "cuMemcpyDtoDAsync",
+    }
+}

@@ -1,0 +1,158 @@
+//! A communicator of NCCL: all calls that need one are here and below, and nothing else of this crate calls NCCL.
+//!
+//! What callers keep: one thread at a time uses a handle, and the device is bound to that thread.
+
+#![allow(unsafe_code)]
+
+mod division;
+mod launch;
+
+use std::ffi::{CString, c_char, c_int};
+use std::sync::Arc;
+
+use comm_core::{Error, Group, Invalid, Result};
+use nccl_sys::{
+    MissingSymbol, NCCL_CONFIG_INITIALIZER, Nccl, ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId,
+};
+
+use crate::error;
+use crate::unique_id::UniqueId;
+
+pub(crate) use division::{Birth, NO_COLOR, RegistrationHandle};
+pub(crate) use launch::{Op, Verb};
+
+/// Whether a call is through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It is.
+    Ready,
+    /// It goes on: nothing else may be called but the question whether it still does, and an abort.
+    Busy,
+}
+
+/// What a communicator is made with; see [`NcclConfig`](crate::NcclConfig).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Setup {
+    pub(crate) blocking: bool,
+    pub(crate) min_ctas: Option<u32>,
+    pub(crate) max_ctas: Option<u32>,
+    /// Kept as long as the communicator, as not every version copies it.
+    pub(crate) name: Option<Arc<CString>>,
+}
+
+impl Setup {
+    fn config(&self) -> ncclConfig_t {
+        let number =
+            |value: Option<u32>, unset| value.and_then(|value| c_int::try_from(value).ok()).unwrap_or(unset);
+        ncclConfig_t {
+            blocking: c_int::from(self.blocking),
+            minCTAs: number(self.min_ctas, NCCL_CONFIG_INITIALIZER.minCTAs),
+            maxCTAs: number(self.max_ctas, NCCL_CONFIG_INITIALIZER.maxCTAs),
+            commName: self.name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()),
+            ..NCCL_CONFIG_INITIALIZER
+        }
+    }
+}
+
+/// A communicator of NCCL. Dropped without an order to destroy it, it is aborted.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    nccl: Arc<Nccl>,
+    comm: ncclComm_t,
+    setup: Setup,
+}
+
+impl Handle {
+    /// Begins to make a communicator of all ranks that were given the same id, on the device that is bound to the thread.
+    pub(crate) fn init(
+        nccl: &Arc<Nccl>,
+        id: &UniqueId,
+        group: Group,
+        setup: Setup,
+    ) -> Result<(Self, Progress)> {
+        let mut handle = Self { nccl: Arc::clone(nccl), comm: ncclComm_t::NULL, setup };
+        let mut config = handle.setup.config();
+        let (size, rank) = (number(group.size())?, number(group.rank())?);
+        let id = ncclUniqueId { internal: id.as_bytes().map(|byte| byte as c_char) };
+        // SAFETY: both pointers are to values that live for the call, and the name in the configuration as long as the handle.
+        let code =
+            unsafe { nccl.ncclCommInitRankConfig(&raw mut handle.comm, size, id, rank, &raw mut config) };
+        let progress = handle.progress_of("ncclCommInitRankConfig", code)?;
+        if handle.comm.is_null() {
+            return Err(Error::Internal("NCCL made no communicator and said that it did".into()));
+        }
+        Ok((handle, progress))
+    }
+
+    /// Asks whether the last call is through, and whether anything went wrong since.
+    pub(crate) fn progress(&self) -> Result<Progress> {
+        let mut state = ncclResult_t::ncclSuccess;
+        // SAFETY: the communicator exists as long as the handle, and the answer is written to a value that lives here.
+        let asked = unsafe { self.nccl.ncclCommGetAsyncError(self.comm, &raw mut state) };
+        self.progress_of("ncclCommGetAsyncError", asked)?;
+        self.progress_of("a call of NCCL in the background", Ok(state))
+    }
+
+    /// Begins to end the communicator in order, when all that was enqueued is done.
+    pub(crate) fn finalize(&self) -> Result<Progress> {
+        // SAFETY: the communicator exists as long as the handle.
+        let code = unsafe { self.nccl.ncclCommFinalize(self.comm) };
+        self.progress_of("ncclCommFinalize", code)
+    }
+
+    /// Frees a communicator whose end is through.
+    pub(crate) fn destroy(mut self) -> Result<()> {
+        let comm = std::mem::replace(&mut self.comm, ncclComm_t::NULL);
+        // SAFETY: the communicator exists, and nobody uses it any more.
+        let code = unsafe { self.nccl.ncclCommDestroy(comm) };
+        self.progress_of("ncclCommDestroy", code).map(|_| ())
+    }
+
+    /// Ends the communicator at once: work on the device ends without a result.
+    pub(crate) fn abort(mut self) {
+        self.abort_once();
+    }
+
+    fn abort_once(&mut self) {
+        let comm = std::mem::replace(&mut self.comm, ncclComm_t::NULL);
+        if comm.is_null() {
+            return;
+        }
+        // SAFETY: the communicator exists, and nobody uses it any more.
+        let code = unsafe { self.nccl.ncclCommAbort(comm) };
+        if let Err(error) = self.progress_of("ncclCommAbort", code) {
+            tracing::warn!(%error, "could not abort a communicator of NCCL");
+        }
+    }
+
+    /// What an answer means.
+    fn progress_of(&self, call: &str, answer: Result<ncclResult_t, MissingSymbol>) -> Result<Progress> {
+        match answer.map_err(error::missing)? {
+            ncclResult_t::ncclSuccess => Ok(Progress::Ready),
+            ncclResult_t::ncclInProgress => Ok(Progress::Busy),
+            code => Err(error::nccl(&self.nccl, call, code)),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.abort_once();
+    }
+}
+
+/// An id that no other group has.
+pub(crate) fn unique_id(nccl: &Nccl) -> Result<UniqueId> {
+    let mut id = ncclUniqueId { internal: [0; 128] };
+    // SAFETY: the answer is written to a value that lives here.
+    let code = unsafe { nccl.ncclGetUniqueId(&raw mut id) }.map_err(error::missing)?;
+    if code != ncclResult_t::ncclSuccess {
+        return Err(error::nccl(nccl, "ncclGetUniqueId", code));
+    }
+    Ok(UniqueId::new(id.internal.map(|byte| byte as u8)))
+}
+
+/// A rank, or a number of ranks, as C has it.
+fn number(ranks: usize) -> Result<c_int> {
+    c_int::try_from(ranks).map_err(|_| Invalid::Rank { rank: ranks, size: c_int::MAX as usize }.into())
+}

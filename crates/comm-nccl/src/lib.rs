@@ -1,0 +1,79 @@
+//! GPU memory and NCCL collectives of the comm collective communication library.
+//!
+//! [`NcclCommunicator`] is a [`Communicator`](comm_core::Communicator) for buffers on CUDA devices, whose collectives are
+//! NCCL's. Neither CUDA nor NCCL is needed to build; both are loaded when a program asks for them. Where one is missing, that is
+//! [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with what was tried.
+//!
+//! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer knows which streams used it last, so that work on it comes in
+//!   the order in which it was enqueued, whoever enqueues it. Memory of frameworks comes in by [`CudaView::from_raw`].
+//! - A [`Library`] is the loaded NCCL.
+//! - Ranks meet in any [`Store`](comm_core::Store), with [`NcclCommunicator::connect`], or are given a [`UniqueId`] in another
+//!   way, with [`NcclCommunicator::with_id`].
+//!
+//! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What takes longer than its
+//! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own.
+//!
+//! | question | file |
+//! |---|---|
+//! | is there a driver, which device is mine | `probe.rs`, `device.rs`, `environment.rs` |
+//! | where is memory allocated, copied and freed | `allocation.rs`, `buffer.rs`, `slice.rs` |
+//! | who waits for whom | `usage.rs`, `stream.rs` |
+//! | what does a call see of a buffer | `view.rs`, `memory.rs` |
+//! | how do ranks come by one id | `meeting.rs`, `unique_id.rs` |
+//! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
+//! | which calls of NCCL are made | `handle/`, `library.rs` |
+//! | what is under way, and what if it fails | `communicator/engine.rs`, `health.rs` |
+//! | what do users hold | `communicator/`, `config.rs` |
+//!
+//! # Example
+//!
+//! ```no_run
+//! use comm_core::{Comm, ReduceOp, Store};
+//! use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig};
+//!
+//! fn sum(store: &dyn Store, rank: usize, size: usize) -> comm_core::Result<Vec<f32>> {
+//!     let device = Device::from_env()?;
+//!     let config = NcclConfig::new(rank, size)?;
+//!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, (store, "example"), config)?;
+//!     let comm = Comm::<Cuda>::over(std::sync::Arc::new(communicator));
+//!
+//!     let mut buffer = DeviceBuffer::from_host(&device.new_stream()?, &[1.0_f32; 1000])?;
+//!     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
+//!     buffer.to_vec()
+//! }
+//! ```
+#![deny(unsafe_code)]
+
+mod allocation;
+mod buffer;
+mod communicator;
+mod config;
+mod device;
+mod dtype;
+mod environment;
+mod error;
+mod handle;
+mod health;
+mod library;
+mod meeting;
+mod memory;
+mod plan;
+mod probe;
+mod slice;
+mod stream;
+mod sync;
+mod unique_id;
+mod usage;
+mod view;
+
+pub use buffer::DeviceBuffer;
+pub use communicator::{Batch, NcclCommunicator, Registration};
+pub use config::NcclConfig;
+pub use device::Device;
+pub use library::Library;
+pub use memory::{Cuda, DeviceCommunicator};
+pub use nccl_sys::{Search, Version};
+pub use slice::{DeviceSlice, DeviceSliceMut};
+pub use stream::Stream;
+pub use unique_id::UniqueId;
+pub use view::{CudaView, CudaViewMut};

@@ -1,0 +1,215 @@
+//! What a call comes to: calls of NCCL, as data, and the memory that they use.
+//!
+//! Everything is checked here, before NCCL is asked for anything: shape, type, operator, device and root. A call that is
+//! refused leaves its plan as it was.
+
+mod exchange;
+mod gather;
+mod reduce;
+
+use std::ops::Range;
+
+use comm_core::{Call, Collective, DType, During, Exchange, Group, Invalid, ReduceOp, Result, Shares};
+use nccl_sys::ncclDataType_t;
+
+use crate::allocation::Allocation;
+use crate::handle::{Op, Verb};
+use crate::memory::Cuda;
+use crate::stream::Stream;
+use crate::usage::{Access, Use};
+use crate::view::Span;
+
+/// Calls that are carried out together.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    group: Group,
+    stream: Stream,
+    ops: Vec<Op>,
+    uses: Vec<(Span<'a>, Access)>,
+    /// Memory of the calls' own. It is freed on the communicator's stream, behind them.
+    scratch: Vec<Allocation>,
+    /// What is under way, in words of the caller: the first call, if they are several.
+    subject: Option<Subject>,
+}
+
+/// A call, as far as errors tell of it.
+#[derive(Debug, Clone)]
+pub(crate) enum Subject {
+    Collective(Call),
+    Send { to: usize },
+    Recv { from: usize },
+}
+
+impl Subject {
+    pub(crate) fn during(&self, sequence: u64) -> During {
+        match self {
+            Self::Collective(call) => During::Call { call: Box::new(call.clone()), sequence },
+            Self::Send { to } => During::Send { to: *to, tag: 0 },
+            Self::Recv { from } => During::Recv { from: *from, tag: 0 },
+        }
+    }
+}
+
+/// What a collective is known by.
+#[derive(Debug, Clone, Copy)]
+struct Description {
+    collective: Collective,
+    op: Option<ReduceOp>,
+    dtype: DType,
+    count: usize,
+    root: Option<usize>,
+}
+
+/// A part of a buffer.
+#[derive(Debug, Clone, Copy)]
+enum Part<'a> {
+    Read(Span<'a>),
+    Write(Span<'a>),
+}
+
+impl<'a> Plan<'a> {
+    /// Nothing yet, for a communicator with this stream.
+    pub(crate) fn new(group: Group, stream: &Stream) -> Self {
+        let stream = stream.clone();
+        Self { group, stream, ops: Vec::new(), uses: Vec::new(), scratch: Vec::new(), subject: None }
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    pub(crate) const fn subject(&self) -> Option<&Subject> {
+        self.subject.as_ref()
+    }
+
+    /// Makes the communicator's stream wait for what was done with the memory before.
+    pub(crate) fn before(&self) -> Result<()> {
+        let scratch = self.scratch.iter().map(Allocation::usage);
+        scratch.clone().try_for_each(|usage| usage.before(&self.stream, Access::Write))?;
+        self.uses.iter().try_for_each(|(span, access)| span.before(&self.stream, *access))
+    }
+
+    /// Lets whoever uses the memory next wait for the calls.
+    pub(crate) fn after(&self, now: &Use) -> Result<()> {
+        self.scratch.iter().for_each(|scratch| scratch.usage().after(Access::Write, now.clone()));
+        // All of them, also if one fails.
+        let marked = self.uses.iter().map(|(span, access)| span.after(*access, now));
+        marked.fold(Ok(()), Result::and)
+    }
+
+    /// Refuses memory of other devices. Buffers without elements are nowhere.
+    fn check_devices(&self, parts: &[Part<'a>]) -> Result<()> {
+        let spans = parts.iter().map(|(Part::Read(span) | Part::Write(span))| span);
+        spans.filter(|span| span.len > 0).try_for_each(|span| span.check_device(self.stream.ordinal()))
+    }
+
+    /// Takes a collective in, which has been checked.
+    fn enter(&mut self, description: Description, parts: &[Part<'a>]) {
+        let Description { collective, op, dtype, count, root } = description;
+        self.subject.get_or_insert_with(|| {
+            let (dtype, count) = (Some(dtype), count as u64);
+            Subject::Collective(Call { collective, op, dtype, count, root, ..call(self.group) })
+        });
+        self.use_parts(parts);
+    }
+
+    fn use_parts(&mut self, parts: &[Part<'a>]) {
+        self.uses.extend(parts.iter().map(|part| match part {
+            Part::Read(span) => (*span, Access::Read),
+            Part::Write(span) => (*span, Access::Write),
+        }));
+    }
+
+    /// Adds a call of NCCL, unless nothing would move.
+    fn push(&mut self, op: Op) {
+        if op.count > 0 {
+            self.ops.push(op);
+        }
+    }
+
+    /// Copies elements on the device.
+    fn copy(&mut self, from: u64, to: u64, bytes: usize) {
+        if from != to {
+            self.push(Op { verb: Verb::Copy, send: from, recv: to, count: bytes, ..nothing() });
+        }
+    }
+
+    /// Sends elements of a type, from an address.
+    fn send_to(&mut self, peer: usize, from: u64, (dtype, elements): (DType, usize)) {
+        let (dtype, times) = crate::dtype::moved(dtype);
+        self.push(Op { verb: Verb::Send, send: from, count: elements * times, dtype, peer, ..nothing() });
+    }
+
+    /// Receives elements of a type, at an address.
+    fn recv_from(&mut self, peer: usize, to: u64, (dtype, elements): (DType, usize)) {
+        let (dtype, times) = crate::dtype::moved(dtype);
+        self.push(Op { verb: Verb::Recv, recv: to, count: elements * times, dtype, peer, ..nothing() });
+    }
+}
+
+/// A barrier of the group, of which other calls can be made.
+fn call(group: Group) -> Call {
+    Call {
+        group: group.id(),
+        collective: Collective::Barrier,
+        op: None,
+        dtype: None,
+        count: 0,
+        root: None,
+        detail: 0,
+        algorithm: "nccl".into(),
+    }
+}
+
+/// A call without data, to be filled in.
+const fn nothing() -> Op {
+    Op {
+        verb: Verb::Copy,
+        send: 0,
+        recv: 0,
+        count: 0,
+        dtype: ncclDataType_t::ncclUint8,
+        reduction: None,
+        peer: 0,
+    }
+}
+
+/// Where a call reads and where it writes, if both are needed on this rank.
+fn read_and_write<'a>(buffers: Exchange<'a, Cuda>) -> Result<(Span<'a>, Span<'a>)> {
+    match buffers {
+        Exchange::InPlace(buffer) => Ok((buffer.span, buffer.span)),
+        Exchange::Separate { send, recv } => Ok((send.span, recv.span)),
+        Exchange::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+    }
+}
+
+/// The parts of a call that reads one buffer and writes another, or the same.
+fn parts<'a>(read: Span<'a>, write: Span<'a>) -> Vec<Part<'a>> {
+    if read.pointer == write.pointer && read.len == write.len {
+        vec![Part::Write(write)]
+    } else {
+        vec![Part::Read(read), Part::Write(write)]
+    }
+}
+
+/// Which elements of a buffer for all ranks are whose.
+fn blocks(shares: Shares<'_>, total: usize, ranks: usize) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let mut next = |len: usize| {
+        let start = end;
+        end += len;
+        start..end
+    };
+    match shares {
+        Shares::Equal => (0..ranks).map(|_| next(total / ranks)).collect(),
+        Shares::Counts(counts) => counts.iter().map(|count| next(*count)).collect(),
+    }
+}
+
+/// The rooted collective's name, or that of its sibling with counts.
+const fn named(shares: Shares<'_>, equal: Collective, counted: Collective) -> Collective {
+    match shares {
+        Shares::Equal => equal,
+        Shares::Counts(_) => counted,
+    }
+}

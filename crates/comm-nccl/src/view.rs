@@ -1,0 +1,170 @@
+//! Views of device memory that are erased: a backend sees a place, a length and a type.
+
+#![allow(unsafe_code)]
+
+use comm_core::{DType, Erased, Error, IntoView, IntoViewMut, Result, Shape};
+
+use crate::memory::Cuda;
+use crate::stream::Stream;
+use crate::usage::{Access, Usage, Use};
+
+/// How work on memory is put in order with other work on it.
+#[derive(Debug, Clone, Copy)]
+enum Order<'a> {
+    /// By what was done with it before.
+    Tracked(&'a Usage),
+    /// As if it were done on this stream.
+    Stream(&'a Stream),
+}
+
+/// Elements on a device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span<'a> {
+    pub(crate) pointer: u64,
+    pub(crate) len: usize,
+    pub(crate) dtype: DType,
+    ordinal: usize,
+    order: Order<'a>,
+}
+
+impl<'a> Span<'a> {
+    pub(crate) fn tracked(
+        pointer: u64,
+        len: usize,
+        dtype: DType,
+        (usage, stream): (&'a Usage, &'a Stream),
+    ) -> Self {
+        Self { pointer, len, dtype, ordinal: stream.ordinal(), order: Order::Tracked(usage) }
+    }
+
+    fn on_stream(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
+        Self { pointer, len, dtype, ordinal: stream.ordinal(), order: Order::Stream(stream) }
+    }
+
+    /// The address of the element behind so many.
+    pub(crate) const fn at(&self, elements: usize) -> u64 {
+        self.pointer + (elements * self.dtype.size()) as u64
+    }
+
+    /// Refuses memory of another device.
+    pub(crate) fn check_device(&self, ordinal: usize) -> Result<()> {
+        if self.ordinal == ordinal {
+            return Ok(());
+        }
+        let reason = format!("the buffer is there, and the communicator on device {ordinal}");
+        Err(Error::setting("device", self.ordinal.to_string(), reason))
+    }
+
+    /// Makes a stream wait for what `access` must come after.
+    pub(crate) fn before(&self, stream: &Stream, access: Access) -> Result<()> {
+        match self.order {
+            Order::Tracked(usage) => usage.before(stream, access),
+            Order::Stream(theirs) => stream.wait_for(theirs),
+        }
+    }
+
+    /// Lets later uses wait for this one.
+    pub(crate) fn after(&self, access: Access, now: &Use) -> Result<()> {
+        match self.order {
+            Order::Tracked(usage) => {
+                usage.after(access, now.clone());
+                Ok(())
+            }
+            Order::Stream(theirs) if theirs.is(&now.stream) => Ok(()),
+            Order::Stream(theirs) => theirs.wait(&now.done),
+        }
+    }
+}
+
+/// Elements on a device, to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct CudaView<'a> {
+    pub(crate) span: Span<'a>,
+}
+
+/// Elements on a device, to be written.
+#[derive(Debug)]
+pub struct CudaViewMut<'a> {
+    pub(crate) span: Span<'a>,
+}
+
+impl<'a> CudaView<'a> {
+    /// The view of memory that somebody else allocated, for example a framework: `len` elements of `dtype` from
+    /// `pointer` on. Calls behave as if they ran on `stream`: they come after all that was enqueued there before, and what
+    /// is enqueued there afterwards comes after them. Whether a call that wrote to it was lost in a failure is not
+    /// known by the memory, and to be asked of the communicator.
+    ///
+    /// # Safety
+    /// Until the work that is enqueued with the view is done, the memory must be there, on the device of the stream,
+    /// aligned for its type, and not be written by work that is not ordered with the stream.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
+        Self { span: Span::on_stream(pointer, len, dtype, stream) }
+    }
+}
+
+impl<'a> CudaViewMut<'a> {
+    /// As [`CudaView::from_raw`], for memory that is written.
+    ///
+    /// # Safety
+    /// As there; and nothing else may read or write the memory, but for work that is ordered with the stream.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
+        Self { span: Span::on_stream(pointer, len, dtype, stream) }
+    }
+
+    /// The same elements, to be read.
+    #[must_use]
+    pub const fn as_view(&self) -> CudaView<'_> {
+        CudaView { span: self.span }
+    }
+}
+
+/// What is known of every view.
+macro_rules! views {
+    ($($view:ident),+) => {
+        $(
+            impl $view<'_> {
+                /// The address of the first element on the device. Nothing is there if there are no elements.
+                #[must_use]
+                pub const fn pointer(&self) -> u64 {
+                    self.span.pointer
+                }
+
+                /// The number of the device on which they lie.
+                #[must_use]
+                pub const fn ordinal(&self) -> usize {
+                    self.span.ordinal
+                }
+            }
+
+            impl Shape for $view<'_> {
+                fn dtype(&self) -> DType {
+                    self.span.dtype
+                }
+
+                fn len(&self) -> usize {
+                    self.span.len
+                }
+            }
+        )+
+    };
+}
+
+views!(CudaView, CudaViewMut);
+
+impl<'a> IntoView<'a, Cuda> for CudaView<'a> {
+    type Element = Erased;
+
+    fn into_view(self) -> Self {
+        self
+    }
+}
+
+impl<'a> IntoViewMut<'a, Cuda> for CudaViewMut<'a> {
+    type Element = Erased;
+
+    fn into_view_mut(self) -> Self {
+        self
+    }
+}

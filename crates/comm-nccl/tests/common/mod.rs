@@ -1,0 +1,134 @@
+//! Ranks as threads, each with a device of the emulator.
+#![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+
+pub(crate) mod values;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use comm_core::{CallOptions, Element};
+use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, Stream, UniqueId};
+use gpu_emu::{Control, Setting};
+
+/// Worlds that tests use.
+pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
+
+/// How long anything may take before it counts as hanging.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// The longest delay of work on a device, in microseconds, without and with disorder.
+pub(crate) const JITTERS: [u64; 2] = [0, 300];
+
+/// The emulator, loaded before anything else.
+pub(crate) fn control() -> &'static Control {
+    static LOADED: OnceLock<&'static Control> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        let control = Control::load().unwrap();
+        control.set(Setting::Devices, 64);
+        control
+    })
+}
+
+/// The emulator's NCCL.
+pub(crate) fn library() -> Library {
+    Library::load(&Search::new().at(control().path())).unwrap()
+}
+
+/// Numbers of devices that no other test of the process uses, as errors stay with a device.
+pub(crate) fn devices(count: usize) -> Vec<usize> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    control();
+    let first = NEXT.fetch_add(count, Ordering::SeqCst);
+    assert!(first + count <= 64, "the emulator has no more devices: spread the tests over more files");
+    (first..first + count).collect()
+}
+
+/// One rank, as its thread sees it.
+pub(crate) struct Rank {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) device: Device,
+    /// Not that of the communicator.
+    pub(crate) stream: Stream,
+    pub(crate) comm: NcclCommunicator,
+}
+
+impl Rank {
+    pub(crate) fn buffer<T: Element>(&self, elements: &[T]) -> DeviceBuffer<T> {
+        DeviceBuffer::from_host(&self.stream, elements).unwrap()
+    }
+
+    pub(crate) fn zeros<T: Element>(&self, len: usize) -> DeviceBuffer<T> {
+        DeviceBuffer::zeros(&self.stream, len).unwrap()
+    }
+}
+
+pub(crate) fn config(rank: usize, size: usize) -> NcclConfig {
+    let mut config = NcclConfig::new(rank, size).unwrap();
+    config.timeout = SOON;
+    config
+}
+
+pub(crate) fn options() -> CallOptions {
+    within(SOON)
+}
+
+pub(crate) fn within(timeout: Duration) -> CallOptions {
+    let mut options = CallOptions::default();
+    options.timeout = timeout;
+    options
+}
+
+/// Runs `body` on one thread per device, all in one communicator.
+pub(crate) fn world<T: Send>(devices: &[usize], body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    world_with(devices, config, body)
+}
+
+pub(crate) fn world_with<T: Send>(
+    devices: &[usize],
+    config: impl Fn(usize, usize) -> NcclConfig + Sync,
+    body: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
+    let (library, size) = (library(), devices.len());
+    Device::open(devices[0]).unwrap();
+    let id = UniqueId::generate(&library).unwrap();
+    thread::scope(|scope| {
+        let start = |(rank, ordinal): (usize, &usize)| {
+            let (body, config, library, ordinal) = (&body, &config, &library, *ordinal);
+            scope.spawn(move || {
+                let device = Device::open(ordinal).unwrap();
+                let comm = NcclCommunicator::with_id(library, &device, &id, config(rank, size)).unwrap();
+                let stream = device.new_stream().unwrap();
+                body(Rank { rank, size, device, stream, comm })
+            })
+        };
+        let threads: Vec<_> = devices.iter().enumerate().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Runs `body` in worlds of all sizes, with and without disorder on the devices. At the end, the devices have no faults.
+pub(crate) fn in_all_worlds(body: impl Fn(Rank) + Sync) {
+    let devices = devices(5);
+    for jitter in JITTERS {
+        control().set(Setting::JitterMicroseconds, jitter);
+        for size in WORLDS {
+            world(&devices[..size], &body);
+        }
+    }
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+/// What went wrong on these devices so far. Faults of others are kept for them.
+pub(crate) fn faults_of(devices: &[usize]) -> Vec<String> {
+    use std::sync::Mutex;
+    static SEEN: Mutex<Vec<gpu_emu::Fault>> = Mutex::new(Vec::new());
+    let mut seen = SEEN.lock().unwrap();
+    seen.extend(control().take_faults());
+    let is_ours = |fault: &gpu_emu::Fault| fault.device.is_none_or(|device| devices.contains(&device));
+    let (ours, others): (Vec<_>, Vec<_>) = seen.drain(..).partition(is_ours);
+    *seen = others;
+    ours.into_iter().map(|fault| fault.what).collect()
+}

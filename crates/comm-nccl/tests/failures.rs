@@ -1,0 +1,195 @@
+//! What goes wrong while calls are under way, and what is left of the communicator and its buffers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{CallOptions, Communicator, During, Error, Exchange, IntoViewMut, ReduceOp, Result};
+use comm_nccl::{Device, DeviceBuffer, NcclCommunicator, UniqueId};
+use nccl_sys::ncclResult_t;
+
+use common::{Rank, SOON, config, control, devices, library, options, within, world, world_with};
+
+/// Long enough for a device to do something, and short enough for a test to wait for.
+const SHORT: Duration = Duration::from_millis(200);
+
+fn all_reduce(rank: &Rank, buffer: &mut DeviceBuffer<f32>, options: &CallOptions) -> Result<()> {
+    rank.comm.all_reduce(Exchange::InPlace(buffer.into_view_mut()), ReduceOp::Sum, options)
+}
+
+/// The communicator is of no use any more, and says why.
+fn assert_poisoned(rank: &Rank, cause: &str) {
+    let mut buffer = rank.zeros(1);
+    for refused in [all_reduce(rank, &mut buffer, &options()), rank.comm.barrier(&options())] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Poisoned(_)) && error.to_string().contains(cause), "{error}");
+    }
+}
+
+/// Makes one rank's device do something bad in its second call, and returns what each rank was told.
+fn in_second_call(trouble: impl FnOnce(usize), timeout: Duration) -> Vec<Error> {
+    let devices = devices(2);
+    trouble(devices[0]);
+    world(&devices, |rank| {
+        let (mut good, mut bad) = (rank.buffer(&[1.0]), rank.buffer(&[1.0]));
+        all_reduce(&rank, &mut good, &options()).unwrap();
+        rank.comm.synchronize().unwrap();
+        let enqueued = all_reduce(&rank, &mut bad, &within(timeout));
+        let error = enqueued.and_then(|()| rank.comm.synchronize()).unwrap_err();
+        assert_eq!(good.to_vec().unwrap(), [2.0], "what was done before the failure stays");
+        let lost = bad.to_vec().unwrap_err();
+        assert!(matches!(lost, Error::Poisoned(_)), "{lost}");
+        bad.copy_from_host(&[3.0]).unwrap();
+        assert_eq!(bad.to_vec().unwrap(), [3.0], "the buffer can be used again");
+        assert_poisoned(&rank, &error.to_string());
+        error
+    })
+}
+
+fn code(error: &Error) -> Option<i64> {
+    match error {
+        Error::Backend { backend: "nccl", code, .. } => Some(*code),
+        _ => None,
+    }
+}
+
+#[test]
+fn codes_that_nobody_knows_come_back_with_their_number() {
+    for number in [8, 99] {
+        let plan = |device| control().plan_answer(device, c"ncclAllReduce", 1, ncclResult_t(number));
+        let errors = in_second_call(plan, SHORT);
+        assert_eq!(code(&errors[0]), Some(i64::from(number)), "{}", errors[0]);
+        assert!(errors[0].to_string().contains("ncclAllReduce"), "{}", errors[0]);
+        // The other rank is not told, and hears nothing.
+        assert!(
+            matches!(&errors[1], Error::Timeout { waiting_for, .. } if waiting_for == &[0]),
+            "{}",
+            errors[1]
+        );
+    }
+}
+
+#[test]
+fn errors_in_the_background_are_noticed_and_abort_the_communicator() {
+    let plan = |device| control().plan_async_error(device, 1, ncclResult_t::ncclRemoteError);
+    let errors = in_second_call(plan, Duration::from_secs(1));
+    assert_eq!(code(&errors[0]), Some(6), "{}", errors[0]);
+}
+
+#[test]
+fn a_call_that_hangs_ends_at_its_deadline_and_is_named() {
+    let began = Instant::now();
+    for error in in_second_call(|device| control().plan_hang(device, 1), SHORT) {
+        let Error::Timeout { after, during: During::Call { call, sequence: 2 }, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((*after, call.to_string().as_str()), (SHORT, "all_reduce(sum, 1 x f32, nccl)"));
+    }
+    assert!((SHORT..SOON).contains(&began.elapsed()));
+}
+
+#[test]
+fn copies_to_the_host_do_not_wait_for_ever_for_a_call_that_hangs() {
+    let devices = devices(2);
+    control().plan_hang(devices[1], 0);
+    world(&devices, |rank| {
+        let mut buffer = rank.buffer(&[1.0]);
+        all_reduce(&rank, &mut buffer, &within(SHORT)).unwrap();
+        // The watchdog ends it: nobody else looks.
+        assert!(matches!(buffer.to_vec(), Err(Error::Poisoned(_))));
+    });
+}
+
+#[test]
+fn an_abort_ends_the_call_under_way_and_what_is_dropped_afterwards_is_no_harm() {
+    let devices = devices(2);
+    control().plan_hang(devices[0], 0);
+    world(&devices, |rank| {
+        let mut buffer = rank.buffer(&[1.0]);
+        all_reduce(&rank, &mut buffer, &options()).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| rank.comm.synchronize().unwrap_err());
+            thread::sleep(Duration::from_millis(50));
+            rank.comm.abort("enough");
+            let error = waiter.join().unwrap();
+            assert!(
+                matches!(&error, Error::Aborted { by, reason } if *by == rank.rank && reason == "enough")
+            );
+        });
+        rank.comm.abort("again");
+        assert_poisoned(&rank, "enough");
+        drop(rank.comm);
+        assert!(buffer.to_vec().is_err());
+    });
+    let destroyed = |call: &gpu_emu::Call| call.name == "ncclCommDestroy";
+    let ours = |call: &gpu_emu::Call| {
+        devices.iter().any(|device| call.argument("device") == Some(&device.to_string()))
+    };
+    let calls = control().take_calls();
+    assert!(!calls.iter().any(|call| destroyed(call) && ours(call)), "what was aborted is not destroyed");
+    let aborted = calls.iter().filter(|call| call.name == "ncclCommAbort" && ours(call)).count();
+    assert_eq!(aborted, 2);
+}
+
+#[test]
+fn an_initialization_that_never_ends_ends_at_its_deadline() {
+    let device = Device::open({
+        control();
+        devices(1)[0]
+    })
+    .unwrap();
+    let id = UniqueId::generate(&library()).unwrap();
+    let mut alone = config(0, 3);
+    alone.timeout = SHORT;
+    let began = Instant::now();
+    let error = NcclCommunicator::with_id(&library(), &device, &id, alone).unwrap_err();
+    let Error::Timeout { waiting_for, after, during: During::Rendezvous } = error else { panic!("{error}") };
+    assert_eq!((waiting_for, after), (vec![1, 2], SHORT));
+    assert!((SHORT..SOON).contains(&began.elapsed()));
+}
+
+#[test]
+fn an_initialization_that_fails_tells_the_code() {
+    let ordinal = devices(1)[0];
+    control().plan_answer(ordinal, c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
+    let device = Device::open(ordinal).unwrap();
+    let id = UniqueId::generate(&library()).unwrap();
+    let error = NcclCommunicator::with_id(&library(), &device, &id, config(0, 1)).unwrap_err();
+    assert_eq!(code(&error), Some(2), "{error}");
+    NcclCommunicator::with_id(&library(), &device, &UniqueId::generate(&library()).unwrap(), config(0, 1))
+        .unwrap();
+}
+
+#[test]
+fn a_communicator_that_cannot_be_closed_in_order_is_aborted_and_tells() {
+    let devices = devices(2);
+    control().plan_hang(devices[0], 0);
+    let quick = |rank, size| {
+        let mut config = config(rank, size);
+        config.close_timeout = SHORT;
+        config
+    };
+    world_with(&devices, quick, |rank| {
+        let mut buffer = rank.buffer(&[1.0]);
+        all_reduce(&rank, &mut buffer, &options()).unwrap();
+        if rank.rank == 0 {
+            drop(rank.comm);
+        } else {
+            let error = rank.comm.finalize(SHORT).unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        assert!(buffer.to_vec().is_err());
+    });
+}
+
+#[test]
+fn a_communicator_that_is_finalized_has_done_everything() {
+    world(&devices(2), |rank| {
+        let mut buffer = rank.buffer(&[1.0]);
+        all_reduce(&rank, &mut buffer, &options()).unwrap();
+        rank.comm.finalize(SOON).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [2.0]);
+    });
+}

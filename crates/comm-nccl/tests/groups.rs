@@ -1,0 +1,237 @@
+//! Groups made of groups, messages, batches, and buffers that NCCL knows.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+
+use comm_core::{Comm, Communicator, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Shares};
+use comm_nccl::{Cuda, DeviceBuffer, NcclCommunicator};
+
+use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
+
+/// The sum over all ranks of a group of what each gives.
+fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
+    let mut buffer = rank.buffer(&[ours]);
+    comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options()).unwrap();
+    buffer.to_vec().unwrap()[0]
+}
+
+#[test]
+fn a_split_makes_groups_by_color_ranked_by_key() {
+    in_all_worlds(|rank| {
+        // Colors that no int has, and keys that turn the order around; the last rank gets no group.
+        let color = (rank.rank + 1 < rank.size || rank.size == 1).then(|| u64::MAX - (rank.rank % 2) as u64);
+        let key = i64::MIN + (rank.size - rank.rank) as i64;
+        let group = rank.comm.split(color, key, &options()).unwrap();
+        assert_eq!(group.is_some(), color.is_some());
+        let Some(group) = group else { return assert_eq!(sum(&rank.comm, &rank, 1), rank.size as i64) };
+        let with_color = if rank.size == 1 { 1 } else { rank.size - 1 };
+        let mut members: Vec<usize> = (0..with_color).filter(|member| member % 2 == rank.rank % 2).collect();
+        members.reverse();
+        let position = members.iter().position(|member| *member == rank.rank).unwrap();
+        assert_eq!((group.group().rank(), group.group().size()), (position, members.len()));
+        assert_ne!(group.group().id(), rank.comm.group().id());
+        let total: usize = members.iter().sum();
+        assert_eq!(sum(&*group, &rank, rank.rank as i64), total as i64);
+        // The parent goes on, and the group outlives it.
+        assert_eq!(sum(&rank.comm, &rank, 1), rank.size as i64);
+    });
+}
+
+#[test]
+fn groups_have_names_of_their_own_and_outlive_their_parent() {
+    let devices = devices(3);
+    let ids = world(&devices, |mut rank| {
+        let listed = rank.comm.new_group(&[2, 0], &options()).unwrap();
+        let again = rank.comm.new_group(&[2, 0], &options()).unwrap();
+        let all = rank.comm.duplicate(&options()).unwrap();
+        assert_eq!(listed.is_some(), rank.rank != 1);
+        let refused = rank.comm.new_group(&[0, 0], &options()).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+        let other = alone(&rank);
+        let parent = std::mem::replace(&mut rank.comm, other);
+        drop(parent);
+        assert_eq!(sum(&*all, &rank, 5), 15);
+        let named = |group: &Option<Box<dyn comm_nccl::DeviceCommunicator>>| {
+            group.as_ref().map(|group| {
+                assert_eq!(group.group().rank(), usize::from(rank.rank == 0));
+                assert_eq!(sum(&**group, &rank, rank.rank as i64), 2);
+                group.group().id()
+            })
+        };
+        (named(&listed), named(&again), all.group().id())
+    });
+    let [(first, again, all), (None, None, middle), last] = ids[..] else { panic!("{ids:?}") };
+    assert!(first != again && first != Some(all) && again != Some(all));
+    assert_eq!(((first, again, all), all), (last, middle));
+}
+
+/// A communicator of one rank.
+fn alone(rank: &Rank) -> NcclCommunicator {
+    let id = comm_nccl::UniqueId::generate(&common::library()).unwrap();
+    NcclCommunicator::with_id(&common::library(), &rank.device, &id, config(0, 1)).unwrap()
+}
+
+#[test]
+fn a_shrunk_group_is_of_those_that_are_left() {
+    world(&devices(5), |rank| {
+        assert_eq!(sum(&rank.comm, &rank, 1), 5);
+        if rank.rank == 1 || rank.rank == 4 {
+            return;
+        }
+        let left = rank.comm.shrink(&[4, 1], &options()).unwrap();
+        assert_eq!((left.group().rank(), left.group().size()), ([0, 9, 1, 2][rank.rank], 3));
+        assert_eq!(sum(&left, &rank, 10 + rank.rank as i64), 35);
+    });
+}
+
+#[test]
+fn a_handle_makes_groups_too() {
+    world(&devices(2), |rank| {
+        let stream = rank.stream.clone();
+        let comm = Comm::<Cuda>::over(Arc::new(rank.comm) as Arc<_>);
+        let half = comm.split(Some(comm.rank() as u64), 0).unwrap().unwrap();
+        let mut buffer = DeviceBuffer::from_host(&stream, &[1.5_f64]).unwrap();
+        half.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        comm.duplicate().unwrap().all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        assert_eq!((half.size(), buffer.to_vec().unwrap()), (1, vec![3.0]));
+    });
+}
+
+#[test]
+fn messages_arrive_in_their_order() {
+    world(&devices(2), |rank| {
+        let (comm, options) = (&rank.comm, &options());
+        for value in 0..5_i16 {
+            if rank.rank == 0 {
+                comm.send(1, (&rank.buffer(&[value, -value])).into_view(), options).unwrap();
+            } else {
+                let mut buffer = rank.zeros::<i16>(2);
+                comm.recv(0, (&mut buffer).into_view_mut(), options).unwrap();
+                assert_eq!(buffer.to_vec().unwrap(), [value, -value]);
+            }
+        }
+    });
+}
+
+/// Everybody sends to the next rank and receives from the one before: one call after the other would wait for ever.
+#[test]
+fn a_batch_of_messages_goes_around_in_a_circle() {
+    in_all_worlds(|rank| {
+        let (next, before) = ((rank.rank + 1) % rank.size, (rank.rank + rank.size - 1) % rank.size);
+        let ours = rank.buffer(&[rank.rank as u64; 3]);
+        let mut theirs = rank.zeros::<u64>(3);
+        let mut batch = rank.comm.batch();
+        batch.send(next, (&ours).into_view()).unwrap();
+        assert!(batch.send(rank.size, (&ours).into_view()).is_err(), "which leaves the batch as it was");
+        batch.recv(before, (&mut theirs).into_view_mut()).unwrap();
+        batch.run(&options()).unwrap();
+        assert_eq!(theirs.to_vec().unwrap(), [before as u64; 3]);
+    });
+}
+
+#[test]
+fn a_batch_of_collectives_does_what_they_do() {
+    in_all_worlds(|rank| {
+        let size = rank.size;
+        let (mut total, mut largest) = (rank.buffer(&[1_i32, 2]), rank.buffer(&[rank.rank as u8]));
+        let mut halves = rank.buffer(&[rank.rank as f32]);
+        let (mut told, ours) = (rank.buffer(&[rank.rank as i64]), rank.buffer(&[rank.rank as u16]));
+        let (mut all, mut block) = (rank.zeros::<u16>(size), rank.zeros::<f64>(1));
+        let blocks = rank.buffer(&vec![1.0_f64; size]);
+        let mut batch = rank.comm.batch();
+        batch
+            .all_reduce(Exchange::InPlace((&mut total).into_view_mut()), ReduceOp::Sum)
+            .unwrap()
+            .reduce(size - 1, Exchange::InPlace((&mut largest).into_view_mut()), ReduceOp::Max)
+            .unwrap()
+            .all_reduce(Exchange::InPlace((&mut halves).into_view_mut()), ReduceOp::PreMulSum(0.5))
+            .unwrap()
+            .broadcast(size - 1, (&mut told).into_view_mut())
+            .unwrap()
+            .all_gather(
+                Exchange::Separate { send: (&ours).into_view(), recv: (&mut all).into_view_mut() },
+                Shares::Equal,
+            )
+            .unwrap()
+            .reduce_scatter(
+                Exchange::Separate { send: (&blocks).into_view(), recv: (&mut block).into_view_mut() },
+                Shares::Equal,
+                ReduceOp::Sum,
+            )
+            .unwrap();
+        batch.run(&options()).unwrap();
+        let n = size as i32;
+        assert_eq!(total.to_vec().unwrap(), [n, 2 * n]);
+        let kept = if rank.rank == size - 1 { size - 1 } else { rank.rank };
+        assert_eq!(largest.to_vec().unwrap(), [kept as u8]);
+        assert_eq!(halves.to_vec().unwrap(), [(size * (size - 1)) as f32 / 4.0]);
+        assert_eq!(told.to_vec().unwrap(), [size as i64 - 1]);
+        assert_eq!(all.to_vec().unwrap(), (0..size as u16).collect::<Vec<_>>());
+        assert_eq!(block.to_vec().unwrap(), [size as f64]);
+        rank.comm.batch().run(&options()).unwrap();
+    });
+}
+
+#[test]
+fn a_registered_buffer_is_a_buffer_like_others() {
+    world(&devices(2), |rank| {
+        let mut buffer = rank.buffer(&[1.0_f32, 2.0]);
+        let registered = rank.comm.register(&buffer).unwrap();
+        let empty = rank.comm.register(&rank.zeros::<u8>(0)).unwrap();
+        rank.comm
+            .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
+            .unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0]);
+        // NCCL is told before the memory goes, in whatever order they are dropped.
+        drop((buffer, empty));
+        drop(registered);
+    });
+}
+
+#[test]
+fn settings_reach_nccl() {
+    let devices = devices(2);
+    let with = |rank, size| {
+        let mut config = config(rank, size);
+        (config.ctas, config.name, config.blocking) = (Some(2..=7), Some("a-name".into()), true);
+        config
+    };
+    world_with(&devices, with, |rank| assert_eq!(sum(&rank.comm, &rank, 2), 4));
+    let calls = control().take_calls();
+    for device in devices {
+        let made = calls.iter().find(|call| {
+            call.name == "ncclCommInitRankConfig" && call.argument("device") == Some(&device.to_string())
+        });
+        let [blocking, min, max, name] = ["blocking", "min_ctas", "max_ctas", "name"]
+            .map(|argument| made.unwrap().argument(argument).unwrap());
+        assert_eq!((blocking, min, max, name), ("1", "2", "7", "a-name"));
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let device = comm_nccl::Device::open(devices(1)[0]).unwrap();
+    let id = comm_nccl::UniqueId::generate(&common::library()).unwrap();
+    let (mut no_ctas, mut zero_byte) = (config(0, 1), config(0, 1));
+    (no_ctas.ctas, zero_byte.name) = (Some(0..=4), Some("a\0b".into()));
+    for config in [no_ctas, zero_byte] {
+        let error = NcclCommunicator::with_id(&common::library(), &device, &id, config).unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+    }
+}
+
+#[test]
+fn what_is_made_is_freed() {
+    let devices = devices(2);
+    for _ in 0..5 {
+        world(&devices, |rank| {
+            assert_eq!(sum(&rank.comm, &rank, 1), 2);
+            let half = rank.comm.split(Some(rank.rank as u64), 0, &options()).unwrap().unwrap();
+            assert_eq!(sum(&*half, &rank, 1), 1);
+        });
+    }
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+    assert!(WORLDS.contains(&2));
+}

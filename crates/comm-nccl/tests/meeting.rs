@@ -1,0 +1,167 @@
+//! How ranks meet in a store, and what is found there from earlier runs.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use comm_core::Communicator;
+use comm_core::{During, Error, Exchange, IntoViewMut, ReduceOp, Result, Store};
+use comm_nccl::{Device, NcclCommunicator, UniqueId};
+use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
+
+use common::{SOON, config, devices, library, options};
+
+/// Every rank connects through a store of its own handle, and takes part in one sum; what became of each.
+fn connect<S: Store>(
+    ordinals: &[usize],
+    store: impl Fn() -> S + Sync,
+    timeout: Duration,
+) -> Vec<Result<i32>> {
+    let (store, size) = (&store, ordinals.len());
+    thread::scope(|scope| {
+        let start = |(rank, ordinal): (usize, &usize)| {
+            let ordinal = *ordinal;
+            scope.spawn(move || {
+                let mut config = config(rank, size);
+                config.timeout = timeout;
+                let device = Device::open(ordinal)?;
+                let comm = NcclCommunicator::connect(&library(), &device, (&store(), "test"), config)?;
+                let mut sum = comm_nccl::DeviceBuffer::from_host(comm.stream(), &[rank as i32 + 1])?;
+                comm.all_reduce(Exchange::InPlace((&mut sum).into_view_mut()), ReduceOp::Sum, &options())?;
+                Ok(sum.to_vec()?[0])
+            })
+        };
+        let ranks: Vec<_> = ordinals.iter().enumerate().map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn assert_met(outcomes: Vec<Result<i32>>) {
+    let sum = (1..=outcomes.len() as i32).sum();
+    for outcome in outcomes {
+        assert_eq!(outcome.unwrap(), sum);
+    }
+}
+
+#[test]
+fn ranks_meet_through_a_server_again_and_again() {
+    let devices = devices(3);
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
+    let store = || TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON).unwrap();
+    for size in [1, 2, 3] {
+        assert_met(connect(&devices[..size], store, SOON));
+    }
+}
+
+#[test]
+fn ranks_meet_in_a_folder_which_holds_nothing_afterwards() {
+    let (devices, folder) = (devices(3), tempfile::tempdir().unwrap());
+    let store = || FileStore::open(folder.path()).unwrap();
+    for _ in 0..2 {
+        assert_met(connect(&devices, store, SOON));
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(left, [".lock"]);
+    }
+}
+
+/// A store that forgets nothing, as if every run before had died before it cleaned up.
+struct Keeps(FileStore);
+
+impl Store for Keeps {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.set(key, value)
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.0.get(key, timeout)
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        self.0.add(key, amount)
+    }
+
+    fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
+        self.0.compare_set(key, expected, desired)
+    }
+
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        self.0.wait(keys, timeout)
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        self.0.get(key, Duration::ZERO).map(|_| true).or(Ok(false))
+    }
+}
+
+#[test]
+fn what_earlier_runs_left_is_not_taken_for_an_id() {
+    let (devices, folder) = (devices(3), tempfile::tempdir().unwrap());
+    let store = || Keeps(FileStore::open(folder.path()).unwrap());
+    for run in 1..=4 {
+        assert_met(connect(&devices, store, SOON));
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert!(left > 4 * run, "{left} files after {run} runs");
+    }
+}
+
+/// Ranks come in the order that hurts: the one that waits finds the call of a dead run before rank 0 is there.
+#[test]
+fn a_rank_that_finds_an_old_call_finds_the_right_one_in_time() {
+    let (devices, folder) = (devices(2), tempfile::tempdir().unwrap());
+    FileStore::open(folder.path()).unwrap().set("test/nccl/call", &7_u128.to_le_bytes()).unwrap();
+    thread::scope(|scope| {
+        let join = |rank: usize| {
+            let (device, folder) = (devices[rank], folder.path());
+            scope.spawn(move || {
+                let (device, store) = (Device::open(device).unwrap(), FileStore::open(folder).unwrap());
+                NcclCommunicator::connect(&library(), &device, (&store, "test"), config(rank, 2)).map(drop)
+            })
+        };
+        let waiting = join(1);
+        thread::sleep(Duration::from_millis(250));
+        let host = join(0);
+        assert!(waiting.join().unwrap().is_ok() && host.join().unwrap().is_ok());
+    });
+}
+
+#[test]
+fn a_leftover_that_makes_no_sense_is_refused() {
+    let (devices, folder) = (devices(2), tempfile::tempdir().unwrap());
+    FileStore::open(folder.path()).unwrap().set("test/nccl/call", &[1; 127]).unwrap();
+    let store = FileStore::open(folder.path()).unwrap();
+    let device = Device::open(devices[1]).unwrap();
+    let error = NcclCommunicator::connect(&library(), &device, (&store, "test"), config(1, 2)).unwrap_err();
+    assert!(matches!(error, Error::Handshake { .. }), "{error}");
+}
+
+#[test]
+fn an_id_of_127_bytes_is_none() {
+    for length in [0, 127, 129] {
+        let error = UniqueId::from_bytes(&vec![1; length]).unwrap_err().to_string();
+        assert!(error.contains(&format!("{length} elements, 128 are needed")), "{error}");
+    }
+    assert_eq!(UniqueId::from_bytes(&[1; 128]).unwrap().as_bytes(), &[1; 128]);
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let (devices, folder) = (devices(2), tempfile::tempdir().unwrap());
+    let waits_for = |rank: usize| {
+        let mut config = config(rank, 4);
+        config.timeout = Duration::from_millis(300);
+        let store = FileStore::open(folder.path()).unwrap();
+        let device = Device::open(devices[rank % 2]).unwrap();
+        let error = NcclCommunicator::connect(&library(), &device, (&store, "test"), config).unwrap_err();
+        let Error::Timeout { waiting_for, during: During::Rendezvous, .. } = error else { panic!("{error}") };
+        waiting_for
+    };
+    assert_eq!(waits_for(3), [0]);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| waits_for(0));
+        waits_for(2);
+        assert_eq!(first.join().unwrap(), [1, 3]);
+    });
+}

@@ -1,0 +1,185 @@
+//! Collectives that move elements as they are, of every type, in worlds of several sizes, with and without disorder.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, Shares};
+use comm_nccl::{Cuda, DeviceBuffer};
+
+use common::values::{Small, elements, for_each_type};
+use common::{Rank, in_all_worlds, options};
+
+/// What rank `from` has for rank `to`, at `index`.
+fn word(from: usize, to: usize, index: usize) -> i64 {
+    ((from * 31 + to * 17 + index * 5) % 120) as i64
+}
+
+/// What rank `from` has for rank `to`, of this length.
+fn block<T: Small>(from: usize, to: usize, len: usize) -> Vec<T> {
+    elements(0..len, |index| word(from, to, index))
+}
+
+fn separate<'a, T: Small>(send: &'a DeviceBuffer<T>, recv: &'a mut DeviceBuffer<T>) -> Exchange<'a, Cuda> {
+    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+}
+
+fn in_place<T: Small>(buffer: &mut DeviceBuffer<T>) -> Exchange<'_, Cuda> {
+    Exchange::InPlace(buffer.into_view_mut())
+}
+
+/// Counts per rank, all equal or not, some of them zero; and how they are told.
+fn counts_of(size: usize) -> Vec<(Vec<usize>, bool)> {
+    let equal = [0, 1, 6].map(|count| (vec![count; size], true));
+    let unequal = (0..size).map(|rank| (rank * 3 + 2) % 5).collect();
+    equal.into_iter().chain([(unequal, false)]).collect()
+}
+
+fn shares(counts: &[usize], equal: bool) -> Shares<'_> {
+    if equal { Shares::Equal } else { Shares::Counts(counts) }
+}
+
+/// The blocks of all ranks, as `of` says, one after the other.
+fn joined<T: Small>(counts: &[usize], of: impl Fn(usize, usize) -> Vec<T>) -> Vec<T> {
+    counts.iter().enumerate().flat_map(|(rank, count)| of(rank, *count)).collect()
+}
+
+fn broadcast<T: Small>(rank: &Rank) {
+    for (root, count) in (0..rank.size).flat_map(|root| [0, 1, 7].map(|count| (root, count))) {
+        let mut buffer = rank.buffer(&block::<T>(rank.rank, 0, count));
+        rank.comm.broadcast(root, (&mut buffer).into_view_mut(), &options()).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), block::<T>(root, 0, count), "{} from {root}", T::DTYPE);
+    }
+}
+
+#[test]
+fn a_broadcast_gives_all_what_the_root_has() {
+    in_all_worlds(|rank| for_each_type!(broadcast(&rank)));
+}
+
+fn all_gather<T: Small>(rank: &Rank) {
+    for (counts, equal) in counts_of(rank.size) {
+        let ours: Vec<T> = block(rank.rank, 0, counts[rank.rank]);
+        let wanted = joined(&counts, |from, count| block::<T>(from, 0, count));
+        let (send, mut recv) = (rank.buffer(&ours), rank.zeros(wanted.len()));
+        rank.comm.all_gather(separate(&send, &mut recv), shares(&counts, equal), &options()).unwrap();
+        assert_eq!(
+            (send.to_vec().unwrap(), &recv.to_vec().unwrap()),
+            (ours.clone(), &wanted),
+            "{}",
+            T::DTYPE
+        );
+        let start = counts[..rank.rank].iter().sum::<usize>();
+        let mut all = rank.zeros(wanted.len());
+        all.slice_mut(start..start + ours.len()).unwrap().copy_from_host(&ours).unwrap();
+        rank.comm.all_gather(in_place(&mut all), shares(&counts, equal), &options()).unwrap();
+        assert_eq!(all.to_vec().unwrap(), wanted, "{}", T::DTYPE);
+    }
+}
+
+#[test]
+fn an_all_gather_puts_all_blocks_in_rank_order() {
+    in_all_worlds(|rank| for_each_type!(all_gather(&rank)));
+}
+
+fn gather<T: Small>(rank: &Rank) {
+    for (root, (counts, equal)) in
+        (0..rank.size).flat_map(|root| counts_of(rank.size).into_iter().map(move |it| (root, it)))
+    {
+        let ours: Vec<T> = block(rank.rank, root, counts[rank.rank]);
+        let wanted = joined(&counts, |from, count| block::<T>(from, root, count));
+        let is_root = rank.rank == root;
+        let (send, mut recv) = (rank.buffer(&ours), rank.zeros(if is_root { wanted.len() } else { 0 }));
+        // Only the root's counts are looked at.
+        let told = if is_root { shares(&counts, equal) } else { Shares::Equal };
+        rank.comm.gather(root, separate(&send, &mut recv), told, &options()).unwrap();
+        assert_eq!(send.to_vec().unwrap(), ours);
+        let mut all = if is_root { recv } else { send };
+        if is_root {
+            assert_eq!(all.to_vec().unwrap(), wanted, "{} at {root}", T::DTYPE);
+            let start = counts[..root].iter().sum::<usize>();
+            all = rank.zeros(wanted.len());
+            all.slice_mut(start..start + ours.len()).unwrap().copy_from_host(&ours).unwrap();
+        }
+        rank.comm.gather(root, in_place(&mut all), told, &options()).unwrap();
+        assert_eq!(all.to_vec().unwrap(), if is_root { wanted } else { ours }, "{} at {root}", T::DTYPE);
+    }
+}
+
+#[test]
+fn a_gather_puts_all_blocks_in_rank_order_on_the_root() {
+    in_all_worlds(|rank| for_each_type!(gather(&rank)));
+}
+
+fn scatter<T: Small>(rank: &Rank) {
+    for (root, (counts, equal)) in
+        (0..rank.size).flat_map(|root| counts_of(rank.size).into_iter().map(move |it| (root, it)))
+    {
+        let is_root = rank.rank == root;
+        let all = joined(&counts, |to, count| block::<T>(root, to, count));
+        let wanted: Vec<T> = block(root, rank.rank, counts[rank.rank]);
+        let (send, mut recv) = (rank.buffer(if is_root { &all } else { &[] }), rank.zeros(wanted.len()));
+        let told = if is_root { shares(&counts, equal) } else { Shares::Equal };
+        rank.comm.scatter(root, separate(&send, &mut recv), told, &options()).unwrap();
+        assert_eq!(recv.to_vec().unwrap(), wanted, "{} from {root}", T::DTYPE);
+        let mut send = send;
+        let mut recv = rank.zeros(wanted.len());
+        let buffers = if is_root { in_place(&mut send) } else { in_place(&mut recv) };
+        rank.comm.scatter(root, buffers, told, &options()).unwrap();
+        let (kept, got) = (send.to_vec().unwrap(), recv.to_vec().unwrap());
+        assert_eq!(if is_root { kept } else { got }, if is_root { all } else { wanted }, "{}", T::DTYPE);
+    }
+}
+
+#[test]
+fn a_scatter_gives_each_rank_its_block() {
+    in_all_worlds(|rank| for_each_type!(scatter(&rank)));
+}
+
+fn all_to_all<T: Small>(rank: &Rank) {
+    for count in [0, 1, 6] {
+        let counts = vec![count; rank.size];
+        let ours = joined(&counts, |to, count| block::<T>(rank.rank, to, count));
+        let wanted = joined(&counts, |from, count| block::<T>(from, rank.rank, count));
+        let (send, mut recv) = (rank.buffer(&ours), rank.zeros(ours.len()));
+        let equal = Shares::Equal;
+        rank.comm.all_to_all(separate(&send, &mut recv), equal, equal, &options()).unwrap();
+        assert_eq!((send.to_vec().unwrap(), &recv.to_vec().unwrap()), (ours, &wanted), "{}", T::DTYPE);
+        let mut buffer = send;
+        rank.comm.all_to_all(in_place(&mut buffer), equal, equal, &options()).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), wanted, "{}", T::DTYPE);
+    }
+}
+
+/// How much rank `from` has for rank `to`.
+fn amount(from: usize, to: usize) -> usize {
+    (from * 2 + to * 3) % 4
+}
+
+fn all_to_all_v<T: Small>(rank: &Rank) {
+    let sends: Vec<usize> = (0..rank.size).map(|to| amount(rank.rank, to)).collect();
+    let recvs: Vec<usize> = (0..rank.size).map(|from| amount(from, rank.rank)).collect();
+    let ours = joined(&sends, |to, count| block::<T>(rank.rank, to, count));
+    let wanted = joined(&recvs, |from, count| block::<T>(from, rank.rank, count));
+    let (send, mut recv) = (rank.buffer(&ours), rank.zeros(wanted.len()));
+    let told = (Shares::Counts(&sends), Shares::Counts(&recvs));
+    rank.comm.all_to_all(separate(&send, &mut recv), told.0, told.1, &options()).unwrap();
+    assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{}", T::DTYPE);
+    // In place, what goes to a rank is as long as what comes from it: |from - to| elements.
+    let both: Vec<usize> = (0..rank.size).map(|peer| peer.abs_diff(rank.rank) + 1).collect();
+    let ours = joined(&both, |to, count| block::<T>(rank.rank, to, count));
+    let wanted = joined(&both, |from, count| block::<T>(from, rank.rank, count));
+    let mut buffer = rank.buffer(&ours);
+    let told = Shares::Counts(&both);
+    rank.comm.all_to_all(in_place(&mut buffer), told, told, &options()).unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), wanted, "{}", T::DTYPE);
+}
+
+#[test]
+fn an_all_to_all_turns_the_matrix_of_blocks() {
+    in_all_worlds(|rank| for_each_type!(all_to_all(&rank)));
+}
+
+#[test]
+fn blocks_of_an_all_to_all_may_differ_in_length() {
+    in_all_worlds(|rank| for_each_type!(all_to_all_v(&rank)));
+}

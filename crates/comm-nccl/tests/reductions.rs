@@ -1,0 +1,103 @@
+//! Reductions of every type with every operator, bit by bit, in worlds of several sizes, with and without disorder.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, ReduceOp, Shares};
+
+use common::values::{Small, contribution, elements, for_each_reduced, of_rank, reduced};
+use common::{Rank, in_all_worlds, options};
+
+const COUNTS: [usize; 5] = [0, 1, 4, 5, 6];
+
+fn ops<T: Small>() -> impl Iterator<Item = ReduceOp> {
+    let lacking = [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor];
+    ReduceOp::ALL.into_iter().filter(move |op| op.supports(T::DTYPE) && !lacking.contains(op))
+}
+
+fn all_reduce<T: Small>(rank: &Rank) {
+    for (op, count) in ops::<T>().flat_map(|op| COUNTS.map(|count| (op, count))) {
+        let ours: Vec<T> = elements(0..count, |index| contribution(op, rank.size, rank.rank, index));
+        let wanted: Vec<T> = elements(0..count, |index| reduced(op, rank.size, index));
+        let op = of_rank(op, rank.rank);
+        let mut in_place = rank.buffer(&ours);
+        let buffers = Exchange::InPlace((&mut in_place).into_view_mut());
+        rank.comm.all_reduce(buffers, op, &options()).unwrap();
+        assert_eq!(in_place.to_vec().unwrap(), wanted, "{op} {} x {count}", T::DTYPE);
+        let (send, mut recv) = (rank.buffer(&ours), rank.zeros(count));
+        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        rank.comm.all_reduce(buffers, op, &options()).unwrap();
+        assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{op} {}", T::DTYPE);
+    }
+}
+
+#[test]
+fn an_all_reduce_gives_every_rank_the_result() {
+    in_all_worlds(|rank| for_each_reduced!(all_reduce(&rank)));
+}
+
+fn reduce<T: Small>(rank: &Rank) {
+    let count = 5;
+    for (op, root) in ops::<T>().flat_map(|op| (0..rank.size).map(move |root| (op, root))) {
+        let ours: Vec<T> = elements(0..count, |index| contribution(op, rank.size, rank.rank, index));
+        let result: Vec<T> = elements(0..count, |index| reduced(op, rank.size, index));
+        let op = of_rank(op, rank.rank);
+        let is_root = rank.rank == root;
+        let mut in_place = rank.buffer(&ours);
+        let buffers = Exchange::InPlace((&mut in_place).into_view_mut());
+        rank.comm.reduce(root, buffers, op, &options()).unwrap();
+        assert_eq!(&in_place.to_vec().unwrap(), if is_root { &result } else { &ours }, "{op} {}", T::DTYPE);
+        let (send, mut recv) = (rank.buffer(&ours), rank.zeros::<T>(count));
+        let send_view = (&send).into_view();
+        let buffers = if is_root {
+            Exchange::Separate { send: send_view, recv: (&mut recv).into_view_mut() }
+        } else {
+            Exchange::SendOnly(send_view)
+        };
+        rank.comm.reduce(root, buffers, op, &options()).unwrap();
+        let wanted = if is_root { result } else { elements(0..count, |_| 0) };
+        assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{op} {}", T::DTYPE);
+    }
+}
+
+#[test]
+fn a_reduce_gives_the_root_the_result_and_leaves_others_as_they_were() {
+    in_all_worlds(|rank| for_each_reduced!(reduce(&rank)));
+}
+
+fn reduce_scatter<T: Small>(rank: &Rank, counts: &[usize], shares: Shares<'_>) {
+    let total = counts.iter().sum();
+    let start: usize = counts[..rank.rank].iter().sum();
+    let block = start..start + counts[rank.rank];
+    for op in ops::<T>() {
+        let ours: Vec<T> = elements(0..total, |index| contribution(op, rank.size, rank.rank, index));
+        let wanted: Vec<T> = elements(block.clone(), |index| reduced(op, rank.size, index));
+        let op = of_rank(op, rank.rank);
+        let (send, mut recv) = (rank.buffer(&ours), rank.zeros(block.len()));
+        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        rank.comm.reduce_scatter(buffers, shares, op, &options()).unwrap();
+        assert_eq!((send.to_vec().unwrap(), &recv.to_vec().unwrap()), (ours, &wanted), "{op} {}", T::DTYPE);
+        let mut in_place = send;
+        let buffers = Exchange::InPlace((&mut in_place).into_view_mut());
+        rank.comm.reduce_scatter(buffers, shares, op, &options()).unwrap();
+        assert_eq!(in_place.slice(block.clone()).unwrap().to_vec().unwrap(), wanted, "{op} {}", T::DTYPE);
+    }
+}
+
+#[test]
+fn a_reduce_scatter_gives_each_rank_its_block() {
+    in_all_worlds(|rank| {
+        for count in [0, 1, 3] {
+            let equal = vec![count; rank.size];
+            for_each_reduced!(reduce_scatter(&rank, &equal, Shares::Equal));
+        }
+    });
+}
+
+#[test]
+fn blocks_of_a_reduce_scatter_may_differ_in_length() {
+    in_all_worlds(|rank| {
+        let counts: Vec<usize> = (0..rank.size).map(|rank| (rank * 2 + 3) % 5).collect();
+        for_each_reduced!(reduce_scatter(&rank, &counts, Shares::Counts(&counts)));
+    });
+}

@@ -1,0 +1,180 @@
+//! What is refused before NCCL is asked, so that nothing has happened and everything can go on.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use comm_core::{
+    Communicator, DType, Element, Error, Exchange, IntoView, IntoViewMut, ReduceOp, ReduceOrder, Result,
+    Shares,
+};
+use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig};
+
+use common::{Rank, control, devices, options, world};
+
+/// Runs calls that must all be refused with these words, on a pair of ranks that is as good as before.
+fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
+    let devices = devices(2);
+    world(&devices, |rank| {
+        for (outcome, words) in calls(&rank) {
+            let error = outcome.unwrap_err();
+            assert!(
+                matches!(error, Error::Invalid(_)) && error.to_string().contains(words),
+                "{error} / {words}"
+            );
+        }
+        let mut buffer = rank.buffer(&[1_u8]);
+        let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+        rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [2]);
+    });
+    let ours = |call: &gpu_emu::Call| {
+        devices.iter().any(|device| call.argument("device") == Some(&device.to_string()))
+    };
+    let moving = |call: &gpu_emu::Call| call.argument("count").is_some() && ours(call);
+    let calls = control().take_calls();
+    let made: Vec<_> = calls.iter().filter(|call| moving(call)).map(|call| call.name.as_str()).collect();
+    assert_eq!(made, ["ncclAllReduce"; 2], "nothing but the last call reached NCCL");
+}
+
+fn two<'a, T: Element>(
+    send: &'a DeviceBuffer<T>,
+    recv: &'a mut DeviceBuffer<T>,
+) -> Exchange<'a, comm_nccl::Cuda> {
+    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+}
+
+/// All of it in one test, as calls are recorded for the whole process.
+#[test]
+fn what_cannot_be_is_refused_before_the_call() {
+    short_buffers();
+    counts_that_do_not_add_up();
+    operators_and_types_that_nccl_lacks();
+    types_that_differ();
+    ranks_that_are_none();
+    buffers_of_another_device();
+    options_that_nccl_cannot_keep();
+}
+
+fn short_buffers() {
+    refused(|rank| {
+        let (two_floats, three, mut short) =
+            (rank.zeros::<f32>(2), rank.zeros::<f32>(3), rank.zeros::<f32>(3));
+        let (comm, options, equal) = (&rank.comm, &options(), Shares::Equal);
+        vec![
+            (comm.all_gather(two(&two_floats, &mut short), equal, options), "3 elements"),
+            (
+                comm.reduce_scatter(two(&two_floats, &mut short), equal, ReduceOp::Sum, options),
+                "2 elements, 6",
+            ),
+            (comm.reduce_scatter(two(&three, &mut short), equal, ReduceOp::Sum, options), "do not divide"),
+            (comm.all_reduce(two(&two_floats, &mut short), ReduceOp::Sum, options), "3 elements, 2"),
+            (comm.all_to_all(two(&two_floats, &mut short), equal, equal, options), "3 elements, 2"),
+            (comm.gather(rank.rank, two(&two_floats, &mut short), equal, options), "3 elements"),
+            (comm.scatter(rank.rank, two(&two_floats, &mut short), equal, options), "2 elements, 6"),
+        ]
+    });
+}
+
+fn counts_that_do_not_add_up() {
+    refused(|rank| {
+        let (send, mut recv) = (rank.zeros::<f32>(2), rank.zeros::<f32>(4));
+        let (comm, options) = (&rank.comm, &options());
+        let counts = |list| Shares::Counts(list);
+        vec![
+            (comm.all_gather(two(&send, &mut recv), counts(&[2, 3]), options), "4 elements, 5"),
+            (comm.all_gather(two(&send, &mut recv), counts(&[4]), options), "list of counts"),
+            (comm.all_gather(two(&send, &mut recv), counts(&[usize::MAX, 5]), options), "sum of the counts"),
+            (
+                comm.all_to_all(two(&send, &mut recv), counts(&[1, 1]), counts(&[3, 2]), options),
+                "4 elements, 5",
+            ),
+        ]
+    });
+}
+
+fn operators_and_types_that_nccl_lacks() {
+    refused(|rank| {
+        let (mut words, mut bytes, mut floats) =
+            (rank.zeros::<i16>(2), rank.zeros::<u8>(2), rank.zeros::<f32>(2));
+        let (comm, options) = (&rank.comm, &options());
+        vec![
+            (
+                comm.all_reduce(Exchange::InPlace((&mut words).into_view_mut()), ReduceOp::Sum, options),
+                "nccl has no sum on i16",
+            ),
+            (
+                comm.reduce(0, Exchange::InPlace((&mut bytes).into_view_mut()), ReduceOp::BitXor, options),
+                "nccl has no bxor on u8",
+            ),
+            (
+                comm.all_reduce(Exchange::InPlace((&mut bytes).into_view_mut()), ReduceOp::Avg, options),
+                "avg is not defined on u8",
+            ),
+            (
+                comm.all_reduce(Exchange::InPlace((&mut floats).into_view_mut()), ReduceOp::BitOr, options),
+                "bor is not defined on f32",
+            ),
+        ]
+    });
+}
+
+fn types_that_differ() {
+    refused(|rank| {
+        let (send, mut recv) = (rank.zeros::<i32>(2), rank.zeros::<f32>(2));
+        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        vec![(rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()), "i32, the receive buffer f32")]
+    });
+}
+
+fn ranks_that_are_none() {
+    refused(|rank| {
+        let (send, mut recv) = (rank.zeros::<f32>(2), rank.zeros::<f32>(2));
+        let (comm, options) = (&rank.comm, &options());
+        vec![
+            (comm.broadcast(5, (&mut recv).into_view_mut(), options), "root 5 in a group of 2"),
+            (comm.gather(2, two(&send, &mut recv), Shares::Equal, options), "root 2"),
+            (comm.send(2, (&send).into_view(), options), "rank 2 in a group of 2"),
+            (comm.recv(9, (&mut recv).into_view_mut(), options), "rank 9"),
+            (comm.shrink(&[rank.rank], options).map(drop), "is not a member"),
+            (comm.shrink(&[7], options).map(drop), "rank 7"),
+        ]
+    });
+}
+
+fn buffers_of_another_device() {
+    let elsewhere = Device::open(devices(1)[0]).unwrap();
+    let stream = elsewhere.new_stream().unwrap();
+    refused(|rank| {
+        let mut there = DeviceBuffer::<f32>::zeros(&stream, 2).unwrap();
+        let here = rank.zeros::<f32>(2);
+        // SAFETY: nothing comes of it: it is refused.
+        let raw = unsafe { CudaView::from_raw(16, 2, DType::F32, &stream) };
+        vec![
+            (rank.comm.all_reduce(two(&here, &mut there), ReduceOp::Sum, &options()), "the buffer is there"),
+            (rank.comm.send(0, raw, &options()), "the communicator on device"),
+        ]
+    });
+}
+
+fn options_that_nccl_cannot_keep() {
+    refused(|rank| {
+        let mut buffer = rank.zeros::<f32>(2);
+        let (mut ring, mut ordered) = (options(), options());
+        ring.algorithm = Some("ring".into());
+        ordered.order = ReduceOrder::Deterministic;
+        let mut call = |options| {
+            rank.comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, options)
+        };
+        vec![
+            (call(&ring), "no algorithm \"ring\" for all_reduce; there are: nccl"),
+            (call(&ordered), "no order"),
+        ]
+    });
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_refused() {
+    control();
+    assert!(NcclConfig::new(2, 2).is_err());
+    assert!(Device::open(64).unwrap_err().to_string().contains("can see"));
+}
