@@ -11,7 +11,8 @@
 //!   way, with [`NcclCommunicator::with_id`].
 //!
 //! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What takes longer than its
-//! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own.
+//! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own. Another thread tells the
+//! other ranks, through the store in which they met.
 //!
 //! | question | file |
 //! |---|---|
@@ -22,20 +23,23 @@
 //! | how do ranks come by one id | `meeting.rs`, `unique_id.rs` |
 //! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
 //! | which calls of NCCL are made | `handle/`, `library.rs` |
-//! | what is under way, and what if it fails | `communicator/engine.rs`, `health.rs` |
+//! | what is under way, and what if it fails | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
+//! | who notices, and who tells the others | `communicator/watch.rs`, `communicator/board.rs` |
 //! | what do users hold | `communicator/`, `config.rs` |
 //!
 //! # Example
 //!
 //! ```no_run
+//! use std::sync::Arc;
+//!
 //! use comm_core::{Comm, ReduceOp, Store};
 //! use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig};
 //!
-//! fn sum(store: &dyn Store, rank: usize, size: usize) -> comm_core::Result<Vec<f32>> {
+//! fn sum(store: Arc<dyn Store>, rank: usize, size: usize) -> comm_core::Result<Vec<f32>> {
 //!     let device = Device::from_env()?;
 //!     let config = NcclConfig::new(rank, size)?;
 //!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, (store, "example"), config)?;
-//!     let comm = Comm::<Cuda>::over(std::sync::Arc::new(communicator));
+//!     let comm = Comm::<Cuda>::over(Arc::new(communicator));
 //!
 //!     let mut buffer = DeviceBuffer::from_host(&device.new_stream()?, &[1.0_f32; 1000])?;
 //!     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;

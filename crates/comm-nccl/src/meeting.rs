@@ -19,17 +19,21 @@ use crate::{Library, UniqueId};
 /// How long a rank waits for its answer before it looks whether it answered to an old call.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// What comes of a meeting.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) id: UniqueId,
+    /// Where the ranks of this group, and nobody else, find what they tell each other later.
+    pub(crate) place: String,
+}
+
 /// Agrees on a version, and brings all ranks rank 0's id.
-pub(crate) fn meet(
-    library: &Library,
-    (store, name): (&dyn Store, &str),
-    config: &NcclConfig,
-) -> Result<UniqueId> {
+pub(crate) fn meet(library: &Library, (store, name): (&dyn Store, &str), config: &NcclConfig) -> Result<Met> {
     let (rank, size) = (config.group.rank(), config.group.size());
     let meeting =
         Meeting { store, name, timeout: config.timeout, began: Instant::now(), version: library.version() };
     match rank {
-        0 if size == 1 => UniqueId::generate(library),
+        0 if size == 1 => Ok(meeting.met(nonce(), UniqueId::generate(library)?)),
         0 => meeting.host(size, || UniqueId::generate(library)),
         rank => meeting.attend(rank),
     }
@@ -69,7 +73,7 @@ impl Hello {
 
 impl Meeting<'_> {
     /// Rank 0's part.
-    fn host(&self, size: usize, generate: impl FnOnce() -> Result<UniqueId>) -> Result<UniqueId> {
+    fn host(&self, size: usize, generate: impl FnOnce() -> Result<UniqueId>) -> Result<Met> {
         let call = nonce();
         self.store.set(&self.call(), &call.to_le_bytes())?;
         let hellos = self.hear_all(call, size)?;
@@ -84,7 +88,7 @@ impl Meeting<'_> {
         }
         // Everybody has answered to it, and looks elsewhere now.
         self.store.delete(&self.call())?;
-        agreed
+        agreed.map(|id| self.met(call, id))
     }
 
     /// Waits for the others. The error at the deadline lists all that are missing.
@@ -118,7 +122,7 @@ impl Meeting<'_> {
     }
 
     /// Any other rank's part.
-    fn attend(&self, rank: usize) -> Result<UniqueId> {
+    fn attend(&self, rank: usize) -> Result<Met> {
         let hello = Hello { version: self.version, nonce: nonce() };
         let mut call = self.hear_call(self.left())?.ok_or_else(|| self.missed(vec![0]))?;
         loop {
@@ -138,7 +142,7 @@ impl Meeting<'_> {
             };
             if let Some(answer) = answered {
                 self.store.delete(&self.answer(call, rank, hello.nonce))?;
-                return id_of(&answer);
+                return id_of(&answer).map(|id| self.met(call, id));
             }
         }
     }
@@ -153,6 +157,10 @@ impl Meeting<'_> {
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn met(&self, call: u128, id: UniqueId) -> Met {
+        Met { id, place: format!("{}/nccl/{call:x}", self.name) }
     }
 
     fn left(&self) -> Duration {

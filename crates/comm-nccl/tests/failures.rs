@@ -91,6 +91,22 @@ fn a_call_that_hangs_ends_at_its_deadline_and_is_named() {
 }
 
 #[test]
+fn a_call_with_less_time_than_those_before_it_ends_at_its_own_deadline() {
+    let devices = devices(2);
+    control().plan_hang(devices[0], 0);
+    world(&devices, |rank| {
+        let (mut first, mut second) = (rank.buffer(&[1.0]), rank.buffer(&[1.0, 1.0]));
+        all_reduce(&rank, &mut first, &options()).unwrap();
+        all_reduce(&rank, &mut second, &within(SHORT)).unwrap();
+        let error = rank.comm.synchronize().unwrap_err();
+        assert!(
+            matches!(&error, Error::Timeout { after: SHORT, .. }) && error.to_string().contains("2 x f32"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
 fn copies_to_the_host_do_not_wait_for_ever_for_a_call_that_hangs() {
     let devices = devices(2);
     control().plan_hang(devices[1], 0);

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
 use common::{SOON, config, devices, library, options};
 
 /// Every rank connects through a store of its own handle, and takes part in one sum; what became of each.
-fn connect<S: Store>(
+fn connect<S: Store + 'static>(
     ordinals: &[usize],
     store: impl Fn() -> S + Sync,
     timeout: Duration,
@@ -27,7 +28,8 @@ fn connect<S: Store>(
                 let mut config = config(rank, size);
                 config.timeout = timeout;
                 let device = Device::open(ordinal)?;
-                let comm = NcclCommunicator::connect(&library(), &device, (&store(), "test"), config)?;
+                let comm =
+                    NcclCommunicator::connect(&library(), &device, (Arc::new(store()), "test"), config)?;
                 let mut sum = comm_nccl::DeviceBuffer::from_host(comm.stream(), &[rank as i32 + 1])?;
                 comm.all_reduce(Exchange::InPlace((&mut sum).into_view_mut()), ReduceOp::Sum, &options())?;
                 Ok(sum.to_vec()?[0])
@@ -117,7 +119,8 @@ fn a_rank_that_finds_an_old_call_finds_the_right_one_in_time() {
             let (device, folder) = (devices[rank], folder.path());
             scope.spawn(move || {
                 let (device, store) = (Device::open(device).unwrap(), FileStore::open(folder).unwrap());
-                NcclCommunicator::connect(&library(), &device, (&store, "test"), config(rank, 2)).map(drop)
+                NcclCommunicator::connect(&library(), &device, (Arc::new(store), "test"), config(rank, 2))
+                    .map(drop)
             })
         };
         let waiting = join(1);
@@ -133,7 +136,8 @@ fn a_leftover_that_makes_no_sense_is_refused() {
     FileStore::open(folder.path()).unwrap().set("test/nccl/call", &[1; 127]).unwrap();
     let store = FileStore::open(folder.path()).unwrap();
     let device = Device::open(devices[1]).unwrap();
-    let error = NcclCommunicator::connect(&library(), &device, (&store, "test"), config(1, 2)).unwrap_err();
+    let error =
+        NcclCommunicator::connect(&library(), &device, (Arc::new(store), "test"), config(1, 2)).unwrap_err();
     assert!(matches!(error, Error::Handshake { .. }), "{error}");
 }
 
@@ -154,7 +158,8 @@ fn ranks_that_do_not_come_are_named() {
         config.timeout = Duration::from_millis(300);
         let store = FileStore::open(folder.path()).unwrap();
         let device = Device::open(devices[rank % 2]).unwrap();
-        let error = NcclCommunicator::connect(&library(), &device, (&store, "test"), config).unwrap_err();
+        let error =
+            NcclCommunicator::connect(&library(), &device, (Arc::new(store), "test"), config).unwrap_err();
         let Error::Timeout { waiting_for, during: During::Rendezvous, .. } = error else { panic!("{error}") };
         waiting_for
     };

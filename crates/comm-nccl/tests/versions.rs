@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::thread;
 
 use comm_core::Error;
@@ -25,7 +26,7 @@ fn unlike_versions_are_named_on_every_rank() {
             scope.spawn(move || {
                 let store = FileStore::open(folder.path()).unwrap();
                 let device = Device::open(devices[rank]).unwrap();
-                NcclCommunicator::connect(&library, &device, (&store, "versions"), config(rank, 2))
+                NcclCommunicator::connect(&library, &device, (Arc::new(store), "versions"), config(rank, 2))
                     .unwrap_err()
             })
         };

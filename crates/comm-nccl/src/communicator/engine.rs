@@ -3,13 +3,15 @@
 //! NCCL's communicator is used by one thread at a time, under the lock of [`State`], and never for long: its calls return at
 //! once, and whoever waits for them lets go of the lock between questions. So somebody can always abort.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{CallOptions, During, Error, Group, Result};
 
+use super::board::Board;
+use super::deadline::Deadline;
 use super::pause::Pause;
+use super::state::{Pending, State, Waiting};
 use crate::config::NcclConfig;
 use crate::handle::{Birth, Handle, Progress, Setup};
 use crate::health::{Health, Ticket};
@@ -29,54 +31,13 @@ pub(super) struct Engine {
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) health: Arc<Health>,
+    /// Where ranks tell each other what NCCL does not.
+    pub(super) board: Option<Board>,
     /// Whose call it is: calls from several threads queue here.
     turn: Mutex<()>,
-    state: Mutex<State>,
-    /// Tells the watchdog that there is something to watch, or that it may go.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// None once the communicator has ended, in one way or another.
-    handle: Option<Handle>,
-    /// The number of the last call.
-    sequence: u64,
-    /// Calls that are on the device, oldest first.
-    pending: VecDeque<Pending>,
-    closing: bool,
-}
-
-/// A call that was enqueued and has not ended, as far as anybody looked.
-#[derive(Debug)]
-struct Pending {
-    sequence: u64,
-    done: Event,
-    deadline: Deadline,
-    subject: Option<Subject>,
-}
-
-/// By when something must be done, and how long it was given.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
-    at: Option<Instant>,
-    after: Duration,
-}
-
-impl Deadline {
-    pub(super) fn after(after: Duration) -> Self {
-        // What is too far away for the clock never comes.
-        Self { at: Instant::now().checked_add(after), after }
-    }
-
-    fn has_passed(&self) -> bool {
-        self.at.is_some_and(|at| Instant::now() >= at)
-    }
-
-    /// The error at the deadline. NCCL does not tell which ranks are missing: any other may be.
-    fn missed(&self, group: Group, during: During) -> Error {
-        Error::Timeout { waiting_for: group.peers().collect(), after: self.after, during }
-    }
+    pub(super) state: Mutex<State>,
+    /// Tells the threads that there is something to do, or that they may go.
+    pub(super) changed: Condvar,
 }
 
 /// The right to make the next call.
@@ -89,12 +50,13 @@ pub(super) struct Parts {
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) handle: Handle,
+    pub(super) board: Option<Board>,
 }
 
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { library, stream, config, setup, handle } = parts;
-        let state = State { handle: Some(handle), ..State::default() };
+        let Parts { library, stream, config, setup, handle, board } = parts;
+        let state = State::new(handle);
         Self {
             group: config.group,
             library,
@@ -103,6 +65,7 @@ impl Engine {
             config,
             setup,
             health: Arc::default(),
+            board,
             turn: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -119,58 +82,80 @@ impl Engine {
 
     /// Enqueues calls and returns the number under which they go.
     pub(super) fn enqueue(&self, _turn: &Turn<'_>, plan: Plan<'_>, options: &CallOptions) -> Result<u64> {
-        let deadline = Deadline::after(options.timeout);
-        let sequence = self.number();
-        let subject = plan.subject().cloned();
-        let launched = self.launch(&plan, sequence, deadline);
+        let waiting = self.enter(plan.subject(), options);
+        let number = waiting.number;
+        let launched = self.launch(&plan, &waiting);
         // Whatever happened, work on the memory may be on the device.
-        let marked = self.mark(&plan, sequence);
+        let marked = self.mark(&plan, number);
+        let mut state = lock(&self.state);
+        state.entering = None;
         match launched.and(marked) {
             Ok(done) => {
-                lock(&self.state).pending.push_back(Pending { sequence, done, deadline, subject });
-                self.changed.notify_one();
-                Ok(sequence)
+                let was_idle = state.pending.is_empty();
+                state.pending.push_back(Pending { waiting, done });
+                drop(state);
+                self.wake(was_idle);
+                Ok(number)
             }
-            Err(error) => Err(self.fail(error, Some(sequence))),
+            Err(error) => {
+                drop(state);
+                Err(self.fail(error, Some(number)))
+            }
         }
     }
 
-    fn launch(&self, plan: &Plan<'_>, sequence: u64, deadline: Deadline) -> Result<()> {
+    fn enter(&self, subject: Subject, options: &CallOptions) -> Waiting {
+        let mut state = lock(&self.state);
+        let was_idle = state.oldest().is_none();
+        let waiting = state.enter(subject, Deadline::after(options.timeout));
+        drop(state);
+        // Should it not get through, the courier looks why.
+        self.wake(was_idle && self.board.is_some());
+        waiting
+    }
+
+    /// Wakes the threads, which sleep when there is nothing to look after, and else look by themselves.
+    fn wake(&self, was_idle: bool) {
+        if was_idle {
+            self.changed.notify_all();
+        }
+    }
+
+    fn launch(&self, plan: &Plan<'_>, waiting: &Waiting) -> Result<()> {
         plan.before()?;
         if plan.ops().is_empty() {
             return Ok(());
         }
-        let (operators, progress) = {
-            let state = lock(&self.state);
-            let handle = state.handle.as_ref().ok_or_else(|| self.ended())?;
-            handle.carry_out(plan, &self.stream)?
-        };
+        let (operators, progress) = self.with_handle(|handle| handle.carry_out(plan, &self.stream))?;
         if progress == Progress::Busy {
-            let during =
-                || plan.subject().map_or(During::Other("enqueueing a call"), |it| it.during(sequence));
-            self.settle(deadline, during)?;
+            self.settle(waiting.deadline, || lock(&self.state).missed(self.group, waiting))?;
         }
         self.with_handle(|handle| handle.forget(operators))
     }
 
     /// Lets whoever uses the memory of a plan next wait for what was enqueued, and know whether it was lost.
-    fn mark(&self, plan: &Plan<'_>, sequence: u64) -> Result<Event> {
+    fn mark(&self, plan: &Plan<'_>, number: u64) -> Result<Event> {
         let done = self.stream.record()?;
-        let ticket = Some(Ticket::new(Arc::clone(&self.health), sequence));
+        let ticket = Some(Ticket::new(Arc::clone(&self.health), number));
         plan.after(&Use { stream: self.stream.clone(), done: done.clone(), ticket })?;
         Ok(done)
     }
 
-    /// Asks until the last call of NCCL is through.
-    pub(super) fn settle(&self, deadline: Deadline, during: impl Fn() -> During) -> Result<()> {
+    /// Asks until the last call of NCCL is through, or the time is over.
+    fn settle(&self, deadline: Deadline, missed: impl Fn() -> Error) -> Result<()> {
         let mut pause = Pause::default();
         while self.with_handle(Handle::progress)? == Progress::Busy {
             if deadline.has_passed() {
-                return Err(deadline.missed(self.group, during()));
+                return Err(missed());
             }
             pause.wait();
         }
         Ok(())
+    }
+
+    /// The error when something that is no call of its own has passed its deadline.
+    fn late(&self, deadline: Deadline, doing: &'static str) -> Error {
+        timeout(self.group, deadline, During::Other(doing))
     }
 
     /// Uses NCCL's communicator for a moment.
@@ -184,7 +169,8 @@ impl Engine {
         self.health.cause().unwrap_or_else(|| Error::Internal("the communicator has ended".into()))
     }
 
-    /// Makes another communicator out of this one, by a call that all members make.
+    /// Makes another communicator out of this one, by a call that all members make. If the members cannot be connected, this
+    /// one is as good as before.
     pub(super) fn divide(
         &self,
         _turn: &Turn<'_>,
@@ -193,18 +179,19 @@ impl Engine {
     ) -> Result<Option<Handle>> {
         let (birth, progress) = self.with_handle(begin)?;
         if progress == Progress::Busy {
-            self.settle(deadline, || During::Other("making a group"))?;
+            self.settle(deadline, || self.late(deadline, "making a group"))?;
         }
         let child = birth.finish();
         if let Some(child) = &child {
-            await_ready(child, deadline, self.group)?;
+            let ready = await_ready(child, deadline, self.group);
+            ready.map_err(|error| Error::NotConnected(Arc::new(error)))?;
         }
         Ok(child)
     }
 
     /// Waits on the host until a call has ended, and all before it: until the watchdog finds that they do not, or until
     /// `deadline`.
-    pub(super) fn wait(&self, sequence: u64, deadline: Option<Deadline>) -> Result<()> {
+    pub(super) fn wait(&self, number: u64, deadline: Option<Deadline>) -> Result<()> {
         let mut pause = Pause::default();
         loop {
             {
@@ -216,28 +203,35 @@ impl Engine {
                     drop(state);
                     return Err(self.fail(error, None));
                 }
-                if state.pending.front().is_none_or(|pending| pending.sequence > sequence) {
+                if state.pending.front().is_none_or(|pending| pending.waiting.number > number) {
                     return Ok(());
                 }
             }
             if let Some(missed) = deadline.filter(Deadline::has_passed) {
-                let error = missed.missed(self.group, During::Other("waiting for the device"));
-                return Err(self.fail(error, None));
+                return Err(self.fail(self.late(missed, "waiting for the device"), None));
             }
             pause.wait();
         }
     }
 
-    /// A number for the next call.
-    pub(super) fn number(&self) -> u64 {
+    /// A number that all ranks give to what they do together now.
+    pub(super) fn common_number(&self) -> u64 {
         let mut state = lock(&self.state);
-        state.sequence += 1;
-        state.sequence
+        state.collectives += 1;
+        state.collectives
+    }
+
+    /// How often a group of these members was made before by shrinking, which others do not take part in.
+    pub(super) fn count_shrunk(&self, members: &[usize]) -> u64 {
+        let mut state = lock(&self.state);
+        let count = state.shrunk.entry(members.to_vec()).or_default();
+        *count += 1;
+        *count
     }
 
     /// The number of the last call.
     pub(super) fn last(&self) -> u64 {
-        lock(&self.state).sequence
+        lock(&self.state).calls
     }
 
     /// Ends the communicator for good: poisons it, and aborts what is on the device. `lost` is a call that was not enqueued
@@ -246,10 +240,15 @@ impl Engine {
         let mut state = lock(&self.state);
         // What has ended by now is no loss.
         let _unknown = state.reap();
-        let pending = state.pending.front().map(|pending| pending.sequence);
-        let first_lost = pending.or(lost).unwrap_or(state.sequence + 1);
+        let pending = state.pending.front().map(|pending| pending.waiting.number);
+        let entering = state.entering.as_ref().map(|entering| entering.number);
+        let first_lost = pending.or(lost).or(entering).unwrap_or(state.calls + 1);
         let cause = self.health.fail(error, first_lost);
         state.pending.clear();
+        if state.handle.is_some() {
+            state.failed = Some(cause.clone());
+            self.changed.notify_all();
+        }
         let handle = state.handle.take();
         drop(state);
         if let Some(handle) = handle {
@@ -262,26 +261,7 @@ impl Engine {
         cause
     }
 
-    /// What the watchdog does: notices what nobody waits for.
-    pub(super) fn watch(&self, every: Duration) {
-        let _unbound = self.device.bind();
-        let mut state = lock(&self.state);
-        while !state.closing {
-            state = if state.pending.is_empty() {
-                self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner)
-            } else {
-                let waited = self.changed.wait_timeout(state, every);
-                waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
-            };
-            if let Err(error) = state.look(self.group) {
-                drop(state);
-                self.fail(error, None);
-                state = lock(&self.state);
-            }
-        }
-    }
-
-    /// Tells the watchdog that it may go.
+    /// Tells the threads that they may go.
     pub(super) fn dismiss(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -294,47 +274,22 @@ impl Engine {
         self.wait(self.last(), Some(deadline))?;
         let closed = self.with_handle(Handle::finalize).and_then(|progress| match progress {
             Progress::Ready => Ok(()),
-            Progress::Busy => self.settle(deadline, || During::Other("closing the communicator")),
+            Progress::Busy => self.settle(deadline, || self.late(deadline, "closing the communicator")),
         });
         if let Err(error) = closed {
             return Err(self.fail(error, None));
         }
         let handle = {
             let mut state = lock(&self.state);
-            let first_lost = state.sequence + 1;
+            let first_lost = state.calls + 1;
             // Later calls are refused; those that were made have ended.
             self.health
                 .fail(Error::Aborted { by: self.group.rank(), reason: "it was closed".into() }, first_lost);
             state.pending.clear();
+            state.closed = true;
             state.handle.take()
         };
         handle.map_or(Ok(()), Handle::destroy)
-    }
-}
-
-impl State {
-    /// Forgets calls that have ended.
-    fn reap(&mut self) -> Result<()> {
-        while let Some(oldest) = self.pending.front() {
-            if !oldest.done.is_past()? {
-                break;
-            }
-            self.pending.pop_front();
-        }
-        Ok(())
-    }
-
-    /// Looks for what nobody waits for: errors of NCCL, and calls that should have ended.
-    fn look(&mut self, group: Group) -> Result<()> {
-        self.reap()?;
-        if let Some(handle) = &self.handle {
-            handle.progress()?;
-        }
-        let overdue = self.pending.front().filter(|oldest| oldest.deadline.has_passed());
-        overdue.map_or(Ok(()), |oldest| {
-            let during = oldest.subject.as_ref().map(|subject| subject.during(oldest.sequence));
-            Err(oldest.deadline.missed(group, during.unwrap_or(During::Other("calls of a batch"))))
-        })
     }
 }
 
@@ -343,9 +298,14 @@ pub(super) fn await_ready(handle: &Handle, deadline: Deadline, group: Group) -> 
     let mut pause = Pause::default();
     while handle.progress()? == Progress::Busy {
         if deadline.has_passed() {
-            return Err(deadline.missed(group, During::Rendezvous));
+            return Err(timeout(group, deadline, During::Rendezvous));
         }
         pause.wait();
     }
     Ok(())
+}
+
+/// NCCL does not tell which ranks are missing: any other may be.
+fn timeout(group: Group, deadline: Deadline, during: During) -> Error {
+    Error::Timeout { waiting_for: group.peers().collect(), after: deadline.after, during }
 }

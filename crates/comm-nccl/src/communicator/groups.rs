@@ -5,7 +5,8 @@ use comm_core::{
 };
 
 use super::NcclCommunicator;
-use super::engine::{Deadline, Parts, Turn};
+use super::deadline::Deadline;
+use super::engine::{Parts, Turn};
 use crate::DeviceBuffer;
 use crate::handle::{Birth, Handle, NO_COLOR, Progress};
 use crate::memory::{Cuda, DeviceCommunicator};
@@ -72,7 +73,9 @@ impl NcclCommunicator {
         let turn = self.engine.turn()?;
         let deadline = Deadline::after(options.timeout);
         self.quiet(deadline)?;
-        let number = self.engine.number();
+        // Those that are left out count no further: the group is known by its members, and how often they did this.
+        let count = self.engine.count_shrunk(&members);
+        let number = Call::detail_of(members.iter().map(|&rank| rank as u64).chain([count]));
         let setup = self.engine.setup.clone();
         let child = self.divide(&turn, deadline, |handle| handle.shrink(without, setup))?;
         let child = child.ok_or_else(|| Invalid::Absent { rank: group.rank() })?;
@@ -105,7 +108,7 @@ impl NcclCommunicator {
         members: Option<(&[usize], u64)>,
         deadline: Deadline,
     ) -> Result<Option<Self>> {
-        let (number, setup) = (self.engine.number(), self.engine.setup.clone());
+        let (number, setup) = (self.engine.common_number(), self.engine.setup.clone());
         let Some((members, color)) = members else {
             self.divide(turn, deadline, |handle| handle.split(NO_COLOR, 0, setup))?;
             return Ok(None);
@@ -125,7 +128,7 @@ impl NcclCommunicator {
         deadline: Deadline,
         begin: impl FnOnce(&Handle) -> Result<(Birth, Progress)>,
     ) -> Result<Option<Handle>> {
-        self.engine.divide(turn, deadline, begin).map_err(|error| self.engine.fail(error, None))
+        self.checked(self.engine.divide(turn, deadline, begin))
     }
 
     /// The communicator of a group of which this rank is a member.
@@ -136,8 +139,10 @@ impl NcclCommunicator {
         let mut config = engine.config.clone();
         config.group = parent.subgroup(id, members)?;
         let (library, setup) = (engine.library.clone(), engine.setup.clone());
+        let board =
+            engine.board.as_ref().filter(|_| members.len() > 1).map(|board| board.of_group(config.group));
         let stream = engine.device.new_stream()?;
-        Self::over(Parts { library, stream, config, setup, handle })
+        Self::over(Parts { library, stream, config, setup, handle, board })
     }
 }
 

@@ -1,10 +1,14 @@
 //! Collectives by NCCL.
 
 mod batch;
+mod board;
+mod deadline;
 mod engine;
 mod groups;
 mod pause;
 mod registration;
+mod state;
+mod watch;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,13 +26,12 @@ use crate::memory::Cuda;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceBuffer, Library, Stream, UniqueId, error};
-use engine::{Deadline, Engine, Parts, await_ready};
+use board::Board;
+use deadline::Deadline;
+use engine::{Engine, Parts, await_ready};
 
 pub use batch::Batch;
 pub use registration::Registration;
-
-/// How often the watchdog looks while calls are on the device.
-const WATCH: Duration = Duration::from_millis(5);
 
 /// The only algorithm there is to name: which one runs is up to NCCL.
 const ALGORITHM: &str = "nccl";
@@ -48,16 +51,18 @@ const ALGORITHM: &str = "nccl";
 ///   all types.
 /// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise an order:
 ///   [`ReduceOrder::Deterministic`] is refused. What a NaN does to a minimum or a maximum is its choice too.
-/// - NCCL does not compare calls. Ranks in different calls wait for each other until their deadlines.
-///   [`CallOptions::detail`] is not looked at.
-/// - An abort, or the failure of a rank, does not travel: the others end at their deadlines, unless somebody tells them to
-///   abort.
+/// - NCCL neither compares calls nor tells ranks of each other's failures. Ranks that met in a store do, through it: who waits in
+///   a collective for a second says so there, and looks at what others say; who fails or aborts says that. So ranks in
+///   different collectives get [`Error::Desync`], those whose peer gave up [`Error::Aborted`], and a timeout names the ranks that
+///   did not come. It takes a second or more, and looks at 64 others at most. Without a store, calls end at their deadlines.
+///   Messages are not compared.
 ///
 /// Dropped, it waits for what was enqueued, but no longer than [`NcclConfig::close_timeout`]; then it aborts.
 #[derive(Debug)]
 pub struct NcclCommunicator {
     engine: Arc<Engine>,
-    watchdog: Option<JoinHandle<()>>,
+    /// The watchdog, and the courier if there is a store.
+    threads: Vec<JoinHandle<()>>,
     /// What a barrier sums.
     cell: std::sync::Mutex<DeviceBuffer<i32>>,
 }
@@ -67,7 +72,7 @@ impl NcclCommunicator {
     /// NCCL connects them. Each has a device of its own.
     ///
     /// `name` keeps groups apart that meet in one store. What earlier runs left in the store under this name is not taken for
-    /// what this one says.
+    /// what this one says. The communicator keeps the store, as does every group that is made of it.
     ///
     /// # Errors
     /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; [`Error::BackendUnavailable`] on all ranks,
@@ -76,12 +81,13 @@ impl NcclCommunicator {
     pub fn connect(
         library: &Library,
         device: &Device,
-        (store, name): (&dyn Store, &str),
+        (store, name): (Arc<dyn Store>, &str),
         config: NcclConfig,
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
-        let id = meeting::meet(library, (store, name), &config)?;
-        Self::join(library, device, &id, (config, deadline))
+        let met = meeting::meet(library, (&*store, name), &config)?;
+        let board = (config.group.size() > 1).then(|| Board::new(store, met.place, config.group));
+        Self::join(library, device, &met.id, (config, deadline, board))
     }
 
     /// Makes a group of all ranks that were given the same id, in whatever way.
@@ -90,14 +96,14 @@ impl NcclCommunicator {
     /// As [`NcclCommunicator::connect`]; NCCL does not tell which ranks are missing, so that any may be.
     pub fn with_id(library: &Library, device: &Device, id: &UniqueId, config: NcclConfig) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
-        Self::join(library, device, id, (config, deadline))
+        Self::join(library, device, id, (config, deadline, None))
     }
 
     fn join(
         library: &Library,
         device: &Device,
         id: &UniqueId,
-        (config, deadline): (NcclConfig, Deadline),
+        (config, deadline, board): (NcclConfig, Deadline, Option<Board>),
     ) -> Result<Self> {
         let setup = config.setup()?;
         device.bind()?;
@@ -106,18 +112,26 @@ impl NcclCommunicator {
         if progress == Progress::Busy {
             await_ready(&handle, deadline, config.group)?;
         }
-        Self::over(Parts { library: library.clone(), stream, config, setup, handle })
+        Self::over(Parts { library: library.clone(), stream, config, setup, handle, board })
     }
 
     /// The communicator of ranks that are connected.
     fn over(parts: Parts) -> Result<Self> {
         let cell = DeviceBuffer::zeros(&parts.stream, 1)?.into();
         let engine = Arc::new(Engine::new(parts));
-        let watched = Arc::clone(&engine);
-        let watchdog = std::thread::Builder::new().name("comm-nccl watchdog".into());
-        let watchdog = watchdog.spawn(move || watched.watch(WATCH));
-        let watchdog = Some(watchdog.map_err(|error| Error::io("start a watchdog", error))?);
-        Ok(Self { engine, watchdog, cell })
+        let mut communicator = Self { engine, threads: Vec::new(), cell };
+        communicator.start("comm-nccl watchdog", |engine| engine.watch())?;
+        if let Some(board) = communicator.engine.board.clone() {
+            communicator.start("comm-nccl courier", move |engine| engine.correspond(&board))?;
+        }
+        Ok(communicator)
+    }
+
+    fn start(&mut self, name: &str, body: impl FnOnce(&Engine) + Send + 'static) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || body(&engine));
+        self.threads.push(thread.map_err(|error| Error::io(format!("start the thread {name:?}"), error))?);
+        Ok(())
     }
 
     /// The device on which it runs.
@@ -168,10 +182,12 @@ impl NcclCommunicator {
     fn end(&mut self, timeout: Duration) -> Result<()> {
         let closed = self.engine.close(timeout);
         self.engine.dismiss();
-        match self.watchdog.take().map(JoinHandle::join) {
-            Some(Err(_)) => closed.and(Err(Error::Internal("the watchdog panicked".into()))),
-            _ => closed,
+        // All of them, also if one panicked.
+        let panicked = self.threads.drain(..).filter_map(|thread| thread.join().err()).count();
+        if panicked > 0 {
+            return closed.and(Err(Error::Internal("a thread of the communicator panicked".into())));
         }
+        closed
     }
 
     /// Plans one call, and enqueues it. Returns its number.
@@ -186,9 +202,9 @@ impl NcclCommunicator {
         self.engine.enqueue(&turn, calls, options)
     }
 
-    /// What went wrong in planning, if it was not the caller, ends the communicator.
-    fn checked(&self, planned: Result<()>) -> Result<()> {
-        planned.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
+    /// What is fatal ends the communicator, here and on other ranks, which would wait for this one.
+    fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
     }
 }
 
@@ -309,7 +325,8 @@ impl Communicator<Cuda> for NcclCommunicator {
 
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
-        if self.watchdog.is_none() {
+        if self.threads.is_empty() {
+            // It was finalized.
             return;
         }
         let timeout = self.engine.config.close_timeout;

@@ -67,10 +67,14 @@ impl Handle {
                 _ => calls.push((op, self.operator(op, &mut operators)?)),
             }
         }
-        if let [(op, operator)] = calls[..] {
-            // SAFETY: as the caller promises.
-            let code = unsafe { self.call(op, operator, stream) };
-            return Ok((operators, self.progress_of(name(op.verb), code)?));
+        match calls[..] {
+            [] => return Ok((operators, Progress::Ready)),
+            [(op, operator)] => {
+                // SAFETY: as the caller promises.
+                let code = unsafe { self.call(op, operator, stream) };
+                return Ok((operators, self.progress_of(name(op.verb), code)?));
+            }
+            _ => {}
         }
         self.start_group()?;
         let mut called = Ok(Progress::Ready);

@@ -50,7 +50,7 @@ impl<'a> Plan<'a> {
         let parts = [Part::Read(message.span)];
         self.check_peer(to)?;
         self.check_devices(&parts)?;
-        self.subject.get_or_insert(Subject::Send { to });
+        self.message.get_or_insert(Subject::Send { to });
         self.use_parts(&parts);
         self.send_to(to, message.span.pointer, (message.span.dtype, message.span.len));
         Ok(())
@@ -60,7 +60,7 @@ impl<'a> Plan<'a> {
         let parts = [Part::Write(buffer.span)];
         self.check_peer(from)?;
         self.check_devices(&parts)?;
-        self.subject.get_or_insert(Subject::Recv { from });
+        self.message.get_or_insert(Subject::Recv { from });
         self.use_parts(&parts);
         self.recv_from(from, buffer.span.pointer, (buffer.span.dtype, buffer.span.len));
         Ok(())

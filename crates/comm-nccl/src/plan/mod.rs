@@ -28,24 +28,34 @@ pub(crate) struct Plan<'a> {
     uses: Vec<(Span<'a>, Access)>,
     /// Memory of the calls' own. It is freed on the communicator's stream, behind them.
     scratch: Vec<Allocation>,
-    /// What is under way, in words of the caller: the first call, if they are several.
-    subject: Option<Subject>,
+    /// The collectives, in words of the caller.
+    calls: Vec<Call>,
+    /// The first message, and the other rank.
+    message: Option<Subject>,
 }
 
-/// A call, as far as errors tell of it.
+/// What is under way, as far as errors tell of it.
 #[derive(Debug, Clone)]
 pub(crate) enum Subject {
+    /// A collective, or the first of several, with all of them in its detail. All ranks make it.
     Collective(Call),
-    Send { to: usize },
-    Recv { from: usize },
+    Send {
+        to: usize,
+    },
+    Recv {
+        from: usize,
+    },
+    Nothing,
 }
 
 impl Subject {
+    /// What was under way, with the number of a collective.
     pub(crate) fn during(&self, sequence: u64) -> During {
         match self {
             Self::Collective(call) => During::Call { call: Box::new(call.clone()), sequence },
             Self::Send { to } => During::Send { to: *to, tag: 0 },
             Self::Recv { from } => During::Recv { from: *from, tag: 0 },
+            Self::Nothing => During::Other("waiting for the device"),
         }
     }
 }
@@ -71,15 +81,30 @@ impl<'a> Plan<'a> {
     /// Nothing yet, for a communicator with this stream.
     pub(crate) fn new(group: Group, stream: &Stream) -> Self {
         let stream = stream.clone();
-        Self { group, stream, ops: Vec::new(), uses: Vec::new(), scratch: Vec::new(), subject: None }
+        Self {
+            group,
+            stream,
+            ops: Vec::new(),
+            uses: Vec::new(),
+            scratch: Vec::new(),
+            calls: Vec::new(),
+            message: None,
+        }
     }
 
     pub(crate) fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    pub(crate) const fn subject(&self) -> Option<&Subject> {
-        self.subject.as_ref()
+    pub(crate) fn subject(&self) -> Subject {
+        match &self.calls[..] {
+            [] => self.message.clone().unwrap_or(Subject::Nothing),
+            [call] => Subject::Collective(call.clone()),
+            [first, ..] => {
+                let detail = Call::detail_of(self.calls.iter().map(Call::fingerprint));
+                Subject::Collective(Call { detail, ..first.clone() })
+            }
+        }
     }
 
     /// Makes the communicator's stream wait for what was done with the memory before.
@@ -106,10 +131,10 @@ impl<'a> Plan<'a> {
     /// Takes a collective in, which has been checked.
     fn enter(&mut self, description: Description, parts: &[Part<'a>]) {
         let Description { collective, op, dtype, count, root } = description;
-        self.subject.get_or_insert_with(|| {
-            let (dtype, count) = (Some(dtype), count as u64);
-            Subject::Collective(Call { collective, op, dtype, count, root, ..call(self.group) })
-        });
+        // Where only the root knows the lengths of all, the count is not the same everywhere.
+        let known = !matches!(collective, Collective::GatherV | Collective::ScatterV | Collective::AllToAllV);
+        let (dtype, count) = (Some(dtype), if known { count as u64 } else { 0 });
+        self.calls.push(Call { collective, op, dtype, count, root, ..call(self.group) });
         self.use_parts(parts);
     }
 

@@ -2,7 +2,7 @@
 
 use comm_core::{Collective, Exchange, ReduceOp, Result, Shares};
 
-use super::{Description, Part, Plan, Subject, blocks, call, named, nothing, parts, read_and_write};
+use super::{Description, Part, Plan, blocks, call, named, nothing, parts, read_and_write};
 use crate::dtype;
 use crate::handle::{Op, Verb};
 use crate::memory::Cuda;
@@ -11,8 +11,9 @@ use crate::view::CudaViewMut;
 impl<'a> Plan<'a> {
     /// A sum of a cell that every rank has.
     pub(crate) fn barrier(&mut self, cell: CudaViewMut<'a>) -> Result<()> {
-        self.subject.get_or_insert_with(|| Subject::Collective(call(self.group)));
-        self.all_reduce(Exchange::InPlace(cell), ReduceOp::Sum)
+        self.all_reduce(Exchange::InPlace(cell), ReduceOp::Sum)?;
+        self.calls = vec![call(self.group)];
+        Ok(())
     }
 
     pub(crate) fn all_reduce(&mut self, buffers: Exchange<'a, Cuda>, op: ReduceOp) -> Result<()> {

@@ -1,0 +1,109 @@
+//! What ranks tell each other apart from NCCL, which compares nothing and passes nothing on: through the store in which they
+//! met. Two things: which call a rank has been waiting in for long, and why one has given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::{Call, Error, Group, GroupId, Result, Store};
+
+/// How many others a rank looks at, so that a large group in trouble does not bring down its store.
+const PEERS_MAX: usize = 64;
+
+/// The place in a store where the ranks of one group write.
+#[derive(Clone)]
+pub(super) struct Board {
+    store: Arc<dyn Store>,
+    place: String,
+    group: Group,
+}
+
+/// The call that a rank waits in, by its number among the collectives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Announcement {
+    pub(super) sequence: u64,
+    pub(super) call: Call,
+}
+
+impl Announcement {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.sequence.to_le_bytes().to_vec();
+        self.call.encode(&mut bytes);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (sequence, rest) = bytes.split_first_chunk()?;
+        let (call, rest) = Call::decode(rest).ok()?;
+        rest.is_empty().then_some(Self { sequence: u64::from_le_bytes(*sequence), call })
+    }
+}
+
+impl Board {
+    pub(super) const fn new(store: Arc<dyn Store>, place: String, group: Group) -> Self {
+        Self { store, place, group }
+    }
+
+    /// That of a group made of this one.
+    pub(super) fn of_group(&self, group: Group) -> Self {
+        let GroupId(id) = group.id();
+        Self { store: Arc::clone(&self.store), place: format!("{}/{id:x}", self.place), group }
+    }
+
+    /// Writes down which call this rank waits in.
+    pub(super) fn announce(&self, announcement: &Announcement) -> Result<()> {
+        self.store.set(&self.seat(self.group.rank()), &announcement.encode())
+    }
+
+    /// What others have announced last, each with its rank.
+    pub(super) fn announced(&self) -> Result<Vec<(usize, Announcement)>> {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        let peers = (1..size).take(PEERS_MAX).map(|step| (rank + step) % size);
+        let said = peers.map(|peer| {
+            let said = self.look(&self.seat(peer))?;
+            Ok(said.and_then(|bytes| Announcement::decode(&bytes)).map(|said| (peer, said)))
+        });
+        said.filter_map(Result::transpose).collect()
+    }
+
+    /// Writes down that this rank has given up, and why; unless another was first.
+    pub(super) fn give_up(&self, reason: &str) -> Result<()> {
+        let mut bytes = (self.group.rank() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(reason.as_bytes());
+        self.store.compare_set(&self.end(), &[], &bytes).map(drop)
+    }
+
+    /// The first rank that has given up, if any has, with its reason.
+    pub(super) fn given_up(&self) -> Result<Option<Error>> {
+        let Some(bytes) = self.look(&self.end())? else { return Ok(None) };
+        let Some((by, reason)) = bytes.split_first_chunk() else { return Ok(None) };
+        let by = usize::try_from(u64::from_le_bytes(*by)).unwrap_or(usize::MAX);
+        Ok(Some(Error::Aborted { by, reason: String::from_utf8_lossy(reason).into_owned() }))
+    }
+
+    /// Removes what this rank has announced.
+    pub(super) fn leave(&self) -> Result<()> {
+        self.store.delete(&self.seat(self.group.rank())).map(drop)
+    }
+
+    fn look(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        match self.store.get(key, Duration::ZERO) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn seat(&self, rank: usize) -> String {
+        format!("{}/waiting/{rank}", self.place)
+    }
+
+    fn end(&self) -> String {
+        format!("{}/end", self.place)
+    }
+}
+
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Board").field("place", &self.place).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,210 @@
+//! What ranks learn of each other through the store in which they met, when NCCL says nothing.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    CallOptions, Communicator, During, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Result,
+    Shares, Store,
+};
+use comm_nccl::{Cuda, Device, NcclCommunicator};
+use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
+use nccl_sys::ncclResult_t;
+
+use common::{Rank, SOON, config, control, devices, library, options, within};
+
+/// Ranks that met in a store, and what `body` gives on each.
+fn world<T: Send>(ordinals: &[usize], store: &Arc<dyn Store>, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    let size = ordinals.len();
+    thread::scope(|scope| {
+        let start = |(rank, ordinal): (usize, &usize)| {
+            let (store, body, ordinal) = (Arc::clone(store), &body, *ordinal);
+            scope.spawn(move || {
+                let device = Device::open(ordinal).unwrap();
+                let config = config(rank, size);
+                let comm = NcclCommunicator::connect(&library(), &device, (store, "test"), config).unwrap();
+                let stream = device.new_stream().unwrap();
+                body(Rank { rank, size, device, stream, comm })
+            })
+        };
+        let ranks: Vec<_> = ordinals.iter().enumerate().map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn in_folder<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
+    world(&devices(size), &store, body)
+}
+
+/// A sum over so many elements, and its end on the device.
+fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, count: usize, options: &CallOptions) -> Result<()> {
+    let mut buffer = rank.buffer(&vec![1.0_f32; count]);
+    comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, options)?;
+    buffer.to_vec().map(drop)
+}
+
+/// The error behind that of a copy, which tells that there is no result.
+fn cause(outcome: Result<()>) -> Error {
+    outcome.unwrap_err().root_cause().clone()
+}
+
+#[track_caller]
+fn assert_desync(error: &Error, rank: usize, calls: [&str; 2]) {
+    let Error::Desync(desync) = error else { panic!("{error}") };
+    let told = [&desync.ours, &desync.theirs].map(|call| call.as_ref().unwrap().to_string());
+    assert_eq!((desync.rank, desync.peer, desync.sequence), (rank, 1 - rank, 2));
+    assert_eq!(told, [calls[rank], calls[1 - rank]]);
+}
+
+#[test]
+fn ranks_in_different_calls_are_told_both_on_both_sides() {
+    let began = Instant::now();
+    let errors = in_folder(2, |rank| {
+        sum(&rank.comm, &rank, 1, &options()).unwrap();
+        cause(sum(&rank.comm, &rank, 3 + rank.rank, &options()))
+    });
+    let calls = ["all_reduce(sum, 3 x f32, nccl)", "all_reduce(sum, 4 x f32, nccl)"];
+    for (rank, error) in errors.iter().enumerate() {
+        assert_desync(error, rank, calls);
+    }
+    assert!(began.elapsed() < SOON / 2, "long before the deadline");
+}
+
+/// A root has done its part before others begin, so that its call looks as if it had been the right one.
+#[test]
+fn a_rank_that_has_gone_on_compares_its_past() {
+    let errors = in_folder(2, |rank| {
+        sum(&rank.comm, &rank, 1, &options()).unwrap();
+        if rank.rank == 0 {
+            let message = rank.buffer(&[1_u8]);
+            let buffers: Exchange<'_, Cuda> = Exchange::SendOnly((&message).into_view());
+            drop(rank.comm.reduce(1, buffers, ReduceOp::Max, &within(Duration::from_secs(2))));
+        }
+        cause(sum(&rank.comm, &rank, 5, &within(Duration::from_secs(2))))
+    });
+    for error in errors {
+        let named = error.to_string();
+        assert!(named.contains("reduce(max, root 1") && named.contains("all_reduce(sum, 5"), "{named}");
+    }
+}
+
+#[test]
+fn a_timeout_names_the_ranks_that_did_not_come() {
+    let timeout = Duration::from_millis(800);
+    let errors = in_folder(4, |rank| {
+        sum(&rank.comm, &rank, 1, &options()).unwrap();
+        if rank.rank % 2 == 1 {
+            thread::sleep(2 * timeout);
+            return None;
+        }
+        Some(cause(sum(&rank.comm, &rank, 1, &within(timeout))))
+    });
+    let errors: Vec<Error> = errors.into_iter().flatten().collect();
+    let named = errors.iter().any(|error| {
+        let Error::Timeout { waiting_for, during: During::Call { sequence: 2, .. }, .. } = error else {
+            return false;
+        };
+        waiting_for == &[1, 3]
+    });
+    assert!(named, "{errors:?}");
+}
+
+#[test]
+fn an_abort_ends_the_calls_of_all_ranks() {
+    let began = Instant::now();
+    in_folder(3, |rank| {
+        sum(&rank.comm, &rank, 1, &options()).unwrap();
+        if rank.rank == 1 {
+            thread::sleep(Duration::from_millis(100));
+            rank.comm.abort("enough");
+            return;
+        }
+        let error = cause(sum(&rank.comm, &rank, 1, &options()));
+        assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason.contains("enough")), "{error}");
+    });
+    assert!(began.elapsed() < SOON / 2, "long before the deadline");
+}
+
+#[test]
+fn a_failure_ends_the_calls_of_all_ranks_and_tells_why() {
+    let devices = devices(2);
+    control().plan_answer(devices[1], c"ncclAllReduce", 1, ncclResult_t(99));
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
+    world(&devices, &store, |rank| {
+        sum(&rank.comm, &rank, 1, &options()).unwrap();
+        let error = cause(sum(&rank.comm, &rank, 1, &options()));
+        if rank.rank == 1 {
+            assert!(matches!(error, Error::Backend { code: 99, .. }), "{error}");
+        } else {
+            assert!(
+                matches!(&error, Error::Aborted { by: 1, reason } if reason.contains("code 99")),
+                "{error}"
+            );
+        }
+    });
+}
+
+#[test]
+fn groups_are_apart_from_their_parent() {
+    let errors = in_folder(2, |rank| {
+        let group = rank.comm.duplicate(&options()).unwrap();
+        sum(&*group, &rank, 1, &options()).unwrap();
+        let error = cause(sum(&*group, &rank, 3 + rank.rank, &options()));
+        sum(&rank.comm, &rank, 7, &options()).unwrap();
+        error
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let Error::Desync(desync) = error else { panic!("{error}") };
+        assert_eq!(desync.rank, rank);
+    }
+}
+
+/// Not all ranks send messages: what one makes more does not count among the calls that all make.
+#[test]
+fn messages_do_not_count_as_calls_of_all() {
+    let errors = in_folder(3, |rank| {
+        for _ in 0..3 {
+            let mut buffer = rank.zeros::<u8>(4);
+            match rank.rank {
+                0 => rank.comm.send(1, (&buffer).into_view(), &options()).unwrap(),
+                1 => rank.comm.recv(0, (&mut buffer).into_view_mut(), &options()).unwrap(),
+                _ => {}
+            }
+        }
+        // The last rank is late, so that the others ask who they wait for, and find nothing wrong.
+        thread::sleep(Duration::from_millis(if rank.rank == 2 { 1500 } else { 0 }));
+        let (send, mut recv) = (rank.zeros::<u8>(1), rank.zeros::<u8>(3));
+        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        rank.comm.all_gather(buffers, Shares::Equal, &options()).unwrap();
+        rank.comm.barrier(&options())
+    });
+    assert!(errors.iter().all(Result::is_ok), "{errors:?}");
+}
+
+#[test]
+fn deadlines_hold_when_the_store_is_gone() {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
+    let client = TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON).unwrap();
+    let store: Arc<dyn Store> = Arc::new(client);
+    let server = std::sync::Mutex::new(Some(server));
+    let timeout = Duration::from_millis(500);
+    world(&devices(2), &store, |rank| {
+        sum(&rank.comm, &rank, 1, &options()).unwrap();
+        drop(server.lock().unwrap().take());
+        let began = Instant::now();
+        if rank.rank == 0 {
+            let error = cause(sum(&rank.comm, &rank, 1, &within(timeout)));
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            assert!((timeout..timeout * 4).contains(&began.elapsed()), "{:?}", began.elapsed());
+        } else {
+            thread::sleep(2 * timeout);
+        }
+    });
+}
