@@ -26,6 +26,7 @@
 //!   default of [`Config::transport`];
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
+//! - `nccl`: collectives on GPU memory, in [`nccl`];
 //! - `sim`: ranks as threads of one process, for tests, in [`threads`].
 
 #![forbid(unsafe_code)]
@@ -68,6 +69,10 @@ pub use comm_ddp as ddp;
 /// Shared memory within a host and sockets between hosts.
 #[cfg(feature = "hybrid")]
 pub use comm_hybrid as hybrid;
+
+/// GPU memory, and collectives on it by NCCL, which is loaded at run time.
+#[cfg(feature = "nccl")]
+pub use comm_nccl as nccl;
 
 /// Shared memory between the processes of a host.
 #[cfg(feature = "shm")]

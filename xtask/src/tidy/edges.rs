@@ -55,7 +55,16 @@ const GRAPH: [Node; 15] = [
     },
     Node {
         name: "comm",
-        may_use: &["comm-core", "comm-ddp", "comm-hybrid", "comm-ring", "comm-shm", "comm-sim", "comm-tcp"],
+        may_use: &[
+            "comm-core",
+            "comm-ddp",
+            "comm-hybrid",
+            "comm-nccl",
+            "comm-ring",
+            "comm-shm",
+            "comm-sim",
+            "comm-tcp",
+        ],
         why: "the facade puts the parts together, and is the only library that does",
     },
     Node {
