@@ -2,6 +2,7 @@
 
 mod batch;
 mod board;
+mod collectives;
 mod deadline;
 mod engine;
 mod groups;
@@ -14,18 +15,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{
-    CallOptions, Collective, Communicator, Error, Exchange, Group, Invalid, ReduceOp, ReduceOrder, Result,
-    Shares, Store,
-};
+use comm_core::{CallOptions, Error, Result, Store};
 
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
 use crate::meeting;
-use crate::memory::Cuda;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
-use crate::{Device, DeviceBuffer, Library, Stream, UniqueId, error};
+use crate::{Device, DeviceBuffer, Library, Stream, UniqueId};
 use board::Board;
 use deadline::Deadline;
 use engine::{Engine, Parts, await_ready};
@@ -33,24 +30,21 @@ use engine::{Engine, Parts, await_ready};
 pub use batch::Batch;
 pub use registration::Registration;
 
-/// The only algorithm there is to name: which one runs is up to NCCL.
-const ALGORITHM: &str = "nccl";
-
 /// Runs collectives on buffers of a device, by NCCL.
 ///
-/// What holds for all calls is written at [`Communicator`]; this is what is different on a device:
+/// What holds for all calls is written at [`Communicator`](comm_core::Communicator); this is what is different on a device:
 ///
 /// - Calls return when they are enqueued on the communicator's own stream, [`NcclCommunicator::stream`]. It first waits for
 ///   the last use of each buffer, and whoever uses a buffer next waits for the call: on the device, without the host. Copies
 ///   to the host wait for it on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
-///   [`Communicator::barrier`] for itself and all before it.
+///   [`Communicator::barrier`](comm_core::Communicator::barrier) for itself and all before it.
 /// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A watchdog ends what takes longer,
 ///   and what NCCL reports as failed. The communicator is then aborted and poisoned, as after any other fatal error; buffers
 ///   that were to be written by calls which had not ended give [`Error::Poisoned`] instead of their contents.
 /// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before anything is enqueued. It moves
 ///   all types.
 /// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise an order:
-///   [`ReduceOrder::Deterministic`] is refused. What a NaN does to a minimum or a maximum is its choice too.
+///   [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is refused. What a NaN does to a minimum or a maximum is its choice too.
 /// - NCCL neither compares calls nor tells ranks of each other's failures. Ranks that met in a store do, through it: who waits in
 ///   a collective for a second says so there, and looks at what others say; who fails or aborts says that. So ranks in
 ///   different collectives get [`Error::Desync`], those whose peer gave up [`Error::Aborted`], and a timeout names the ranks that
@@ -205,121 +199,6 @@ impl NcclCommunicator {
     /// What is fatal ends the communicator, here and on other ranks, which would wait for this one.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
-    }
-}
-
-/// Refuses options that NCCL cannot keep.
-fn check_options(collective: Collective, options: &CallOptions) -> Result<()> {
-    match &options.algorithm {
-        Some(name) if name != ALGORITHM => {
-            let (name, collective) = (name.clone().into_owned(), collective.name());
-            Err(Invalid::Algorithm { name, collective, known: ALGORITHM.into() }.into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// As [`check_options`], for reductions.
-fn check_order(collective: Collective, options: &CallOptions) -> Result<()> {
-    match options.order {
-        ReduceOrder::Any => check_options(collective, options),
-        order => {
-            Err(Error::setting("order", format!("{order:?}"), format!("{} promises no order", error::NCCL)))
-        }
-    }
-}
-
-impl Communicator<Cuda> for NcclCommunicator {
-    fn group(&self) -> Group {
-        self.engine.group
-    }
-
-    fn all_reduce(&self, buffers: Exchange<'_, Cuda>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        check_order(Collective::AllReduce, options)?;
-        self.carry_out(options, |plan| plan.all_reduce(buffers, op)).map(drop)
-    }
-
-    fn reduce(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, Cuda>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        check_order(Collective::Reduce, options)?;
-        self.carry_out(options, |plan| plan.reduce(root, buffers, op)).map(drop)
-    }
-
-    fn broadcast(&self, root: usize, buffer: CudaViewMut<'_>, options: &CallOptions) -> Result<()> {
-        check_options(Collective::Broadcast, options)?;
-        self.carry_out(options, |plan| plan.broadcast(root, buffer)).map(drop)
-    }
-
-    fn all_gather(
-        &self,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        check_options(Collective::AllGather, options)?;
-        self.carry_out(options, |plan| plan.all_gather(buffers, shares)).map(drop)
-    }
-
-    fn reduce_scatter(
-        &self,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        check_order(Collective::ReduceScatter, options)?;
-        self.carry_out(options, |plan| plan.reduce_scatter(buffers, shares, op)).map(drop)
-    }
-
-    fn gather(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        check_options(Collective::Gather, options)?;
-        self.carry_out(options, |plan| plan.gather(root, buffers, shares)).map(drop)
-    }
-
-    fn scatter(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        check_options(Collective::Scatter, options)?;
-        self.carry_out(options, |plan| plan.scatter(root, buffers, shares)).map(drop)
-    }
-
-    fn all_to_all(
-        &self,
-        buffers: Exchange<'_, Cuda>,
-        send: Shares<'_>,
-        recv: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        check_options(Collective::AllToAll, options)?;
-        self.carry_out(options, |plan| plan.all_to_all(buffers, send, recv)).map(drop)
-    }
-
-    /// Waits for the device: a sum of one element, as one of none would not wait for anybody.
-    fn barrier(&self, options: &CallOptions) -> Result<()> {
-        check_options(Collective::Barrier, options)?;
-        let mut cell = crate::sync::lock(&self.cell);
-        let cell = comm_core::IntoViewMut::<Cuda>::into_view_mut(&mut *cell);
-        let sequence = self.carry_out(options, |plan| plan.barrier(cell))?;
-        self.engine.wait(sequence, None)
-    }
-
-    fn abort(&self, reason: &str) {
-        self.engine.fail(Error::Aborted { by: self.engine.group.rank(), reason: reason.into() }, None);
     }
 }
 
