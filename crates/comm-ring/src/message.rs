@@ -14,9 +14,8 @@ pub(crate) struct Header {
 impl Header {
     /// The last word is not used. With it, a payload whose length and place are multiples of 16 never goes through a
     /// socket between addresses that differ by less than 16 bytes, but not by none, within their pages: there
-    /// `rep movsb`, with which Linux copies, does less than half as well on AMD's processors. A header of 24 bytes would
-    /// put large payloads just there, since an allocator's large memory begins 16 bytes behind a page, and that of
-    /// a socket at one.
+    /// `rep movsb`, with which Linux copies, is slow on some processors. A header of 24 bytes would put large payloads just
+    /// there, since an allocator's large memory begins 16 bytes behind a page, and that of a socket at one.
     pub(crate) const BYTES: usize = 32;
 
     #[inline]

@@ -1,4 +1,4 @@
-//! The time at a fraction of what it costs.
+//! The time, roughly, for who asks often.
 
 use std::time::{Duration, Instant};
 
