@@ -5,7 +5,7 @@ mod common;
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -338,6 +338,55 @@ fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
                 }
                 other => panic!("rank {rank}: {other}"),
             }
+        }
+    }
+}
+
+/// A lane of collectives that changes one byte of what rank 1 sends next, once it is told which.
+fn garbling(
+    lanes: &InProcessLanes,
+    lane: LaneId,
+    members: &[usize],
+    deadline: Instant,
+    at: &Arc<AtomicUsize>,
+) -> Result<impl Transport + use<>> {
+    let transport = lanes.open_among(lane, members, deadline)?;
+    let (is_it, at) = (lane.kind == LaneKind::Collective && lanes.group().rank() == 1, Arc::clone(at));
+    let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
+        let at = if is_it { at.swap(usize::MAX, Ordering::SeqCst) } else { usize::MAX };
+        if at == usize::MAX {
+            return transport.try_send(to, bytes);
+        }
+        let mut message: Vec<u8> = bytes.iter().flat_map(|piece| piece.iter().copied()).collect();
+        message[at] ^= 0x10;
+        let sent = transport.try_send(to, &[IoSlice::new(&message)])?;
+        assert_eq!(sent, message.len(), "there is room for all of it");
+        Ok(sent)
+    };
+    Ok(AlteredTransport { transport, send })
+}
+
+/// Nobody takes a message for one of the call unless each byte of its header is what it must be.
+#[test]
+fn every_byte_of_a_header_counts() {
+    for byte in 0..32 {
+        let errors = in_process::run(2, &InProcessConfig::default(), |lanes| {
+            let at = Arc::new(AtomicUsize::new(usize::MAX));
+            let told = Arc::clone(&at);
+            let open = move |lanes: &InProcessLanes, lane, members: &[usize], deadline| {
+                garbling(lanes, lane, members, deadline, &told)
+            };
+            let ring =
+                RingCommunicator::new(AlteredLanes { lanes, open }, talkative(), Duration::from_secs(20))
+                    .unwrap();
+            let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
+            comm.barrier().unwrap();
+            at.store(byte, Ordering::SeqCst);
+            comm.broadcast(1, &mut [comm.rank() as u64]).and_then(|()| comm.barrier()).unwrap_err()
+        });
+        for error in errors {
+            let cause = error.root_cause();
+            assert!(matches!(cause, Error::Desync(_)), "byte {byte}: {cause}");
         }
     }
 }

@@ -259,7 +259,10 @@ impl Writer {
         if self.published == self.tail {
             return false;
         }
-        control.written.0.loans.store(self.out.made(), Ordering::Release);
+        // It lies in another line than the tail, which one message has to do with.
+        if self.lent != self.published_lent {
+            control.written.0.loans.store(self.out.made(), Ordering::Release);
+        }
         control.written.0.tail.store(self.tail, Ordering::Release);
         (self.published, self.published_lent) = (self.tail, self.lent);
         control.reader().rouse()

@@ -234,7 +234,7 @@ impl Executor {
         let payload = buffers.read(entry.located.place, entry.located.bytes.range())?;
         if entry.moved == 0 {
             let (sequence, fingerprint) = (job.sequence, job.fingerprint);
-            entry.header = Header { sequence, length: payload.len() as u64, fingerprint }.encode();
+            entry.header = Header::new(sequence, payload.len() as u64, fingerprint).encode();
         }
         let whole = Header::BYTES + payload.len();
         let before = entry.moved;
@@ -398,7 +398,7 @@ fn reduce(
 /// Whether a message belongs to this step of this call.
 #[inline]
 fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
-    let expected = Header { sequence: job.sequence, length: length as u64, fingerprint: job.fingerprint };
+    let expected = Header::new(job.sequence, length as u64, job.fingerprint);
     if *header == expected { Ok(()) } else { Err(mismatch(header, expected, from)) }
 }
 
