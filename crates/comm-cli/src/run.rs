@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clap::Args;
-use comm_cli::launch::{Launch, LaunchError};
+use comm_cli::launch::{Devices, Launch, LaunchError};
 
 /// Start a program as several ranks on this machine
 #[derive(Debug, Args)]
@@ -38,6 +38,16 @@ pub(crate) struct Run {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
 
+    /// Show each rank one GPU, in CUDA_VISIBLE_DEVICES: of a list of numbers or names (0,1,2,3), or device R to rank R
+    /// (per-rank). Numbers count among the devices that are shown to commctl
+    #[arg(long, value_name = "LIST|per-rank")]
+    devices: Option<Devices>,
+
+    /// Let ranks take turns over the devices if these are fewer. NCCL must be told so too, by
+    /// NCCL_MULTI_RANK_GPU_ENABLE=1 from its version 2.30.3 on
+    #[arg(long, requires = "devices")]
+    share_devices: bool,
+
     /// Address of this machine that the store listens on
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     master_addr: IpAddr,
@@ -60,6 +70,10 @@ impl Run {
             .tag_output(self.tag_output)
             .master_addr(self.master_addr)
             .grace(self.grace);
+        let launch = match self.devices {
+            Some(devices) => launch.devices(devices.shared(self.share_devices)),
+            None => launch,
+        };
         self.env.into_iter().fold(launch, |launch, (name, value)| launch.env(name, value)).run()
     }
 }

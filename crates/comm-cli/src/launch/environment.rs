@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
+use super::devices;
 use super::error::LaunchError;
 
 /// The secret that every connection is authenticated with, shared by the store and all ranks.
@@ -26,11 +27,13 @@ const RESERVED: [&str; 8] =
     [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE];
 
 /// What all ranks of one launch share.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) ranks: usize,
     pub(super) store: SocketAddr,
     pub(super) id: NonZeroU64,
+    /// What each rank is shown of the GPUs, if that is not what the launcher is shown.
+    pub(super) devices: Option<Vec<String>>,
 }
 
 impl Job {
@@ -46,6 +49,12 @@ impl Job {
             (JOB_ID, format!("{:x}", self.id)),
             (STORE, "launcher".to_owned()),
         ]
+    }
+
+    /// The device of one rank, in a variable.
+    pub(super) fn device(&self, rank: usize) -> Option<(&'static str, &str)> {
+        let device = self.devices.as_ref()?.get(rank)?;
+        Some((devices::VISIBLE, device))
     }
 }
 
@@ -64,7 +73,8 @@ mod tests {
     #[test]
     fn every_variable_of_a_rank_is_reserved() {
         let id = NonZeroU64::new(0xabc).expect("not zero");
-        let job = Job { ranks: 4, store: "[::1]:4321".parse().expect("an address"), id };
+        let store = "[::1]:4321".parse().expect("an address");
+        let job = Job { ranks: 4, store, id, devices: None };
         let variables = job.variables(2);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         assert_eq!(

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+use super::devices::DevicesError;
+
 /// Shells and launchers report death by signal `s` as `128 + s`.
 const SIGNAL_BASE: i32 = 128;
 
@@ -18,6 +20,9 @@ pub enum LaunchError {
     /// The caller tried to set a variable whose value is the launcher's to choose.
     #[error("{0} is set by the launcher and cannot be given")]
     ReservedVariable(&'static str),
+    /// The ranks could not be shown a device each; none was started.
+    #[error("{0}")]
+    Devices(#[from] DevicesError),
     /// There is no such program; no rank is left behind.
     #[error("program not found: {}", program.display())]
     ProgramNotFound {
@@ -74,6 +79,7 @@ impl LaunchError {
             Self::Spawn { .. }
             | Self::NoRanks
             | Self::ReservedVariable(_)
+            | Self::Devices(_)
             | Self::Store { .. }
             | Self::System { .. } => 1,
         };

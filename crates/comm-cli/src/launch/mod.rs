@@ -3,6 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `environment` | what does a rank learn about its place? |
+//! | `devices` | which GPUs is it shown? |
 //! | `store` | where do ranks meet? |
 //! | `process` | how is one rank started so that it can always be ended? |
 //! | `signals` | how does Ctrl-C arrive? |
@@ -10,6 +11,7 @@
 //! | `relay`, `lines` | how do lines of many ranks become one output? |
 //! | `error` | what went wrong, and which exit code says so? |
 
+mod devices;
 mod environment;
 mod error;
 mod lines;
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
+pub use devices::{Devices, DevicesError};
 pub use error::{Ending, LaunchError, RankFailure};
 
 use environment::Job;
@@ -64,6 +67,7 @@ pub struct Launch {
     master_addr: IpAddr,
     tag_output: bool,
     grace: Duration,
+    devices: Option<Devices>,
 }
 
 impl Launch {
@@ -77,6 +81,7 @@ impl Launch {
             master_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
             tag_output: false,
             grace: DEFAULT_GRACE,
+            devices: None,
         }
     }
 
@@ -123,6 +128,12 @@ impl Launch {
         self
     }
 
+    /// Shows each rank one GPU, by `CUDA_VISIBLE_DEVICES`; unless set, ranks are shown those that the launcher is.
+    pub fn devices(mut self, devices: Devices) -> Self {
+        self.devices = Some(devices);
+        self
+    }
+
     /// Starts all ranks and returns when the last one is gone. It blocks the calling thread, which the ranks are tied
     /// to: they are killed when it ends, even if by a SIGKILL to the whole process.
     ///
@@ -138,13 +149,14 @@ impl Launch {
     /// - The other variants tell why nothing was started, or nothing was left running.
     pub fn run(self) -> Result<(), LaunchError> {
         self.check()?;
+        let devices = self.assigned_devices()?;
         let system = |what| move |source| LaunchError::System { what, source };
         let signals = StopSignals::catch().map_err(system("catch signals"))?;
         let id = random_job_id().map_err(system("draw a job id"))?;
         let address = SocketAddr::new(self.master_addr, 0);
         let store = store::serve(address, id, self.secret().as_deref())
             .map_err(|error| LaunchError::Store { address, error })?;
-        let job = Job { ranks: self.ranks, store: store.local_addr(), id };
+        let job = Job { ranks: self.ranks, store: store.local_addr(), id, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =
@@ -159,7 +171,18 @@ impl Launch {
         if self.ranks == 0 {
             return Err(LaunchError::NoRanks);
         }
+        let shows = self.devices.is_some();
+        if shows && self.env.iter().any(|(name, _)| name == devices::VISIBLE) {
+            return Err(LaunchError::ReservedVariable(devices::VISIBLE));
+        }
         self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))
+    }
+
+    /// The device of each rank, if they are to be shown one each.
+    fn assigned_devices(&self) -> Result<Option<Vec<String>>, LaunchError> {
+        let visible = env::var(devices::VISIBLE).ok();
+        let assign = |devices: &Devices| devices.assign(self.ranks, visible.as_deref());
+        Ok(self.devices.as_ref().map(assign).transpose()?)
     }
 
     /// The secret that the ranks will see.
@@ -186,7 +209,7 @@ impl Launch {
         // The terminal belongs to the launcher's process group: a rank that read from it would be stopped.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.envs(job.variables(rank));
+        command.envs(job.variables(rank)).envs(job.device(rank));
         if self.tag_output {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }

@@ -10,7 +10,7 @@ use comm::Store;
 use comm::tcp::{Secret, StoreConfig, TcpStore};
 use comm_cli::launch::{Ending, Launch, LaunchError};
 
-use crate::harness::{FOREVER, commctl, launch, start, wait_until_dead};
+use crate::harness::{FOREVER, Launched, commctl, launch, start, wait_until_dead};
 
 const DUMP: &str = r#"env > "$DIR/env.new.$RANK"; mv "$DIR/env.new.$RANK" "$DIR/env.$RANK""#;
 
@@ -171,4 +171,73 @@ fn the_library_returns_typed_errors() {
     let failed = shell("exit $((RANK * 5))").ranks(2).run();
     let Err(LaunchError::RankFailed(failure)) = failed else { panic!("{failed:?}") };
     assert_eq!((failure.rank, failure.ending), (1, Ending::Code(5)));
+}
+
+/// A launch of scripts that write down what they are shown, by a launcher that is shown `visible`.
+fn launch_with_devices(visible: Option<&str>, flags: &[&str]) -> Launched {
+    start(|dir| {
+        let mut command = commctl();
+        command.arg("run").args(flags).args(["--", "sh", "-c", DUMP]).env("DIR", dir.path());
+        match visible {
+            Some(visible) => command.env("CUDA_VISIBLE_DEVICES", visible),
+            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
+        };
+        command
+    })
+}
+
+/// What ranks are shown.
+fn shown(visible: Option<&str>, flags: &[&str], ranks: usize) -> Vec<Option<String>> {
+    let mut launched = launch_with_devices(visible, flags);
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let ranks = (0..ranks).map(|rank| variables(&launched.report(&format!("env.{rank}"))));
+    ranks
+        .enumerate()
+        .map(|(rank, mut found)| {
+            assert_eq!(found["LOCAL_RANK"], rank.to_string());
+            found.remove("CUDA_VISIBLE_DEVICES")
+        })
+        .collect()
+}
+
+#[test]
+fn each_rank_is_shown_its_device() {
+    let some = |devices: &[&str]| devices.iter().map(|device| Some((*device).to_owned())).collect::<Vec<_>>();
+    assert_eq!(shown(None, &["-n", "2"], 2), [None, None]);
+    assert_eq!(shown(Some("4,5"), &["-n", "2"], 2), some(&["4,5", "4,5"]));
+    assert_eq!(shown(None, &["-n", "3", "--devices", "2,0,GPU-7a"], 3), some(&["2", "0", "GPU-7a"]));
+    assert_eq!(shown(Some("4,5,6"), &["-n", "2", "--devices", "2,0"], 2), some(&["6", "4"]));
+    assert_eq!(shown(None, &["-n", "2", "--devices=per-rank"], 2), some(&["0", "1"]));
+    let shared = ["-n", "3", "--devices", "1,0", "--share-devices"];
+    assert_eq!(shown(None, &shared, 3), some(&["1", "0", "1"]));
+}
+
+#[test]
+fn devices_that_do_not_suffice_are_refused_before_anything_starts() {
+    for (visible, flags, code, words) in [
+        (
+            None,
+            ["-n", "3", "--devices", "0,1"].as_slice(),
+            1,
+            "3 ranks need as many devices, and there are 2",
+        ),
+        (Some("7"), &["-n", "2", "--devices", "per-rank"], 1, "--share-devices"),
+        (Some("7"), &["-n", "2", "--devices", "0,1"], 1, "there is no device 1"),
+        (None, &["-n", "2", "--devices", "0,0"], 1, "device 0 is listed twice"),
+        (None, &["-n", "2", "--devices", "0,gpu1"], 2, "\"gpu1\" is no device"),
+        (None, &["-n", "2", "--share-devices"], 2, "--devices"),
+        (
+            None,
+            &["-n", "1", "--devices", "0", "--env", "CUDA_VISIBLE_DEVICES=1"],
+            1,
+            "CUDA_VISIBLE_DEVICES is set by the launcher",
+        ),
+    ] {
+        let mut launched = launch_with_devices(visible, flags);
+        let ended = launched.end();
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+        assert!(ended.stderr.contains(words), "{ended:?}");
+        assert!(!launched.path("env.0").exists());
+    }
 }
