@@ -1,17 +1,12 @@
-//! What a real libnccl answers where there is no GPU: everything until a communicator is made.
-//!
-//! Takes the library that `COMM_NCCL_PATH` names, or else all that `cargo xtask nccl-fetch` has fetched. Each test runs in
-//! a process of its own for each of them, as a process must not have two. Without a library, the tests say so on standard
-//! error, and fail if `COMM_REQUIRE_NCCL=1`.
+//! What a real libnccl answers where there is no GPU: everything until a communicator is made. See [`libraries`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod libraries;
+
 use std::env;
 use std::ffi::OsString;
-use std::fs;
-use std::io::{Write, stderr};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::ptr;
 
 use nccl_sys::{
@@ -19,42 +14,10 @@ use nccl_sys::{
     ncclScalarResidence_t, ncclUniqueId,
 };
 
-/// Says in a process that it is the one in which the test is carried out.
-const INSIDE: &str = "NCCL_SYS_TEST_INSIDE";
-
 /// Runs the test of this name with every library there is.
 #[track_caller]
 fn with_each_library(test: &str, check: impl Fn(&Nccl)) {
-    if env::var_os(INSIDE).is_some() {
-        return check(&Nccl::load(&Search::from_env()).unwrap());
-    }
-    let libraries = libraries();
-    if libraries.is_empty() {
-        let message = format!("{test}: no libnccl is here; run `cargo xtask nccl-fetch`\n");
-        assert_ne!(env::var("COMM_REQUIRE_NCCL").as_deref(), Ok("1"), "{message}");
-        // Past the test harness, which shows the output of tests that fail and of no others.
-        stderr().write_all(message.as_bytes()).unwrap();
-    }
-    for library in libraries {
-        let mut inside = Command::new(env::current_exe().unwrap());
-        inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env(Search::VARIABLE, &library);
-        // NCCL does not take a loopback interface by itself, and is not to find a GPU.
-        inside.env("NCCL_SOCKET_IFNAME", "lo").env("CUDA_VISIBLE_DEVICES", "").env_remove("NCCL_DEBUG");
-        let output = inside.output().unwrap();
-        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
-        assert!(output.status.success(), "with {}:\n{stdout}{stderr}", library.display());
-        assert!(stdout.contains("1 passed"), "no test is named {test}:\n{stdout}");
-    }
-}
-
-fn libraries() -> Vec<PathBuf> {
-    if let Some(path) = env::var_os(Search::VARIABLE) {
-        return vec![path.into()];
-    }
-    let fetched = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nccl");
-    let Ok(folders) = fs::read_dir(fetched) else { return Vec::new() };
-    let libraries = folders.map(|folder| folder.unwrap().path().join("libnccl.so.2"));
-    libraries.filter(|library| library.is_file()).collect()
+    libraries::for_each(test, || check(&Nccl::load(&Search::from_env()).unwrap()));
 }
 
 /// What NCCL last complained about.
@@ -70,7 +33,7 @@ fn version_and_path_are_those_of_the_file() {
         assert!(nccl.version() >= Version::FLOOR);
         // What was fetched lies in a folder named for its version.
         let folder = asked.parent().unwrap().file_name().map(OsString::from).unwrap_or_default();
-        if asked.starts_with(Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nccl")) {
+        if asked.starts_with(libraries::fetched()) {
             assert_eq!(folder, OsString::from(nccl.version().to_string()));
         }
     });

@@ -1,0 +1,68 @@
+//! What comes of a real libnccl where there is no GPU, in processes that never load the emulator: it is loaded and asked, and whoever
+//! wants a communicator gets an error of ours.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+// Where the tests of the bindings find their libraries, and with which settings they run them.
+#[path = "../../../nccl-sys/tests/libraries/mod.rs"]
+mod libraries;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::{Error, Result, Store};
+use comm_nccl::{Device, Library, NcclCommunicator, NcclConfig, UniqueId, Version};
+use comm_tcp::FileStore;
+
+#[test]
+fn a_real_library_is_loaded_from_where_the_environment_says() {
+    libraries::for_each("a_real_library_is_loaded_from_where_the_environment_says", || {
+        let library = Library::from_env().unwrap();
+        assert!(library.version() >= Version::FLOOR);
+        if library.path().starts_with(libraries::fetched()) {
+            let folder = library.path().parent().unwrap().file_name().unwrap();
+            assert_eq!(folder.to_str().unwrap(), library.version().to_string());
+        }
+        assert!(!mapped().contains("gpu_emu"), "the library is to be a real one");
+    });
+}
+
+/// The files of this process.
+fn mapped() -> String {
+    std::fs::read_to_string("/proc/self/maps").unwrap()
+}
+
+#[test]
+fn a_real_library_makes_ids_that_differ() {
+    libraries::for_each("a_real_library_makes_ids_that_differ", || {
+        let library = Library::from_env().unwrap();
+        let [one, other] = [(); 2].map(|()| UniqueId::generate(&library).unwrap());
+        assert!(one != other && one.as_bytes() != &[0; 128]);
+        assert_eq!(UniqueId::from_bytes(one.as_bytes()).unwrap(), one);
+    });
+}
+
+/// The device that a rank would take; there is none to see, with or without a driver.
+fn no_device() -> Result<Device> {
+    let device = Device::from_env();
+    let error = device.as_ref().map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::BackendUnavailable { backend: "cuda", .. }), "{error}");
+    device
+}
+
+#[test]
+fn without_a_gpu_there_is_an_error_and_no_communicator() {
+    libraries::for_each("without_a_gpu_there_is_an_error_and_no_communicator", || {
+        let library = Library::from_env().unwrap();
+        let (id, folder) = (UniqueId::generate(&library).unwrap(), tempfile::tempdir().unwrap());
+        let mut config = NcclConfig::new(0, 1).unwrap();
+        config.timeout = Duration::from_secs(60);
+        let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
+        let given =
+            no_device().and_then(|device| NcclCommunicator::with_id(&library, &device, &id, config.clone()));
+        let met = no_device()
+            .and_then(|device| NcclCommunicator::connect(&library, &device, (store, "real"), config));
+        for outcome in [given, met] {
+            assert!(matches!(outcome, Err(Error::BackendUnavailable { .. })));
+        }
+    });
+}
