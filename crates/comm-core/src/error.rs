@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Call, DType, ReduceOp, Source, TagMatch};
+use crate::{Call, DType, ReduceOp, Refusal, Source, TagMatch};
 
 /// The result of anything that communicates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -295,6 +295,16 @@ pub enum Invalid {
         /// The size of the group.
         size: usize,
     },
+    /// Two ranks on one device, where each needs one of its own.
+    #[error("ranks {} and {} are both on device {device}: {advice}", .ranks.0, .ranks.1)]
+    SharedDevice {
+        /// The ranks.
+        ranks: (usize, usize),
+        /// The device, by the name that it has everywhere.
+        device: String,
+        /// What is possible instead.
+        advice: String,
+    },
     /// Send and receive buffers of different types.
     #[error("the send buffer holds {send}, the receive buffer {recv}")]
     DTypes {
@@ -350,49 +360,6 @@ pub enum Invalid {
     },
 }
 
-/// Why a connection was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The other side does not speak this protocol.
-    #[error("not a comm peer")]
-    Stranger,
-    /// The other side speaks another version of it.
-    #[error("protocol version {theirs}, this side speaks {ours}")]
-    Version {
-        /// This side's version.
-        ours: u16,
-        /// The other side's version.
-        theirs: u16,
-    },
-    /// The other side belongs to another job.
-    #[error("it belongs to another job")]
-    Job,
-    /// The ranks disagree on the size of the world.
-    #[error("world size {theirs}, this side has {ours}")]
-    WorldSize {
-        /// This side's world size.
-        ours: usize,
-        /// The other side's world size.
-        theirs: usize,
-    },
-    /// Two processes claim the same rank.
-    #[error("rank {rank} is taken by another process")]
-    DuplicateRank {
-        /// The rank.
-        rank: usize,
-    },
-    /// The shared secret is wrong, or one side has none.
-    #[error("authentication failed")]
-    Authentication,
-    /// Ranks that were to share memory do not share a host.
-    #[error("{} cannot share memory with this one: another host, container or user", self::ranks(.ranks))]
-    OtherHost {
-        /// The ranks that are elsewhere.
-        ranks: Vec<usize>,
-    },
-}
-
 impl Error {
     /// Whether the communicator can no longer be used. What holds for messages is written at
     /// [`PointToPoint`](crate::PointToPoint).
@@ -435,7 +402,7 @@ impl From<Desync> for Error {
 }
 
 /// As in "rank 3", "ranks 0, 2 and 7".
-fn ranks(ranks: &[usize]) -> String {
+pub(crate) fn ranks(ranks: &[usize]) -> String {
     match ranks {
         [] => "the operating system".into(),
         [one] => format!("rank {one}"),

@@ -117,3 +117,10 @@ impl PartialEq for Device {
 }
 
 impl Eq for Device {}
+
+/// The name of a device with this UUID, as `nvidia-smi -L` writes it.
+pub(crate) fn name_of(uuid: &[u8; 16]) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
+    format!("GPU-{a}-{b}-{c}-{d}-{e}")
+}

@@ -20,7 +20,7 @@
 //! | where is memory allocated, copied and freed | `allocation.rs`, `buffer.rs`, `slice.rs` |
 //! | who waits for whom | `usage.rs`, `stream.rs` |
 //! | what does a call see of a buffer | `view.rs`, `memory.rs` |
-//! | how do ranks come by one id | `meeting.rs`, `unique_id.rs` |
+//! | how do ranks come by one id, and which are refused | `meeting/`, `unique_id.rs` |
 //! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
 //! | which calls of NCCL are made | `handle/`, `library.rs` |
 //! | what is under way, and what if it fails | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |

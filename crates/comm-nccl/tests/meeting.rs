@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::Communicator;
-use comm_core::{During, Error, Exchange, IntoViewMut, ReduceOp, Result, Store};
+use comm_core::{
+    Communicator, During, Error, Exchange, IntoViewMut, Invalid, ReduceOp, Refusal, Result, Store,
+};
 use comm_nccl::{Device, NcclCommunicator, UniqueId};
 use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
 
-use common::{SOON, config, devices, library, options};
+use common::{SOON, config, control, devices, library, options};
 
 /// Every rank connects through a store of its own handle, and takes part in one sum; what became of each.
 fn connect<S: Store + 'static>(
@@ -168,5 +169,54 @@ fn ranks_that_do_not_come_are_named() {
         let first = scope.spawn(|| waits_for(0));
         waits_for(2);
         assert_eq!(first.join().unwrap(), [1, 3]);
+    });
+}
+
+#[test]
+fn two_ranks_on_one_device_are_named_on_every_rank_before_nccl_is_asked() {
+    let (devices, folder) = (devices(2), tempfile::tempdir().unwrap());
+    let store = || FileStore::open(folder.path()).unwrap();
+    let name = format!("GPU-6770752d-656d-752d-6465-7669636500{:02x}", devices[0]);
+    for outcome in connect(&[devices[0], devices[1], devices[0]], store, SOON) {
+        let error = outcome.unwrap_err();
+        let Error::Invalid(Invalid::SharedDevice { ranks: (0, 2), device, advice }) = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(device, &name);
+        assert!(advice.contains("NCCL_MULTI_RANK_GPU_ENABLE=1"), "{advice}");
+    }
+    let ours = |call: &gpu_emu::Call| {
+        devices.iter().any(|device| call.argument("device") == Some(&device.to_string()))
+    };
+    let made = control().take_calls().into_iter().filter(ours).map(|call| call.name);
+    assert_eq!(made.collect::<Vec<_>>(), Vec::<String>::new());
+    assert_met(connect(&devices, store, SOON));
+}
+
+/// What a rank said before it told of its device: its version of NCCL, and a number of its own.
+#[test]
+fn a_peer_that_says_hello_in_another_way_is_refused_and_told_why() {
+    let (devices, folder) = (devices(1), tempfile::tempdir().unwrap());
+    let store = || FileStore::open(folder.path()).unwrap();
+    let numbers = [2, 30, 7].into_iter().flat_map(u32::to_le_bytes);
+    let hello: Vec<u8> = numbers.chain(9_u128.to_le_bytes()).collect();
+    thread::scope(|scope| {
+        let host = scope.spawn(|| {
+            let device = Device::open(devices[0]).unwrap();
+            let met =
+                NcclCommunicator::connect(&library(), &device, (Arc::new(store()), "test"), config(0, 2));
+            met.unwrap_err()
+        });
+        let call = store().get("test/nccl/call", SOON).unwrap();
+        let call = u128::from_le_bytes(call.try_into().unwrap());
+        store().set(&format!("test/nccl/{call:x}/hello/1"), &hello).unwrap();
+        let answer = store().get(&format!("test/nccl/{call:x}/answer/1/9"), SOON).unwrap();
+        assert_eq!(answer[0], 1);
+        let words = String::from_utf8(answer[1..].to_vec()).unwrap();
+        let error = host.join().unwrap();
+        let refusal = Refusal::Version { ours: 2, theirs: 1 };
+        assert!(matches!(&error, Error::Handshake { refusal: why, .. } if *why == refusal), "{error}");
+        assert_eq!(words, error.to_string());
+        assert!(words.contains("rank 1") && words.contains("version 1, this side speaks 2"), "{words}");
     });
 }

@@ -4,42 +4,21 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Comm, During, Error, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig};
-use comm_tcp::FileStore;
 
+use common::process::{self, Part};
 use common::{SOON, library};
-
-const PART: &str = "COMM_NCCL_TEST_PART";
-const FOLDER: &str = "COMM_NCCL_TEST_FOLDER";
-
-/// A process that plays `part` as one rank on its host. What it is to be is said as launchers say it.
-fn start(part: &str, folder: &Path, rank: usize, size: usize) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_rank_plays_its_part", "--nocapture"]).stdout(Stdio::piped());
-    command.env(PART, part).env(FOLDER, folder);
-    for (name, number) in [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", size)] {
-        command.env(name, number.to_string());
-    }
-    command.spawn().unwrap()
-}
-
-fn number(name: &str) -> usize {
-    std::env::var(name).unwrap().parse().unwrap()
-}
 
 /// Not a test of its own: what the processes that other tests start do.
 #[test]
 fn a_rank_plays_its_part() {
-    let Ok(part) = std::env::var(PART) else { return };
-    let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
-    let store = FileStore::open(std::env::var_os(FOLDER).unwrap()).unwrap();
+    let Some(Part { part, rank, size, store }) = process::part() else { return };
     // Loads the emulator, before anybody asks for devices.
     let library = library();
     let device = Device::from_env().unwrap();
@@ -74,7 +53,8 @@ fn a_rank_plays_its_part() {
 fn processes_meet_in_a_folder_and_reduce_together() {
     for size in [1, 2, 3] {
         let folder = tempfile::tempdir().unwrap();
-        let ranks: Vec<Child> = (0..size).map(|rank| start("sum", folder.path(), rank, size)).collect();
+        let ranks: Vec<Child> =
+            (0..size).map(|rank| process::start("sum", folder.path(), rank, size, &[])).collect();
         for mut rank in ranks {
             assert!(rank.wait().unwrap().success());
         }
@@ -84,7 +64,8 @@ fn processes_meet_in_a_folder_and_reduce_together() {
 #[test]
 fn a_rank_that_is_killed_is_named_by_those_that_wait_for_it() {
     let folder = tempfile::tempdir().unwrap();
-    let mut ranks: Vec<Child> = (0..3).map(|rank| start("wait", folder.path(), rank, 3)).collect();
+    let mut ranks: Vec<Child> =
+        (0..3).map(|rank| process::start("wait", folder.path(), rank, 3, &[])).collect();
     let mut victim = ranks.remove(1);
     let said = BufReader::new(victim.stdout.take().unwrap());
     assert!(said.lines().any(|line| line.unwrap().ends_with("ready")));

@@ -63,15 +63,17 @@ pub struct NcclCommunicator {
 
 impl NcclCommunicator {
     /// Makes a group of all ranks that share a store: they agree on NCCL's version, rank 0 makes a [`UniqueId`] for them, and
-    /// NCCL connects them. Each has a device of its own.
+    /// NCCL connects them. Each has a device of its own; from NCCL 2.30.3 on ranks may share one, if
+    /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all ranks of the group.
     ///
     /// `name` keeps groups apart that meet in one store. What earlier runs left in the store under this name is not taken for
     /// what this one says. The communicator keeps the store, as does every group that is made of it.
     ///
     /// # Errors
     /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; [`Error::BackendUnavailable`] on all ranks,
-    /// with ranks and versions, if not all have the same NCCL; [`Error::Backend`] with NCCL's code; and what the store
-    /// answers.
+    /// with ranks and versions, if not all have the same NCCL; [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on
+    /// all ranks, with two ranks that are on one device, if it cannot be shared; [`Error::Backend`] with NCCL's code; and what
+    /// the store answers.
     pub fn connect(
         library: &Library,
         device: &Device,
@@ -79,7 +81,7 @@ impl NcclCommunicator {
         config: NcclConfig,
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
-        let met = meeting::meet(library, (&*store, name), &config)?;
+        let met = meeting::meet(library, device, (&*store, name), &config)?;
         let board = (config.group.size() > 1).then(|| Board::new(store, met.place, config.group));
         Self::join(library, device, &met.id, (config, deadline, board))
     }

@@ -1,6 +1,7 @@
 //! Ranks as threads, each with a device of the emulator.
 #![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
 
+pub(crate) mod process;
 pub(crate) mod values;
 
 use std::sync::OnceLock;

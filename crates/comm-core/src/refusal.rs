@@ -1,0 +1,46 @@
+//! Why a connection was refused.
+
+use crate::error;
+
+/// Why a connection was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The other side does not speak this protocol.
+    #[error("not a comm peer")]
+    Stranger,
+    /// The other side speaks another version of it.
+    #[error("protocol version {theirs}, this side speaks {ours}")]
+    Version {
+        /// This side's version.
+        ours: u16,
+        /// The other side's version.
+        theirs: u16,
+    },
+    /// The other side belongs to another job.
+    #[error("it belongs to another job")]
+    Job,
+    /// The ranks disagree on the size of the world.
+    #[error("world size {theirs}, this side has {ours}")]
+    WorldSize {
+        /// This side's world size.
+        ours: usize,
+        /// The other side's world size.
+        theirs: usize,
+    },
+    /// Two processes claim the same rank.
+    #[error("rank {rank} is taken by another process")]
+    DuplicateRank {
+        /// The rank.
+        rank: usize,
+    },
+    /// The shared secret is wrong, or one side has none.
+    #[error("authentication failed")]
+    Authentication,
+    /// Ranks that were to share memory do not share a host.
+    #[error("{} cannot share memory with this one: another host, container or user", error::ranks(.ranks))]
+    OtherHost {
+        /// The ranks that are elsewhere.
+        ranks: Vec<usize>,
+    },
+}

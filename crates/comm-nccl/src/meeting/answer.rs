@@ -1,0 +1,149 @@
+//! What rank 0 answers when it has heard everybody.
+
+use comm_core::{Error, Invalid, Result};
+use nccl_sys::Version;
+
+use super::hello::Hello;
+use super::stranger;
+use crate::UniqueId;
+use crate::device::name_of;
+use crate::environment::SHARE_DEVICES;
+use crate::error::{NCCL, unavailable};
+
+/// From this version on, NCCL takes several ranks on one device if it is told so.
+const SHARING_SINCE: Version = Version::new(2, 30, 3);
+
+const ID: u8 = 0;
+const WORDS: u8 = 1;
+const SHARED: u8 = 2;
+
+/// Refuses ranks that have unlike versions, and ranks on one device where NCCL would not take them. Rank 0 comes first.
+pub(super) fn agree(hellos: &[(usize, Hello)]) -> Result<()> {
+    let Some((_, first)) = hellos.first() else { return Ok(()) };
+    let other = hellos.iter().filter(|(_, hello)| hello.version != first.version);
+    let others: Vec<String> =
+        other.map(|(rank, hello)| format!("rank {rank} has {}", hello.version)).collect();
+    if !others.is_empty() {
+        let others = others.join(", ");
+        let words = format!("ranks have different versions of NCCL: rank 0 has {}, {others}", first.version);
+        return Err(unavailable(NCCL, words));
+    }
+    let Some((ranks, device)) = shared(hellos) else { return Ok(()) };
+    let not_told: Vec<String> =
+        hellos.iter().filter(|(_, hello)| !hello.may_share).map(|(rank, _)| format!("rank {rank}")).collect();
+    let advice = if first.version < SHARING_SINCE {
+        format!(
+            "NCCL {} needs a device of its own for each rank; from {SHARING_SINCE} on, ranks can share one with \
+             {SHARE_DEVICES}=1",
+            first.version
+        )
+    } else if not_told.is_empty() {
+        return Ok(());
+    } else {
+        format!(
+            "NCCL needs a device of its own for each rank, unless {SHARE_DEVICES}=1 is set for all of them, and it \
+             is not for {}",
+            not_told.join(", ")
+        )
+    };
+    Err(Invalid::SharedDevice { ranks, device: name_of(&device), advice }.into())
+}
+
+/// The first two ranks on one device, if there are any, and the device.
+fn shared(hellos: &[(usize, Hello)]) -> Option<((usize, usize), [u8; 16])> {
+    hellos.iter().enumerate().find_map(|(at, (second, hello))| {
+        let (first, _) = hellos[..at].iter().find(|(_, earlier)| earlier.device == hello.device)?;
+        Some(((*first, *second), hello.device))
+    })
+}
+
+/// An answer as bytes.
+pub(super) fn encode(agreed: &Result<UniqueId>) -> Vec<u8> {
+    match agreed {
+        Ok(id) => [&[ID][..], id.as_bytes()].concat(),
+        Err(Error::Invalid(Invalid::SharedDevice { ranks: (first, second), device, advice })) => {
+            let ranks = [*first as u64, *second as u64].map(u64::to_le_bytes).concat();
+            [&[SHARED][..], &ranks, device.as_bytes(), b"\n", advice.as_bytes()].concat()
+        }
+        Err(error) => [&[WORDS][..], error.to_string().as_bytes()].concat(),
+    }
+}
+
+/// The id in an answer, or why there is none.
+pub(super) fn decode(answer: &[u8]) -> Result<UniqueId> {
+    match answer.split_first() {
+        Some((&ID, id)) => UniqueId::from_bytes(id),
+        Some((&SHARED, refused)) => Err(read_shared(refused).map_or_else(|| stranger(0), Error::from)),
+        Some((_, words)) => {
+            Err(unavailable(NCCL, format!("rank 0 says: {}", String::from_utf8_lossy(words))))
+        }
+        None => Err(stranger(0)),
+    }
+}
+
+fn read_shared(refused: &[u8]) -> Option<Invalid> {
+    let (first, rest) = refused.split_first_chunk()?;
+    let (second, words) = rest.split_first_chunk()?;
+    let [first, second] = [first, second].map(|rank| usize::try_from(u64::from_le_bytes(*rank)).ok());
+    let (device, advice) = std::str::from_utf8(words).ok()?.split_once('\n')?;
+    Some(Invalid::SharedDevice { ranks: (first?, second?), device: device.into(), advice: advice.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(version: Version, device: u8, may_share: bool) -> Hello {
+        Hello { version, may_share, device: [device; 16], nonce: 0 }
+    }
+
+    fn agreed(hellos: &[Hello]) -> Result<()> {
+        agree(&hellos.iter().copied().enumerate().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn an_answer_is_an_id_of_full_length_or_a_reason() {
+        assert_eq!(decode(&[[0; 1].as_slice(), &[7; 128]].concat()).unwrap().as_bytes(), &[7; 128]);
+        for (answer, words) in [
+            ([[0; 1].as_slice(), &[7; 127]].concat(), "127 elements, 128 are needed"),
+            (b"\x01versions".to_vec(), "rank 0 says: versions"),
+            (b"\x02too short".to_vec(), "not a comm peer"),
+            (vec![], "not a comm peer"),
+        ] {
+            let error = decode(&answer).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_shared_device_is_the_same_error_on_every_rank() {
+        let version = Version::new(2, 28, 9);
+        let error = agreed(&[1, 2, 3, 2].map(|device| hello(version, device, true))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid: ranks 1 and 3 are both on device GPU-02020202-0202-0202-0202-020202020202: NCCL 2.28.9 needs a \
+             device of its own for each rank; from 2.30.3 on, ranks can share one with NCCL_MULTI_RANK_GPU_ENABLE=1"
+        );
+        let Error::Invalid(there) = decode(&encode(&Err(error.clone()))).unwrap_err() else { panic!() };
+        assert!(matches!(error, Error::Invalid(here) if here == there));
+    }
+
+    #[test]
+    fn a_device_may_be_shared_where_nccl_can_and_all_ranks_tell_it() {
+        let (new, old) = (Version::new(2, 30, 3), Version::new(2, 30, 2));
+        assert!(agreed(&[1, 2, 3].map(|device| hello(old, device, false))).is_ok());
+        assert!(agreed(&[1, 2, 1].map(|device| hello(new, device, true))).is_ok());
+        assert!(agreed(&[1, 2, 1].map(|device| hello(old, device, true))).is_err());
+        let mut ranks = [1, 2, 1].map(|device| hello(new, device, true));
+        ranks[1].may_share = false;
+        let refused = agreed(&ranks).unwrap_err().to_string();
+        assert!(refused.contains("ranks 0 and 2") && refused.ends_with("not for rank 1"), "{refused}");
+    }
+
+    #[test]
+    fn unlike_versions_are_refused_before_anything_else() {
+        let refused =
+            agreed(&[hello(Version::new(2, 30, 7), 1, true), hello(Version::new(2, 18, 3), 1, true)]);
+        assert!(refused.unwrap_err().to_string().contains("rank 0 has 2.30.7, rank 1 has 2.18.3"));
+    }
+}
