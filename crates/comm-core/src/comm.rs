@@ -60,8 +60,9 @@ impl<M: Memory> Comm<M> {
         }
     }
 
-    /// What carries out the calls.
-    pub(crate) fn communicator(&self) -> &M::Communicator {
+    /// What carries out the calls, for what communicators for this memory can do beyond the calls of a handle.
+    #[must_use]
+    pub fn communicator(&self) -> &M::Communicator {
         &self.communicator
     }
 

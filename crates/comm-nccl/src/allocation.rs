@@ -5,9 +5,20 @@
 use comm_core::{Error, Invalid, Result};
 use cudarc::driver::result;
 
-use crate::error;
 use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
+use crate::{Library, error, handle};
+
+/// Who allocated memory, and frees it.
+#[derive(Debug)]
+enum Source {
+    /// The driver, in the order of the stream.
+    Stream,
+    /// The driver, at once.
+    Device,
+    /// NCCL, at once.
+    Nccl(Library),
+}
 
 /// Bytes on a device, which are freed when this is dropped: after all work that was enqueued on them, without waiting on
 /// the host where the device allows that.
@@ -15,6 +26,7 @@ use crate::usage::{Access, Usage, Use};
 pub(crate) struct Allocation {
     pointer: u64,
     bytes: usize,
+    source: Source,
     /// On which it was allocated, is copied to and from, and is freed.
     stream: Stream,
     usage: Usage,
@@ -23,20 +35,19 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// So many bytes, whose contents are unspecified.
     pub(crate) fn new(stream: &Stream, bytes: usize) -> Result<Self> {
-        let cuda = stream.as_cudarc();
+        let in_order = stream.as_cudarc().context().has_async_alloc();
+        Self::from(if in_order { Source::Stream } else { Source::Device }, stream, bytes)
+    }
+
+    /// As [`Allocation::new`], from NCCL.
+    pub(crate) fn by_nccl(library: &Library, stream: &Stream, bytes: usize) -> Result<Self> {
+        Self::from(Source::Nccl(library.clone()), stream, bytes)
+    }
+
+    fn from(source: Source, stream: &Stream, bytes: usize) -> Result<Self> {
         stream.device().bind()?;
-        let pointer = if bytes == 0 {
-            Ok(0)
-        } else if cuda.context().has_async_alloc() {
-            // SAFETY: the stream lives, and nobody uses the memory before work that comes after it on this stream, or waits
-            // for such work by an event.
-            unsafe { result::malloc_async(cuda.cu_stream(), bytes) }
-        } else {
-            // SAFETY: the memory is not read before it is written, as every constructor above this fills it.
-            unsafe { result::malloc_sync(bytes) }
-        };
-        let pointer = pointer.map_err(error::cuda("allocate memory of the device"))?;
-        let allocation = Self { pointer, bytes, stream: stream.clone(), usage: Usage::default() };
+        let pointer = if bytes == 0 { 0 } else { source.allocate(stream, bytes)? };
+        let allocation = Self { pointer, bytes, source, stream: stream.clone(), usage: Usage::default() };
         // Others may use it once it is there.
         allocation.usage.after(Access::Write, Use::until_now(stream)?);
         Ok(allocation)
@@ -112,14 +123,39 @@ impl Allocation {
         self.stream.device().bind()?;
         // Whoever reads or writes it comes before.
         self.usage.before(&self.stream, Access::Write)?;
-        let cuda = self.stream.as_cudarc();
-        let freed = if cuda.context().has_async_alloc() {
-            // SAFETY: it was allocated like this, is freed once, and the stream waits for all uses.
-            unsafe { result::free_async(self.pointer, cuda.cu_stream()) }
-        } else {
+        if !matches!(self.source, Source::Stream) {
             self.stream.synchronize()?;
-            // SAFETY: it was allocated like this, is freed once, and all uses are over.
-            unsafe { result::free_sync(self.pointer) }
+        }
+        // SAFETY: it was allocated from there on this stream, and is freed once; all uses are over, or the stream waits for them.
+        unsafe { self.source.free(&self.stream, self.pointer) }
+    }
+}
+
+impl Source {
+    /// So many bytes, of which there is at least one, on the device that is bound to the thread. Nobody may use the memory
+    /// before work that comes after this on the stream, or waits for such work by an event.
+    fn allocate(&self, stream: &Stream, bytes: usize) -> Result<u64> {
+        let pointer = match self {
+            // SAFETY: the stream lives; who uses the memory when is up to the caller, and harmless until then.
+            Self::Stream => unsafe { result::malloc_async(stream.as_cudarc().cu_stream(), bytes) },
+            // SAFETY: the memory is not read before it is written, as every constructor of buffers fills it.
+            Self::Device => unsafe { result::malloc_sync(bytes) },
+            Self::Nccl(library) => return handle::allocate(library.nccl(), bytes),
+        };
+        pointer.map_err(error::cuda("allocate memory of the device"))
+    }
+
+    /// # Safety
+    /// The memory was allocated like this on this stream and is freed once. All uses are over; or the stream waits for them,
+    /// if the memory is freed in its order.
+    unsafe fn free(&self, stream: &Stream, pointer: u64) -> Result<()> {
+        let freed = match self {
+            // SAFETY: as the caller promises.
+            Self::Stream => unsafe { result::free_async(pointer, stream.as_cudarc().cu_stream()) },
+            // SAFETY: as the caller promises.
+            Self::Device => unsafe { result::free_sync(pointer) },
+            // SAFETY: as the caller promises.
+            Self::Nccl(library) => return unsafe { handle::free(library.nccl(), pointer) },
         };
         freed.map_err(error::cuda("free memory of the device"))
     }

@@ -10,7 +10,7 @@ use crate::allocation::Allocation;
 use crate::memory::Cuda;
 use crate::stream::Stream;
 use crate::view::{CudaView, CudaViewMut};
-use crate::{Device, DeviceSlice, DeviceSliceMut};
+use crate::{Device, DeviceSlice, DeviceSliceMut, Library};
 
 /// Elements on a device: what a `Vec` is on the host, of a length that does not change.
 ///
@@ -31,7 +31,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// [`Error::Backend`](comm_core::Error::Backend) if the device has not so much memory.
     pub fn zeros(stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::unspecified(stream, len)?;
-        buffer.memory.clear(0, len * size_of::<T>())?;
+        buffer.memory.clear(0, buffer.size())?;
         Ok(buffer)
     }
 
@@ -45,11 +45,29 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
+    /// So many zeros in memory that NCCL allocates: `ncclMemAlloc`, from NCCL 2.19 on. Where the devices allow that, and
+    /// the buffer is registered ([`NcclCommunicator::register`](crate::NcclCommunicator::register)), other ranks reach such
+    /// memory without copies. Any buffer may be given to any call. Allocating and freeing it waits for the device; it should be
+    /// kept.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if the library is older,
+    /// [`Error::Backend`](comm_core::Error::Backend) with NCCL's code if there is not so much memory.
+    pub fn by_nccl(library: &Library, stream: &Stream, len: usize) -> Result<Self> {
+        let buffer = Self::over(len, |bytes| Allocation::by_nccl(library, stream, bytes))?;
+        buffer.memory.clear(0, buffer.size())?;
+        Ok(buffer)
+    }
+
     fn unspecified(stream: &Stream, len: usize) -> Result<Self> {
+        Self::over(len, |bytes| Allocation::new(stream, bytes))
+    }
+
+    fn over(len: usize, allocate: impl FnOnce(usize) -> Result<Allocation>) -> Result<Self> {
         let too_long =
             Invalid::Length { what: "the buffer", expected: usize::MAX / size_of::<T>(), got: len };
         let bytes = len.checked_mul(size_of::<T>()).ok_or(too_long)?;
-        Ok(Self { memory: Arc::new(Allocation::new(stream, bytes)?), len, element: PhantomData })
+        Ok(Self { memory: Arc::new(allocate(bytes)?), len, element: PhantomData })
     }
 
     /// How many elements it has.

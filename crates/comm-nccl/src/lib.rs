@@ -75,7 +75,7 @@ pub use communicator::{Batch, NcclCommunicator, Registration};
 pub use config::NcclConfig;
 pub use device::Device;
 pub use library::Library;
-pub use memory::{Cuda, DeviceCommunicator};
+pub use memory::{Cuda, DeviceComm, DeviceCommunicator};
 pub use nccl_sys::{Search, Version};
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use stream::Stream;

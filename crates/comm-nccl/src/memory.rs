@@ -1,8 +1,9 @@
 //! The memory of CUDA devices.
 
-use comm_core::{Communicator, Groups, Memory};
+use comm_core::{Comm, Communicator, Groups, Memory, Result};
 
 use crate::view::{CudaView, CudaViewMut};
+use crate::{Device, Stream};
 
 /// The memory of CUDA devices. Buffers are [`DeviceBuffer`](crate::DeviceBuffer)s, and parts of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,58 @@ impl Memory for Cuda {
 }
 
 /// What every backend for the memory of CUDA devices can do.
-pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {}
+pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
+    /// The device on which it runs.
+    fn device(&self) -> &Device;
 
-impl<C> DeviceCommunicator for C where C: Communicator<Cuda> + Groups<Cuda> + ?Sized {}
+    /// The stream on which it runs. Work that is enqueued there comes after the calls that were made before.
+    fn stream(&self) -> &Stream;
+
+    /// Waits on the host until all calls that were made have ended on the device.
+    ///
+    /// # Errors
+    /// What ended the communicator, if anything did.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// What a handle to a group of ranks with devices can do besides.
+///
+/// ```no_run
+/// # fn example(comm: comm_core::Comm<comm_nccl::Cuda>) -> comm_core::Result<()> {
+/// use comm_core::ReduceOp;
+/// use comm_nccl::{DeviceBuffer, DeviceComm};
+///
+/// let mut gradients = DeviceBuffer::<f32>::zeros(comm.stream(), 1000)?;
+/// comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
+/// comm.synchronize()?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait DeviceComm {
+    /// The device on which the calls run.
+    fn device(&self) -> &Device;
+
+    /// The stream on which the calls run. Work that is enqueued there comes after the calls that were made before.
+    fn stream(&self) -> &Stream;
+
+    /// Waits on the host until all calls that were made have ended on the device, those of other handles to the
+    /// communicator included.
+    ///
+    /// # Errors
+    /// What ended the communicator, if anything did.
+    fn synchronize(&self) -> Result<()>;
+}
+
+impl DeviceComm for Comm<Cuda> {
+    fn device(&self) -> &Device {
+        self.communicator().device()
+    }
+
+    fn stream(&self) -> &Stream {
+        self.communicator().stream()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.communicator().synchronize()
+    }
+}

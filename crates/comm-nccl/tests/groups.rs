@@ -4,11 +4,15 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use comm_core::{Comm, Communicator, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Shares};
-use comm_nccl::{Cuda, DeviceBuffer, NcclCommunicator};
+use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator};
 
 use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
+
+/// Long enough for a device to do something, and short enough for a test to wait for.
+const SHORT: Duration = Duration::from_millis(500);
 
 /// The sum over all ranks of a group of what each gives.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
@@ -187,6 +191,51 @@ fn a_registered_buffer_is_a_buffer_like_others() {
         // NCCL is told before the memory goes, in whatever order they are dropped.
         drop((buffer, empty));
         drop(registered);
+    });
+}
+
+#[test]
+fn memory_of_nccls_own_is_zero_and_a_buffer_like_others() {
+    let devices = devices(2);
+    world(&devices, |rank| {
+        let mut buffer = DeviceBuffer::by_nccl(&common::library(), &rank.stream, 3).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [0.0_f64; 3]);
+        let registered = rank.comm.register(&buffer).unwrap();
+        buffer.copy_from_host(&[1.0, 2.0, rank.rank as f64]).unwrap();
+        let whole = Exchange::InPlace((&mut buffer).into_view_mut());
+        rank.comm.all_reduce(whole, ReduceOp::Sum, &options()).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0, 1.0]);
+        let empty = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 0).unwrap();
+        assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
+        // While work on it is under way, and before NCCL has forgotten it.
+        let whole = Exchange::InPlace((&mut buffer).into_view_mut());
+        rank.comm.all_reduce(whole, ReduceOp::Sum, &options()).unwrap();
+        drop((buffer, registered));
+        let too_large = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 1 << 40).unwrap_err();
+        assert!(too_large.to_string().contains("ncclMemAlloc"), "{too_large}");
+    });
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn a_handle_waits_for_its_device() {
+    world(&devices(2), |rank| {
+        let (device, stream) = (rank.device.clone(), rank.stream.clone());
+        let comm = Comm::<Cuda>::over(Arc::new(rank.comm) as Arc<_>).with_timeout(SHORT);
+        assert!(comm.device() == &device && comm.stream().device() == device);
+        let mut buffer = DeviceBuffer::from_host(&stream, &[1_u32]).unwrap();
+        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        comm.synchronize().unwrap();
+        let half = comm.split(Some(comm.rank() as u64), 0).unwrap().unwrap();
+        half.synchronize().unwrap();
+        if comm.rank() == 0 {
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            let error = comm.synchronize().unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        } else {
+            // Until the other one has given up.
+            std::thread::sleep(2 * SHORT);
+        }
     });
 }
 

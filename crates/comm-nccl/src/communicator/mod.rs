@@ -20,6 +20,7 @@ use comm_core::{CallOptions, Error, Result, Store};
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
 use crate::meeting;
+use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceBuffer, Library, Stream, UniqueId};
@@ -201,6 +202,20 @@ impl NcclCommunicator {
     /// What is fatal ends the communicator, here and on other ranks, which would wait for this one.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
+    }
+}
+
+impl DeviceCommunicator for NcclCommunicator {
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
+    fn stream(&self) -> &Stream {
+        self.stream()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.synchronize()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A communicator of NCCL: all calls that need one are here and below, and nothing else of this crate calls NCCL.
+//! A communicator of NCCL, and what needs none: all calls are here and below, and nothing else of this crate calls NCCL.
 //!
 //! What callers keep: one thread at a time uses a handle, and the device is bound to that thread.
 
@@ -6,6 +6,7 @@
 
 mod division;
 mod launch;
+mod memory;
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::unique_id::UniqueId;
 
 pub(crate) use division::{Birth, NO_COLOR, RegistrationHandle};
 pub(crate) use launch::{Op, Verb};
+pub(crate) use memory::{allocate, free};
 
 /// Whether a call is through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
