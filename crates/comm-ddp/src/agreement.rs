@@ -11,27 +11,47 @@ use crate::{BucketLimits, Error, Parameter, ParameterSet, Result, mismatch};
 /// # Errors
 /// [`Error::Mismatch`], the same on every rank, if the models differ; [`Error::Comm`] if communication fails.
 pub fn check_parameters(comm: &Comm, parameters: &ParameterSet) -> Result<()> {
+    check_parameters_by(parameters, comm.size(), |own, all| comm.all_gather(own, all))
+}
+
+/// [`check_parameters`] where bytes are exchanged in another way, for example through the memory of a device.
+///
+/// `all_gather` is given the bytes of this rank and room for those of all `size` ranks, which all bring as many; it is
+/// called with 16 bytes first, and once more if the models differ.
+///
+/// # Errors
+/// As [`check_parameters`], with the errors of `all_gather` as [`Error::Comm`].
+pub fn check_parameters_by(
+    parameters: &ParameterSet,
+    size: usize,
+    mut all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
+) -> Result<()> {
     let description = mismatch::encode(parameters.sorted());
-    let own = [mismatch::fingerprint(&description), description.len() as u64];
-    let mut all = vec![0; 2 * comm.size()];
-    comm.all_gather(&own, &mut all)?;
+    let own = [mismatch::fingerprint(&description), description.len() as u64].map(u64::to_le_bytes);
+    let mut all = vec![0; 16 * size];
+    all_gather(own.as_flattened(), &mut all)?;
+    let (all, _) = all.as_chunks::<8>();
     let (all, _) = all.as_chunks::<2>();
     if all.iter().all(|other| *other == own) {
         return Ok(());
     }
-    let lengths: Vec<usize> = all.iter().map(|&[_, len]| len as usize).collect();
-    let models = gather_models(comm, &description, &lengths)?;
+    let lengths: Vec<usize> = all.iter().map(|&[_, len]| u64::from_le_bytes(len) as usize).collect();
+    let models = gather_models(&description, &lengths, all_gather)?;
     // Unequal fingerprints of equal descriptions would be a bug of the encoding.
     Err(mismatch::find(&models).map_or_else(malformed, |found| Error::Mismatch(Box::new(found))))
 }
 
 /// The parameters of every rank, in rank order.
-fn gather_models(comm: &Comm, description: &[u8], lengths: &[usize]) -> Result<Vec<Vec<Parameter>>> {
+fn gather_models(
+    description: &[u8],
+    lengths: &[usize],
+    mut all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
+) -> Result<Vec<Vec<Parameter>>> {
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let mut own = description.to_vec();
     own.resize(longest, 0);
-    let mut all = vec![0_u8; longest * comm.size()];
-    comm.all_gather(&own, &mut all)?;
+    let mut all = vec![0_u8; longest * lengths.len()];
+    all_gather(&own, &mut all)?;
     let model =
         |(rank, &len): (usize, &usize)| mismatch::decode(&all[rank * longest..][..len]).ok_or_else(malformed);
     lengths.iter().enumerate().map(model).collect()

@@ -46,7 +46,7 @@ mod sampler;
 mod step;
 mod timeline;
 
-pub use agreement::check_parameters;
+pub use agreement::{check_parameters, check_parameters_by};
 pub use data_parallel::{DataParallel, Options};
 pub use error::{Difference, Error, Mismatch, Result};
 pub use gradients::Gradient;
