@@ -11,7 +11,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 15] = [
+const GRAPH: [Node; 17] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
     Node {
         name: "nccl-sys",
@@ -54,6 +54,11 @@ const GRAPH: [Node; 15] = [
         why: "trains over any communicator, whichever backend is behind it",
     },
     Node {
+        name: "comm-candle",
+        may_use: &["comm-core", "comm-ddp", "comm-nccl"],
+        why: "trains candle's models over any communicator, and on GPUs over NCCL's, where memory is handed out by address",
+    },
+    Node {
         name: "comm",
         may_use: &[
             "comm-core",
@@ -81,6 +86,11 @@ const GRAPH: [Node; 15] = [
         name: "digits",
         may_use: &["comm", "comm-cli"],
         why: "an example shows what a user can do, with what a user has",
+    },
+    Node {
+        name: "candle-digits",
+        may_use: &["comm", "comm-candle", "comm-cli", "digits"],
+        why: "an example shows what a user can do, with what a user has, on the images of another",
     },
     Node {
         name: "xtask",

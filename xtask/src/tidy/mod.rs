@@ -5,6 +5,7 @@
 
 mod changelog;
 mod crate_docs;
+mod default_members;
 mod dependencies;
 mod edges;
 mod file_length;
@@ -25,9 +26,10 @@ use tree::{Tree, TreeError};
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// Every rule, under the name that its findings carry.
-const RULES: [(&str, Rule); 10] = [
+const RULES: [(&str, Rule); 11] = [
     ("changelog", changelog::check),
     ("crate-docs", crate_docs::check),
+    ("default-members", default_members::check),
     ("dependencies", dependencies::check),
     ("edges", edges::check),
     ("file-length", file_length::check),

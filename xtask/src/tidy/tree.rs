@@ -51,6 +51,10 @@ pub(super) struct Package {
     pub(super) manifest: PathBuf,
     pub(super) dependencies: Vec<Dependency>,
     pub(super) targets: Vec<Target>,
+    id: String,
+    /// Whether cargo means this package too when it is told of none.
+    #[serde(skip)]
+    pub(super) is_default: bool,
 }
 
 /// A line of a package's dependency tables.
@@ -86,6 +90,8 @@ pub(super) struct Target {
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
+    #[serde(rename = "workspace_default_members")]
+    default_members: Vec<String>,
 }
 
 impl Tree {
@@ -147,7 +153,8 @@ impl Package {
     #[cfg(test)]
     pub(super) fn with_dependencies(name: &str, dependencies: Vec<Dependency>) -> Self {
         let manifest = PathBuf::from(format!("crates/{name}/Cargo.toml"));
-        Self { name: name.to_owned(), manifest, dependencies, targets: Vec::new() }
+        let id = format!("path+file:///crates/{name}");
+        Self { name: name.to_owned(), manifest, dependencies, targets: Vec::new(), id, is_default: true }
     }
 
     /// The files in which the crates of this package begin that other people use: libraries and programs, but neither
@@ -190,8 +197,9 @@ fn packages(root: &Path) -> Result<Vec<Package>, TreeError> {
     if !output.status.success() {
         return Err(TreeError::Metadata(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    let mut packages = serde_json::from_slice::<Metadata>(&output.stdout)?.packages;
+    let Metadata { mut packages, default_members } = serde_json::from_slice(&output.stdout)?;
     for package in &mut packages {
+        package.is_default = default_members.contains(&package.id);
         package.manifest = relative(&package.manifest, root);
         for target in &mut package.targets {
             target.source = relative(&target.source, root);

@@ -1,0 +1,81 @@
+//! What users hold.
+
+use candle_core::backprop::GradStore;
+use candle_nn::VarMap;
+use comm_core::{Comm, Host};
+use comm_ddp::BucketLimits;
+
+use crate::call::Call;
+use crate::error::or_abort;
+use crate::place::Average;
+use crate::variables::Variables;
+use crate::{Place, Report, Result, host};
+
+/// A replica of a model that is trained together with those of all other ranks.
+///
+/// In host memory, gradients are packed into buckets, which are made once and sent by a thread of their own while the next one is
+/// being packed. On a GPU they are averaged where they lie.
+///
+/// candle's backward says nothing before it has ended, so communication begins after it.
+#[derive(Debug)]
+pub struct DataParallel<M: Place = Host> {
+    comm: Comm<M>,
+    variables: Variables,
+    averager: Box<dyn Average>,
+}
+
+impl<M: Place> DataParallel<M> {
+    /// Prepares to train the model with these variables. A collective: every rank calls it, with the same model.
+    ///
+    /// All variables must be there by now; [`DataParallel::sync_gradients`] notices if any is added later.
+    /// While that runs, the communicator must not be used for anything else.
+    ///
+    /// # Errors
+    /// [`Error::Ranks`](crate::Error::Ranks) with a [`Mismatch`](crate::Mismatch) if names, shapes or types of variables are not the
+    /// same on all ranks, or if these cannot communicate; [`Error::Type`](crate::Error::Type) or
+    /// [`Error::Place`](crate::Error::Place) for variables that cannot be communicated.
+    pub fn new(variables: &VarMap, comm: &Comm<M>) -> Result<Self> {
+        let variables = Variables::agree(variables, comm)?;
+        let averager = M::averager(comm, variables.sorted())?;
+        Ok(Self { comm: comm.clone(), variables, averager })
+    }
+
+    /// Gives every rank the variables of rank 0. A collective.
+    ///
+    /// # Errors
+    /// [`Error::Changed`](crate::Error::Changed) before anything is sent; [`Error::Ranks`](crate::Error::Ranks) if communication
+    /// fails, and then the variables are unspecified.
+    pub fn sync_model(&mut self) -> Result<()> {
+        self.variables.check_unchanged()?;
+        self.variables.broadcast(&self.comm)
+    }
+
+    /// Replaces gradients by their averages over all ranks: the same bits on every rank. A collective.
+    ///
+    /// A gradient keeps its memory if it has some for itself, and is replaced by another tensor otherwise. A variable of
+    /// which any rank had a gradient has one on every rank afterwards, and the others have none.
+    ///
+    /// # Errors
+    /// [`Error::Gradient`](crate::Error::Gradient), [`Error::Integers`](crate::Error::Integers) or
+    /// [`Error::Changed`](crate::Error::Changed) before anything is sent: this rank may call again, and the others wait for
+    /// it. [`Error::Ranks`](crate::Error::Ranks) if communication fails, and [`Error::Candle`](crate::Error::Candle), which
+    /// aborts the communicator; then the gradients are unspecified, and no later call succeeds.
+    pub fn sync_gradients(&mut self, gradients: &mut GradStore) -> Result<Report> {
+        self.variables.check_unchanged()?;
+        let mut call = Call::new(self.variables.sorted(), gradients)?;
+        or_abort(&self.comm, self.averager.average(&mut call))?;
+        Ok(call.report())
+    }
+}
+
+impl DataParallel<Host> {
+    /// [`DataParallel::new`] with other buckets than 1 MiB, then 25 MiB. Rank 0's limits count for all ranks.
+    ///
+    /// # Errors
+    /// As [`DataParallel::new`].
+    pub fn with_limits(variables: &VarMap, comm: &Comm, limits: BucketLimits) -> Result<Self> {
+        let variables = Variables::agree(variables, comm)?;
+        let averager = host::averager(comm, variables.sorted(), limits)?;
+        Ok(Self { comm: comm.clone(), variables, averager })
+    }
+}

@@ -1,0 +1,118 @@
+//! What can go wrong.
+
+use candle_core::{DType, DeviceLocation, Tensor};
+use comm_core::{Comm, Memory};
+
+/// The result of anything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a model cannot be trained on several ranks, or not any more.
+///
+/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike. The others are this rank's alone; where they come
+/// before anything was sent, the other ranks wait for this one, which may call again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The ranks do not train the same model, or could not communicate.
+    #[error(transparent)]
+    Ranks(#[from] comm_ddp::Error),
+    /// candle could not do its part.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// A variable has elements that no communicator knows.
+    #[error("variable {name:?} holds {}, which cannot be communicated", dtype.as_str())]
+    Type {
+        /// The variable.
+        name: String,
+        /// What it holds.
+        dtype: DType,
+    },
+    /// A variable lies in another memory than the communicator's.
+    #[error("variable {name:?} lies on {location:?}, and the communicator is for {place}")]
+    Place {
+        /// The variable.
+        name: String,
+        /// Where it lies.
+        location: DeviceLocation,
+        /// What the communicator is for.
+        place: &'static str,
+    },
+    /// A gradient that cannot be that of its variable. Nothing was sent.
+    #[error("the gradient of {name:?} is {got}, the variable is {expected}")]
+    Gradient {
+        /// The variable.
+        name: String,
+        /// What its gradient must be, because it is so itself.
+        expected: Box<Form>,
+        /// What the gradient is.
+        got: Box<Form>,
+    },
+    /// A gradient of integers, of which there is no average. Nothing was sent.
+    #[error("variable {name:?} holds integers, and has a gradient")]
+    Integers {
+        /// The variable.
+        name: String,
+    },
+    /// A variable was added, removed or replaced since the model was prepared. Nothing was sent.
+    #[error("variable {name:?} was added, removed or replaced; prepare the model again")]
+    Changed {
+        /// The variable.
+        name: String,
+    },
+    /// There is no variable, and so no device on which ranks could meet.
+    #[error("there are no variables")]
+    Empty,
+}
+
+impl From<comm_core::Error> for Error {
+    fn from(error: comm_core::Error) -> Self {
+        Self::Ranks(error.into())
+    }
+}
+
+/// Tells all ranks if candle failed in the middle of something that they wait for.
+pub(crate) fn or_abort<M: Memory, T>(comm: &Comm<M>, outcome: Result<T>) -> Result<T> {
+    if let Err(Error::Candle(_)) = &outcome {
+        comm.abort("a tensor could not be read or written");
+    }
+    outcome
+}
+
+/// Shape, element type and place of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Form {
+    /// The length of every dimension.
+    pub shape: Vec<usize>,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// Where they lie.
+    pub location: DeviceLocation,
+}
+
+impl Form {
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        Self { shape: tensor.dims().to_vec(), dtype: tensor.dtype(), location: tensor.device().location() }
+    }
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of {} on {:?}", self.shape, self.dtype.as_str(), self.location)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gradient_that_does_not_fit_reads_as_a_sentence() {
+        let expected = Form { shape: vec![2, 3], dtype: DType::F32, location: DeviceLocation::Cpu };
+        let got =
+            Form { shape: vec![3, 2], dtype: DType::BF16, location: DeviceLocation::Cuda { gpu_id: 1 } };
+        let error = Error::Gradient { name: "w".into(), expected: expected.into(), got: got.into() };
+        let words = "the gradient of \"w\" is [3, 2] of bf16 on Cuda { gpu_id: 1 }, \
+                     the variable is [2, 3] of f32 on Cpu";
+        assert_eq!(error.to_string(), words);
+    }
+}

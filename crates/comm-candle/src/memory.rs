@@ -1,0 +1,98 @@
+//! The elements of tensors in the memory of the host.
+
+use std::cell::Cell;
+
+use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor, WithDType};
+use comm_core::HostViewMut;
+
+/// Calls `visit` with the elements of a tensor, in the order of its indices.
+pub(crate) fn read<T: WithDType, R>(tensor: &Tensor, visit: impl FnOnce(&[T]) -> R) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a tensor is not in host memory") };
+    let (start, end) = range(layout)?;
+    Ok(visit(&T::cpu_storage_as_slice(storage)?[start..end]))
+}
+
+/// Calls `visit` with the elements of a contiguous tensor, to be written where they lie.
+pub(crate) fn write<R>(tensor: &Tensor, visit: impl FnOnce(HostViewMut<'_>) -> R) -> Result<R> {
+    let write = Write { visit: Cell::new(Some(visit)), result: Cell::new(None) };
+    tensor.inplace_op1(&write)?;
+    write.result.take().ok_or(Error::UnwrapNone)
+}
+
+/// candle lets operations write in place, which are called by reference, and once.
+struct Write<F, R> {
+    visit: Cell<Option<F>>,
+    result: Cell<Option<R>>,
+}
+
+impl<F: FnOnce(HostViewMut<'_>) -> R, R> InplaceOp1 for Write<F, R> {
+    fn name(&self) -> &'static str {
+        "communicate"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (start, end) = range(layout)?;
+        let view = match storage {
+            CpuStorage::U8(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::U32(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::I16(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::I32(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::I64(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::BF16(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::F16(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::F32(elements) => HostViewMut::new(&mut elements[start..end]),
+            CpuStorage::F64(elements) => HostViewMut::new(&mut elements[start..end]),
+            _ => candle_core::bail!("elements of a type that cannot be communicated"),
+        };
+        self.result.set(self.visit.take().map(|visit| visit(view)));
+        Ok(())
+    }
+}
+
+/// Where the elements of a contiguous tensor lie in its storage.
+pub(crate) fn range(layout: &Layout) -> Result<(usize, usize)> {
+    layout.contiguous_offsets().ok_or(Error::RequiresContiguous { op: "communicate" })
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Result, Tensor};
+    use comm_core::Shape;
+
+    use super::*;
+
+    fn grid() -> Result<Tensor> {
+        Tensor::arange(0_f32, 12.0, &Device::Cpu)?.reshape((3, 4))
+    }
+
+    #[test]
+    fn elements_are_read_in_the_order_of_indices() -> Result<()> {
+        let read_all = |tensor: &Tensor| read(tensor, |elements: &[f32]| elements.to_vec());
+        assert_eq!(read_all(&grid()?)?, (0_u8..12).map(f32::from).collect::<Vec<_>>());
+        assert_eq!(read_all(&grid()?.t()?)?[..4], [0.0, 4.0, 8.0, 1.0]);
+        assert_eq!(read_all(&grid()?.narrow(0, 1, 1)?)?, [4.0, 5.0, 6.0, 7.0]);
+        assert_eq!(read_all(&grid()?.get(0)?.narrow(0, 1, 1)?.broadcast_as((2, 2))?)?, [1.0; 4]);
+        assert!(read(&grid()?, |_: &[f64]| ()).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_tensor_is_written_and_only_where_it_is_in_one_piece() -> Result<()> {
+        let grid = grid()?;
+        let row = grid.narrow(0, 1, 1)?;
+        let len = write(&row, |view| {
+            let len = view.len();
+            view.into_bytes().fill(0);
+            len
+        })?;
+        assert_eq!(len, 4);
+        assert_eq!(
+            grid.to_vec2::<f32>()?,
+            [[0.0, 1.0, 2.0, 3.0], [0.0; 4], [8.0, 9.0, 10.0, 11.0]].map(Vec::from)
+        );
+        assert!(write(&grid.t()?, |_| ()).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! The variables of a model, in the order in which all ranks know them.
+
+use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
+
+use candle_core::backprop::GradStore;
+use candle_core::{Tensor, Var};
+use candle_nn::VarMap;
+use comm_core::{Comm, DType};
+use comm_ddp::{Parameter, ParameterSet};
+
+use crate::error::or_abort;
+use crate::{Error, Form, Place, Result};
+
+/// A variable that every rank has.
+#[derive(Debug, Clone)]
+pub struct Variable {
+    pub(crate) name: String,
+    pub(crate) var: Var,
+    pub(crate) dtype: DType,
+}
+
+/// The variables of a map, sorted by name.
+pub(crate) struct Variables {
+    map: VarMap,
+    sorted: Vec<Variable>,
+}
+
+impl Variables {
+    /// The variables of a map, once all ranks have found that they have the same. A collective.
+    pub(crate) fn agree<M: Place>(map: &VarMap, comm: &Comm<M>) -> Result<Self> {
+        let mut named: Vec<(String, Var)> =
+            lock(map).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
+        named.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let found: Vec<Result<Variable>> =
+            named.into_iter().map(|(name, var)| Variable::new::<M>(name, var)).collect();
+        // What cannot take part is described by why, and refused when all ranks are found to have the same: if only one
+        // had it, the others would wait for that one.
+        let parameters = ParameterSet::new(found.iter().map(describe))?;
+        M::compare(comm, &parameters, found.iter().flatten().next())?;
+        Ok(Self { map: map.clone(), sorted: found.into_iter().collect::<Result<_>>()? })
+    }
+
+    pub(crate) fn sorted(&self) -> &[Variable] {
+        &self.sorted
+    }
+
+    /// Gives every rank the values of rank 0.
+    pub(crate) fn broadcast<M: Place>(&self, comm: &Comm<M>) -> Result<()> {
+        self.sorted.iter().try_for_each(|variable| or_abort(comm, M::broadcast(comm, variable)))
+    }
+
+    /// Refuses a map with other variables than those that all ranks have: gradients of new ones would not be averaged.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let map = lock(&self.map);
+        let is_same = |ours: &Variable| map.get(&ours.name).is_some_and(|var| var.id() == ours.var.id());
+        let other = self.sorted.iter().find(|variable| !is_same(variable)).map(|variable| &variable.name);
+        let is_known = |name: &str| self.sorted.binary_search_by(|ours| ours.name.as_str().cmp(name)).is_ok();
+        // Equal in number and with none missing, there is none to be looked for.
+        let more = map.len() > self.sorted.len();
+        let added = map.keys().filter(|name| more && !is_known(name)).min();
+        other.or(added).map_or(Ok(()), |name| Err(Error::Changed { name: name.clone() }))
+    }
+}
+
+impl std::fmt::Debug for Variables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.sorted).finish()
+    }
+}
+
+impl Variable {
+    fn new<M: Place>(name: String, var: Var) -> Result<Self> {
+        let location = var.device().location();
+        if !M::holds(location) {
+            return Err(Error::Place { name, location, place: M::NAME });
+        }
+        match dtype(var.dtype()) {
+            Some(dtype) => Ok(Self { name, var, dtype }),
+            None => Err(Error::Type { name, dtype: var.dtype() }),
+        }
+    }
+
+    /// Its gradient, if there is one. One that does not fit is refused.
+    pub(crate) fn gradient<'g>(&self, gradients: &'g GradStore) -> Result<Option<&'g Tensor>> {
+        let Some(gradient) = gradients.get(&self.var) else { return Ok(None) };
+        let (expected, got) = (Form::of(&self.var), Form::of(gradient));
+        if expected != got {
+            let (expected, got) = (Box::new(expected), Box::new(got));
+            return Err(Error::Gradient { name: self.name.clone(), expected, got });
+        }
+        if self.dtype.is_float() {
+            Ok(Some(gradient))
+        } else {
+            Err(Error::Integers { name: self.name.clone() })
+        }
+    }
+}
+
+/// What other ranks must have too.
+fn describe(found: &Result<Variable>) -> Parameter {
+    match found {
+        Ok(variable) => Parameter::with_dtype(&variable.name, variable.var.dims(), variable.dtype),
+        Err(refused) => {
+            let name = match refused {
+                Error::Type { name, dtype } => format!("{name} as {}", dtype.as_str()),
+                Error::Place { name, location, .. } => format!("{name} on {location:?}"),
+                other => other.to_string(),
+            };
+            Parameter::with_dtype(name, [], DType::U8)
+        }
+    }
+}
+
+/// candle's element types that communicators have too.
+const fn dtype(dtype: candle_core::DType) -> Option<DType> {
+    Some(match dtype {
+        candle_core::DType::U8 => DType::U8,
+        candle_core::DType::U32 => DType::U32,
+        candle_core::DType::I16 => DType::I16,
+        candle_core::DType::I32 => DType::I32,
+        candle_core::DType::I64 => DType::I64,
+        candle_core::DType::BF16 => DType::BF16,
+        candle_core::DType::F16 => DType::F16,
+        candle_core::DType::F32 => DType::F32,
+        candle_core::DType::F64 => DType::F64,
+        _ => return None,
+    })
+}
+
+fn lock(map: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
+    // Whoever panicked with it left variables in it, or not, and nothing in between.
+    map.data().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn element_types_keep_their_names() {
+        use candle_core::DType as Theirs;
+        let both =
+            [Theirs::U8, Theirs::U32, Theirs::I16, Theirs::I32, Theirs::I64, Theirs::BF16, Theirs::F16];
+        for theirs in both.into_iter().chain([Theirs::F32, Theirs::F64]) {
+            let ours = dtype(theirs).unwrap();
+            assert_eq!((ours.name(), ours.size()), (theirs.as_str(), theirs.size_in_bytes()));
+        }
+        for theirs in [Theirs::F8E4M3, Theirs::F6E2M3, Theirs::F6E3M2, Theirs::F4, Theirs::F8E8M0] {
+            assert_eq!(dtype(theirs), None);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Ranks as threads, and models that are easily told apart.
+
+use std::time::Duration;
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Device, Tensor, Var};
+use candle_nn::VarMap;
+use comm_core::Comm;
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{self, InProcessConfig};
+
+pub(crate) const WORLDS: [usize; 5] = [1, 2, 3, 4, 5];
+
+/// How long anything may take before it counts as hanging.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Runs `rank_main` on this many ranks and returns what they returned, in rank order.
+pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
+    in_process::run(size, &InProcessConfig::default(), |lanes| {
+        let communicator = RingCommunicator::new(lanes, RingConfig::default(), SOON).unwrap();
+        rank_main(Comm::new(communicator).with_timeout(SOON))
+    })
+}
+
+/// A map of these tensors, filled in an order that differs by rank.
+pub(crate) fn map(rank: usize, tensors: &[(&str, Tensor)]) -> VarMap {
+    let map = VarMap::new();
+    let mut tensors: Vec<_> = tensors.iter().collect();
+    let by = rank % tensors.len().max(1);
+    tensors.rotate_left(by);
+    let vars =
+        tensors.into_iter().map(|(name, tensor)| ((*name).to_owned(), Var::from_tensor(tensor).unwrap()));
+    map.data().lock().unwrap().extend(vars);
+    map
+}
+
+/// The variable of this name.
+pub(crate) fn var(map: &VarMap, name: &str) -> Var {
+    map.data().lock().unwrap()[name].clone()
+}
+
+/// A tensor with the numbers from `first` on.
+pub(crate) fn numbers(first: usize, shape: &[usize], dtype: DType) -> Tensor {
+    let len: usize = shape.iter().product();
+    let numbers: Vec<f64> = (first..first + len).map(|number| number as f64).collect();
+    Tensor::from_vec(numbers, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+/// All elements, widened, which is exact.
+pub(crate) fn elements(tensor: &Tensor) -> Vec<f64> {
+    let flat = tensor.flatten_all().unwrap();
+    flat.to_dtype(DType::F64).unwrap().to_vec1().unwrap()
+}
+
+/// Gradients of these variables.
+pub(crate) fn store(map: &VarMap, gradients: &[(&str, Tensor)]) -> GradStore {
+    let mut store = GradStore::default();
+    for (name, gradient) in gradients {
+        store.insert(&var(map, name), gradient.clone());
+    }
+    store
+}
+
+/// The gradient of the variable of this name.
+pub(crate) fn gradient<'g>(map: &VarMap, name: &str, store: &'g GradStore) -> Option<&'g Tensor> {
+    store.get(&var(map, name))
+}
+
+/// Where the elements of a tensor of `f32` lie.
+pub(crate) fn address(tensor: &Tensor) -> usize {
+    let (storage, layout) = tensor.storage_and_layout();
+    let candle_core::Storage::Cpu(storage) = &*storage else { panic!("not on the CPU") };
+    storage.as_slice::<f32>().unwrap()[layout.start_offset()..].as_ptr().addr()
+}

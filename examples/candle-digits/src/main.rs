@@ -1,0 +1,92 @@
+//! Trains a candle model on handwritten digits, on several processes of this machine.
+
+#![forbid(unsafe_code)]
+
+mod train;
+
+use std::env;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+
+use clap::Parser;
+use comm::{Comm, Config};
+use comm_cli::launch::Launch;
+
+use train::{Error, Trainer};
+
+/// How many threads candle computes on.
+const THREADS: &str = "RAYON_NUM_THREADS";
+
+/// Recognises handwritten digits with a candle model that several processes train together.
+///
+/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of that launcher's. Exits
+/// with 1 if the replicas are not the same to the last bit at the end.
+#[derive(Debug, Parser)]
+#[command(name = "candle-digits", version)]
+struct Args {
+    /// Processes to start, unless a launcher has started them
+    #[arg(short = 'n', long, default_value = "4")]
+    ranks: NonZeroUsize,
+
+    /// Passes over the training images
+    #[arg(long, default_value = "15")]
+    epochs: NonZeroUsize,
+
+    /// Images per rank and step
+    #[arg(long, default_value = "16")]
+    batch_size: NonZeroUsize,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if !Config::is_launched() {
+        return launch(&args);
+    }
+    match comm::init().map_err(Error::from).and_then(|comm| run(&comm, &args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error.to_string(), 1),
+    }
+}
+
+/// Trains, and on rank 0 tells how it goes.
+fn run(comm: &Comm, args: &Args) -> Result<(), Error> {
+    let say = |line: String| {
+        if comm.rank() == 0 { writeln!(io::stdout(), "{line}").map_err(Error::Print) } else { Ok(()) }
+    };
+    let mut trainer = Trainer::new(comm, args.batch_size.get())?;
+    say("epoch     loss   held-out".into())?;
+    for epoch in 1..=args.epochs.get() {
+        let loss = trainer.epoch(epoch)?;
+        for name in trainer.untrained() {
+            say(format!("warning: {name} gets no gradient on any rank"))?;
+        }
+        say(format!("{epoch:5} {loss:8.4} {:10.4}", trainer.accuracy()?))?;
+    }
+    let (accuracy, identical) = (trainer.accuracy()?, trainer.replicas_identical()?);
+    say(format!("held-out accuracy {accuracy:.4}"))?;
+    say(format!("replicas bit-identical: {}", if identical { "yes" } else { "no" }))?;
+    if identical { Ok(()) } else { Err(Error::ReplicasDiffer) }
+}
+
+/// Starts this program once per rank, with the same arguments.
+fn launch(args: &Args) -> ExitCode {
+    let program = match env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return fail(&format!("cannot find this program: {error}"), 1),
+    };
+    let mut launch = Launch::new(program).args(env::args_os().skip(1)).ranks(args.ranks.get());
+    if env::var_os(THREADS).is_none() {
+        launch = launch.env(THREADS, "1");
+    }
+    match launch.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error.to_string(), error.exit_code()),
+    }
+}
+
+fn fail(reason: &str, code: u8) -> ExitCode {
+    // If standard error is gone there is nowhere to say so.
+    let _ = writeln!(io::stderr(), "candle-digits: {reason}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,35 @@
+//! Every package is built and tested by cargo commands that name none, except those that take much longer than all else.
+
+use super::Finding;
+use super::tree::{Package, Tree};
+
+/// Packages with a step of their own in `.ci/run`.
+const APART: [&str; 2] = ["candle-digits", "comm-candle"];
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.packages.iter().filter_map(check_package).collect()
+}
+
+fn check_package(package: &Package) -> Option<Finding> {
+    let is_apart = APART.contains(&package.name.as_str());
+    (package.is_default == is_apart).then(|| {
+        let must = if is_apart { "must not" } else { "must" };
+        let message = format!("{} {must} be among the default-members of the workspace", package.name);
+        Finding::new("Cargo.toml", 1, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_that_nobody_builds_is_found() {
+        let package =
+            |name: &str, is_default| Package { is_default, ..Package::with_dependencies(name, Vec::new()) };
+        let count =
+            |name: &str, is_default| check(&Tree::with_packages(vec![package(name, is_default)])).len();
+        assert_eq!((count("comm-core", true), count("comm-core", false)), (0, 1));
+        assert_eq!((count("comm-candle", false), count("comm-candle", true)), (0, 1));
+    }
+}
