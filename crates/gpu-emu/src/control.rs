@@ -93,6 +93,12 @@ extern "C" fn gpu_emu_plan_trouble(device: usize, before: u64, code: u32) {
     injection::plan_trouble(device, before, trouble);
 }
 
+/// Plans that an operation on this device, after `before` others, has one wrong bit in its result.
+#[unsafe(no_mangle)]
+extern "C" fn gpu_emu_plan_wrong_bit(device: usize, before: u64) {
+    injection::plan_trouble(device, before, Trouble::WrongBit);
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_register_kernel(name: Text, function: Kernel, sizes: In<usize>, count: usize) -> i32 {
     let sizes: Option<Vec<usize>> = (0..count).map(|index| sizes.get(index)).collect();

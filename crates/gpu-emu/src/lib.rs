@@ -33,8 +33,9 @@
 //! - Kernels are functions of the test, by name.
 //! - Ranks are threads or processes, and meet through the unique id; nothing is left behind when one of them dies. Operations
 //!   of NCCL run on streams, and all of a group together.
-//! - Calls answer what a test planned for them, operations hang until they are aborted, communicators fail on their own:
-//!   see [`Control::plan_answer`], [`Control::plan_hang`] and [`Control::plan_async_error`]. All calls are recorded, with their arguments.
+//! - Calls answer what a test planned for them, operations hang until they are aborted or have a wrong result, communicators
+//!   fail on their own: see [`Control::plan_answer`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
+//!   [`Control::plan_async_error`]. All calls are recorded, with their arguments.
 //!
 //! # What it proves, and what not
 //!

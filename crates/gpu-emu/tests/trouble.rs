@@ -185,6 +185,19 @@ fn a_planned_hang_holds_everybody_up_until_they_abort() {
 }
 
 #[test]
+fn a_planned_bit_is_wrong_once_and_on_one_rank_only() {
+    let _alone = with(&[]);
+    let devices = devices(2);
+    control().plan_wrong_bit(devices[1], 1);
+    let sums = world(&devices, |member| [0; 3].map(|_| member.all_reduce(&[1.0, 2.0])));
+    let right = vec![2.0, 4.0];
+    assert_eq!(sums[0], [right.clone(), right.clone(), right.clone()]);
+    assert_eq!((&sums[1][0], &sums[1][2]), (&right, &right));
+    // The last byte of a float has its sign, and all but one bit of its exponent.
+    assert_eq!(sums[1][1], [2.0, f32::from_bits(4.0_f32.to_bits() ^ (1 << 24))]);
+}
+
+#[test]
 fn ranks_in_different_calls_hang_or_fail_as_it_is_set() {
     let devices = devices(2);
     for fails in [false, true] {

@@ -54,6 +54,7 @@ pub struct Control {
     heal: unsafe extern "C" fn(usize) -> i32,
     plan_answer: unsafe extern "C" fn(usize, *const c_char, u64, u32) -> i32,
     plan_trouble: unsafe extern "C" fn(usize, u64, u32),
+    plan_wrong_bit: unsafe extern "C" fn(usize, u64),
     register_kernel: unsafe extern "C" fn(*const c_char, Kernel, *const usize, usize) -> i32,
     read: unsafe extern "C" fn(u64, *mut c_void, usize) -> i32,
     write: unsafe extern "C" fn(u64, *const c_void, usize) -> i32,
@@ -98,6 +99,7 @@ impl Control {
             heal: symbol(library, c"gpu_emu_heal").map_err(refused)?,
             plan_answer: symbol(library, c"gpu_emu_plan_answer").map_err(refused)?,
             plan_trouble: symbol(library, c"gpu_emu_plan_trouble").map_err(refused)?,
+            plan_wrong_bit: symbol(library, c"gpu_emu_plan_wrong_bit").map_err(refused)?,
             register_kernel: symbol(library, c"gpu_emu_register_kernel").map_err(refused)?,
             read: symbol(library, c"gpu_emu_read").map_err(refused)?,
             write: symbol(library, c"gpu_emu_write").map_err(refused)?,
@@ -169,6 +171,13 @@ impl Control {
     pub fn plan_async_error(&self, device: usize, before: u64, code: ncclResult_t) {
         // SAFETY: the function takes three numbers.
         unsafe { (self.plan_trouble)(device, before, code.0) };
+    }
+
+    /// Makes an operation on this device, after `before` others, end as if all were well, with one wrong bit in the last byte of
+    /// its result: what nobody notices who does not compare.
+    pub fn plan_wrong_bit(&self, device: usize, before: u64) {
+        // SAFETY: the function takes two numbers.
+        unsafe { (self.plan_wrong_bit)(device, before) };
     }
 
     /// Lets `function` run wherever a kernel called `name` is launched. `sizes` are those of its arguments in bytes.

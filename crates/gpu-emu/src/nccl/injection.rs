@@ -7,20 +7,22 @@ use nccl_sys::ncclResult_t;
 
 use crate::sync::lock;
 
-/// What an operation does instead of ending.
+/// What an operation does instead of ending well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// It waits until its communicator is aborted.
     Hang,
     /// So it does, and the communicator reports this error meanwhile.
     AsyncError(ncclResult_t),
+    /// It ends as if all were well, with one wrong bit in its result.
+    WrongBit,
 }
 
 #[derive(Debug, Default)]
 struct Planned {
     /// Calls that answer something else: (name, how many succeed before, answer).
     answers: Vec<(String, u64, ncclResult_t)>,
-    /// Operations that do not end: (how many end before, what happens).
+    /// Operations that do not end well: (how many do before, what happens).
     troubles: Vec<(u64, Trouble)>,
 }
 
@@ -31,7 +33,7 @@ pub(crate) fn plan_answer(device: usize, name: String, before: u64, code: ncclRe
     lock(&PLANNED).entry(device).or_default().answers.push((name, before, code));
 }
 
-/// The operation after `before` others does not end.
+/// The operation after `before` others does not end well.
 pub(crate) fn plan_trouble(device: usize, before: u64, trouble: Trouble) {
     lock(&PLANNED).entry(device).or_default().troubles.push((before, trouble));
 }

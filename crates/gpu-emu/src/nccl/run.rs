@@ -61,15 +61,20 @@ pub(super) fn run(communicator: &Communicator, operations: &[Operation], device:
 }
 
 fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -> Result<(), Trap> {
+    let mut wrong = false;
     for operation in operations {
         match injection::trouble(communicator.device.ordinal) {
             Some(Trouble::Hang) => return Err(wait_for_abort(communicator)),
             Some(Trouble::AsyncError(code)) => return Err(Failure::new(code, "injected").into()),
+            Some(Trouble::WrongBit) => {
+                wrong = true;
+                send(link, operation)?;
+            }
             None => send(link, operation)?,
         }
     }
     for operation in operations {
-        receive(communicator, link, operation)?;
+        receive(communicator, link, operation, wrong)?;
     }
     for operation in operations.iter().filter(|operation| operation.kind == Kind::Send) {
         let place = link.place(Lane::Receipt, operation.sequence);
@@ -121,7 +126,7 @@ fn lane_of(kind: Kind) -> Lane {
     if kind.is_collective() { Lane::Collective } else { Lane::PointToPoint }
 }
 
-fn receive(communicator: &Communicator, link: &Link, operation: &Operation) -> Result<(), Trap> {
+fn receive(communicator: &Communicator, link: &Link, operation: &Operation, wrong: bool) -> Result<(), Trap> {
     let sources: Vec<usize> = match operation.kind {
         Kind::Recv => vec![operation.root],
         kind => (0..link.members.len())
@@ -136,11 +141,14 @@ fn receive(communicator: &Communicator, link: &Link, operation: &Operation) -> R
         let message = take(communicator, link, operation, source)?;
         parts.push(Contribution { bytes: message.payload, factor: message.header.factor });
     }
-    let result = if operation.kind.reduces() {
+    let mut result: Vec<u8> = if operation.kind.reduces() {
         reduce(operation.element, operation.reduction, &parts)
     } else {
         parts.into_iter().flat_map(|part| part.bytes).collect()
     };
+    if let Some(last) = result.last_mut().filter(|_| wrong) {
+        *last ^= 1;
+    }
     access::write(operation.output, &result)?;
     if operation.kind == Kind::Recv {
         let place = link.place(Lane::Receipt, operation.sequence);
