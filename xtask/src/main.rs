@@ -4,6 +4,7 @@
 
 mod compare;
 mod docs;
+mod gpu_check;
 mod nccl;
 mod places;
 mod tidy;
@@ -34,6 +35,7 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    GpuCheck(gpu_check::GpuCheck),
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
     /// Prove every schedule, and break each on purpose to see whether the proof notices
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
         Task::Compare(compare) => compare.execute(&mut stdout().lock()).map_err(Into::into),
         Task::Docs { check } => docs::run(check, &mut stdout().lock()).map_err(Into::into),
+        Task::GpuCheck(check) => check.execute(&mut stdout().lock()).map_err(Into::into),
         Task::NcclBindings(bindings) => bindings.execute(&mut stdout().lock()).map_err(Into::into),
         Task::NcclFetch(fetch) => fetch.execute(&mut stdout().lock()).map_err(Into::into),
         Task::Tidy => tidy::run().map_err(Into::into),

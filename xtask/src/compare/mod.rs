@@ -42,8 +42,10 @@ use std::path::Path;
 use comm_cli::report::page as document;
 
 pub(crate) use args::Compare;
-use error::{CompareError, Result};
+pub(crate) use error::CompareError;
+use error::Result;
 use journal::Journal;
+pub(crate) use machine::commit;
 use record::Record;
 use rounds::Rounds;
 

@@ -11,7 +11,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 17] = [
+const GRAPH: [Node; 18] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
     Node {
         name: "nccl-sys",
@@ -83,6 +83,11 @@ const GRAPH: [Node; 17] = [
         why: "exports what the bindings call, with their types, and knows nothing else of ours",
     },
     Node {
+        name: "gpu-check",
+        may_use: &["comm-core", "comm-nccl", "comm-tcp", "nccl-sys"],
+        why: "tries collectives on devices as a user would, and ranks meet in a store",
+    },
+    Node {
         name: "digits",
         may_use: &["comm", "comm-cli"],
         why: "an example shows what a user can do, with what a user has",
@@ -107,7 +112,8 @@ const GRAPH: [Node; 17] = [
 /// What tests of every crate above the vocabulary may use: ranks that come cheap, and real collectives among them.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// What tests of one crate may use besides: a device that is none, and stores to meet in.
-const FOR_TESTS_OF: [(&str, &[&str]); 1] = [("comm-nccl", &["comm-tcp", "gpu-emu"])];
+const FOR_TESTS_OF: [(&str, &[&str]); 2] =
+    [("comm-nccl", &["comm-tcp", "gpu-emu"]), ("gpu-check", &["gpu-emu"])];
 const VOCABULARY: &str = "comm-core";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

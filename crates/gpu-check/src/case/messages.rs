@@ -1,0 +1,69 @@
+//! Messages between two ranks, and calls that are made together.
+
+use comm_core::{IntoView, IntoViewMut, ReduceOp, Shares};
+
+use crate::player::{Player, in_place, separate};
+use crate::trouble::{During, Outcome, equal, refused, same_bits};
+
+/// Everybody sends to the next rank and receives from the one before: one call after the other would wait for ever.
+pub(super) fn circle(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    let (rank, size) = (player.rank, player.size);
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    for count in [1, 1025, 1 << 20] {
+        let ours = player.buffer(&vec![rank as u64 + 1; count])?;
+        let mut theirs = player.zeros::<u64>(count)?;
+        let mut batch = comm.batch();
+        batch.send(next, (&ours).into_view())?.recv(before, (&mut theirs).into_view_mut())?;
+        batch.run(&player.options())?;
+        same_bits(format!("{count} x u64"), &theirs.to_vec()?, &vec![before as u64 + 1; count])?;
+    }
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+pub(super) fn in_order(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    for value in 0..20_i16 {
+        match player.rank {
+            0 => comm.send(1, (&player.buffer(&[value, -value])?).into_view(), &player.options())?,
+            1 => {
+                let mut buffer = player.zeros::<i16>(2)?;
+                comm.recv(0, (&mut buffer).into_view_mut(), &player.options())?;
+                same_bits(format!("message {value}"), &buffer.to_vec()?, &[value, -value])?;
+            }
+            _ => {}
+        }
+    }
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+pub(super) fn batch(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    let (rank, size) = (player.rank, player.size);
+    let (mut total, mut largest) = (player.buffer(&[1_i32, 2])?, player.buffer(&[(size - rank) as u8])?);
+    let (mut told, ours) = (player.buffer(&[rank as i64 + 7])?, player.buffer(&[rank as u16])?);
+    let (mut all, mut block) = (player.zeros::<u16>(size)?, player.zeros::<f64>(1)?);
+    let blocks = player.buffer(&vec![1.5_f64; size])?;
+    let mut halves = player.buffer(&[rank as f32])?;
+    let mut batch = comm.batch();
+    let wrong = batch.send(size, (&ours).into_view()).map(drop);
+    refused("a message to a rank that there is not", wrong)?;
+    batch
+        .all_reduce(in_place(&mut total), ReduceOp::Sum)?
+        .reduce(size - 1, in_place(&mut largest), ReduceOp::Max)?
+        .all_reduce(in_place(&mut halves), ReduceOp::PreMulSum(0.5))?
+        .broadcast(size - 1, (&mut told).into_view_mut())?
+        .all_gather(separate(&ours, &mut all), Shares::Equal)?
+        .reduce_scatter(separate(&blocks, &mut block), Shares::Equal, ReduceOp::Sum)?;
+    batch.run(&player.options()).during("the batch")?;
+    let n = size as i32;
+    equal("the sum", total.to_vec()?, vec![n, 2 * n])?;
+    let kept = if rank == size - 1 { size } else { size - rank };
+    equal("the maximum on its root", largest.to_vec()?, vec![kept as u8])?;
+    equal("the sum of halves", halves.to_vec()?, vec![(size * (size - 1)) as f32 / 4.0])?;
+    equal("the broadcast", told.to_vec()?, vec![size as i64 + 6])?;
+    equal("the gathered", all.to_vec()?, (0..size as u16).collect())?;
+    equal("the block", block.to_vec()?, vec![size as f64 * 1.5])?;
+    comm.batch().run(&player.options()).during("an empty batch")?;
+    Ok(comm.finalize(player.part.patience)?)
+}

@@ -1,0 +1,144 @@
+//! Collectives that move elements as they are, of every type.
+
+use comm_core::{Communicator, IntoViewMut, Shares};
+use comm_nccl::{DeviceBuffer, NcclCommunicator};
+
+use crate::player::{Player, in_place, separate};
+use crate::trouble::{During, Outcome, same_bits};
+use crate::values::{Small, block, for_each_type, joined};
+
+/// Counts per rank, and whether they are told or equal.
+type Counts = (Vec<usize>, bool);
+
+fn counts_of(size: usize) -> Vec<Counts> {
+    let equal = [0, 1, 1025].map(|count| (vec![count; size], true));
+    let unequal = (0..size).map(|rank| (rank * 300 + 2) % 700).collect();
+    equal.into_iter().chain([(unequal, false)]).collect()
+}
+
+fn shares((counts, equal): &Counts) -> Shares<'_> {
+    if *equal { Shares::Equal } else { Shares::Counts(counts) }
+}
+
+/// All blocks of a buffer, of which this rank's is filled.
+fn with_block<T: Small>(player: &Player, counts: &[usize], ours: &[T]) -> Outcome<DeviceBuffer<T>> {
+    let start = counts[..player.rank].iter().sum::<usize>();
+    let mut all = player.zeros(counts.iter().sum())?;
+    all.slice_mut(start..start + ours.len())?.copy_from_host(ours)?;
+    Ok(all)
+}
+
+pub(super) fn broadcast(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        for (root, count) in (0..player.size).flat_map(|root| [0, 1, 1025].map(|count| (root, count))) {
+            let mut buffer = player.buffer(&block::<T>(player.rank, 0, count))?;
+            comm.broadcast(root, (&mut buffer).into_view_mut(), &player.options())?;
+            let what = format!("{count} x {} from {root}", T::DTYPE);
+            same_bits(what, &buffer.to_vec()?, &block::<T>(root, 0, count))?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_type!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+pub(super) fn all_gather(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        for told in counts_of(player.size) {
+            let counts = &told.0;
+            let ours: Vec<T> = block(player.rank, 0, counts[player.rank]);
+            let wanted = joined(counts, |from, count| block::<T>(from, 0, count));
+            let what = format!("{counts:?} x {}", T::DTYPE);
+            let (send, mut recv) = (player.buffer(&ours)?, player.zeros(wanted.len())?);
+            comm.all_gather(separate(&send, &mut recv), shares(&told), &player.options())?;
+            same_bits(&what, &recv.to_vec()?, &wanted)?;
+            let mut all = with_block(player, counts, &ours)?;
+            comm.all_gather(in_place(&mut all), shares(&told), &player.options())?;
+            same_bits(format!("{what} in place"), &all.to_vec()?, &wanted)?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_type!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+/// Every root, with all counts.
+fn rooted(size: usize) -> impl Iterator<Item = (usize, Counts)> {
+    (0..size).flat_map(move |root| counts_of(size).into_iter().map(move |counts| (root, counts)))
+}
+
+pub(super) fn gather(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        for (root, told) in rooted(player.size) {
+            let (counts, is_root) = (&told.0, player.rank == root);
+            let ours: Vec<T> = block(player.rank, root, counts[player.rank]);
+            let all = joined(counts, |from, count| block::<T>(from, root, count));
+            // Others than the root are not asked for counts, and get nothing.
+            let (said, wanted) = if is_root { (shares(&told), &all[..]) } else { (Shares::Equal, &[][..]) };
+            let what = format!("{counts:?} x {} at {root}", T::DTYPE);
+            let (send, mut recv) = (player.buffer(&ours)?, player.zeros(wanted.len())?);
+            comm.gather(root, separate(&send, &mut recv), said, &player.options())?;
+            same_bits(&what, &recv.to_vec()?, wanted)?;
+            let mut buffer = if is_root { with_block(player, counts, &ours)? } else { send };
+            comm.gather(root, in_place(&mut buffer), said, &player.options())?;
+            let wanted = if is_root { wanted } else { &ours[..] };
+            same_bits(format!("{what} in place"), &buffer.to_vec()?, wanted)?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_type!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+pub(super) fn scatter(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        for (root, told) in rooted(player.size) {
+            let (counts, is_root) = (&told.0, player.rank == root);
+            let all = joined(counts, |to, count| block::<T>(root, to, count));
+            let wanted: Vec<T> = block(root, player.rank, counts[player.rank]);
+            let (said, given) = if is_root { (shares(&told), &all[..]) } else { (Shares::Equal, &[][..]) };
+            let what = format!("{counts:?} x {} from {root}", T::DTYPE);
+            let (mut send, mut recv) = (player.buffer(given)?, player.zeros(wanted.len())?);
+            comm.scatter(root, separate(&send, &mut recv), said, &player.options())?;
+            same_bits(&what, &recv.to_vec()?, &wanted)?;
+            let mut again = player.zeros::<T>(wanted.len())?;
+            let buffers = if is_root { in_place(&mut send) } else { in_place(&mut again) };
+            comm.scatter(root, buffers, said, &player.options())?;
+            let (kept, got) = (send.to_vec()?, again.to_vec()?);
+            let (got, wanted) = if is_root { (&kept, &all) } else { (&got, &wanted) };
+            same_bits(format!("{what} in place"), got, wanted)?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_type!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+pub(super) fn all_to_all(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        let (rank, size) = (player.rank, player.size);
+        let equal = [0, 1, 1025].map(|count| (vec![count; size], true));
+        // As long to a rank as from it, so that it can be done in place.
+        let unequal = (0..size).map(|peer| (peer.abs_diff(rank) * 300 + 2) % 700).collect();
+        for told in equal.into_iter().chain([(unequal, false)]) {
+            let counts = &told.0;
+            let ours = joined(counts, |to, count| block::<T>(rank, to, count));
+            let wanted = joined(counts, |from, count| block::<T>(from, rank, count));
+            let what = format!("{counts:?} x {}", T::DTYPE);
+            let (mut send, mut recv) = (player.buffer(&ours)?, player.zeros(ours.len())?);
+            let (buffers, said) = (separate(&send, &mut recv), shares(&told));
+            comm.all_to_all(buffers, said, said, &player.options()).during(&what)?;
+            same_bits(&what, &recv.to_vec()?, &wanted)?;
+            comm.all_to_all(in_place(&mut send), said, said, &player.options())?;
+            same_bits(format!("{what} in place"), &send.to_vec()?, &wanted)?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_type!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}

@@ -1,0 +1,119 @@
+//! Reductions, bit by bit.
+
+use comm_core::{Communicator, Exchange, IntoView, ReduceOp, Shares};
+use comm_nccl::NcclCommunicator;
+
+use crate::player::{Player, in_place, separate};
+use crate::trouble::{During, Outcome, same_bits};
+use crate::values::{Small, contribution, elements, for_each_reduced, of_rank, ops, reduced};
+
+/// None, one, and what is around the size of a block of threads.
+const COUNTS: [usize; 5] = [0, 1, 1023, 1024, 1025];
+
+/// What this rank gives, and what comes out.
+fn both<T: Small>(player: &Player, op: ReduceOp, count: usize) -> (Vec<T>, Vec<T>) {
+    let ours = elements(0..count, |index| contribution(op, player.size, player.rank, index));
+    (ours, elements(0..count, |index| reduced(op, player.size, index)))
+}
+
+pub(super) fn all_reduce(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        for (op, count) in ops::<T>().flat_map(|op| COUNTS.map(|count| (op, count))) {
+            let what = format!("{op} of {count} x {}", T::DTYPE);
+            sum_twice::<T>(player, comm, op, count).during(what)?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_reduced!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+/// In place, and out of place.
+fn sum_twice<T: Small>(player: &Player, comm: &NcclCommunicator, op: ReduceOp, count: usize) -> Outcome {
+    let (ours, wanted) = both::<T>(player, op, count);
+    let op = of_rank(op, player.rank);
+    let (mut buffer, mut recv) = (player.buffer(&ours)?, player.zeros(count)?);
+    comm.all_reduce(separate(&buffer, &mut recv), op, &player.options())?;
+    same_bits("what was received", &recv.to_vec()?, &wanted)?;
+    same_bits("what was sent", &buffer.to_vec()?, &ours)?;
+    comm.all_reduce(in_place(&mut buffer), op, &player.options())?;
+    same_bits("in place", &buffer.to_vec()?, &wanted)
+}
+
+pub(super) fn reduce(player: &Player) -> Outcome {
+    fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+        for (op, root) in ops::<T>().flat_map(|op| (0..player.size).map(move |root| (op, root))) {
+            reduce_to::<T>(player, comm, op, root).during(format!("{op} of {} to {root}", T::DTYPE))?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for_each_reduced!(of_type(player, &comm));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+fn reduce_to<T: Small>(player: &Player, comm: &NcclCommunicator, op: ReduceOp, root: usize) -> Outcome {
+    let count = 1025;
+    let (ours, result) = both::<T>(player, op, count);
+    let (is_root, op) = (player.rank == root, of_rank(op, player.rank));
+    let (mut buffer, mut recv) = (player.buffer(&ours)?, player.zeros::<T>(count)?);
+    let buffers =
+        if is_root { separate(&buffer, &mut recv) } else { Exchange::SendOnly((&buffer).into_view()) };
+    comm.reduce(root, buffers, op, &player.options())?;
+    let untouched = elements(0..count, |_| 0);
+    same_bits("what was received", &recv.to_vec()?, if is_root { &result } else { &untouched })?;
+    same_bits("what was sent", &buffer.to_vec()?, &ours)?;
+    comm.reduce(root, in_place(&mut buffer), op, &player.options())?;
+    same_bits("in place", &buffer.to_vec()?, if is_root { &result } else { &ours })
+}
+
+pub(super) fn reduce_scatter(player: &Player) -> Outcome {
+    fn of_type<T: Small>(
+        player: &Player,
+        comm: &NcclCommunicator,
+        (counts, shares): (&[usize], Shares<'_>),
+    ) -> Outcome {
+        for op in ops::<T>() {
+            let what = format!("{op} of {counts:?} x {}", T::DTYPE);
+            scatter_twice::<T>(player, comm, op, (counts, shares)).during(what)?;
+        }
+        Ok(())
+    }
+    let comm = player.connect()?;
+    for count in [0, 1, 1023] {
+        let counts = vec![count; player.size];
+        for_each_reduced!(of_type(player, &comm, (&counts, Shares::Equal)));
+    }
+    let counts: Vec<usize> = (0..player.size).map(|rank| (rank * 700 + 3) % 1100).collect();
+    for_each_reduced!(of_type(player, &comm, (&counts, Shares::Counts(&counts))));
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+fn scatter_twice<T: Small>(
+    player: &Player,
+    comm: &NcclCommunicator,
+    op: ReduceOp,
+    (counts, shares): (&[usize], Shares<'_>),
+) -> Outcome {
+    let start: usize = counts[..player.rank].iter().sum();
+    let block = start..start + counts[player.rank];
+    let (ours, all) = both::<T>(player, op, counts.iter().sum());
+    let wanted = &all[block.clone()];
+    let op = of_rank(op, player.rank);
+    let (mut send, mut recv) = (player.buffer(&ours)?, player.zeros(block.len())?);
+    comm.reduce_scatter(separate(&send, &mut recv), shares, op, &player.options())?;
+    same_bits("what was received", &recv.to_vec()?, wanted)?;
+    same_bits("what was sent", &send.to_vec()?, &ours)?;
+    comm.reduce_scatter(in_place(&mut send), shares, op, &player.options())?;
+    same_bits("in place", &send.slice(block)?.to_vec()?, wanted)
+}
+
+/// Long enough that it is cut into pieces, on every path that there is between ranks.
+pub(super) fn large(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    for count in [(4 << 20) - 1, (16 << 20) + 5] {
+        sum_twice::<f32>(player, &comm, ReduceOp::Sum, count).during(format!("{count} x f32"))?;
+    }
+    Ok(comm.finalize(player.part.patience)?)
+}

@@ -1,0 +1,104 @@
+//! How fast, beside whom.
+
+use std::collections::BTreeMap;
+
+use super::table::Table;
+use crate::record::{Record, Speed, Subject};
+
+const ABOUT: &str = "\
+Times of single calls out of many in a row, on the slowest rank, in f32 and with sums; the median of rounds, in each of which all are
+measured one right after the other, in an order that turns. GB/s are bytes of the larger buffer by time, as `algbw` of nccl-tests. A copy
+is of as many bytes, from one place in the memory of the device to another. PyTorch runs the same libnccl. Ratios are taken within a round:
+the median, and the least and the greatest; above 1, this library needs less time.
+";
+
+/// What times are compared by.
+type Key<'a> = (usize, &'a str, usize);
+/// Times of one subject by round.
+type Rounds = BTreeMap<usize, f64>;
+
+pub(super) fn part(records: &[Record]) -> String {
+    let mut times: BTreeMap<Key<'_>, BTreeMap<Subject, Rounds>> = BTreeMap::new();
+    let mut missing = String::new();
+    for record in records {
+        match record {
+            Record::Speed(Speed { collective, ranks, bytes, round, subject, seconds }) => {
+                let of = times.entry((*ranks, collective, *bytes)).or_default();
+                of.entry(*subject).or_default().insert(*round, *seconds);
+            }
+            Record::NotMeasured(why) => missing += &format!("- {why}\n"),
+            _ => {}
+        }
+    }
+    if times.is_empty() && missing.is_empty() {
+        return "## Bandwidth\n\nNot measured.\n".into();
+    }
+    let mut parts = vec!["## Bandwidth\n".to_owned()];
+    if !times.is_empty() {
+        parts.extend([ABOUT.to_owned(), table(&times)]);
+    }
+    if !missing.is_empty() {
+        parts.extend(["Not measured:\n".to_owned(), missing]);
+    }
+    parts.join("\n")
+}
+
+fn table(times: &BTreeMap<Key<'_>, BTreeMap<Subject, Rounds>>) -> String {
+    let names =
+        ["ranks", "collective", "bytes", "time", "GB/s", "copy's time / ours", "PyTorch's time / ours"];
+    let mut table = Table::new(&names);
+    for ((ranks, collective, bytes), subjects) in times {
+        let Some(ours) = subjects.get(&Subject::Ours) else { continue };
+        let Some(time) = median(ours.values().copied().collect()) else { continue };
+        let beside = |subject| subjects.get(&subject).map_or_else(String::new, |theirs| ratio(theirs, ours));
+        table.row([
+            ranks.to_string(),
+            (*collective).to_owned(),
+            bytes.to_string(),
+            format!("{:.1} us", time * 1e6),
+            format!("{:.2}", *bytes as f64 / time / 1e9),
+            beside(Subject::Copy),
+            beside(Subject::Torch),
+        ]);
+    }
+    table.to_string()
+}
+
+/// How one is to the other within the rounds that have both.
+fn ratio(theirs: &Rounds, ours: &Rounds) -> String {
+    let ratios = ours.iter().filter_map(|(round, ours)| Some(theirs.get(round)? / ours));
+    let ratios: Vec<f64> = ratios.collect();
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let greatest = ratios.iter().copied().fold(0.0, f64::max);
+    median(ratios).map_or_else(String::new, |median| format!("{median:.2} ({least:.2} to {greatest:.2})"))
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn ratios_are_of_rounds_that_have_both() {
+        let ours = Rounds::from([(0, 2.0), (1, 1.0), (2, 4.0)]);
+        let theirs = Rounds::from([(0, 4.0), (1, 1.0), (3, 100.0)]);
+        assert_eq!(ratio(&theirs, &ours), "1.50 (1.00 to 2.00)");
+        assert_eq!(ratio(&Rounds::new(), &ours), "");
+    }
+}

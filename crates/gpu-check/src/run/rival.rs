@@ -1,0 +1,150 @@
+//! Processes that answer questions about times: ranks of this library, and of others.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use crate::speed::Question;
+
+/// The ranks of one group, all of which are asked at once.
+#[derive(Debug)]
+pub(super) struct Session {
+    ranks: Vec<Rank>,
+    limit: Duration,
+}
+
+#[derive(Debug)]
+struct Rank {
+    child: Child,
+    questions: ChildStdin,
+    /// Ends when the process does.
+    answers: Receiver<String>,
+}
+
+/// What processes say that are of use, wherever it stands in a line.
+const WORDS: [&str; 3] = ["ready ", "measured ", "failed "];
+
+impl Session {
+    /// Starts all ranks, and waits until each says that it is ready, and what it runs.
+    pub(super) fn start(
+        commands: impl IntoIterator<Item = Command>,
+        limit: Duration,
+    ) -> Result<(Self, Vec<String>), String> {
+        let ranks =
+            commands.into_iter().map(|command| Rank::start(command).map_err(|error| error.to_string()));
+        // Before any is waited for: they wait for each other.
+        let session = Self { ranks: ranks.collect::<Result<_, _>>()?, limit };
+        let ready = |rank: &Rank| {
+            let said = rank.answer(limit)?;
+            said.strip_prefix("ready ").map(str::to_owned).ok_or(said)
+        };
+        let said = session.ranks.iter().map(ready).collect::<Result<_, _>>()?;
+        Ok((session, said))
+    }
+
+    /// The seconds of one call, on the slowest rank.
+    pub(super) fn ask(&mut self, question: &Question) -> Result<f64, String> {
+        for rank in &mut self.ranks {
+            let asked = writeln!(rank.questions, "{question}").and_then(|()| rank.questions.flush());
+            asked.map_err(|error| format!("nobody can be asked any more: {error}"))?;
+        }
+        let answers = self.ranks.iter().map(|rank| seconds(&rank.answer(self.limit)?));
+        let answers: Vec<f64> = answers.collect::<Result<_, _>>()?;
+        Ok(answers.into_iter().fold(0.0, f64::max))
+    }
+}
+
+/// What an answer says, or why it says nothing.
+fn seconds(answer: &str) -> Result<f64, String> {
+    let number = answer.strip_prefix("measured ").and_then(|number| number.trim().parse::<f64>().ok());
+    number.filter(|seconds| seconds.is_finite() && *seconds > 0.0).ok_or_else(|| answer.to_owned())
+}
+
+impl Rank {
+    fn start(mut command: Command) -> io::Result<Self> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(questions), Some(stdout), Some(stderr)) = pipes else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let (sender, answers) = mpsc::channel();
+        let said = thread::spawn(move || io::read_to_string(stderr).unwrap_or_default());
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(at) = WORDS.iter().find_map(|word| line.find(word)) {
+                    drop(sender.send(line[at..].to_owned()));
+                }
+            }
+            // The last that is heard of it is why it ended.
+            let said = said.join().unwrap_or_default();
+            drop(sender.send(format!("ended, and {}", super::process::last_words(said.as_bytes()))));
+        });
+        Ok(Self { child, questions, answers })
+    }
+
+    fn answer(&self, limit: Duration) -> Result<String, String> {
+        self.answers.recv_timeout(limit).map_err(|error| match error {
+            RecvTimeoutError::Timeout => format!("no answer within {limit:?}"),
+            RecvTimeoutError::Disconnected => "it has ended".to_owned(),
+        })
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // What has ended meanwhile cannot be killed.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn question() -> Question {
+        Question { name: "copy".into(), bytes: 8, calls: 1 }
+    }
+
+    #[test]
+    fn the_slowest_rank_counts() {
+        let script = |seconds: &str| {
+            format!("echo 'test ... ready me'; while read q; do echo measured {seconds}; done")
+        };
+        let commands = [shell(&script("0.25")), shell(&script("0.5"))];
+        let (mut session, said) = Session::start(commands, LIMIT).unwrap();
+        assert_eq!(said, ["me", "me"]);
+        assert_eq!(session.ask(&question()), Ok(0.5));
+        assert_eq!(session.ask(&question()), Ok(0.5));
+    }
+
+    #[test]
+    fn who_does_not_start_or_answer_says_why() {
+        let why = Session::start([shell("echo no module >&2; exit 1")], LIMIT).unwrap_err();
+        assert!(why.contains("no module"), "{why}");
+        let (mut session, _) =
+            Session::start([shell("echo ready me; read q; echo failed to sum")], LIMIT).unwrap();
+        assert_eq!(session.ask(&question()), Err("failed to sum".into()));
+        let (mut silent, _) =
+            Session::start([shell("echo ready me; exec sleep 60")], Duration::from_secs(2)).unwrap();
+        assert!(silent.ask(&question()).unwrap_err().contains("no answer within"));
+    }
+
+    #[test]
+    fn what_is_no_time_is_none() {
+        for answer in ["measured", "measured nan", "measured -1", "measured 0", "failed 1"] {
+            assert!(seconds(answer).is_err(), "{answer}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The suite on the emulator: this program starts itself, once per rank.
+#![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use comm_nccl::{Library, Search};
+use gpu_check::record::{Ended, Verdict};
+use gpu_check::run::Runner;
+use gpu_check::{CASES, Case, Part, Ranks, play};
+use gpu_emu::Control;
+use nccl_sys::ncclResult_t;
+
+/// What the emulator does to a rank, as `RANK:WHAT`, see [`plan`].
+pub(crate) const FAULT: &str = "GPU_CHECK_TEST_FAULT";
+/// A call that the emulated NCCL lacks, as that of an older version would.
+pub(crate) const WITHOUT: &str = "GPU_CHECK_TEST_WITHOUT";
+/// Two devices, and no disorder.
+pub(crate) const CALM: [(&str, &str); 1] = [("GPU_EMU_DEVICES", "2")];
+/// Two devices whose streams take their time.
+pub(crate) const DISORDER: [(&str, &str); 2] =
+    [("GPU_EMU_DEVICES", "2"), ("GPU_EMU_JITTER_MICROSECONDS", "200")];
+/// One device, which takes two ranks.
+pub(crate) const SHARED: [(&str, &str); 2] = [("GPU_EMU_DEVICES", "1"), ("GPU_EMU_SHARED_DEVICES", "1")];
+
+/// What the processes do that tests start; a test of its own in none.
+pub(crate) fn play_part() {
+    let Some(part) = Part::from_env().unwrap() else { return };
+    let without = std::env::var(WITHOUT).ok();
+    let control = without.map_or_else(Control::load, |symbol| Control::load_without(&[&symbol])).unwrap();
+    let fault = std::env::var(FAULT).unwrap_or_default();
+    let is_planned = plan(control, &part, &fault);
+    play(&part, || Ok(Library::load(&Search::new().at(control.path()))?)).unwrap();
+    // Ranks in different calls are a fault, and what one case is about.
+    if !is_planned && part.name != "different_calls" {
+        assert_eq!(control.take_faults(), []);
+    }
+}
+
+/// Plans `WHAT` if this is the rank: `wrong-bit N`, `hang N` or `async-error N` for an operation after N others, `answer CALL CODE N`
+/// for a call after N others of its name, `die`, `never-end`. Whether any rank has something planned.
+fn plan(control: &Control, part: &Part, fault: &str) -> bool {
+    let Some((rank, what)) = fault.split_once(':') else { return false };
+    if rank != part.rank.to_string() {
+        return true;
+    }
+    let number = |text: &str| text.parse().unwrap();
+    match what.split(' ').collect::<Vec<_>>()[..] {
+        ["wrong-bit", before] => control.plan_wrong_bit(part.device, number(before)),
+        ["hang", before] => control.plan_hang(part.device, number(before)),
+        ["async-error", before] => {
+            control.plan_async_error(part.device, number(before), ncclResult_t::ncclRemoteError);
+        }
+        ["answer", call, code, before] => {
+            let call = std::ffi::CString::new(call).unwrap();
+            control.plan_answer(part.device, &call, number(before), ncclResult_t(code.parse().unwrap()));
+        }
+        ["die"] => std::process::abort(),
+        ["never-end"] => loop {
+            std::thread::sleep(Duration::from_secs(60));
+        },
+        _ => panic!("nothing is called {what:?}"),
+    }
+    true
+}
+
+/// A process of this program that plays what it is told, on the emulator with these settings.
+pub(crate) fn start(settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_rank_plays_its_part", "--nocapture"]);
+    command.envs(settings.iter().copied());
+    command
+}
+
+/// Runs something on the emulator.
+pub(crate) fn on_emulator<T>(settings: &[(&str, &str)], run: impl FnOnce(&Runner<'_>) -> T) -> T {
+    run(&Runner {
+        start: &|| Ok(start(settings)),
+        device: 0,
+        patience: Duration::from_secs(60),
+        limit: Duration::from_secs(200),
+    })
+}
+
+pub(crate) fn named(name: &str) -> &'static Case {
+    CASES.iter().find(|case| case.name == name).unwrap()
+}
+
+/// The devices of one rank, and of two.
+pub(crate) fn groups(case: &Case, two: &'static [usize]) -> Vec<&'static [usize]> {
+    match case.ranks {
+        Ranks::One => vec![&[0]],
+        Ranks::Several => vec![two],
+        Ranks::OneAndSeveral => vec![&[0], two],
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_passed(ended: &Ended) {
+    assert_eq!(ended.verdict, Verdict::Passed, "{} of {}: {}", ended.case, ended.ranks, ended.words);
+}

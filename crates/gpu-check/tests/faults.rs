@@ -1,0 +1,115 @@
+//! A case whose checks cannot fail is worth nothing: whatever goes wrong on the emulator, the case that looks at it fails.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use gpu_check::record::Verdict;
+use gpu_check::run::Runner;
+
+use common::{FAULT, named, play_part, start};
+
+/// Not a test of its own: what the processes that other tests start do.
+#[test]
+fn a_rank_plays_its_part() {
+    play_part();
+}
+
+/// (case, how many ranks, what goes wrong, what the case says then)
+type Row = (&'static str, usize, &'static str, &'static str);
+
+/// What is wrong with how a case went, if it did not fail as it is to.
+fn differs((name, ranks, fault, words): Row, limit: Duration) -> Option<String> {
+    let settings = [("GPU_EMU_DEVICES", "2"), (FAULT, fault)];
+    let runner =
+        Runner { start: &|| Ok(start(&settings)), device: 0, patience: Duration::from_secs(5), limit };
+    let ended = runner.case(named(name), &[0, 1][..ranks], &[]).unwrap();
+    let as_told = ended.verdict == Verdict::Failed && ended.words.contains(words);
+    (!as_told).then(|| format!("{name} of {ranks}, {fault}: {:?} {}", ended.verdict, ended.words))
+}
+
+#[track_caller]
+fn all_fail(rows: &[Row]) {
+    let limit = Duration::from_secs(100);
+    let differing: Vec<String> = rows.iter().filter_map(|row| differs(*row, limit)).collect();
+    assert!(differing.is_empty(), "{differing:#?}");
+}
+
+#[test]
+fn one_wrong_bit_is_found() {
+    all_fail(&[
+        ("all_reduce", 1, "0:wrong-bit 40", "what was received: element"),
+        ("all_reduce", 2, "1:wrong-bit 41", "rank 1: "),
+        ("reduce", 2, "0:wrong-bit 8", "what was received: element"),
+        ("reduce_scatter", 1, "0:wrong-bit 20", "element"),
+        ("broadcast", 2, "1:wrong-bit 5", "from 0: element"),
+        ("all_gather", 1, "0:wrong-bit 5", "element"),
+        ("gather", 2, "0:wrong-bit 5", "element"),
+        ("scatter", 2, "1:wrong-bit 5", "element"),
+        ("all_to_all", 2, "0:wrong-bit 5", "element"),
+        ("large_buffers", 1, "0:wrong-bit 2", "element 16777220 of 16777221"),
+        ("circle", 2, "1:wrong-bit 2", "element"),
+        ("batch", 1, "0:wrong-bit 0", "instead of"),
+        ("messages", 2, "1:wrong-bit 7", "message 7"),
+        ("streams", 1, "0:wrong-bit 4", "the sum of round"),
+        ("foreign_memory", 1, "0:wrong-bit 4", "element 99999 of 100000"),
+        ("freed_behind", 1, "0:wrong-bit 4", "round"),
+        ("registration", 1, "0:wrong-bit 1", "the maximum afterwards"),
+        ("settings", 1, "0:wrong-bit 0", "the sum"),
+        ("leaks", 1, "0:wrong-bit 30", "round"),
+        ("refusals", 1, "0:wrong-bit 0", "a sum after all that"),
+        ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
+    ]);
+}
+
+/// A call that succeeds and does nothing leaves what was there before.
+#[test]
+fn calls_that_do_nothing_are_found() {
+    all_fail(&[
+        ("all_reduce", 1, "0:answer ncclAllReduce 0 2", "what was received"),
+        ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
+        ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
+        // The first calls of all are for warming up; the barrier of the second round has a late rank.
+        ("barrier_ranks", 2, "0:answer ncclAllReduce 0 5", "a barrier was over before rank 1 came"),
+        ("refusals", 2, "0:answer ncclAllReduce 0 0", "a sum after all that"),
+    ]);
+}
+
+#[test]
+fn codes_are_told_with_their_number_and_their_call() {
+    all_fail(&[
+        ("all_reduce", 1, "0:answer ncclAllReduce 99 7", "code 99: ncclAllReduce"),
+        ("broadcast", 2, "1:answer ncclCommInitRankConfig 2 0", "rank 1: nccl failed with code 2"),
+        ("leaks", 1, "0:answer ncclCommDestroy 3 8", "round 6: nccl failed with code 3: ncclCommDestroy"),
+        ("no_peer", 1, "0:answer ncclCommInitRankConfig 2 0", "a group whose peers never come"),
+        ("split", 1, "0:answer ncclCommSplit 5 0", "code 5"),
+    ]);
+}
+
+#[test]
+fn what_hangs_or_fails_on_the_device_ends_at_the_deadline() {
+    all_fail(&[
+        ("all_gather", 1, "0:hang 3", "timed out after 5s"),
+        ("barrier_device", 1, "0:hang 4", "timed out"),
+        ("circle", 2, "0:hang 1", "timed out"),
+        ("scatter", 2, "1:async-error 3", "code 6"),
+        ("abort", 1, "0:hang 0", "timed out"),
+        ("deadline", 1, "0:hang 1", "timed out"),
+    ]);
+}
+
+#[test]
+fn processes_that_die_or_never_end_fail_their_case_and_are_killed() {
+    all_fail(&[
+        ("split", 1, "0:die", "ended without a word"),
+        ("killed_rank", 2, "0:die", "rank 0: ended without a word"),
+    ]);
+    assert_eq!(differs(("split", 1, "0:never-end", "did not end"), Duration::from_secs(3)), None);
+}
+
+/// A communicator whose abort does nothing keeps its threads.
+#[test]
+fn what_is_left_over_is_a_leak() {
+    all_fail(&[("leaks", 2, "0:answer ncclCommAbort 0 9", "after 50 communicators there are")]);
+}

@@ -1,0 +1,54 @@
+//! The program that runs on real devices.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gpu_emu::Control;
+
+fn program(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-check"));
+    command.args(arguments).arg("--out").arg(folder).envs(environment.iter().copied());
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn the_emulator_is_refused_however_it_comes_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let emulator = Control::load().unwrap().path().display().to_string();
+    let copy = folder.path().join("libcuda-gpu_emu.so");
+    std::fs::copy(&emulator, &copy).unwrap();
+    for path in [emulator.as_str(), copy.to_str().unwrap()] {
+        // By its name it stands in for the driver, and by its path for NCCL.
+        let environment = [("LD_PRELOAD", path), ("COMM_NCCL_PATH", path)];
+        let output = program(folder.path(), &[], &environment);
+        assert!(!output.status.success());
+        assert!(said(&output).contains("which is an emulator and no GPU"), "{}", said(&output));
+    }
+    assert!(!folder.path().join("gpu-report.md").exists(), "there is no report of it");
+}
+
+#[test]
+fn without_a_library_nothing_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = program(folder.path(), &[], &[("COMM_NCCL_PATH", "/no/such/libnccl.so.2")]);
+    assert!(!output.status.success());
+    assert!(said(&output).contains("/no/such/libnccl.so.2"), "{}", said(&output));
+    assert!(!folder.path().join("gpu-report.md").exists());
+}
+
+#[test]
+fn a_page_is_written_from_the_journal_of_another_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal.jsonl");
+    let line = r#"{"Case":{"case":"split","ranks":2,"verdict":"Failed","words":"no","seconds":1.5}}"#;
+    std::fs::write(&journal, format!("{line}\n")).unwrap();
+    let output = program(folder.path(), &["--from", journal.to_str().unwrap()], &[]);
+    assert!(!output.status.success(), "a case had failed");
+    let page = std::fs::read_to_string(folder.path().join("gpu-report.md")).unwrap();
+    assert!(page.contains("| 2 | FAILED: no | 1.50 |"), "{page}");
+}

@@ -1,0 +1,74 @@
+"""One rank of PyTorch over NCCL, which is asked for times by the program gpu-check.
+
+nccl.py STORE RANK RANKS DEVICE. When it is connected, it prints "ready" and the path of the NCCL that it runs. Each line that it
+reads is a question, a collective, the bytes of its larger buffer, and how many calls in a row: "all_gather 1048576 20". The
+answer is "measured" and the seconds of one call, or "failed" and why.
+"""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+BEFORE = 3
+
+
+def loaded_nccl():
+    """The file of NCCL in the memory of this process."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.split(None, 5)[5].strip() if len(line.split(None, 5)) == 6 else ""
+            if "libnccl" in path:
+                return path
+    return "no file: it is built into PyTorch"
+
+
+def say(line):
+    print(line, flush=True)
+
+
+def calls(name, bytes_, ranks):
+    """A function that makes one call, and the buffers that it works on."""
+    count = bytes_ // 4 // ranks
+    all_ = torch.zeros(count * ranks, dtype=torch.float32, device="cuda")
+    block = torch.zeros(count, dtype=torch.float32, device="cuda")
+    return {
+        "all_reduce": lambda: dist.all_reduce(all_),
+        "broadcast": lambda: dist.broadcast(all_, 0),
+        "all_gather": lambda: dist.all_gather_into_tensor(all_, block),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(block, all_),
+    }[name]
+
+
+def measure(name, bytes_, count, ranks):
+    call = calls(name, bytes_, ranks)
+    for _ in range(BEFORE):
+        call()
+    dist.barrier()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / count
+
+
+def main():
+    store, rank, ranks, device = sys.argv[1], *map(int, sys.argv[2:5])
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
+    # NCCL is loaded and connected by the first call.
+    dist.all_reduce(torch.zeros(1, device="cuda"))
+    torch.cuda.synchronize()
+    say("ready " + loaded_nccl())
+    for line in sys.stdin:
+        name, bytes_, count = line.split()
+        try:
+            say(f"measured {measure(name, int(bytes_), int(count), ranks):e}")
+        except Exception as error:  # whatever it is, the one who asks is to know
+            say("failed " + " ".join(str(error).split()))
+    dist.destroy_process_group()
+
+
+main()
