@@ -53,6 +53,13 @@ impl<'a> HostView<'a> {
         Self { bytes: bytemuck::cast_slice(elements), dtype: T::DTYPE }
     }
 
+    /// The view of bytes that are elements of this type. `None` if they are no whole number of elements, or do not lie as
+    /// elements of this type must.
+    #[must_use]
+    pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Option<Self> {
+        are_elements(bytes, dtype).then_some(Self { bytes, dtype })
+    }
+
     /// The elements as bytes.
     #[must_use]
     #[inline]
@@ -88,6 +95,12 @@ impl<'a> HostViewMut<'a> {
         Self { bytes: bytemuck::cast_slice_mut(elements), dtype: T::DTYPE }
     }
 
+    /// The view of bytes that are elements of this type, as [`HostView::from_bytes`].
+    #[must_use]
+    pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Option<Self> {
+        are_elements(bytes, dtype).then_some(Self { bytes, dtype })
+    }
+
     /// The elements as bytes.
     #[must_use]
     #[inline]
@@ -99,6 +112,13 @@ impl<'a> HostViewMut<'a> {
     #[must_use]
     #[inline]
     pub const fn as_view(&self) -> HostView<'_> {
+        HostView { bytes: self.bytes, dtype: self.dtype }
+    }
+
+    /// The same elements, only to be read from now on.
+    #[must_use]
+    #[inline]
+    pub const fn into_read_only(self) -> HostView<'a> {
         HostView { bytes: self.bytes, dtype: self.dtype }
     }
 }
@@ -113,6 +133,11 @@ impl Shape for HostViewMut<'_> {
     fn len(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }
+}
+
+/// Elements of every type are as aligned as they are large.
+fn are_elements(bytes: &[u8], dtype: DType) -> bool {
+    bytes.len().is_multiple_of(dtype.size()) && bytes.as_ptr().addr().is_multiple_of(dtype.size())
 }
 
 /// What a call can read from: slices, arrays, vectors and [`Buffer`]s of [`Element`]s for [`Host`].
@@ -208,6 +233,23 @@ mod tests {
 
     fn len<'a>(buffer: impl IntoViewMut<'a, Host>) -> usize {
         buffer.into_view_mut().len()
+    }
+
+    #[test]
+    fn bytes_are_elements_if_they_are_whole_and_aligned() {
+        let mut words = [0_u64; 4];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        for dtype in DType::ALL {
+            let size = dtype.size();
+            assert_eq!(
+                HostView::from_bytes(&bytes[size..], dtype).map(|view| view.len()),
+                Some(32 / size - 1)
+            );
+            assert_eq!(HostViewMut::from_bytes(&mut bytes[..0], dtype).map(|view| view.len()), Some(0));
+            let refused =
+                [&bytes[..31], &bytes[1..25]].map(|bytes| HostView::from_bytes(bytes, dtype).is_none());
+            assert_eq!(refused, [size > 1; 2], "{dtype}");
+        }
     }
 
     #[test]

@@ -10,6 +10,28 @@ use crate::sync::lock;
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     failure: Mutex<Option<Failure>>,
+    observers: Mutex<Observers>,
+}
+
+/// Somebody who wants to know of a failure.
+pub(crate) type Observer = Box<dyn FnOnce(&Error) + Send>;
+
+#[derive(Default)]
+enum Observers {
+    #[default]
+    None,
+    Waiting(Vec<Observer>),
+    Told(Error),
+}
+
+impl std::fmt::Debug for Observers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Waiting(_) => "Waiting",
+            Self::Told(_) => "Told",
+        })
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -36,6 +58,28 @@ impl Health {
     /// Why the communicator failed, if it has.
     pub(crate) fn cause(&self) -> Option<Error> {
         lock(&self.failure).as_ref().map(|failure| (*failure.cause).clone())
+    }
+
+    /// Keeps somebody to be told of a failure, once; at once if they have been told.
+    pub(crate) fn observe(&self, observer: Observer) {
+        let mut observers = lock(&self.observers);
+        match &mut *observers {
+            Observers::None => *observers = Observers::Waiting(vec![observer]),
+            Observers::Waiting(waiting) => waiting.push(observer),
+            Observers::Told(cause) => {
+                let cause = cause.clone();
+                drop(observers);
+                observer(&cause);
+            }
+        }
+    }
+
+    /// Tells all observers, with nothing locked.
+    pub(crate) fn tell(&self, cause: &Error) {
+        let before = std::mem::replace(&mut *lock(&self.observers), Observers::Told(cause.clone()));
+        if let Observers::Waiting(waiting) = before {
+            waiting.into_iter().for_each(|observer| observer(cause));
+        }
     }
 
     /// Fails if this call was lost.
@@ -76,6 +120,23 @@ mod tests {
 
     fn aborted(reason: &str) -> Error {
         Error::Aborted { by: 1, reason: reason.into() }
+    }
+
+    #[test]
+    fn observers_are_told_once_whether_they_come_before_or_after() {
+        let health = Health::default();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let observe = |name: &'static str| {
+            let told = Arc::clone(&told);
+            health.observe(Box::new(move |cause| lock(&told).push(format!("{name}: {cause}"))));
+        };
+        observe("a");
+        observe("b");
+        health.tell(&aborted("enough"));
+        observe("c");
+        health.tell(&aborted("again"));
+        let words = "aborted by rank 1: enough";
+        assert_eq!(*lock(&told), [format!("a: {words}"), format!("b: {words}"), format!("c: {words}")]);
     }
 
     #[test]

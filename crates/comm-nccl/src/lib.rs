@@ -18,6 +18,7 @@
 //! |---|---|
 //! | is there a driver, which device is mine | `probe.rs`, `device.rs`, `environment.rs` |
 //! | where is memory allocated, copied and freed | `allocation.rs`, `buffer.rs`, `slice.rs` |
+//! | which memory of the host does a device copy to and from by itself | `pinned.rs`, `transfer.rs` |
 //! | who waits for whom | `usage.rs`, `stream.rs` |
 //! | what does a call see of a buffer | `view.rs`, `memory.rs` |
 //! | how do ranks come by one id, and which are refused | `meeting/`, `unique_id.rs` |
@@ -61,11 +62,13 @@ mod health;
 mod library;
 mod meeting;
 mod memory;
+mod pinned;
 mod plan;
 mod probe;
 mod slice;
 mod stream;
 mod sync;
+mod transfer;
 mod unique_id;
 mod usage;
 mod view;
@@ -77,7 +80,9 @@ pub use device::Device;
 pub use library::Library;
 pub use memory::{Cuda, DeviceComm, DeviceCommunicator};
 pub use nccl_sys::{Search, Version};
+pub use pinned::PinnedBuffer;
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use stream::Stream;
+pub use transfer::{CopyStreams, Part, Transfer};
 pub use unique_id::UniqueId;
 pub use view::{CudaView, CudaViewMut};

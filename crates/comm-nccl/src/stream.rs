@@ -93,6 +93,11 @@ pub(crate) struct Event {
 }
 
 impl Event {
+    /// Waits on the host until the work has come there.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.event.synchronize().map_err(error::cuda("wait for an event"))
+    }
+
     /// Whether the work has come there.
     pub(crate) fn is_past(&self) -> Result<bool> {
         self.event.try_is_complete().map_err(error::cuda("ask for an event"))

@@ -68,7 +68,11 @@ impl Usage {
 
     /// Fails if the last write was a call that was lost. It must have ended.
     pub(crate) fn check(&self) -> Result<()> {
-        let ticket = lock(&self.last).write.as_ref().and_then(|write| write.ticket.clone());
-        ticket.map_or(Ok(()), |ticket| ticket.check())
+        self.ticket().map_or(Ok(()), |ticket| ticket.check())
+    }
+
+    /// The call that wrote last, if a call did.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        lock(&self.last).write.as_ref().and_then(|write| write.ticket.clone())
     }
 }

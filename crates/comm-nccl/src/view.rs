@@ -4,6 +4,7 @@
 
 use comm_core::{DType, Erased, Error, IntoView, IntoViewMut, Result, Shape};
 
+use crate::health::Ticket;
 use crate::memory::Cuda;
 use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
@@ -63,6 +64,14 @@ impl<'a> Span<'a> {
         }
     }
 
+    /// The call that wrote the memory last, as far as that is known.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        match self.order {
+            Order::Tracked(usage) => usage.ticket(),
+            Order::Stream(_) => None,
+        }
+    }
+
     /// Lets later uses wait for this one.
     pub(crate) fn after(&self, access: Access, now: &Use) -> Result<()> {
         match self.order {
@@ -116,6 +125,12 @@ impl<'a> CudaViewMut<'a> {
     /// The same elements, to be read.
     #[must_use]
     pub const fn as_view(&self) -> CudaView<'_> {
+        CudaView { span: self.span }
+    }
+
+    /// The same elements, only to be read from now on.
+    #[must_use]
+    pub const fn into_read_only(self) -> CudaView<'a> {
         CudaView { span: self.span }
     }
 }

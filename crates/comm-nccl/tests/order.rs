@@ -2,34 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+#[path = "common/hold.rs"]
+mod hold;
 
-use std::ffi::c_void;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Communicator, DType, Exchange, IntoViewMut, ReduceOp};
 use comm_nccl::{CudaViewMut, DeviceBuffer, Stream};
-use cudarc::driver::sys;
 
 use common::{JITTERS, control, devices, faults_of, options, world};
 use gpu_emu::Setting;
-
-/// Holds a stream up until the answer is dropped.
-fn hold(stream: &Stream) -> Sender<()> {
-    extern "C" fn wait(receiver: *mut c_void) {
-        // SAFETY: the pointer came out of a box below, and the function runs once.
-        let receiver = unsafe { Box::from_raw(receiver.cast::<Receiver<()>>()) };
-        let _released = receiver.recv();
-    }
-    let (release, receiver) = channel::<()>();
-    let receiver = Box::into_raw(Box::new(receiver));
-    stream.device().context().bind_to_thread().unwrap();
-    let handle = stream.as_cudarc().cu_stream();
-    // SAFETY: the function takes what is passed along with it, and touches no device.
-    unsafe { sys::cuLaunchHostFunc(handle, Some(wait), receiver.cast()).result() }.unwrap();
-    release
-}
+use hold::hold;
 
 /// Enqueues a write of bytes on a stream, as a kernel of the user would.
 fn fill(buffer: &mut DeviceBuffer<u8>, stream: &Stream, value: u8) {

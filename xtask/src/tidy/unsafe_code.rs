@@ -7,7 +7,7 @@ use super::source::Mentions;
 use super::tree::{Package, Tree};
 
 /// The files and folders that may contain `unsafe`, and what for.
-const ALLOWED: [(&str, &str); 32] = [
+const ALLOWED: [(&str, &str); 34] = [
     ("crates/comm-candle/src/cuda.rs", "memory of candle's tensors is handed on by address"),
     ("crates/comm-cli/src/launch/process.rs", "between fork and exec, so that ranks die with their launcher"),
     ("crates/comm-core/src/allocation.rs", "memory whose owner is known at run time"),
@@ -15,8 +15,10 @@ const ALLOWED: [(&str, &str); 32] = [
     ("crates/comm-core/src/reduce", "vector instructions, chosen at run time"),
     ("crates/comm-nccl/src/allocation.rs", "memory of a device is numbers until it is freed"),
     ("crates/comm-nccl/src/handle", "every call of NCCL is one of C"),
+    ("crates/comm-nccl/src/pinned.rs", "a device reads and writes pinned memory by its address"),
     ("crates/comm-nccl/src/probe.rs", "whether there is a driver is known when it is loaded"),
     ("crates/comm-nccl/src/stream.rs", "streams of other libraries come as handles"),
+    ("crates/comm-nccl/src/transfer.rs", "copies name memory of a device by numbers"),
     ("crates/comm-nccl/src/view.rs", "memory of other libraries comes as numbers"),
     ("crates/comm-nccl/tests", "stand in for a framework, whose memory comes as numbers"),
     ("crates/comm-shm/src/credentials.rs", "rustix cannot say who a peer of another process namespace is"),

@@ -252,6 +252,7 @@ impl Engine {
         let handle = state.handle.take();
         drop(state);
         if let Some(handle) = handle {
+            self.health.tell(&cause);
             tracing::warn!(rank = self.group.rank(), error = %cause, "aborting a communicator of NCCL");
             if let Err(error) = self.device.bind() {
                 tracing::warn!(%error, "could not bind the device to abort on it");

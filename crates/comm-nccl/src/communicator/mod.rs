@@ -6,7 +6,7 @@ mod collectives;
 mod deadline;
 mod engine;
 mod groups;
-mod pause;
+pub(crate) mod pause;
 mod registration;
 mod state;
 mod watch;
@@ -185,6 +185,19 @@ impl NcclCommunicator {
             return closed.and(Err(Error::Internal("a thread of the communicator panicked".into())));
         }
         closed
+    }
+
+    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a cause that is known from
+    /// elsewhere: it is what later calls give, and what other ranks are told.
+    pub fn fail(&self, cause: Error) {
+        self.engine.fail(cause, None);
+    }
+
+    /// Has `observer` called once, with the cause, when the communicator fails or is aborted: on the thread that finds out, before
+    /// NCCL is told, so that it should not take long. If that has happened already, it is called at once. Closing the communicator
+    /// in order is no failure.
+    pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
+        self.engine.health.observe(Box::new(observer));
     }
 
     /// Plans one call, and enqueues it. Returns its number.

@@ -10,13 +10,13 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Pauses between questions, which grow.
 #[derive(Debug, Default)]
-pub(super) struct Pause {
+pub(crate) struct Pause {
     asked: u32,
     sleep: Duration,
 }
 
 impl Pause {
-    pub(super) fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         if self.asked < YIELDS {
             self.asked += 1;
             return thread::yield_now();

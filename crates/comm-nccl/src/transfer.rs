@@ -1,0 +1,199 @@
+//! Copies between a device and pinned memory of the host, in parts and in the background.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use comm_core::{Invalid, Result};
+use cudarc::driver::{DriverError, result};
+
+use crate::health::Ticket;
+use crate::stream::{Event, Stream};
+use crate::usage::{Access, Use};
+use crate::view::{CudaView, CudaViewMut, Span};
+use crate::{Device, PinnedBuffer, error};
+
+/// The two streams on which a device copies to the host and from it: one for each direction, as it can do both at once.
+///
+/// Clones are the same streams; all threads may share them.
+#[derive(Debug, Clone)]
+pub struct CopyStreams {
+    down: Stream,
+    up: Stream,
+}
+
+impl CopyStreams {
+    /// Streams on this device, which wait for no others.
+    ///
+    /// # Errors
+    /// [`Error::Backend`](comm_core::Error::Backend) if the driver gives none.
+    pub fn new(device: &Device) -> Result<Self> {
+        Ok(Self { down: device.new_stream()?, up: device.new_stream()? })
+    }
+
+    /// Waits on the host until all copies that were enqueued so far are done.
+    ///
+    /// # Errors
+    /// [`Error::Backend`](comm_core::Error::Backend) if any of them failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.down.synchronize().and(self.up.synchronize())
+    }
+}
+
+/// Elements of a buffer on a device, and where they lie in a pinned buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Which elements of the buffer on the device.
+    pub elements: Range<usize>,
+    /// At which element from the start of the pinned buffer they begin.
+    pub at: usize,
+}
+
+/// Elements on a device, while they are copied in parts.
+///
+/// The copies come after the work that was enqueued on the memory before, and whoever uses it next waits for them: on the
+/// device, without the host. Copies to the host run in their order, and so do those from it. A copy from a pinned buffer comes after the
+/// copy to it; otherwise the two directions are not in any order,
+/// so that an element is to be copied from the host only when its copy to the host is done.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    span: Span<'a>,
+    streams: CopyStreams,
+    /// The call that wrote the elements before.
+    source: Option<Ticket>,
+    is_written: bool,
+    last_read: Option<Use>,
+}
+
+impl<'a> CudaView<'a> {
+    /// Begins to copy the elements to the host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the streams are those of another device,
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    pub fn transfer(self, streams: &CopyStreams) -> Result<Transfer<'a>> {
+        Transfer::new(self.span, streams, false)
+    }
+}
+
+impl<'a> CudaViewMut<'a> {
+    /// Begins to copy elements from the host to the device, and perhaps to the host before.
+    ///
+    /// # Errors
+    /// As [`CudaView::transfer`].
+    pub fn transfer(self, streams: &CopyStreams) -> Result<Transfer<'a>> {
+        Transfer::new(self.span, streams, true)
+    }
+}
+
+impl<'a> Transfer<'a> {
+    fn new(span: Span<'a>, streams: &CopyStreams, is_written: bool) -> Result<Self> {
+        let source = span.ticket();
+        if span.len > 0 {
+            span.check_device(streams.down.ordinal())?;
+            streams.down.device().bind()?;
+            span.before(&streams.down, Access::Read)?;
+            if is_written {
+                span.before(&streams.up, Access::Write)?;
+            }
+        }
+        Ok(Self { span, streams: streams.clone(), source, is_written, last_read: None })
+    }
+
+    /// Enqueues copies of these parts to the host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if a part is not within its buffer, before anything is enqueued;
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    pub fn download(&mut self, parts: &[Part], to: &mut PinnedBuffer) -> Result<()> {
+        let Some(copies) = self.copies(parts, to.len())? else { return Ok(()) };
+        let stream = &self.streams.down;
+        stream.device().bind()?;
+        let done = to.enqueue(stream, self.source.clone(), |host| {
+            copies.iter().try_for_each(|copy| copy.down(host, stream)).map_err(error::cuda("enqueue a copy"))
+        });
+        let now = until(stream, &done)?;
+        self.span.after(Access::Read, &now)?;
+        self.last_read = Some(now);
+        done.map(drop)
+    }
+
+    /// Enqueues copies of these parts from the host.
+    ///
+    /// # Errors
+    /// As [`Transfer::download`]; and [`Error::Invalid`](comm_core::Error::Invalid) if the elements are only to be read.
+    pub fn upload(&mut self, parts: &[Part], from: &mut PinnedBuffer) -> Result<()> {
+        if !self.is_written {
+            return Err(Invalid::WithoutRecv.into());
+        }
+        let Some(copies) = self.copies(parts, from.len())? else { return Ok(()) };
+        let stream = &self.streams.up;
+        stream.device().bind()?;
+        let done = from.enqueue(stream, None, |host| {
+            copies.iter().try_for_each(|copy| copy.up(host, stream)).map_err(error::cuda("enqueue a copy"))
+        });
+        self.span.after(Access::Write, &until(stream, &done)?)?;
+        // Who waits for a write counts on the reads before it to be done, which on the other stream they may not be.
+        self.last_read.iter().try_for_each(|read| self.span.after(Access::Read, read))?;
+        done.map(drop)
+    }
+
+    /// What the parts come to, in bytes; `None` if nothing is to be copied.
+    fn copies(&self, parts: &[Part], room: usize) -> Result<Option<Vec<Copy>>> {
+        let size = self.span.dtype.size();
+        let checked = parts.iter().filter(|part| !part.elements.is_empty()).map(|part| {
+            let Range { start, end } = part.elements;
+            if end > self.span.len {
+                let (what, expected) = ("the buffer on the device", end);
+                return Err(Invalid::Length { what, expected, got: self.span.len }.into());
+            }
+            let last = part.at.checked_add(end - start).and_then(|last| last.checked_mul(size));
+            if last.is_none_or(|last| last > room) {
+                let expected = part.at.saturating_add(end - start);
+                return Err(Invalid::Length { what: "the pinned buffer", expected, got: room / size }.into());
+            }
+            let (device, bytes) = (self.span.at(start), (end - start) * size);
+            Ok(Copy { device, host: part.at * size, bytes })
+        });
+        let copies = checked.collect::<Result<Vec<Copy>>>()?;
+        Ok(Some(copies).filter(|copies| !copies.is_empty()))
+    }
+}
+
+/// The point at which copies are done. Those that were not all enqueued may be under way too.
+fn until(stream: &Stream, enqueued: &Result<Event>) -> Result<Use> {
+    match enqueued {
+        Ok(done) => Ok(Use { stream: stream.clone(), done: done.clone(), ticket: None }),
+        Err(_) => Use::until_now(stream),
+    }
+}
+
+/// Bytes on a device, and how far from the start of a pinned buffer they lie there: within both.
+#[derive(Debug)]
+struct Copy {
+    device: u64,
+    host: usize,
+    bytes: usize,
+}
+
+impl Copy {
+    fn down(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
+        // SAFETY: the bytes are within the pinned buffer, as was checked.
+        let start = unsafe { host.add(self.host) };
+        // SAFETY: nobody else looks at them until the copy is done.
+        let to = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.bytes) };
+        // SAFETY: the bytes are within the memory on the device, as was checked, which is freed behind its uses; the pinned buffer
+        // waits for the copy before anybody gets to it.
+        unsafe { result::memcpy_dtoh_async(to, self.device, stream.as_cudarc().cu_stream()) }
+    }
+
+    fn up(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
+        // SAFETY: the bytes are within the pinned buffer, as was checked.
+        let start = unsafe { host.add(self.host) };
+        // SAFETY: nobody writes them until the copy is done.
+        let from = unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes) };
+        // SAFETY: as in `down`.
+        unsafe { result::memcpy_htod_async(self.device, from, stream.as_cudarc().cu_stream()) }
+    }
+}
