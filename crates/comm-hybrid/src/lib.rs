@@ -5,6 +5,9 @@
 //! some, through a socket elsewhere. A lane whose ranks are all on one host has no sockets, and one whose ranks are all
 //! on different hosts no shared memory; neither costs more than what it is made of.
 //!
+//! With the feature `nccl`, a `HybridCommunicator` puts a communicator for buffers of the host and one for buffers of devices together.
+//! The latter is NCCL's, or a `StagedCommunicator`, which takes the buffers through the host.
+//!
 //! Which ranks share memory is decided once, when they meet, and told: [`HybridLanes::paths`] says how this rank reaches
 //! each other one, [`HybridLanes::obstacle`] why it can share no memory if that is so, and both are logged. Nobody changes
 //! sides afterwards.
@@ -15,6 +18,9 @@
 //! | who is reached in which way | `paths.rs` |
 //! | how is a lane connected | `lanes.rs` |
 //! | how do bytes move, who is heard while one sleeps | `transport.rs`, `both.rs` |
+//! | which way do buffers of devices take, and who decides | `device/config.rs`, `device/facts.rs`, `device/agreement.rs` |
+//! | how do they go through the host | `device/staging/` |
+//! | how do the two sides of a group fail together | `device/bond.rs`, `device/guard.rs` |
 //!
 //! # Example
 //!
@@ -53,11 +59,15 @@
 #![forbid(unsafe_code)]
 
 mod both;
+#[cfg(feature = "nccl")]
+mod device;
 mod lanes;
 mod paths;
 mod rendezvous;
 mod transport;
 
+#[cfg(feature = "nccl")]
+pub use device::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};
 pub use lanes::HybridLanes;
 pub use paths::{Path, Paths};
 pub use rendezvous::RendezvousConfig;

@@ -85,6 +85,10 @@ pub struct Config {
     pub shm: comm_shm::SharedMemoryConfig,
     /// Algorithms.
     pub ring: RingConfig,
+    /// Buffers on devices, for [`init_devices_with`](crate::init_devices_with): by NCCL unless this says otherwise. The device is that of
+    /// `local_rank` unless this names another one, and the time to connect is that of `rendezvous_timeout`.
+    #[cfg(feature = "nccl")]
+    pub devices: comm_hybrid::DeviceConfig,
 }
 
 impl Config {
@@ -116,6 +120,8 @@ impl Config {
             #[cfg(feature = "shm")]
             shm: comm_shm::SharedMemoryConfig::default(),
             ring: RingConfig::default(),
+            #[cfg(feature = "nccl")]
+            devices: comm_hybrid::DeviceConfig::default(),
         })
     }
 
@@ -137,7 +143,8 @@ impl Config {
     /// (as `interface`), `COMM_TCP_SOCKETS` (sockets per peer, from 1 to 64; rank 0's count holds for all),
     /// `COMM_TIMEOUT_S` and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds), and `COMM_LINKS`: what messages cost, by which
     /// algorithms are chosen, as the text of a [`LinkModel`](crate::LinkModel) or as `@` and the name of a file that
-    /// holds it. `commctl perf --calibrate` measures it.
+    /// holds it. `commctl perf --calibrate` measures it. With the feature `nccl`, `COMM_DEVICE_PATH` says in which way buffers on
+    /// devices go: `nccl`, `staged` through the host, or `auto`.
     ///
     /// # Errors
     /// [`Error::Invalid`] naming the variable, what it holds and what is wrong with it.

@@ -49,6 +49,8 @@ const FAMILIES: [Family; 4] = [
     },
 ];
 
+#[cfg(feature = "nccl")]
+const DEVICE_PATH: &str = "COMM_DEVICE_PATH";
 const LINKS: &str = "COMM_LINKS";
 const SOCKETS: &str = "COMM_TCP_SOCKETS";
 const MISSING: &str =
@@ -106,6 +108,12 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
     }
     if let Some(seconds) = optional::<u64>(lookup, "COMM_RENDEZVOUS_TIMEOUT_S")? {
         config.rendezvous_timeout = Duration::from_secs(seconds);
+    }
+    #[cfg(feature = "nccl")]
+    if let Some(path) = lookup(DEVICE_PATH) {
+        config.devices.path = path
+            .parse()
+            .map_err(|_| Error::setting(DEVICE_PATH, path.clone(), "it must be nccl, staged or auto"))?;
     }
     config.ring.links = lookup(LINKS).map(|setting| links(&setting)).transpose()?;
     Ok(config)
@@ -261,6 +269,24 @@ mod tests {
         assert_eq!(with("shm").unwrap().transport, TransportKind::SharedMemory);
         let error = with("carrier pigeon").unwrap_err().to_string();
         assert!(error.contains("COMM_TRANSPORT") && error.contains("carrier pigeon"), "{error}");
+    }
+
+    #[cfg(feature = "nccl")]
+    #[test]
+    fn the_way_of_device_buffers_can_be_named() {
+        use comm_hybrid::DevicePath;
+
+        let with = |name| from(&[&TORCH[..], &[("COMM_DEVICE_PATH", name)]].concat());
+        assert_eq!(
+            from(&TORCH).unwrap().devices.path,
+            DevicePath::Nccl,
+            "another way is never taken unasked"
+        );
+        for path in DevicePath::ALL {
+            assert_eq!(with(path.name()).unwrap().devices.path, path);
+        }
+        let error = with("pcie").unwrap_err().to_string();
+        assert!(error.contains("COMM_DEVICE_PATH") && error.contains("pcie"), "{error}");
     }
 
     #[cfg(feature = "shm")]

@@ -1,9 +1,12 @@
 //! Meeting the other ranks.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Lanes, Result, Store};
+use comm_core::{Comm, Error, HostCommunicator, Lanes, Result, Store};
+#[cfg(feature = "nccl")]
+use comm_hybrid::{DeviceChoice, HybridCommunicator};
 #[cfg(feature = "hybrid")]
 use comm_hybrid::{HybridLanes, Path, Paths};
 use comm_ring::RingCommunicator;
@@ -31,7 +34,7 @@ pub fn init() -> Result<Comm> {
 /// about job, size, ranks or secret; [`Error::Invalid`] for settings that cannot be; [`Error::Io`] if the store can
 /// be neither served nor reached.
 pub fn init_with(config: &Config) -> Result<Comm> {
-    join(config).map(|(comm, _)| comm)
+    join(config).map(|joined| joined.comm(config))
 }
 
 /// Meets the other ranks as [`init_with`] does, and tells in which way they reach each other.
@@ -40,14 +43,60 @@ pub fn init_with(config: &Config) -> Result<Comm> {
 /// As [`init_with`].
 #[cfg(feature = "hybrid")]
 pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
-    let (comm, reach) = join(config)?;
+    let joined = join(config)?;
     let all = |path| Paths::all(config.rank, config.world_size, path);
-    let paths = match reach {
+    let paths = match &joined.reach {
         Reach::Tcp => all(Path::Tcp),
         Reach::SharedMemory => all(Path::SharedMemory),
-        Reach::Each(paths) => paths,
+        Reach::Each(paths) => paths.clone(),
     };
-    Ok((comm, paths))
+    Ok((joined.comm(config), paths))
+}
+
+/// Meets the other ranks as the environment says, for calls on buffers of the host and of devices.
+///
+/// ```no_run
+/// use comm::{DeviceBuffer, ReduceOp};
+///
+/// # fn main() -> comm::Result<()> {
+/// let comm = comm::init_devices()?;
+/// let mut gradients = DeviceBuffer::from_host(&comm.device().new_stream()?, &[1.0_f32; 1000])?;
+/// comm.cuda().all_reduce(&mut gradients, ReduceOp::Avg)?;
+/// comm.host().barrier()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`Config::from_env`] and [`init_devices_with`].
+#[cfg(feature = "nccl")]
+pub fn init_devices() -> Result<HybridCommunicator> {
+    init_devices_with(&Config::from_env()?)
+}
+
+/// Meets the other ranks as [`init_with`] does, and gives the group another side, for buffers of devices, as
+/// [`Config::devices`] says. Every rank calls this. A store that this process serves is served as long as the group lives.
+///
+/// # Errors
+/// As [`init_with`] and [`HybridCommunicator::connect`].
+#[cfg(feature = "nccl")]
+pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
+    let start = Instant::now();
+    let Joined { host, meeting, .. } = join(config)?;
+    let mut devices = config.devices.clone();
+    devices.timeout = left(config, start);
+    if matches!(devices.device, DeviceChoice::FromEnv) {
+        devices.device = DeviceChoice::LocalRank(config.local_rank);
+    }
+    let store = meeting.as_ref().map(|meeting| Arc::clone(&meeting.store));
+    // Ranks that meet once more in a store are another group.
+    let name = format!("comm/devices/{:x}/{}", config.job, config.round);
+    let connected = HybridCommunicator::connect(host, (store, &name), &devices);
+    if connected.is_err() {
+        meeting.into_iter().for_each(Meeting::drain);
+        return connected;
+    }
+    Ok(connected?.keeping(meeting).with_timeout(config.timeout))
 }
 
 /// In which way the ranks that have met reach each other.
@@ -59,26 +108,67 @@ enum Reach {
     Each(Paths),
 }
 
-fn join(config: &Config) -> Result<(Comm, Reach)> {
+/// Ranks that have met.
+struct Joined {
+    host: Arc<dyn HostCommunicator>,
+    #[cfg_attr(not(feature = "hybrid"), expect(dead_code, reason = "there is one way"))]
+    reach: Reach,
+    /// `None` in a world of one.
+    #[cfg_attr(not(feature = "nccl"), expect(dead_code, reason = "it is only dropped"))]
+    meeting: Option<Meeting>,
+}
+
+impl Joined {
+    /// What users hold. The store is not needed once the lanes are open.
+    fn comm(self, config: &Config) -> Comm {
+        Comm::over(self.host).with_timeout(config.timeout)
+    }
+}
+
+/// Where ranks meet.
+struct Meeting {
+    store: Arc<dyn Store>,
+    /// On the rank that serves it.
+    server: Option<TcpStoreServer>,
+}
+
+impl Meeting {
+    fn open(config: &Config, master: SocketAddr) -> Result<Self> {
+        let server = serve(config, master)?;
+        Ok(Self { store: connect(config, master)?, server })
+    }
+
+    /// Keeps the store up after a failure, so that the others learn why.
+    fn drain(self) {
+        drop(self.store);
+        if let Some(server) = self.server {
+            server.drain(STORE_LINGER);
+        }
+    }
+}
+
+fn join(config: &Config) -> Result<Joined> {
     let start = Instant::now();
     if config.world_size == 1 {
-        let comm = communicator(TcpLanes::alone(&config.tcp)?, config, start)?;
-        return Ok((comm, Reach::Tcp));
+        let host = communicator(TcpLanes::alone(&config.tcp)?, config, start)?;
+        return Ok(Joined { host, reach: Reach::Tcp, meeting: None });
     }
     let master = config.master()?;
-    let server = serve(config, master)?;
-    let met = meet(config, master, start);
-    if let (Some(server), true) = (server, met.is_err()) {
-        server.drain(STORE_LINGER);
+    let meeting = Meeting::open(config, master)?;
+    match meet(&*meeting.store, config, master, start) {
+        Ok((host, reach)) => Ok(Joined { host, reach, meeting: Some(meeting) }),
+        Err(error) => {
+            meeting.drain();
+            Err(error)
+        }
     }
-    met
 }
 
 fn store_config(config: &Config) -> StoreConfig {
     StoreConfig::job(config.job).secret(config.secret.clone())
 }
 
-/// Serves the store, if that is this rank's duty. It is not needed once the lanes are open.
+/// Serves the store, if that is this rank's duty.
 fn serve(config: &Config, master: SocketAddr) -> Result<Option<TcpStoreServer>> {
     if config.store != StoreHost::RankZero || config.rank != 0 {
         return Ok(None);
@@ -94,30 +184,34 @@ fn serve(config: &Config, master: SocketAddr) -> Result<Option<TcpStoreServer>> 
 }
 
 /// A client of the store.
-fn connect(config: &Config, master: SocketAddr) -> Result<Box<dyn Store>> {
+fn connect(config: &Config, master: SocketAddr) -> Result<Arc<dyn Store>> {
     let (store, timeout) = (store_config(config), config.rendezvous_timeout);
     Ok(match config.store {
-        StoreHost::TorchElastic => Box::new(TorchStore::connect(master, store, timeout)?),
-        StoreHost::RankZero | StoreHost::Launcher => Box::new(TcpStore::connect(master, store, timeout)?),
+        StoreHost::TorchElastic => Arc::new(TorchStore::connect(master, store, timeout)?),
+        StoreHost::RankZero | StoreHost::Launcher => Arc::new(TcpStore::connect(master, store, timeout)?),
     })
 }
 
-fn meet(config: &Config, master: SocketAddr, start: Instant) -> Result<(Comm, Reach)> {
-    let store = connect(config, master)?;
+fn meet(
+    store: &dyn Store,
+    config: &Config,
+    master: SocketAddr,
+    start: Instant,
+) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
     match config.transport {
         #[cfg(feature = "hybrid")]
         TransportKind::Auto => {
-            let lanes = HybridLanes::rendezvous(&*store, &anywhere(config, master, start))?;
+            let lanes = HybridLanes::rendezvous(store, &anywhere(config, master, start))?;
             let paths = lanes.paths().clone();
             Ok((communicator(lanes, config, start)?, Reach::Each(paths)))
         }
         TransportKind::Tcp => {
-            let lanes = TcpLanes::rendezvous(&*store, &over_tcp(config, master, start))?;
+            let lanes = TcpLanes::rendezvous(store, &over_tcp(config, master, start))?;
             Ok((communicator(lanes, config, start)?, Reach::Tcp))
         }
         #[cfg(feature = "shm")]
         TransportKind::SharedMemory => {
-            let lanes = SharedMemoryLanes::rendezvous(&*store, &over_memory(config, start))?;
+            let lanes = SharedMemoryLanes::rendezvous(store, &over_memory(config, start))?;
             Ok((communicator(lanes, config, start)?, Reach::SharedMemory))
         }
     }
@@ -155,9 +249,12 @@ fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousCo
     rendezvous
 }
 
-fn communicator(lanes: impl Lanes + 'static, config: &Config, start: Instant) -> Result<Comm> {
-    let communicator = RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?;
-    Ok(Comm::new(communicator).with_timeout(config.timeout))
+fn communicator(
+    lanes: impl Lanes + 'static,
+    config: &Config,
+    start: Instant,
+) -> Result<Arc<dyn HostCommunicator>> {
+    Ok(Arc::new(RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?))
 }
 
 /// What is left of the time to meet.

@@ -26,7 +26,7 @@
 //!   default of [`Config::transport`];
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
-//! - `nccl`: collectives on GPU memory, in [`nccl`];
+//! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and [`nccl`] for the parts;
 //! - `sim`: ranks as threads of one process, for tests, in [`threads`].
 
 #![forbid(unsafe_code)]
@@ -48,6 +48,8 @@ pub use config::{Config, StoreHost, TransportKind};
 pub use init::init_with_paths;
 #[cfg(feature = "tcp")]
 pub use init::{init, init_with};
+#[cfg(feature = "nccl")]
+pub use init::{init_devices, init_devices_with};
 #[cfg(feature = "objects")]
 pub use objects::{ObjectCollectives, ObjectError};
 
@@ -57,6 +59,10 @@ pub use comm_core::{
     HostCommunicator, Invalid, Lanes, Lengths, Link, LinkModel, Loss, Memory, PointToPoint, Received,
     ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares, Source, Store, TagMatch, Transport, Work, Worker,
 };
+#[cfg(feature = "nccl")]
+pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};
+#[cfg(feature = "nccl")]
+pub use comm_nccl::{Cuda, Device, DeviceBuffer};
 pub use comm_ring::{RingCommunicator, RingConfig};
 
 /// Schedules and the choice among them.

@@ -35,8 +35,8 @@ const GRAPH: [Node; 18] = [
     },
     Node {
         name: "comm-hybrid",
-        may_use: &["comm-core", "comm-shm", "comm-tcp"],
-        why: "one transport of several, each of which knows none of the others",
+        may_use: &["comm-core", "comm-nccl", "comm-shm", "comm-tcp"],
+        why: "one whole of several, each of which knows none of the others: transports, and sides for host and device",
     },
     Node {
         name: "comm-ring",
@@ -112,8 +112,12 @@ const GRAPH: [Node; 18] = [
 /// What tests of every crate above the vocabulary may use: ranks that come cheap, and real collectives among them.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// What tests of one crate may use besides: a device that is none, and stores to meet in.
-const FOR_TESTS_OF: [(&str, &[&str]); 2] =
-    [("comm-nccl", &["comm-tcp", "gpu-emu"]), ("gpu-check", &["gpu-emu"])];
+const FOR_TESTS_OF: [(&str, &[&str]); 4] = [
+    ("comm-nccl", &["comm-tcp", "gpu-emu"]),
+    ("comm-hybrid", &["gpu-emu", "nccl-sys"]),
+    ("comm", &["gpu-emu"]),
+    ("gpu-check", &["gpu-emu"]),
+];
 const VOCABULARY: &str = "comm-core";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,0 +1,187 @@
+//! How all ranks decide on one way: from the same facts, by the same rules.
+
+use std::collections::BTreeMap;
+
+use comm_core::{CallOptions, Error, Exchange, HostCommunicator, HostView, HostViewMut, Result, Shares};
+use comm_nccl::Version;
+
+use super::config::DevicePath;
+use super::facts::{FACTS_BYTES, Facts};
+
+/// What the ranks decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// Not [`DevicePath::Auto`].
+    pub(super) path: DevicePath,
+    /// Why it is not NCCL, where it could have been.
+    pub(super) obstacle: Option<String>,
+}
+
+/// Hears what all ranks say of themselves, and decides.
+pub(super) fn agree(host: &dyn HostCommunicator, own: &Facts, options: &CallOptions) -> Result<Decision> {
+    let said = own.encode();
+    let mut all = vec![0; FACTS_BYTES * host.group().size()];
+    let buffers: Exchange<'_> =
+        Exchange::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
+    host.all_gather(buffers, Shares::Equal, options)?;
+    let facts: Option<Vec<Facts>> = all.chunks_exact(FACTS_BYTES).map(Facts::decode).collect();
+    let facts = facts.ok_or_else(|| Error::Internal("a rank told facts that make no sense".into()))?;
+    decide(&facts)
+}
+
+/// The same on every rank, as all know the same.
+fn decide(facts: &[Facts]) -> Result<Decision> {
+    let Some(first) = facts.first() else { return Err(Error::Internal("a group has no ranks".into())) };
+    if let Some((rank, other)) = facts.iter().enumerate().find(|(_, other)| other.path != first.path) {
+        let reason = format!("rank {rank} says {}, and all ranks must say the same", other.path);
+        return Err(Error::setting("device path", first.path.name(), format!("rank 0 says that; {reason}")));
+    }
+    let without = obstacles(facts, |facts| facts.uuid.is_none());
+    if !without.is_empty() {
+        return Err(Error::BackendUnavailable { backend: "cuda", detail: without.join("; ") });
+    }
+    if first.path == DevicePath::Staged {
+        return Ok(Decision { path: DevicePath::Staged, obstacle: None });
+    }
+    let detail = without_nccl(facts).join("; ");
+    match first.path {
+        _ if detail.is_empty() => Ok(Decision { path: DevicePath::Nccl, obstacle: None }),
+        DevicePath::Nccl => Err(Error::BackendUnavailable { backend: "nccl", detail }),
+        _ => Ok(Decision { path: DevicePath::Staged, obstacle: Some(detail) }),
+    }
+}
+
+/// Why the ranks cannot use NCCL together.
+fn without_nccl(facts: &[Facts]) -> Vec<String> {
+    let mut all = obstacles(facts, |facts| facts.version.is_none());
+    all.extend(shared_devices(facts));
+    all.extend(unlike_versions(facts));
+    all
+}
+
+/// The words of ranks that lack something, each with its rank.
+fn obstacles(facts: &[Facts], lacks: impl Fn(&Facts) -> bool) -> Vec<String> {
+    let lacking = facts.iter().enumerate().filter(|(_, facts)| lacks(facts));
+    lacking.map(|(rank, facts)| format!("rank {rank}: {}", facts.obstacle)).collect()
+}
+
+/// Devices on which there is more than one rank.
+fn shared_devices(facts: &[Facts]) -> Vec<String> {
+    let mut ranks: BTreeMap<[u8; 16], Vec<usize>> = BTreeMap::new();
+    for (rank, facts) in facts.iter().enumerate() {
+        if let Some(uuid) = facts.uuid {
+            ranks.entry(uuid).or_default().push(rank);
+        }
+    }
+    let shared = ranks.into_iter().filter(|(_, ranks)| ranks.len() > 1);
+    shared.map(|(uuid, ranks)| format!("ranks {} are on one device, {}", list(&ranks), name(uuid))).collect()
+}
+
+/// Ranks whose NCCL is not that of the first that has one.
+fn unlike_versions(facts: &[Facts]) -> Vec<String> {
+    let versions: Vec<(usize, Version)> =
+        facts.iter().enumerate().filter_map(|(rank, facts)| Some((rank, facts.version?))).collect();
+    let Some((rank, version)) = versions.first() else { return Vec::new() };
+    let unlike = versions.iter().filter(|(_, other)| other != version);
+    unlike.map(|(other, theirs)| format!("rank {rank} has {version}, rank {other} has {theirs}")).collect()
+}
+
+/// As in "0, 2 and 3".
+fn list(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.join(""),
+    }
+}
+
+/// The name by which the tools of the driver know a device.
+fn name(uuid: [u8; 16]) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    format!("GPU-{}", parts.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION: Version = Version::new(2, 30, 7);
+
+    /// What ranks say that each have a device and NCCL.
+    fn facts(path: DevicePath, ranks: u8) -> Vec<Facts> {
+        let fact =
+            |rank| Facts { path, uuid: Some([rank; 16]), version: Some(VERSION), obstacle: String::new() };
+        (0..ranks).map(fact).collect()
+    }
+
+    fn lacks_nccl(facts: &mut Facts) {
+        facts.version = None;
+        facts.obstacle = "cannot load NCCL".into();
+    }
+
+    #[track_caller]
+    fn assert_staged(facts: &[Facts], words: &str) {
+        let decision = decide(facts);
+        let is_staged = |decision: &Decision| {
+            decision.path == DevicePath::Staged && decision.obstacle.as_deref() == Some(words)
+        };
+        assert!(decision.as_ref().is_ok_and(is_staged), "{decision:?}");
+        // The same facts are an error if nobody allowed another way.
+        let strict: Vec<Facts> =
+            facts.iter().map(|facts| Facts { path: DevicePath::Nccl, ..facts.clone() }).collect();
+        let error = decide(&strict).err();
+        let is_unavailable = |error: &Error| matches!(error, Error::BackendUnavailable { backend: "nccl", detail } if detail == words);
+        assert!(error.as_ref().is_some_and(is_unavailable), "{error:?}");
+    }
+
+    #[test]
+    fn nccl_is_taken_where_every_rank_can() {
+        for path in [DevicePath::Nccl, DevicePath::Auto] {
+            let decision = decide(&facts(path, 3)).ok();
+            assert_eq!(decision, Some(Decision { path: DevicePath::Nccl, obstacle: None }));
+        }
+        let staged = Decision { path: DevicePath::Staged, obstacle: None };
+        assert_eq!(decide(&facts(DevicePath::Staged, 3)).ok(), Some(staged));
+    }
+
+    #[test]
+    fn a_rank_without_nccl_is_named() {
+        let mut facts = facts(DevicePath::Auto, 3);
+        lacks_nccl(&mut facts[1]);
+        assert_staged(&facts, "rank 1: cannot load NCCL");
+    }
+
+    #[test]
+    fn ranks_on_one_device_are_named_both() {
+        let mut facts = facts(DevicePath::Auto, 4);
+        facts[3].uuid = facts[1].uuid;
+        let uuid = "GPU-01010101-0101-0101-0101-010101010101";
+        assert_staged(&facts, &format!("ranks 1 and 3 are on one device, {uuid}"));
+    }
+
+    #[test]
+    fn unlike_versions_are_named() {
+        let mut facts = facts(DevicePath::Auto, 3);
+        facts[2].version = Some(Version::new(2, 18, 3));
+        assert_staged(&facts, "rank 0 has 2.30.7, rank 2 has 2.18.3");
+    }
+
+    #[test]
+    fn a_rank_without_a_device_stops_all_whatever_the_way() {
+        for path in DevicePath::ALL {
+            let mut facts = facts(path, 2);
+            facts[1] = Facts { uuid: None, version: None, obstacle: "no driver".into(), path };
+            let error = decide(&facts).err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(error, "cuda is not available: rank 1: no driver");
+        }
+    }
+
+    #[test]
+    fn ranks_that_ask_for_unlike_ways_are_told() {
+        let mut facts = facts(DevicePath::Auto, 3);
+        facts[2].path = DevicePath::Nccl;
+        let error = decide(&facts).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("auto") && error.contains("rank 2 says nccl"), "{error}");
+    }
+}

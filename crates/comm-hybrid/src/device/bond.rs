@@ -1,0 +1,236 @@
+//! How the two sides of a group fail together, on this rank and on all others.
+//!
+//! Each rank has a lane of messages for this alone, on which a thread listens for as long as the group lives. Nobody sends anything there: what
+//! is heard is that a rank died, which ends its streams, or that a rank gave up, which aborts the lane. So a rank that waits for its
+//! device, in no call of the host, hears of a death when the kernel of the dead one's host does.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use comm_core::{
+    ANY_TAG, CallOptions, During, Error, HostCommunicator, HostView, HostViewMut, Loss, Result, Source,
+};
+use comm_nccl::NcclCommunicator;
+
+use super::staging::StagedCommunicator;
+use super::staging::failure::Failure;
+
+/// How long the listener listens at a time.
+const LONG: Duration = Duration::from_secs(1 << 20);
+/// How long it may take to tell this rank's own listener that it may go.
+const SOON: Duration = Duration::from_secs(10);
+/// What the listener is told with, by this rank.
+const FAREWELL: u64 = 0;
+
+/// Who noticed a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Host,
+    Device,
+    Other,
+}
+
+/// What carries out the calls on buffers of the device.
+#[derive(Debug, Clone)]
+pub(super) enum DeviceSide {
+    Nccl(Arc<NcclCommunicator>),
+    Staged(Arc<StagedCommunicator>),
+}
+
+impl DeviceSide {
+    pub(super) fn synchronize(&self) -> Result<()> {
+        match self {
+            Self::Nccl(nccl) => nccl.synchronize(),
+            Self::Staged(staged) => staged.synchronize(),
+        }
+    }
+
+    /// Has a bond broken when this side fails.
+    pub(super) fn bind(&self, bond: &Arc<Bond>) {
+        if let Self::Staged(staged) = self {
+            staged.belong_to(&bond.failure);
+        }
+        let bond = Arc::downgrade(bond);
+        let observer = move |cause: &Error| {
+            if let Some(bond) = bond.upgrade() {
+                bond.break_up(Side::Device, cause);
+            }
+        };
+        match self {
+            Self::Nccl(nccl) => nccl.on_failure(observer),
+            Self::Staged(staged) => staged.on_failure(observer),
+        }
+    }
+
+    fn downgrade(&self) -> WeakSide {
+        match self {
+            Self::Nccl(nccl) => WeakSide::Nccl(Arc::downgrade(nccl)),
+            Self::Staged(staged) => WeakSide::Staged(Arc::downgrade(staged)),
+        }
+    }
+}
+
+/// The side of the device, which the bond does not keep.
+#[derive(Debug)]
+enum WeakSide {
+    Nccl(Weak<NcclCommunicator>),
+    Staged(Weak<StagedCommunicator>),
+}
+
+impl WeakSide {
+    fn fail(&self, cause: &Error) {
+        match self {
+            Self::Nccl(nccl) => {
+                if let Some(nccl) = nccl.upgrade() {
+                    nccl.fail(cause.clone());
+                }
+            }
+            Self::Staged(staged) => {
+                if let Some(staged) = staged.upgrade() {
+                    staged.fail(cause);
+                }
+            }
+        }
+    }
+}
+
+/// What the sides of a group share.
+pub(super) struct Bond {
+    rank: usize,
+    host: Arc<dyn HostCommunicator>,
+    device: WeakSide,
+    /// A group of the same ranks, for nothing else; `None` if there is no other rank.
+    lane: Option<Arc<dyn HostCommunicator>>,
+    failure: Arc<Failure>,
+}
+
+impl Bond {
+    pub(super) fn new(
+        host: &Arc<dyn HostCommunicator>,
+        device: &DeviceSide,
+        lane: Option<Arc<dyn HostCommunicator>>,
+    ) -> Arc<Self> {
+        let bond = Self {
+            rank: host.group().rank(),
+            host: Arc::clone(host),
+            device: device.downgrade(),
+            lane,
+            failure: Arc::default(),
+        };
+        Arc::new(bond)
+    }
+
+    /// Ends what is left of the group, here and on every other rank, since one side of it failed.
+    pub(super) fn break_up(&self, noticed: Side, cause: &Error) {
+        if !self.failure.keep(cause) {
+            return;
+        }
+        let words = match noticed {
+            Side::Host => format!("the host's side failed: {cause}"),
+            Side::Device => format!("the device's side failed: {cause}"),
+            Side::Other => cause.to_string(),
+        };
+        tracing::warn!(rank = self.rank, error = %cause, ?noticed, "a group with a host's and a device's side has failed");
+        // A rank whose connection to this one alone is broken must be told; one that gave up has told all others itself.
+        let is_known = matches!(cause, Error::Aborted { by, .. } if *by != self.rank);
+        if let Some(lane) = self.lane.as_ref().filter(|_| !is_known) {
+            lane.abort(&words);
+        }
+        // The device first: somebody may be waiting for it with no other deadline than a long one.
+        if noticed != Side::Device {
+            self.device.fail(cause);
+        }
+        if noticed != Side::Host {
+            self.host.abort(&words);
+        }
+    }
+
+    /// This rank aborted the host's side, by itself.
+    pub(super) fn aborted(&self, reason: &str) {
+        self.break_up(Side::Host, &Error::Aborted { by: self.rank, reason: reason.into() });
+    }
+
+    /// Refuses to go on after a failure.
+    pub(super) fn usable(&self) -> Result<()> {
+        self.failure.usable()
+    }
+
+    /// What a fatal error of the host's side comes to: the first failure of the group, if that is behind it.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        let behind = self.failure.behind(&error);
+        self.break_up(Side::Host, behind.as_deref().unwrap_or_else(|| error.root_cause()));
+        let Some(cause) = self.failure.cause() else { return error };
+        match error {
+            Error::Poisoned(_) => Error::Poisoned(cause),
+            Error::Aborted { .. } => (*cause).clone(),
+            other => other,
+        }
+    }
+
+    /// Listens until a rank fails, all others have left, or this one wants to.
+    fn listen(&self, lane: &dyn HostCommunicator) {
+        let mut options = CallOptions::default();
+        options.timeout = LONG;
+        loop {
+            let mut nothing = [0_u8; 1];
+            let heard = lane.recv(Source::Any, ANY_TAG, HostViewMut::new(&mut nothing), &options);
+            let cause = match heard {
+                Ok(received) if received.source == self.rank => return,
+                Ok(_) | Err(Error::Timeout { during: During::Await { .. }, .. }) => continue,
+                Err(Error::PeerLost { loss: Loss::Finished, .. }) => return,
+                Err(Error::PeerLost { peer, loss, .. }) => {
+                    Error::PeerLost { peer, during: During::Other("all ranks were expected to live"), loss }
+                }
+                Err(error) => error.root_cause().clone(),
+            };
+            return self.break_up(Side::Other, &cause);
+        }
+    }
+}
+
+impl std::fmt::Debug for Bond {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bond")
+            .field("device", &self.device)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The thread that listens. Dropped, it ends.
+#[derive(Debug)]
+pub(super) struct Listener {
+    bond: Arc<Bond>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Starts it, unless there is nobody to listen to.
+    pub(super) fn start(bond: &Arc<Bond>) -> Result<Self> {
+        let (ours, bond) = (Arc::clone(bond), Arc::clone(bond));
+        let thread = bond.lane.clone().map(|lane| {
+            let listener = std::thread::Builder::new().name("comm-hybrid listener".into());
+            listener
+                .spawn(move || ours.listen(&*lane))
+                .map_err(|source| Error::io("start a thread that listens to other ranks", source))
+        });
+        Ok(Self { thread: thread.transpose()?, bond })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Some((thread, lane)) = self.thread.take().zip(self.bond.lane.as_ref()) else { return };
+        let mut options = CallOptions::default();
+        options.timeout = SOON;
+        let told = lane.send(self.bond.rank, FAREWELL, HostView::new(&[0_u8]), &options);
+        // If it could not be told, the lane has failed, and it has heard that.
+        if let Err(error) = told {
+            tracing::debug!(%error, "the listener was not told to go");
+        }
+        if thread.join().is_err() {
+            tracing::warn!("the thread that listens to other ranks panicked");
+        }
+    }
+}

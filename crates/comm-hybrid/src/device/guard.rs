@@ -1,0 +1,190 @@
+//! The host's side of a group: a failure of its collectives is one of the group.
+
+use std::sync::{Arc, Weak};
+
+use comm_core::{
+    Allocate, Allocation, CallOptions, Communicator, Exchange, Group, Groups, HostCommunicator, HostView,
+    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, ReduceOp, Result, Scan, Shares,
+    Source, TagMatch,
+};
+
+use super::bond::Bond;
+
+/// A communicator for the host that tells its bond of failures. Messages fail apart from collectives, as they always do; groups that
+/// are made of it have no bond.
+pub(super) struct Guarded {
+    host: Arc<dyn HostCommunicator>,
+    /// Gone when only the host's side is left.
+    bond: Weak<Bond>,
+}
+
+impl Guarded {
+    pub(super) fn new(host: Arc<dyn HostCommunicator>, bond: &Arc<Bond>) -> Self {
+        Self { host, bond: Arc::downgrade(bond) }
+    }
+
+    /// Makes a call of the host, unless the group has failed.
+    fn call<T>(&self, call: impl FnOnce(&dyn HostCommunicator) -> Result<T>) -> Result<T> {
+        let Some(bond) = self.bond.upgrade() else { return call(&*self.host) };
+        bond.usable()?;
+        call(&*self.host).map_err(|error| if error.is_fatal() { bond.explain(error) } else { error })
+    }
+}
+
+impl Communicator for Guarded {
+    fn group(&self) -> Group {
+        self.host.group()
+    }
+
+    fn links(&self) -> Option<LinkModel> {
+        self.host.links()
+    }
+
+    fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.all_reduce(buffers, op, options))
+    }
+
+    fn reduce(&self, root: usize, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.reduce(root, buffers, op, options))
+    }
+
+    fn broadcast(&self, root: usize, buffer: HostViewMut<'_>, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.broadcast(root, buffer, options))
+    }
+
+    fn all_gather(&self, buffers: Exchange<'_>, shares: Shares<'_>, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.all_gather(buffers, shares, options))
+    }
+
+    fn reduce_scatter(
+        &self,
+        buffers: Exchange<'_>,
+        shares: Shares<'_>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.call(|host| host.reduce_scatter(buffers, shares, op, options))
+    }
+
+    fn gather(
+        &self,
+        root: usize,
+        buffers: Exchange<'_>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.call(|host| host.gather(root, buffers, shares, options))
+    }
+
+    fn scatter(
+        &self,
+        root: usize,
+        buffers: Exchange<'_>,
+        shares: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.call(|host| host.scatter(root, buffers, shares, options))
+    }
+
+    fn all_to_all(
+        &self,
+        buffers: Exchange<'_>,
+        send: Shares<'_>,
+        recv: Shares<'_>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.call(|host| host.all_to_all(buffers, send, recv, options))
+    }
+
+    fn barrier(&self, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.barrier(options))
+    }
+
+    fn abort(&self, reason: &str) {
+        // First the others are told by whom.
+        if let Some(bond) = self.bond.upgrade() {
+            bond.aborted(reason);
+        }
+        self.host.abort(reason);
+    }
+}
+
+impl Groups for Guarded {
+    fn split(
+        &self,
+        color: Option<u64>,
+        key: i64,
+        options: &CallOptions,
+    ) -> Result<Option<Box<dyn HostCommunicator>>> {
+        self.call(|host| host.split(color, key, options))
+    }
+
+    fn new_group(&self, ranks: &[usize], options: &CallOptions) -> Result<Option<Box<dyn HostCommunicator>>> {
+        self.call(|host| host.new_group(ranks, options))
+    }
+
+    fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn HostCommunicator>> {
+        self.call(|host| host.duplicate(options))
+    }
+}
+
+impl Scan for Guarded {
+    fn scan(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.scan(buffers, op, options))
+    }
+
+    fn exscan(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.exscan(buffers, op, options))
+    }
+}
+
+impl Allocate for Guarded {
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        self.host.allocate(bytes)
+    }
+}
+
+impl PointToPoint for Guarded {
+    fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()> {
+        self.host.send(to, tag, message, options)
+    }
+
+    fn recv(
+        &self,
+        from: Source,
+        tag: TagMatch,
+        buffer: HostViewMut<'_>,
+        options: &CallOptions,
+    ) -> Result<Received> {
+        self.host.recv(from, tag, buffer, options)
+    }
+
+    fn send_recv(
+        &self,
+        send: (usize, u64, HostView<'_>),
+        recv: (Source, TagMatch, HostViewMut<'_>),
+        options: &CallOptions,
+    ) -> Result<Received> {
+        self.host.send_recv(send, recv, options)
+    }
+
+    fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {
+        self.host.probe(from, tag, options)
+    }
+
+    fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>> {
+        self.host.try_probe(from, tag)
+    }
+
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
+        self.host.post_send(to, tag, message, options);
+    }
+
+    fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions) {
+        self.host.post_recv(from, tag, buffer, options);
+    }
+
+    fn drive(&self) {
+        self.host.drive();
+    }
+}

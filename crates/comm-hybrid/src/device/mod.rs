@@ -1,0 +1,13 @@
+//! Buffers on devices, beside those of the host: one group with two sides, which live and fail together.
+
+mod agreement;
+mod bond;
+mod communicator;
+mod config;
+mod facts;
+mod guard;
+mod staging;
+
+pub use communicator::HybridCommunicator;
+pub use config::{DeviceChoice, DeviceConfig, DevicePath};
+pub use staging::StagedCommunicator;

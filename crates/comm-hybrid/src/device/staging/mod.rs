@@ -1,0 +1,244 @@
+//! Collectives on device buffers by way of the host.
+
+mod blocks;
+mod collectives;
+pub(crate) mod failure;
+mod groups;
+mod pieces;
+mod pipeline;
+mod rooted;
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Call, CallOptions, DType, Error, Exchange, Group, HostCommunicator, HostViewMut, ReduceOp, Result,
+};
+use comm_nccl::{CopyStreams, Cuda, Device};
+
+use failure::Failure;
+use pieces::Piece;
+use pipeline::{Ends, Flow, Pipeline};
+
+/// Runs collectives on buffers of a device through pinned memory of the host, over any communicator for the host.
+///
+/// What holds for all calls is written at [`Communicator`](comm_core::Communicator), and what the communicator of the host can do,
+/// this one can: every operator on every type, every algorithm, [`ReduceOrder::Deterministic`](comm_core::ReduceOrder). The rest is
+/// as on the host or as on a device:
+///
+/// - A call goes in pieces, of a size on which the ranks agreed. While one is on the wire, the next is copied from the device and
+///   the one before to the device. Pinned memory is needed for three pieces, however long the call is.
+/// - Only what is needed is copied: nothing comes down from the receivers of a broadcast, nothing goes up on other ranks than
+///   the root of a reduction.
+/// - Each piece is a call of the host, and is chosen and compared as such. Calls of more than one piece also compare their whole
+///   lengths, in [`CallOptions::detail`]. Floating point reductions may differ in their last bits from those of a call that is not
+///   cut, unless their order is deterministic. Where only some ranks know the lengths of all, as in a gather with counts, they
+///   first agree on the longest.
+/// - Calls return when the host is through: the last pieces may still be on their way up, and whoever uses the buffer next waits
+///   for them, on the device or on the host. They first wait for what was enqueued on the buffers before, which counts for
+///   [`CallOptions::timeout`].
+///
+/// It has the communicator of the host to itself: calls that somebody else makes on it come between the pieces, and ranks do
+/// not agree on where.
+#[derive(Debug)]
+pub struct StagedCommunicator {
+    host: Shared,
+    group: Group,
+    device: Device,
+    streams: CopyStreams,
+    piece_bytes: usize,
+    pipeline: Mutex<Pipeline>,
+    failure: Failure,
+    /// That of a group of which this is one side.
+    of_group: OnceLock<Arc<Failure>>,
+}
+
+/// A communicator for the host, which says nothing of itself in debug output.
+struct Shared(Arc<dyn HostCommunicator>);
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("HostCommunicator").field(&self.0.group()).finish()
+    }
+}
+
+impl StagedCommunicator {
+    /// How many bytes a piece has unless somebody says otherwise.
+    pub const PIECE_BYTES: usize = 4 << 20;
+
+    /// Makes the collectives of `host` those of buffers on this device. Every rank calls this, and has its pieces as large as rank
+    /// 0 says: pinned memory is needed for three times `piece_bytes`, or for three times two elements per rank if that is more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] on every rank if rank 0 gives no bytes; [`Error::Backend`] if the device has no streams; and what
+    /// `host` answers within `timeout`.
+    pub fn new(
+        host: Arc<dyn HostCommunicator>,
+        device: &Device,
+        piece_bytes: usize,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let mut agreed = [piece_bytes as u64];
+        let mut options = CallOptions::default();
+        options.timeout = timeout;
+        host.broadcast(0, HostViewMut::new(&mut agreed), &options)?;
+        let [bytes] = agreed;
+        let agreed = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        let reason = "rank 0 must give a number of bytes that is not zero";
+        let piece_bytes = agreed.ok_or_else(|| Error::setting("piece_bytes", bytes.to_string(), reason))?;
+        Self::over(host, device, piece_bytes)
+    }
+
+    /// The communicator of ranks that agree.
+    fn over(host: Arc<dyn HostCommunicator>, device: &Device, piece_bytes: usize) -> Result<Self> {
+        Ok(Self {
+            group: host.group(),
+            host: Shared(host),
+            device: device.clone(),
+            streams: CopyStreams::new(device)?,
+            piece_bytes,
+            pipeline: Mutex::new(Pipeline::new(device)),
+            failure: Failure::default(),
+            of_group: OnceLock::new(),
+        })
+    }
+
+    /// The device whose buffers it takes.
+    #[must_use]
+    pub const fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many bytes a piece has at most.
+    #[must_use]
+    pub const fn piece_bytes(&self) -> usize {
+        self.piece_bytes
+    }
+
+    /// Waits on the host until all copies to and from the device are done.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the device failed; what ended the communicator, if anything did.
+    pub fn synchronize(&self) -> Result<()> {
+        self.failure.usable()?;
+        self.ended(self.streams.synchronize())
+    }
+
+    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a cause that is known from
+    /// elsewhere: it is what later calls give.
+    pub fn fail(&self, cause: &Error) {
+        if self.failure.keep(cause) {
+            tracing::warn!(rank = self.group.rank(), error = %cause, "collectives on device buffers have ended");
+            self.host.0.abort(&cause.to_string());
+        }
+    }
+
+    /// Has `observer` called once, with the cause, when the communicator fails or is aborted, on the thread that finds out; at
+    /// once if that has happened already.
+    pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
+        self.failure.observe(Box::new(observer));
+    }
+
+    /// Waits for the calls of other threads, and refuses to go on after a failure.
+    fn turn(&self) -> Result<MutexGuard<'_, Pipeline>> {
+        let turn = match self.pipeline.lock() {
+            Ok(turn) => turn,
+            Err(poisoned) => {
+                self.fail(&Error::Internal("a call panicked".into()));
+                PoisonError::into_inner(poisoned)
+            }
+        };
+        self.failure.usable()?;
+        Ok(turn)
+    }
+
+    /// Takes the failure of a group for its own, where that is known to be behind an abort.
+    pub(super) fn belong_to(&self, group: &Arc<Failure>) {
+        drop(self.of_group.set(Arc::clone(group)));
+    }
+
+    /// What is fatal ends the communicator, here and on other ranks. The cause is told, which may be another one.
+    fn ended<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| {
+            if !error.is_fatal() {
+                return error;
+            }
+            let of_group = self.of_group.get().and_then(|group| group.behind(&error));
+            self.fail(of_group.as_deref().unwrap_or(&error));
+            self.failure.cause().map_or(error, |cause| (*cause).clone())
+        })
+    }
+
+    /// How many elements of each of so many blocks go in one piece.
+    fn width(&self, dtype: DType, blocks: usize) -> usize {
+        pieces::width(self.piece_bytes, dtype, blocks)
+    }
+
+    /// Carries a call out; see [`Pipeline::run`].
+    fn stage(
+        &self,
+        turn: &mut Pipeline,
+        request: Request<'_, '_>,
+        cut: impl Fn(usize) -> Piece,
+        call: impl Fn(&Piece, HostViewMut<'_>, &CallOptions) -> Result<()>,
+    ) -> Result<()> {
+        let Request { ends, dtype, pieces, length, options, began } = request;
+        let mut options = options.clone();
+        if pieces > 1 {
+            // What ranks disagree on is found with the first piece.
+            options.detail = Call::detail_of([options.detail, pieces as u64, length as u64]);
+        }
+        let flow = Flow { ends, dtype, pieces, rank: self.group.rank(), options, began };
+        turn.run(flow, cut, call)
+    }
+
+    /// The buffers of a call, put in order with what was done with them before.
+    fn ends<'a>(&self, buffers: Exchange<'a, Cuda>, uses: (bool, bool)) -> Result<Ends<'a>> {
+        Ends::new(buffers, &self.streams, uses)
+    }
+
+    /// Every rank learns the longest block of `root`, which alone knows it.
+    fn longest_of(&self, root: usize, longest: usize, options: &CallOptions) -> Result<usize> {
+        let mut said = [longest as u64];
+        self.host.0.broadcast(root, HostViewMut::new(&mut said), &agreement(options))?;
+        usize::try_from(said[0]).map_err(|_| Error::Internal("a block is longer than memory".into()))
+    }
+
+    /// Every rank learns the longest block of all.
+    fn longest_of_all(&self, longest: usize, options: &CallOptions) -> Result<usize> {
+        let mut said = [longest as u64];
+        let buffers = Exchange::InPlace(HostViewMut::new(&mut said));
+        self.host.0.all_reduce(buffers, ReduceOp::Max, &agreement(options))?;
+        usize::try_from(said[0]).map_err(|_| Error::Internal("a block is longer than memory".into()))
+    }
+}
+
+/// A call that has been checked.
+struct Request<'a, 'b> {
+    ends: Ends<'a>,
+    dtype: DType,
+    pieces: usize,
+    /// A length that is the same on every rank.
+    length: usize,
+    options: &'b CallOptions,
+    began: Instant,
+}
+
+impl<'a, 'b> Request<'a, 'b> {
+    fn new(ends: Ends<'a>, dtype: DType, (pieces, length): (usize, usize), options: &'b CallOptions) -> Self {
+        Self { ends, dtype, pieces, length, options, began: Instant::now() }
+    }
+
+    /// The call, which had begun before.
+    fn since(self, began: Instant) -> Self {
+        Self { began, ..self }
+    }
+}
+
+/// The options of what ranks agree on before a call, which is none of the caller's.
+fn agreement(options: &CallOptions) -> CallOptions {
+    let mut plain = CallOptions::default();
+    plain.timeout = options.timeout;
+    plain.detail = options.detail;
+    plain
+}

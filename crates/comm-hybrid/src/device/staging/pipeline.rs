@@ -1,0 +1,161 @@
+//! How the pieces of a call follow each other: while one is on the wire, the next comes from the device, and the one before goes there.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use comm_core::{CallOptions, DType, During, Error, Exchange, HostViewMut, Result};
+use comm_nccl::{CopyStreams, Cuda, Device, PinnedBuffer, Transfer};
+
+use super::pieces::Piece;
+
+/// One piece comes, one is on the wire, one goes.
+const SLOTS: usize = 3;
+/// How many pieces are fetched before the first one is on the wire.
+const AHEAD: usize = 2;
+/// Pinned memory is not allocated in smaller amounts.
+const SLOT_MIN: usize = 64 << 10;
+
+/// The buffers of a call on the device.
+#[derive(Debug)]
+pub(super) enum Ends<'a> {
+    /// One buffer is read and written.
+    Same(Transfer<'a>),
+    /// One is read, another is written; or one of both is not there.
+    Apart { source: Option<Transfer<'a>>, target: Option<Transfer<'a>> },
+}
+
+impl<'a> Ends<'a> {
+    /// The buffers of a call, of which this rank uses those that it `reads` and `writes`.
+    pub(super) fn new(
+        buffers: Exchange<'a, Cuda>,
+        streams: &CopyStreams,
+        (reads, writes): (bool, bool),
+    ) -> Result<Self> {
+        match buffers {
+            Exchange::InPlace(buffer) if writes => Ok(Self::Same(buffer.transfer(streams)?)),
+            Exchange::InPlace(buffer) => {
+                let source = buffer.into_read_only().transfer(streams)?;
+                Ok(Self::Apart { source: Some(source), target: None })
+            }
+            Exchange::Separate { send, recv } => Ok(Self::Apart {
+                source: reads.then(|| send.transfer(streams)).transpose()?,
+                target: writes.then(|| recv.transfer(streams)).transpose()?,
+            }),
+            Exchange::SendOnly(send) => {
+                Ok(Self::Apart { source: reads.then(|| send.transfer(streams)).transpose()?, target: None })
+            }
+        }
+    }
+
+    const fn source(&mut self) -> Option<&mut Transfer<'a>> {
+        match self {
+            Self::Same(both) => Some(both),
+            Self::Apart { source, .. } => source.as_mut(),
+        }
+    }
+
+    const fn target(&mut self) -> Option<&mut Transfer<'a>> {
+        match self {
+            Self::Same(both) => Some(both),
+            Self::Apart { target, .. } => target.as_mut(),
+        }
+    }
+}
+
+/// What a call is, apart from its pieces.
+#[derive(Debug)]
+pub(super) struct Flow<'a> {
+    pub(super) ends: Ends<'a>,
+    pub(super) dtype: DType,
+    pub(super) pieces: usize,
+    pub(super) rank: usize,
+    /// What each call on the host is given, but for the time, which is that of all together.
+    pub(super) options: CallOptions,
+    pub(super) began: Instant,
+}
+
+impl Flow<'_> {
+    fn left(&self) -> Duration {
+        self.options.timeout.saturating_sub(self.began.elapsed())
+    }
+}
+
+/// Pinned buffers that take turns.
+#[derive(Debug)]
+pub(super) struct Pipeline {
+    device: Device,
+    slots: [Option<PinnedBuffer>; SLOTS],
+    /// Whose turn is next: a call does not begin with the buffer that the last one may still copy from.
+    next: usize,
+}
+
+impl Pipeline {
+    pub(super) fn new(device: &Device) -> Self {
+        Self { device: device.clone(), slots: Default::default(), next: 0 }
+    }
+
+    /// Carries a call out: `cut` says what each piece is, `call` makes the call of the host for it. When this returns, the last
+    /// pieces may still be on their way to the device.
+    pub(super) fn run(
+        &mut self,
+        mut flow: Flow<'_>,
+        cut: impl Fn(usize) -> Piece,
+        call: impl Fn(&Piece, HostViewMut<'_>, &CallOptions) -> Result<()>,
+    ) -> Result<()> {
+        let first = self.next;
+        self.next = (first + flow.pieces) % SLOTS;
+        let mut coming = VecDeque::with_capacity(AHEAD + 1);
+        for number in 0..flow.pieces.min(AHEAD) {
+            coming.push_back(self.fetch(first + number, cut(number), &mut flow)?);
+        }
+        for number in 0..flow.pieces {
+            let Some(piece) = coming.pop_front() else { break };
+            let slot = self.slot(first + number, 0)?;
+            if !slot.wait_timeout(flow.left())? {
+                return Err(late(&flow));
+            }
+            let bytes = &mut slot.bytes_mut()?[..piece.len * flow.dtype.size()];
+            let view = HostViewMut::from_bytes(bytes, flow.dtype)
+                .ok_or_else(|| Error::Internal("a piece is no whole number of elements".into()))?;
+            let mut options = flow.options.clone();
+            options.timeout = flow.left();
+            call(&piece, view, &options)?;
+            if let Some(target) = flow.ends.target() {
+                target.upload(&piece.up, slot)?;
+            }
+            if number + AHEAD < flow.pieces {
+                coming.push_back(self.fetch(first + number + AHEAD, cut(number + AHEAD), &mut flow)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to copy a piece from the device.
+    fn fetch(&mut self, turn: usize, piece: Piece, flow: &mut Flow<'_>) -> Result<Piece> {
+        let slot = self.slot(turn, piece.len * flow.dtype.size())?;
+        if let Some(source) = flow.ends.source() {
+            source.download(&piece.down, slot)?;
+        }
+        Ok(piece)
+    }
+
+    /// The buffer whose turn it is, with at least so many bytes.
+    fn slot(&mut self, turn: usize, bytes: usize) -> Result<&mut PinnedBuffer> {
+        let slot = &mut self.slots[turn % SLOTS];
+        // Waits for what the smaller one is still used for.
+        drop(slot.take_if(|small| small.len() < bytes));
+        match slot {
+            Some(slot) => Ok(slot),
+            None => {
+                let room = bytes.checked_next_power_of_two().unwrap_or(bytes).max(SLOT_MIN);
+                Ok(slot.insert(PinnedBuffer::new(&self.device, room)?))
+            }
+        }
+    }
+}
+
+/// This rank's device did not come to the copy of a piece.
+fn late(flow: &Flow<'_>) -> Error {
+    let during = During::Other("waiting for the device of this rank");
+    Error::Timeout { waiting_for: vec![flow.rank], after: flow.options.timeout, during }
+}

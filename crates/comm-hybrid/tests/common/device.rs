@@ -1,0 +1,132 @@
+//! Ranks as threads, each with a device of the emulator.
+#![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+
+#[path = "../../../comm-nccl/tests/common/values.rs"]
+pub(crate) mod values;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use comm_core::{CallOptions, Comm, Element, Host, HostCommunicator, HostView, Lanes};
+use comm_hybrid::StagedCommunicator;
+use comm_nccl::{Cuda, Device, DeviceBuffer, Search, Stream};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{InProcessConfig, InProcessLanes, run};
+use gpu_emu::{Control, Fault, Setting};
+
+/// Worlds that tests use.
+pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
+/// How long anything may take before it counts as hanging.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+/// The longest delay of work on a device, in microseconds, without and with disorder.
+pub(crate) const JITTERS: [u64; 2] = [0, 300];
+
+/// The emulator, loaded before anything else.
+pub(crate) fn control() -> &'static Control {
+    static LOADED: OnceLock<&'static Control> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        let control = Control::load().unwrap();
+        control.set(Setting::Devices, 64);
+        control
+    })
+}
+
+/// Where the emulator's NCCL is.
+pub(crate) fn library() -> Search {
+    Search::new().at(control().path())
+}
+
+/// Numbers of devices that no other test of the process uses, as errors stay with a device.
+pub(crate) fn devices(count: usize) -> Vec<usize> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    control();
+    let first = NEXT.fetch_add(count, Ordering::SeqCst);
+    assert!(first + count <= 64, "the emulator has no more devices: spread the tests over more files");
+    (first..first + count).collect()
+}
+
+/// What went wrong on these devices so far. Faults of others are kept for them.
+pub(crate) fn faults_of(devices: &[usize]) -> Vec<String> {
+    static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
+    let mut seen = SEEN.lock().unwrap();
+    seen.extend(control().take_faults());
+    let is_ours = |fault: &Fault| fault.device.is_none_or(|device| devices.contains(&device));
+    let (ours, others): (Vec<_>, Vec<_>) = seen.drain(..).partition(is_ours);
+    *seen = others;
+    ours.into_iter().map(|fault| fault.what).collect()
+}
+
+pub(crate) fn options() -> CallOptions {
+    within(SOON)
+}
+
+pub(crate) fn within(timeout: Duration) -> CallOptions {
+    let mut options = CallOptions::default();
+    options.timeout = timeout;
+    options
+}
+
+/// A communicator for the host over these lanes.
+pub(crate) fn on_host(lanes: InProcessLanes) -> Arc<dyn HostCommunicator> {
+    Arc::new(RingCommunicator::new(lanes, RingConfig::default(), SOON).unwrap())
+}
+
+/// One rank, as its thread sees it.
+pub(crate) struct Rank {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) device: Device,
+    /// Not those on which pieces are copied.
+    pub(crate) stream: Stream,
+    pub(crate) host: Comm<Host>,
+    pub(crate) communicator: Arc<StagedCommunicator>,
+    pub(crate) staged: Comm<Cuda>,
+}
+
+impl Rank {
+    pub(crate) fn buffer<T: Element>(&self, elements: &[T]) -> DeviceBuffer<T> {
+        DeviceBuffer::from_host(&self.stream, elements).unwrap()
+    }
+}
+
+/// Runs `body` on one thread per device, all in one group whose pieces have so many bytes.
+pub(crate) fn staged<T: Send>(
+    devices: &[usize],
+    piece_bytes: usize,
+    body: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
+    run(devices.len(), &InProcessConfig::default(), |lanes| {
+        let (rank, size) = (lanes.group().rank(), lanes.group().size());
+        let host = on_host(lanes);
+        let device = Device::open(devices[rank]).unwrap();
+        let own = Arc::from(host.duplicate(&options()).unwrap());
+        // Only what rank 0 says counts.
+        let bytes = if rank == 0 { piece_bytes } else { 1 };
+        let communicator = Arc::new(StagedCommunicator::new(own, &device, bytes, SOON).unwrap());
+        assert_eq!(communicator.piece_bytes(), piece_bytes);
+        let staged = Comm::<Cuda>::over(Arc::<StagedCommunicator>::clone(&communicator)).with_timeout(SOON);
+        let host = Comm::<Host>::over(host).with_timeout(SOON);
+        let stream = device.new_stream().unwrap();
+        body(Rank { rank, size, device, stream, host, communicator, staged })
+    })
+}
+
+/// Runs `body` in worlds of all sizes, with and without disorder on the devices. At the end, the devices have no faults.
+pub(crate) fn in_all_worlds(piece_bytes: usize, body: impl Fn(Rank) + Sync) {
+    let devices = devices(5);
+    for jitter in JITTERS {
+        control().set(Setting::JitterMicroseconds, jitter);
+        for size in WORLDS {
+            staged(&devices[..size], piece_bytes, &body);
+        }
+    }
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+/// Compares elements bit by bit.
+#[track_caller]
+pub(crate) fn assert_bits<T: Element + std::fmt::Debug>(got: &[T], wanted: &[T], what: &str) {
+    let bytes = |elements| HostView::new(elements).bytes();
+    assert!(bytes(got) == bytes(wanted), "{what}: got {got:?}, wanted {wanted:?}");
+}

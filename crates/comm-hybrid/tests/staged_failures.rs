@@ -1,0 +1,182 @@
+//! What is refused, what ends a communicator that goes through the host, and what its groups are.
+#![cfg(feature = "nccl")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "common/device.rs"]
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Comm, Communicator, DType, Error, Exchange, IntoView, IntoViewMut, Invalid, Lanes, ReduceOp, Result,
+    Shares,
+};
+use comm_hybrid::StagedCommunicator;
+use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
+use comm_sim::in_process::{InProcessConfig, run};
+
+use common::{
+    Rank, SOON, assert_bits, control, devices, faults_of, library, on_host, options, staged, within,
+};
+
+const PIECE: usize = 64;
+
+/// A sum that shows that everything still works.
+fn assert_works(rank: &Rank) {
+    let mut buffer = rank.buffer(&[1_u32; 50]);
+    rank.staged.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    assert_bits(&buffer.to_vec().unwrap(), &[rank.size as u32; 50], "a sum");
+}
+
+#[track_caller]
+fn assert_invalid(outcome: Result<()>, words: &str) {
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_moves() {
+    let devices = devices(3);
+    staged(&devices[..2], PIECE, |rank| {
+        let (comm, short, mut long) = (&rank.staged, rank.buffer(&[1_i32; 3]), rank.buffer(&[2_i32; 8]));
+        assert_invalid(comm.all_reduce_into(&short, &mut long, ReduceOp::Sum), "8 elements, 3 are needed");
+        assert_invalid(comm.all_reduce(&mut long, ReduceOp::Avg), "not defined on i32");
+        assert_invalid(comm.broadcast(2, &mut long), "root 2 in a group of 2");
+        assert_invalid(comm.all_gather(&short, &mut long), "8 elements, 6 are needed");
+        assert_invalid(comm.all_gather_v(&short, &mut long, &[3, 4]), "elements");
+        let floats = IntoView::<Cuda>::into_view(&long);
+        let mut halves = rank.buffer(&[0_u16; 8]);
+        let buffers = Exchange::Separate { send: floats, recv: (&mut halves).into_view_mut() };
+        let mixed = rank.communicator.all_reduce(buffers, ReduceOp::Sum, &options());
+        let types = Invalid::DTypes { send: DType::I32, recv: DType::U16 };
+        assert!(matches!(&mixed, Err(Error::Invalid(told)) if *told == types), "{mixed:?}");
+        let elsewhere = Device::open(devices[2]).unwrap().new_stream().unwrap();
+        let mut foreign = DeviceBuffer::from_host(&elsewhere, &[1_i32; 8]).unwrap();
+        assert_invalid(comm.all_reduce(&mut foreign, ReduceOp::Sum), "device");
+        assert_invalid(comm.with_algorithm("magic").all_reduce(&mut long, ReduceOp::Sum), "magic");
+        let buffers = Exchange::InPlace((&mut long).into_view_mut());
+        let shares = (Shares::Counts(&[3, 5]), Shares::Counts(&[5, 3]));
+        let unlike = rank.communicator.all_to_all(buffers, shares.0, shares.1, &options());
+        assert_invalid(unlike, "what comes from a rank in place");
+        assert_bits(&long.to_vec().unwrap(), &[2; 8], "what was given");
+        assert_works(&rank);
+    });
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn ranks_that_disagree_are_told_with_the_first_piece() {
+    // The shorter call would be through when the longer one is not.
+    let errors = staged(&devices(2), PIECE, |rank| {
+        assert_works(&rank);
+        let mut buffer = rank.buffer(&vec![1_i32; 32 * (1 + rank.rank)]);
+        let error = rank.staged.all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err();
+        let again = rank.staged.all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err();
+        assert!(
+            matches!(&again, Error::Poisoned(first) if first.to_string() == error.to_string()),
+            "{again}"
+        );
+        assert!(matches!(rank.communicator.synchronize(), Err(Error::Poisoned(_))));
+        error
+    });
+    assert!(errors.iter().any(|error| matches!(error, Error::Desync(_))), "{errors:?}");
+}
+
+#[test]
+fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
+    let devices = devices(2);
+    // A call of NCCL that never ends, before the pieces can be copied.
+    control().plan_hang(devices[1], 0);
+    let timeout = Duration::from_millis(500);
+    let began = Instant::now();
+    let errors = staged(&devices, PIECE, |rank| {
+        let mut buffer = rank.buffer(&[1_i32; 50]);
+        let alone = (rank.rank == 1).then(|| {
+            let library = Library::load(&library()).unwrap();
+            let id = UniqueId::generate(&library).unwrap();
+            NcclCommunicator::with_id(&library, &rank.device, &id, NcclConfig::new(0, 1).unwrap()).unwrap()
+        });
+        if let Some(alone) = &alone {
+            let view = Exchange::InPlace(IntoViewMut::<Cuda>::into_view_mut(&mut buffer));
+            alone.all_reduce(view, ReduceOp::Sum, &options()).unwrap();
+        }
+        let patience = if rank.rank == 1 { timeout } else { SOON };
+        let view = Exchange::InPlace(IntoViewMut::<Cuda>::into_view_mut(&mut buffer));
+        let error = rank.communicator.all_reduce(view, ReduceOp::Sum, &within(patience)).unwrap_err();
+        if let Some(alone) = alone {
+            alone.abort("it hangs");
+        }
+        error
+    });
+    assert!(matches!(&errors[1], Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{}", errors[1]);
+    let told = "waiting for the device of this rank";
+    assert!(matches!(&errors[0], Error::Aborted { by: 1, reason } if reason.contains(told)), "{}", errors[0]);
+    assert!(began.elapsed() < SOON / 2, "long before the deadline of the other");
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn an_abort_ends_calls_under_way_and_observers_are_told() {
+    let devices = devices(2);
+    staged(&devices, PIECE, |rank| {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let ours = Arc::clone(&told);
+        rank.communicator.on_failure(move |cause| ours.lock().unwrap().push(cause.to_string()));
+        if rank.rank == 1 {
+            thread::sleep(Duration::from_millis(100));
+            rank.staged.abort("enough");
+            return;
+        }
+        let error = rank.staged.all_reduce(&mut rank.buffer(&[1_i32; 50]), ReduceOp::Sum).unwrap_err();
+        assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason.contains("enough")), "{error}");
+        rank.communicator.fail(&Error::Aborted { by: 0, reason: "again".into() });
+        assert_eq!(*told.lock().unwrap(), [error.to_string()]);
+    });
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn pieces_without_bytes_are_refused_on_every_rank() {
+    let device = devices(1)[0];
+    run(3, &InProcessConfig::default(), |lanes| {
+        let bytes = if lanes.group().rank() == 0 { 0 } else { PIECE };
+        let host = on_host(lanes);
+        let device = Device::open(device).unwrap();
+        assert_invalid(
+            StagedCommunicator::new(Arc::clone(&host), &device, bytes, SOON).map(drop),
+            "piece_bytes",
+        );
+        host.barrier(&options()).unwrap();
+    });
+}
+
+#[test]
+fn groups_are_whole_in_themselves() {
+    let devices = devices(5);
+    staged(&devices, PIECE, |rank| {
+        let sum = |comm: &Comm<Cuda>, own: usize, wanted: usize| {
+            let mut buffer = rank.buffer(&[own as u16; 50]);
+            comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            assert_bits(&buffer.to_vec().unwrap(), &[wanted as u16; 50], "a sum of a group");
+        };
+        let color = (rank.rank != 4).then_some(rank.rank as u64 % 2);
+        let half = rank.staged.split(color, -(rank.rank as i64)).unwrap();
+        assert_eq!(half.is_some(), rank.rank != 4);
+        if let Some(half) = &half {
+            assert_eq!((half.size(), half.rank()), (2, usize::from(rank.rank < 2)));
+            sum(half, rank.rank, if rank.rank % 2 == 0 { 2 } else { 4 });
+        }
+        let listed = rank.staged.new_group(&[3, 0, 4]).unwrap();
+        if let Some(listed) = &listed {
+            sum(listed, rank.rank, 7);
+            listed.duplicate().unwrap().barrier().unwrap();
+        }
+        if let Some(half) = half.filter(|_| rank.rank == 0) {
+            half.abort("this group alone");
+        }
+        assert_works(&rank);
+    });
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}

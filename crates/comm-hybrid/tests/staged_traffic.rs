@@ -1,0 +1,226 @@
+//! What is copied between devices and the host, and when: as the emulator recorded it.
+#![cfg(feature = "nccl")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "common/device.rs"]
+mod common;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Call, Communicator, Exchange, HostViewMut, IntoView, IntoViewMut, Lanes, ReduceOp, Result, Shares,
+};
+use comm_hybrid::StagedCommunicator;
+use comm_nccl::{Cuda, CudaView, Device, DeviceBuffer};
+use comm_sim::in_process::{InProcessConfig, run};
+
+use common::{Rank, SOON, control, devices, on_host, options, staged};
+
+const PIECE: usize = 64;
+/// Elements of four bytes in a piece that is one block.
+const WIDTH: usize = PIECE / 4;
+
+/// The records are those of the whole process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the elements of a buffer are.
+fn place(buffer: &DeviceBuffer<i32>) -> Range<u64> {
+    let view: CudaView<'_> = IntoView::<Cuda>::into_view(buffer);
+    view.pointer()..view.pointer() + 4 * buffer.len() as u64
+}
+
+/// The addresses on devices, and the bytes, of recorded copies.
+#[derive(Debug, Default)]
+struct Copies {
+    down: Vec<(u64, usize)>,
+    up: Vec<(u64, usize)>,
+}
+
+impl Copies {
+    /// Adds what was recorded since the last time.
+    fn look(&mut self) {
+        let address = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+        for call in control().take_calls() {
+            let argument = |name| call.argument(name).unwrap();
+            match call.name.as_str() {
+                "cuMemcpyDtoHAsync" => {
+                    self.down.push((address(argument("from")), argument("bytes").parse().unwrap()));
+                }
+                "cuMemcpyHtoDAsync" => {
+                    self.up.push((address(argument("to")), argument("bytes").parse().unwrap()));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The elements that came down from each rank, and those that went up to it, in a call on `send` and `recv` elements.
+fn traffic(
+    ranks: usize,
+    elements: (usize, usize),
+    call: impl Fn(&Rank, &DeviceBuffer<i32>, &mut DeviceBuffer<i32>) -> Result<()> + Sync,
+) -> Vec<[usize; 2]> {
+    let _alone = alone();
+    let outcomes = staged(&devices(ranks), PIECE, |rank| {
+        let (send, mut recv) = (rank.buffer(&vec![1; elements.0]), rank.buffer(&vec![2; elements.1]));
+        let barrier = || rank.host.barrier().unwrap();
+        barrier();
+        if rank.rank == 0 {
+            drop(control().take_calls());
+        }
+        barrier();
+        call(&rank, &send, &mut recv).unwrap();
+        rank.communicator.synchronize().unwrap();
+        barrier();
+        let mut copies = Copies::default();
+        if rank.rank == 0 {
+            copies.look();
+        }
+        barrier();
+        ([place(&send), place(&recv)], copies)
+    });
+    let copies = &outcomes[0].1;
+    let within = |copies: &[(u64, usize)], places: &[Range<u64>]| {
+        let ours = copies.iter().filter(|(at, _)| places.iter().any(|place| place.contains(at)));
+        ours.map(|(_, bytes)| bytes / 4).sum()
+    };
+    outcomes.iter().map(|(places, _)| [within(&copies.down, places), within(&copies.up, places)]).collect()
+}
+
+/// Many pieces, and a last one that is shorter.
+const LONG: usize = 5 * WIDTH + 3;
+
+#[test]
+fn receivers_of_a_broadcast_copy_nothing_down() {
+    let copied = traffic(3, (0, LONG), |rank, _, buffer| rank.staged.broadcast(1, buffer));
+    assert_eq!(copied, [[0, LONG], [LONG, 0], [0, LONG]]);
+}
+
+#[test]
+fn only_the_root_of_a_reduction_copies_anything_up() {
+    let copied =
+        traffic(3, (LONG, LONG), |rank, send, recv| rank.staged.reduce_into(2, send, recv, ReduceOp::Sum));
+    assert_eq!(copied, [[LONG, 0], [LONG, 0], [LONG, LONG]]);
+    let copied = traffic(3, (0, LONG), |rank, _, buffer| rank.staged.reduce(0, buffer, ReduceOp::Sum));
+    assert_eq!(copied, [[LONG, LONG], [LONG, 0], [LONG, 0]]);
+}
+
+#[test]
+fn a_gather_goes_up_on_the_root_alone_and_not_what_it_has() {
+    let copied = traffic(3, (LONG, 3 * LONG), |rank, send, recv| rank.staged.gather(1, send, recv));
+    assert_eq!(copied, [[LONG, 0], [LONG, 3 * LONG], [LONG, 0]]);
+    let copied = traffic(3, (0, 3 * LONG), |rank, _, recv| {
+        let buffers = Exchange::InPlace(if rank.rank == 1 {
+            recv.into_view_mut()
+        } else {
+            recv.slice_mut(..LONG)?.into_view_mut()
+        });
+        rank.communicator.gather(1, buffers, Shares::Equal, &options())
+    });
+    assert_eq!(copied, [[LONG, 0], [LONG, 2 * LONG], [LONG, 0]]);
+}
+
+#[test]
+fn a_scatter_comes_down_from_the_root_alone_and_not_what_it_keeps() {
+    let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| rank.staged.scatter(1, send, recv));
+    assert_eq!(copied, [[0, LONG], [3 * LONG, LONG], [0, LONG]]);
+    let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| {
+        let buffers = if rank.rank == 1 {
+            Exchange::SendOnly(send.into_view())
+        } else {
+            Exchange::InPlace(recv.into_view_mut())
+        };
+        rank.communicator.scatter(1, buffers, Shares::Equal, &options())
+    });
+    assert_eq!(copied, [[0, LONG], [2 * LONG, 0], [0, LONG]]);
+}
+
+#[test]
+fn blocks_are_copied_only_where_they_are_new() {
+    let copied = traffic(3, (LONG, 3 * LONG), |rank, send, recv| rank.staged.all_gather(send, recv));
+    assert_eq!(copied, [[LONG, 3 * LONG]; 3]);
+    let copied = traffic(3, (0, 3 * LONG), |rank, _, buffer| rank.staged.all_gather_in_place(buffer));
+    assert_eq!(copied, [[LONG, 2 * LONG]; 3]);
+    let copied = traffic(3, (0, 3 * LONG), |rank, _, buffer| {
+        rank.staged.reduce_scatter_in_place(buffer, ReduceOp::Sum)
+    });
+    assert_eq!(copied, [[3 * LONG, LONG]; 3]);
+}
+
+/// Looks until so many copies were made down and up, and a while longer: there are to be no more.
+fn await_copies(seen: &mut Copies, down: usize, up: usize) {
+    let began = Instant::now();
+    while (seen.down.len(), seen.up.len()) != (down, up) {
+        seen.look();
+        assert!(began.elapsed() < SOON, "{seen:?} and not {down} down, {up} up");
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(50));
+    seen.look();
+    assert_eq!((seen.down.len(), seen.up.len()), (down, up));
+}
+
+/// Rank 1 makes the calls on the host itself, one by one: what rank 0 has enqueued in between is what goes on beside the wire.
+#[test]
+fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
+    const PIECES: usize = 6;
+    let _alone = alone();
+    let device = devices(1)[0];
+    run(2, &InProcessConfig::default(), |lanes| {
+        let rank = lanes.group().rank();
+        let host = on_host(lanes);
+        if rank == 0 {
+            let device = Device::open(device).unwrap();
+            let staged = StagedCommunicator::new(Arc::clone(&host), &device, PIECE, SOON).unwrap();
+            let stream = device.new_stream().unwrap();
+            let mut buffer = DeviceBuffer::from_host(&stream, &[1; PIECES * WIDTH]).unwrap();
+            drop(control().take_calls());
+            host.barrier(&options()).unwrap();
+            let view = Exchange::InPlace(IntoViewMut::<Cuda>::into_view_mut(&mut buffer));
+            staged.all_reduce(view, ReduceOp::Sum, &options()).unwrap();
+            host.barrier(&options()).unwrap();
+            assert_eq!(buffer.to_vec().unwrap(), [8; PIECES * WIDTH]);
+            return;
+        }
+        let mut piece_bytes = [0_u64];
+        host.broadcast(0, HostViewMut::new(&mut piece_bytes), &options()).unwrap();
+        assert_eq!(piece_bytes, [PIECE as u64]);
+        let mut call = options();
+        call.detail = Call::detail_of([0, PIECES as u64, (PIECES * WIDTH) as u64]);
+        host.barrier(&options()).unwrap();
+        let mut seen = Copies::default();
+        for piece in 0..PIECES {
+            // The piece itself and the one behind it came down, and all before it went up.
+            await_copies(&mut seen, (piece + 2).min(PIECES), piece);
+            let mut own = [7; WIDTH];
+            let buffers = Exchange::InPlace(HostViewMut::new(&mut own));
+            host.all_reduce(buffers, ReduceOp::Sum, &call).unwrap();
+        }
+        await_copies(&mut seen, PIECES, PIECES);
+        host.barrier(&options()).unwrap();
+    });
+}
+
+#[test]
+fn pinned_memory_is_bounded_and_kept() {
+    let _alone = alone();
+    let before = control().live().pinned;
+    staged(&devices(1), 1 << 20, |rank| {
+        for len in [1, 1 << 20, 1 << 16, 3 << 20] {
+            rank.staged.all_reduce(&mut rank.buffer(&vec![1_u8; len]), ReduceOp::Sum).unwrap();
+            assert!(control().live().pinned <= before + 3);
+        }
+        drop(control().take_calls());
+        rank.staged.all_reduce(&mut rank.buffer(&vec![1_u8; 5 << 20]), ReduceOp::Sum).unwrap();
+        let calls = control().take_calls();
+        assert!(calls.iter().all(|call| call.name != "cuMemHostAlloc"), "all is allocated by now");
+    });
+    assert_eq!(control().live().pinned, before);
+}

@@ -1,0 +1,132 @@
+//! Ranks as processes with devices of the emulator, as the environment says, and one that is killed.
+#![cfg(feature = "nccl")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use comm::{DeviceBuffer, DevicePath, Error, HybridCommunicator, ReduceOp, Result};
+use common::process::{self, Rank};
+use gpu_emu::Control;
+
+/// The emulator's NCCL, or none.
+fn nccl(is_there: bool) -> String {
+    let path = Control::load().unwrap().path();
+    if is_there { path.to_str().unwrap().to_owned() } else { "/nowhere/libnccl.so.2".into() }
+}
+
+/// Starts ranks that ask for a way; NCCL is where `has_nccl` says.
+fn start(
+    part: &str,
+    ranks: usize,
+    path: DevicePath,
+    has_nccl: impl Fn(usize) -> bool,
+) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+    process::start(part, ranks, |rank| {
+        [
+            ("LOCAL_RANK", rank.to_string()),
+            ("COMM_DEVICE_PATH", path.to_string()),
+            ("COMM_NCCL_PATH", nccl(has_nccl(rank))),
+            // Long enough that nobody gets there.
+            ("COMM_TIMEOUT_S", "60".into()),
+        ]
+    })
+}
+
+fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<f32>> {
+    let mut buffer = DeviceBuffer::from_host(&comm.device().new_stream()?, &vec![1.0_f32; len])?;
+    comm.cuda().all_reduce(&mut buffer, ReduceOp::Sum)?;
+    buffer.to_vec()
+}
+
+/// What a process does when it is started for a test.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    let Some(part) = process::part() else { return };
+    // Before anybody looks for a driver.
+    Control::load().unwrap();
+    let comm = match comm::init_devices() {
+        Ok(comm) => comm,
+        Err(error) => return println!("said: {}", error.to_string().replace('\n', " ")),
+    };
+    let size = comm.group().size();
+    assert_eq!(sum(&comm, 1000).unwrap(), vec![size as f32; 1000]);
+    let mut host = [1_u32];
+    comm.host().all_reduce(&mut host, ReduceOp::Sum).unwrap();
+    assert_eq!(host, [size as u32]);
+    println!("said: {} on device {}", comm.path(), comm.device().ordinal());
+    if part == "wait" {
+        wait(&comm);
+    }
+}
+
+/// The last rank never comes to the second call; the others wait for it on their devices.
+fn wait(comm: &HybridCommunicator) {
+    if comm.group().rank() + 1 == comm.group().size() {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    let error = sum(comm, 1000).unwrap_err();
+    let named = match error.root_cause() {
+        Error::PeerLost { peer, .. } => format!("rank {peer} was lost"),
+        // Another one that waits was first to tell.
+        Error::Aborted { reason, .. } => reason.clone(),
+        other => format!("other: {other}"),
+    };
+    println!("said: {named}");
+    println!("said: {}", comm.barrier().unwrap_err().root_cause());
+}
+
+#[test]
+fn a_rank_that_is_killed_is_noticed_by_ranks_that_wait_for_their_devices() {
+    for path in [DevicePath::Nccl, DevicePath::Staged] {
+        for ranks in [2, 3] {
+            let (_store, mut processes) = start("wait", ranks, path, |_| true);
+            for (rank, process) in processes.iter_mut().enumerate() {
+                assert_eq!(process.said(), Some(format!("{path} on device {rank}")));
+            }
+            // The others are in their call by now, or will be.
+            std::thread::sleep(Duration::from_millis(300));
+            let mut victim = processes.pop().unwrap();
+            let killed = Instant::now();
+            victim.child.kill().unwrap();
+            let lost = format!("rank {} was lost", ranks - 1);
+            for process in &mut processes {
+                for side in ["device", "host"] {
+                    let said = process.said().unwrap();
+                    assert!(said.contains(&lost), "the {side}'s side says: {said}");
+                }
+                assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+            }
+        }
+    }
+}
+
+#[test]
+fn processes_meet_once_for_both_sides() {
+    for (path, taken) in
+        [(DevicePath::Nccl, "nccl"), (DevicePath::Staged, "staged"), (DevicePath::Auto, "nccl")]
+    {
+        for ranks in [1, 2, 3] {
+            let (_store, mut processes) = start("once", ranks, path, |_| true);
+            for (rank, process) in processes.iter_mut().enumerate() {
+                assert_eq!(process.said(), Some(format!("{taken} on device {rank}")));
+            }
+            assert!(processes.iter_mut().all(|process| process.child.wait().unwrap().success()));
+        }
+    }
+}
+
+#[test]
+fn without_nccl_nothing_is_staged_unasked() {
+    let (_store, mut processes) = start("once", 2, DevicePath::Nccl, |rank| rank == 0);
+    for process in &mut processes {
+        let said = process.said().unwrap();
+        assert!(said.contains("nccl is not available") && said.contains("rank 1: "), "{said}");
+    }
+    let (_store, mut processes) = start("once", 2, DevicePath::Auto, |rank| rank == 0);
+    for (rank, process) in processes.iter_mut().enumerate() {
+        assert_eq!(process.said(), Some(format!("staged on device {rank}")));
+    }
+}
