@@ -375,7 +375,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(Call::decode(&bytes[..end]), Err(DecodeError), "cut at {end}");
         }
-        for (at, value) in [(28, 0), (28, 200), (29, 10), (30, 13), (31, 41), (31, 255)] {
+        for (at, value) in [(28, 0), (28, 200), (29, 10), (30, 15), (31, 41), (31, 255)] {
             let mut hostile = bytes.clone();
             hostile[at] = value;
             hostile.resize(400, 0);

@@ -1,6 +1,7 @@
 //! Element types.
 
 use bytemuck::Pod;
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 /// The type of the elements of a buffer.
@@ -34,11 +35,16 @@ pub enum DType {
     F32 = 11,
     /// IEEE 754 binary64.
     F64 = 12,
+    /// Four bits of exponent and three of mantissa, finite but for NaN: E4M3 of the OCP specification of 8-bit floating
+    /// point. The host moves it; devices reduce it.
+    F8E4M3 = 13,
+    /// Five bits of exponent and two of mantissa, E5M2 of the same specification. The host moves it; devices reduce it.
+    F8E5M2 = 14,
 }
 
 impl DType {
     /// Every element type, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::I8,
         Self::U8,
         Self::I16,
@@ -51,6 +57,8 @@ impl DType {
         Self::BF16,
         Self::F32,
         Self::F64,
+        Self::F8E4M3,
+        Self::F8E5M2,
     ];
 
     /// The size of one element in bytes.
@@ -58,18 +66,25 @@ impl DType {
     #[inline]
     pub const fn size(self) -> usize {
         match self {
-            Self::I8 | Self::U8 => 1,
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
             Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
         }
     }
 
-    /// Whether this is one of the four floating point types.
+    /// Whether this is one of the floating point types.
     #[must_use]
     #[inline]
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)
+        matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64) || self.is_float8()
+    }
+
+    /// Whether this is one of the floating point types of eight bits, with which the host does not compute.
+    #[must_use]
+    #[inline]
+    pub const fn is_float8(self) -> bool {
+        matches!(self, Self::F8E4M3 | Self::F8E5M2)
     }
 
     /// The code on the wire, never zero.
@@ -100,6 +115,8 @@ impl DType {
             Self::BF16 => "bf16",
             Self::F32 => "f32",
             Self::F64 => "f64",
+            Self::F8E4M3 => "f8e4m3",
+            Self::F8E5M2 => "f8e5m2",
         }
     }
 }
@@ -136,6 +153,7 @@ macro_rules! elements {
 elements! {
     i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
+    F8E4M3 => F8E4M3, F8E5M2 => F8E5M2,
 }
 
 #[cfg(test)]
@@ -148,7 +166,7 @@ mod tests {
             assert_eq!(DType::from_code(dtype.code()), Some(dtype));
         }
         assert_eq!(DType::from_code(0), None);
-        assert_eq!(DType::from_code(13), None);
+        assert_eq!(DType::from_code(15), None);
         assert_eq!(DType::from_code(255), None);
     }
 
@@ -163,5 +181,18 @@ mod tests {
         check::<bf16>();
         check::<f32>();
         check::<u64>();
+        check::<F8E4M3>();
+        check::<F8E5M2>();
+    }
+
+    /// They are on the wire, and are never given to another type.
+    #[test]
+    fn codes_are_those_of_the_wire_format() {
+        let names = [
+            "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "f8e4m3",
+            "f8e5m2",
+        ];
+        assert_eq!(DType::ALL.map(DType::name), names);
+        assert_eq!(DType::ALL.map(|dtype| usize::from(dtype.code()) - 1), std::array::from_fn(|at| at));
     }
 }

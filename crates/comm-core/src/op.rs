@@ -133,5 +133,6 @@ mod tests {
         assert!(ReduceOp::Avg.check(DType::I32).is_err());
         assert!(ReduceOp::PreMulSum(2.0).check(DType::U8).is_err());
         assert!(ReduceOp::Avg.check(DType::BF16).is_ok());
+        assert!(ReduceOp::Sum.check(DType::F8E4M3).is_ok() && ReduceOp::BitOr.check(DType::F8E5M2).is_err());
     }
 }

@@ -89,6 +89,14 @@ impl Device {
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
+    /// Its compute capability, as in `(9, 0)`.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] if the driver does not tell.
+    pub fn compute_capability(&self) -> Result<(i32, i32)> {
+        self.context.compute_capability().map_err(error::cuda("ask for the device's compute capability"))
+    }
+
     /// Another stream on this device, which waits for no other one, the default stream included.
     ///
     /// # Errors

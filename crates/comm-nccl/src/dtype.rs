@@ -1,10 +1,41 @@
 //! Types and operators, as NCCL calls them.
 
-use comm_core::{DType, Invalid, ReduceOp, Result};
+use comm_core::{DType, Error, Invalid, ReduceOp, Result};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
-use nccl_sys::{ncclDataType_t, ncclRedOp_t};
+use nccl_sys::{Version, ncclDataType_t, ncclRedOp_t};
 
 use crate::error::NCCL;
+
+/// What NCCL reduces floats of 8 bits from: this version, on devices of this compute capability.
+const FLOAT8_SINCE: (Version, (i32, i32)) = (Version::new(2, 24, 0), (9, 0));
+
+/// What is not the same with every library and on every device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    pub(crate) version: Version,
+    /// The compute capability of the device.
+    pub(crate) capability: (i32, i32),
+}
+
+impl Abilities {
+    /// Refuses to reduce what the library does not, or not on this device.
+    fn check(self, dtype: DType) -> Result<()> {
+        let (version, (major, minor)) = FLOAT8_SINCE;
+        if !dtype.is_float8() || self.version >= version && self.capability >= (major, minor) {
+            return Ok(());
+        }
+        let (found, (has, has_minor)) = (self.version, self.capability);
+        Err(Error::setting(
+            "dtype",
+            dtype.name(),
+            format!(
+                "NCCL reduces it from {version} on, on devices of compute capability {major}.{minor}; this is NCCL \
+                 {found} on a device of {has}.{has_minor}"
+            ),
+        ))
+    }
+}
 
 /// A type that NCCL can reduce; it has no integers of 16 bits.
 const fn number(dtype: DType) -> Option<ncclDataType_t> {
@@ -19,18 +50,23 @@ const fn number(dtype: DType) -> Option<ncclDataType_t> {
         DType::BF16 => ncclDataType_t::ncclBfloat16,
         DType::F32 => ncclDataType_t::ncclFloat32,
         DType::F64 => ncclDataType_t::ncclFloat64,
+        DType::F8E4M3 => ncclDataType_t::ncclFloat8e4m3,
+        DType::F8E5M2 => ncclDataType_t::ncclFloat8e5m2,
         _ => return None,
     })
 }
 
-/// How elements are moved as they are, and by how many of NCCL's each of ours is.
+/// How elements are moved as they are, and by how many of NCCL's each of ours is. Any library moves all types.
 pub(crate) fn moved(dtype: DType) -> (ncclDataType_t, usize) {
-    number(dtype).map_or_else(|| (ncclDataType_t::ncclUint8, dtype.size()), |number| (number, 1))
+    number(dtype)
+        .filter(|_| !dtype.is_float8())
+        .map_or_else(|| (ncclDataType_t::ncclUint8, dtype.size()), |number| (number, 1))
 }
 
 /// The type, as one to be reduced with `op`, if NCCL has both.
-pub(crate) fn reduced(dtype: DType, op: ReduceOp) -> Result<ncclDataType_t> {
+pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: Abilities) -> Result<ncclDataType_t> {
     op.check(dtype)?;
+    abilities.check(dtype)?;
     let number = number(dtype).filter(|_| matches!(op, ReduceOp::PreMulSum(_)) || operator(op).is_some());
     number.ok_or_else(|| Invalid::BackendOp { backend: NCCL, op, dtype }.into())
 }
@@ -53,6 +89,8 @@ pub(crate) fn factor(value: f64, dtype: ncclDataType_t) -> [u8; 8] {
     match dtype {
         ncclDataType_t::ncclFloat16 => bytes[..2].copy_from_slice(&f16::from_f64(value).to_ne_bytes()),
         ncclDataType_t::ncclBfloat16 => bytes[..2].copy_from_slice(&bf16::from_f64(value).to_ne_bytes()),
+        ncclDataType_t::ncclFloat8e4m3 => bytes[0] = F8E4M3::from_f64(value).to_bits(),
+        ncclDataType_t::ncclFloat8e5m2 => bytes[0] = F8E5M2::from_f64(value).to_bits(),
         ncclDataType_t::ncclFloat32 => bytes[..4].copy_from_slice(&(value as f32).to_ne_bytes()),
         _ => bytes = value.to_ne_bytes(),
     }
@@ -81,15 +119,34 @@ mod tests {
             Some(9),
             Some(7),
             Some(8),
+            Some(10),
+            Some(11),
         ];
         assert_eq!(numbers, wanted, "as in nccl.h, in the order of {:?}", DType::ALL);
+    }
+
+    const NEW: Abilities = Abilities { version: Version::new(2, 30, 7), capability: (9, 0) };
+
+    #[test]
+    fn floats_of_8_bits_are_reduced_where_library_and_device_do_and_moved_everywhere() {
+        let old = Abilities { version: Version::new(2, 23, 4), ..NEW };
+        let small = Abilities { capability: (8, 9), ..NEW };
+        for dtype in [DType::F8E4M3, DType::F8E5M2] {
+            assert!(reduced(dtype, ReduceOp::Sum, NEW).is_ok());
+            assert_eq!(moved(dtype), (ncclDataType_t::ncclUint8, 1));
+            for (abilities, words) in [(old, "this is NCCL 2.23.4"), (small, "on a device of 8.9")] {
+                let refused = reduced(dtype, ReduceOp::Sum, abilities).unwrap_err();
+                assert!(!refused.is_fatal() && refused.to_string().contains(words), "{refused}");
+                assert!(reduced(DType::F16, ReduceOp::Sum, abilities).is_ok());
+            }
+        }
     }
 
     #[test]
     fn what_nccl_lacks_is_refused_by_name() {
         for op in ReduceOp::ALL {
             for dtype in DType::ALL {
-                let refused = reduced(dtype, op).err().map(|error| error.to_string());
+                let refused = reduced(dtype, op, NEW).err().map(|error| error.to_string());
                 let missing =
                     matches!(dtype, DType::I16 | DType::U16) || op.code() >= ReduceOp::BitAnd.code();
                 match refused {
@@ -117,5 +174,7 @@ mod tests {
         assert_eq!(factor(0.5, ncclDataType_t::ncclBfloat16)[..3], [0, 0x3f, 0]);
         assert_eq!(factor(0.5, ncclDataType_t::ncclFloat32)[..5], [0, 0, 0, 0x3f, 0]);
         assert_eq!(factor(0.5, ncclDataType_t::ncclFloat64), 0.5_f64.to_ne_bytes());
+        assert_eq!(factor(0.5, ncclDataType_t::ncclFloat8e4m3)[..2], [0x30, 0]);
+        assert_eq!(factor(0.5, ncclDataType_t::ncclFloat8e5m2)[..2], [0x38, 0]);
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, ReduceOp, Shares};
 
 use common::values::{Small, contribution, elements, for_each_reduced, of_rank, reduced};
-use common::{Rank, in_all_worlds, options};
+use common::{Rank, devices, in_all_worlds, options, world};
 
 const COUNTS: [usize; 5] = [0, 1, 4, 5, 6];
 
@@ -34,6 +34,41 @@ fn all_reduce<T: Small>(rank: &Rank) {
 #[test]
 fn an_all_reduce_gives_every_rank_the_result() {
     in_all_worlds(|rank| for_each_reduced!(all_reduce(&rank)));
+}
+
+/// Sums of up to three ones and twos, and their products, have two bits of mantissa.
+fn small_all_reduce<T: Small>(rank: &Rank) {
+    let of = |rank: usize, index: usize| 1 + ((rank + index) % 2) as i64;
+    for op in ops::<T>() {
+        let all = |index| (0..rank.size).map(move |rank| of(rank, index));
+        let ours: Vec<T> = elements(0..5, |index| match op {
+            ReduceOp::PreMulSum(_) => 2 * of(rank.rank, index),
+            ReduceOp::Avg => 2,
+            _ => of(rank.rank, index),
+        });
+        let wanted: Vec<T> = elements(0..5, |index| match op {
+            ReduceOp::Prod => all(index).product(),
+            ReduceOp::Min => all(index).min().unwrap(),
+            ReduceOp::Max => all(index).max().unwrap(),
+            ReduceOp::Avg => 2,
+            _ => all(index).sum(),
+        });
+        let mut buffer = rank.buffer(&ours);
+        let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+        rank.comm.all_reduce(buffers, op, &options()).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), wanted, "{op} {}", T::DTYPE);
+    }
+}
+
+#[test]
+fn floats_of_8_bits_are_reduced_too() {
+    let devices = devices(3);
+    for size in [1, 2, 3] {
+        world(&devices[..size], |rank| {
+            small_all_reduce::<float8::F8E4M3>(&rank);
+            small_all_reduce::<float8::F8E5M2>(&rank);
+        });
+    }
 }
 
 fn reduce<T: Small>(rank: &Rank) {

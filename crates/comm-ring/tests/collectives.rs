@@ -3,11 +3,12 @@
 
 mod common;
 
-use comm_core::{Collective, Comm, HostView, HostViewMut, Link, LinkModel, ReduceOp};
+use comm_core::{Collective, Comm, Error, HostView, HostViewMut, Link, LinkModel, ReduceOp};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::{InProcessConfig, Release};
 use common::{Sample, WORLDS, contributions, is_exact, lengths, reductions, small_segments, uneven, world};
+use float8::F8E5M2;
 use half::{bf16, f16};
 
 /// A handle for every algorithm of a collective, and its name.
@@ -124,6 +125,31 @@ macro_rules! every_type {
 every_type! {
     i8s: i8, u8s: u8, i16s: i16, u16s: u16, i32s: i32, u32s: u32, i64s: i64, u64s: u64,
     f16s: f16, bf16s: bf16, f32s: f32, f64s: f64,
+}
+
+#[test]
+fn floats_of_8_bits_are_refused_before_anything_moves() {
+    for ranks in [1, 2, 3] {
+        world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
+            let mut bits = vec![F8E5M2::from_bits(3); ranks];
+            for op in ReduceOp::ALL {
+                let mut share = [F8E5M2::from_bits(0)];
+                let calls = [
+                    comm.all_reduce(&mut bits, op),
+                    comm.reduce(0, &mut bits, op),
+                    comm.reduce_scatter(&bits, &mut share, op),
+                    comm.scan(&mut bits, op),
+                ];
+                for refused in calls {
+                    assert!(matches!(refused, Err(Error::Invalid(_))), "{op}: {refused:?}");
+                }
+            }
+            assert!(bits.iter().all(|element| element.to_bits() == 3));
+            let mut sum = [1_u8];
+            comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(usize::from(sum[0]), ranks);
+        });
+    }
 }
 
 #[test]

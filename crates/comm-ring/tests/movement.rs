@@ -14,6 +14,7 @@ use comm_ring::schedule::Algorithm;
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, Release};
 use common::{Sample, WORLDS, contributions, lengths, small_segments, uneven, world};
+use float8::F8E4M3;
 use half::bf16;
 
 /// Calls `each` with a handle to every algorithm of a collective.
@@ -171,7 +172,7 @@ macro_rules! every_type {
     )+ };
 }
 
-every_type! { i8s: i8, u16s: u16, bf16s: bf16, i32s: i32, f32s: f32, u64s: u64, f64s: f64 }
+every_type! { i8s: i8, u16s: u16, bf16s: bf16, i32s: i32, f32s: f32, u64s: u64, f64s: f64, f8e4m3s: F8E4M3 }
 
 #[test]
 fn larger_worlds() {

@@ -262,7 +262,9 @@ pub(crate) enum Transport {
 }
 
 fn dtypes() -> impl TypedValueParser<Value = DType> {
-    PossibleValuesParser::new(DType::ALL.map(DType::name))
+    // Results are summed for the checks, which the host does not do with floats of 8 bits.
+    let measured = DType::ALL.into_iter().filter(|dtype| !dtype.is_float8());
+    PossibleValuesParser::new(measured.map(DType::name))
         .try_map(|name| DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or("unknown type"))
 }
 

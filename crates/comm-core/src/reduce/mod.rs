@@ -18,7 +18,7 @@ mod pass;
 mod tests;
 
 use self::isa::Isa;
-use crate::{DType, Lent, ReduceOp, Result};
+use crate::{DType, Invalid, Lent, ReduceOp, Result};
 
 /// An operator on an element type, checked to be defined.
 ///
@@ -36,10 +36,14 @@ impl Reduction {
     /// The operator on the element type.
     ///
     /// # Errors
-    /// [`Invalid::Op`](crate::Invalid::Op) if it is not defined there.
+    /// [`Invalid::Op`] if it is not defined there, [`Invalid::BackendOp`] if the type is one with which only devices
+    /// compute: a float of 8 bits.
     #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Result<Self> {
         op.check(dtype)?;
+        if dtype.is_float8() {
+            return Err(Invalid::BackendOp { backend: "the host", op, dtype }.into());
+        }
         Ok(Self { op, dtype })
     }
 

@@ -22,7 +22,7 @@ pub struct Batch<'a> {
 impl NcclCommunicator {
     /// An empty batch.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { communicator: self, plan: Plan::new(self.engine.group, &self.engine.stream) }
+        Batch { communicator: self, plan: self.engine.plan() }
     }
 }
 

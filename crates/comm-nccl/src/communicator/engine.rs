@@ -13,6 +13,7 @@ use super::deadline::Deadline;
 use super::pause::Pause;
 use super::state::{Pending, State, Waiting};
 use crate::config::NcclConfig;
+use crate::dtype::Abilities;
 use crate::handle::{Birth, Handle, Progress, Setup};
 use crate::health::{Health, Ticket};
 use crate::plan::{Plan, Subject};
@@ -28,6 +29,7 @@ pub(super) struct Engine {
     pub(super) library: Library,
     pub(super) device: Device,
     pub(super) stream: Stream,
+    abilities: Abilities,
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) health: Arc<Health>,
@@ -54,14 +56,17 @@ pub(super) struct Parts {
 }
 
 impl Engine {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(parts: Parts) -> Result<Self> {
         let Parts { library, stream, config, setup, handle, board } = parts;
         let state = State::new(handle);
-        Self {
+        let device = stream.device();
+        let abilities = Abilities { version: library.version(), capability: device.compute_capability()? };
+        Ok(Self {
             group: config.group,
             library,
-            device: stream.device(),
+            device,
             stream,
+            abilities,
             config,
             setup,
             health: Arc::default(),
@@ -69,7 +74,12 @@ impl Engine {
             turn: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
-        }
+        })
+    }
+
+    /// An empty plan of calls.
+    pub(super) fn plan<'a>(&self) -> Plan<'a> {
+        Plan::new(self.group, self.abilities, &self.stream)
     }
 
     /// Waits for the calls of other threads, and refuses to go on after a failure.

@@ -10,7 +10,6 @@ use super::engine::{Parts, Turn};
 use crate::DeviceBuffer;
 use crate::handle::{Birth, Handle, NO_COLOR, Progress};
 use crate::memory::{Cuda, DeviceCommunicator};
-use crate::plan::Plan;
 
 /// What a rank says in a split: whether it gives a color, the color, and its key.
 const WORDS: usize = 3;
@@ -87,7 +86,7 @@ impl NcclCommunicator {
         let stream = &self.engine.stream;
         let send = DeviceBuffer::from_host(stream, said)?;
         let mut recv = DeviceBuffer::<u64>::zeros(stream, said.len() * self.engine.group.size())?;
-        let mut plan = Plan::new(self.engine.group, stream);
+        let mut plan = self.engine.plan();
         let recv_view = IntoViewMut::<Cuda>::into_view_mut(&mut recv);
         let buffers = Exchange::Separate { send: (&send).into_view(), recv: recv_view };
         self.checked(plan.all_gather(buffers, Shares::Equal))?;

@@ -115,7 +115,7 @@ impl NcclCommunicator {
     /// The communicator of ranks that are connected.
     fn over(parts: Parts) -> Result<Self> {
         let cell = DeviceBuffer::zeros(&parts.stream, 1)?.into();
-        let engine = Arc::new(Engine::new(parts));
+        let engine = Arc::new(Engine::new(parts)?);
         let mut communicator = Self { engine, threads: Vec::new(), cell };
         communicator.start("comm-nccl watchdog", |engine| engine.watch())?;
         if let Some(board) = communicator.engine.board.clone() {
@@ -206,7 +206,7 @@ impl NcclCommunicator {
         options: &CallOptions,
         plan: impl FnOnce(&mut Plan<'a>) -> Result<()>,
     ) -> Result<u64> {
-        let mut calls = Plan::new(self.engine.group, &self.engine.stream);
+        let mut calls = self.engine.plan();
         let turn = self.engine.turn()?;
         self.checked(plan(&mut calls))?;
         self.engine.enqueue(&turn, calls, options)

@@ -13,6 +13,7 @@ use comm_core::{Call, Collective, DType, During, Exchange, Group, Invalid, Reduc
 use nccl_sys::ncclDataType_t;
 
 use crate::allocation::Allocation;
+use crate::dtype::Abilities;
 use crate::handle::{Op, Verb};
 use crate::memory::Cuda;
 use crate::stream::Stream;
@@ -23,6 +24,7 @@ use crate::view::Span;
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     group: Group,
+    abilities: Abilities,
     stream: Stream,
     ops: Vec<Op>,
     uses: Vec<(Span<'a>, Access)>,
@@ -79,10 +81,11 @@ enum Part<'a> {
 
 impl<'a> Plan<'a> {
     /// Nothing yet, for a communicator with this stream.
-    pub(crate) fn new(group: Group, stream: &Stream) -> Self {
+    pub(crate) fn new(group: Group, abilities: Abilities, stream: &Stream) -> Self {
         let stream = stream.clone();
         Self {
             group,
+            abilities,
             stream,
             ops: Vec::new(),
             uses: Vec::new(),

@@ -18,7 +18,7 @@ impl<'a> Plan<'a> {
 
     pub(crate) fn all_reduce(&mut self, buffers: Exchange<'a, Cuda>, op: ReduceOp) -> Result<()> {
         let count = buffers.check_all_reduce(op)?;
-        let number = dtype::reduced(buffers.dtype(), op)?;
+        let number = dtype::reduced(buffers.dtype(), op, self.abilities)?;
         let (read, write) = read_and_write(buffers)?;
         let parts = parts(read, write);
         self.check_devices(&parts)?;
@@ -38,7 +38,7 @@ impl<'a> Plan<'a> {
 
     pub(crate) fn reduce(&mut self, root: usize, buffers: Exchange<'a, Cuda>, op: ReduceOp) -> Result<()> {
         let count = buffers.check_reduce(self.group, root, op)?;
-        let number = dtype::reduced(buffers.dtype(), op)?;
+        let number = dtype::reduced(buffers.dtype(), op, self.abilities)?;
         let is_root = self.group.rank() == root;
         // Elsewhere than on the root nothing is written, whatever was given.
         let (read, write) = match buffers {
@@ -72,7 +72,7 @@ impl<'a> Plan<'a> {
         op: ReduceOp,
     ) -> Result<()> {
         let count = buffers.check_reduce_scatter(self.group, shares, op)?;
-        let dtype = dtype::reduced(buffers.dtype(), op)?;
+        let dtype = dtype::reduced(buffers.dtype(), op, self.abilities)?;
         let rank = self.group.rank();
         let in_place = matches!(buffers, Exchange::InPlace(_));
         let (read, write) = read_and_write(buffers)?;

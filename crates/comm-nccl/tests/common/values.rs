@@ -1,6 +1,7 @@
 //! Elements whose reductions are exact in every type, so that results are compared bit by bit.
 
 use comm_core::{Element, ReduceOp};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 /// A type with small numbers.
@@ -24,7 +25,7 @@ macro_rules! small {
     };
 }
 
-small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16);
+small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16, F8E4M3, F8E5M2);
 
 /// Element `index` of what rank `rank` contributes, from 1 to 3.
 pub(crate) fn number(rank: usize, index: usize) -> i64 {
@@ -70,7 +71,7 @@ pub(crate) fn elements<T: Small>(range: std::ops::Range<usize>, number: impl Fn(
     range.map(|index| T::of(number(index))).collect()
 }
 
-/// Calls a function with each type that NCCL reduces.
+/// Calls a function with each type that NCCL reduces, but for floats of 8 bits, which are exact in small worlds only.
 #[allow(unused_macros, reason = "not every test file uses it")]
 macro_rules! for_each_reduced {
     ($function:ident ( $($argument:expr),* )) => {{
@@ -93,6 +94,8 @@ macro_rules! for_each_type {
     ($function:ident ( $($argument:expr),* )) => {{
         $function::<i16>($($argument),*);
         $function::<u16>($($argument),*);
+        $function::<float8::F8E4M3>($($argument),*);
+        $function::<float8::F8E5M2>($($argument),*);
         $crate::common::values::for_each_reduced!($function($($argument),*));
     }};
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use comm_core::{Comm, DType, Element, Link, LinkModel, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 /// Worlds around powers of two, and larger ones.
@@ -62,6 +63,12 @@ impl Sample for f16 {
 impl Sample for bf16 {
     fn of(number: f64) -> Self {
         bf16::from_f32(number as f32)
+    }
+}
+
+impl Sample for F8E4M3 {
+    fn of(number: f64) -> Self {
+        F8E4M3::from_f64(number)
     }
 }
 

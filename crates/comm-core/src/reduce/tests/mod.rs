@@ -15,6 +15,15 @@ fn every_reduction() -> impl Iterator<Item = Reduction> {
         .flat_map(|dtype| ReduceOp::ALL.into_iter().filter_map(move |op| Reduction::new(op, dtype).ok()))
 }
 
+#[test]
+fn floats_of_8_bits_are_refused() {
+    for (op, dtype) in ReduceOp::ALL.into_iter().flat_map(|op| [(op, DType::F8E4M3), (op, DType::F8E5M2)]) {
+        let refused = Reduction::new(op, dtype).unwrap_err();
+        let words = if op.supports(dtype) { "the host has no" } else { "is not defined on" };
+        assert!(!refused.is_fatal() && refused.to_string().contains(words), "{refused}");
+    }
+}
+
 fn every_isa_and_reduction() -> impl Iterator<Item = (Isa, Reduction)> {
     Isa::all().into_iter().flat_map(|isa| every_reduction().map(move |reduction| (isa, reduction)))
 }
