@@ -36,6 +36,15 @@ pub(crate) enum AccessError {
     OutOfBounds { address: u64, wanted: usize, base: u64, length: usize },
     #[error("{address:#x} was used before its stream allocated it")]
     NotYet { address: u64 },
+    #[error("the memory at {address:#x} was allocated by {owner:?}, and is to be freed by somebody else")]
+    OfAnother { address: u64, owner: Owner },
+}
+
+/// Who allocates memory, and must free it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Driver,
+    Nccl,
 }
 
 /// A number of the device in the process, if `address` looks like an address of a device.
@@ -48,6 +57,7 @@ pub(crate) fn ordinal_of(address: u64) -> Option<usize> {
 struct Allocation {
     base: u64,
     length: usize,
+    owner: Owner,
     bytes: Mutex<Vec<u8>>,
     /// False until the stream that allocates it has come so far.
     exists: AtomicBool,
@@ -73,7 +83,7 @@ impl Memory {
 
     /// Allocates `length` poisoned bytes, or none if the device has no more. They can be used once [`Self::begin`] was
     /// called.
-    pub(crate) fn allocate(&self, length: usize) -> Option<u64> {
+    pub(crate) fn allocate(&self, length: usize, owner: Owner) -> Option<u64> {
         let mut space = lock(&self.0);
         let in_use = space.in_use.checked_add(length)?;
         if in_use as u64 > settings::get(Setting::DeviceMemory) {
@@ -83,7 +93,7 @@ impl Memory {
         space.next += (length as u64).next_multiple_of(GAP) + GAP;
         space.in_use = in_use;
         let bytes = Mutex::new(vec![POISON; length]);
-        let allocation = Allocation { base, length, bytes, exists: AtomicBool::new(false) };
+        let allocation = Allocation { base, length, owner, bytes, exists: AtomicBool::new(false) };
         space.live.insert(base, Arc::new(allocation));
         Some(base)
     }
@@ -95,9 +105,13 @@ impl Memory {
         }
     }
 
-    pub(crate) fn free(&self, base: u64) -> Result<(), AccessError> {
+    pub(crate) fn free(&self, base: u64, owner: Owner) -> Result<(), AccessError> {
         let mut space = lock(&self.0);
-        let Some(allocation) = space.live.remove(&base) else { return Err(space.nothing_at(base)) };
+        let Some(allocation) = space.live.get(&base).cloned() else { return Err(space.nothing_at(base)) };
+        if allocation.owner != owner {
+            return Err(AccessError::OfAnother { address: base, owner: allocation.owner });
+        }
+        space.live.remove(&base);
         space.bury(&allocation);
         Ok(())
     }
@@ -185,7 +199,7 @@ mod tests {
 
     fn with_ten_bytes() -> (Memory, u64) {
         let memory = Memory::new(3);
-        let base = memory.allocate(10).unwrap();
+        let base = memory.allocate(10, Owner::Driver).unwrap();
         memory.begin(base);
         (memory, base)
     }
@@ -215,17 +229,18 @@ mod tests {
     #[test]
     fn freed_memory_stays_freed() {
         let (memory, base) = with_ten_bytes();
-        memory.free(base).unwrap();
+        assert!(matches!(memory.free(base, Owner::Nccl), Err(AccessError::OfAnother { .. })));
+        memory.free(base, Owner::Driver).unwrap();
         assert!(matches!(memory.read(base + 4, 1), Err(AccessError::Freed { length: 10, .. })));
-        assert!(matches!(memory.free(base), Err(AccessError::Freed { .. })));
-        assert_ne!(memory.allocate(10), Some(base));
+        assert!(matches!(memory.free(base, Owner::Driver), Err(AccessError::Freed { .. })));
+        assert_ne!(memory.allocate(10, Owner::Driver), Some(base));
         assert_eq!(memory.in_use(), 10);
     }
 
     #[test]
     fn memory_is_not_used_before_it_exists() {
         let memory = Memory::new(0);
-        let base = memory.allocate(4).unwrap();
+        let base = memory.allocate(4, Owner::Driver).unwrap();
         assert_eq!(memory.check(base, 4), Ok(()));
         assert_eq!(memory.read(base, 4), Err(AccessError::NotYet { address: base }));
         memory.begin(base);

@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 
+use crate::device::memory::Owner;
 use crate::device::{self, pinned};
 use crate::ffi::{HostMemory, In, Out};
 use crate::handles::Handle;
@@ -18,7 +19,7 @@ extern "C" fn cuMemAlloc_v2(address: Out<u64>, length: usize) -> i32 {
         if length == 0 || address.is_null() {
             return Err(CuError::INVALID_VALUE);
         }
-        let base = device.memory.allocate(length).ok_or(CuError::OUT_OF_MEMORY)?;
+        let base = device.memory.allocate(length, Owner::Driver).ok_or(CuError::OUT_OF_MEMORY)?;
         device.memory.begin(base);
         given(address.put(base))
     })
@@ -34,7 +35,7 @@ extern "C" fn cuMemFree_v2(address: u64) -> i32 {
         }
         let owner = device::of_address(address).ok_or(CuError::INVALID_VALUE)?;
         owner.synchronize();
-        owner.memory.free(address).map_err(|error| refused(device.ordinal, "cuMemFree", error))
+        owner.memory.free(address, Owner::Driver).map_err(|error| refused(device.ordinal, "cuMemFree", error))
     })
 }
 
@@ -46,7 +47,7 @@ extern "C" fn cuMemAllocAsync(address: Out<u64>, length: usize, stream: Handle) 
         if length == 0 {
             return given(address.put(0));
         }
-        let base = stream.device.memory.allocate(length).ok_or(CuError::OUT_OF_MEMORY)?;
+        let base = stream.device.memory.allocate(length, Owner::Driver).ok_or(CuError::OUT_OF_MEMORY)?;
         stream.add(move |device| device.memory.begin(base));
         given(address.put(base))
     })
@@ -67,7 +68,7 @@ extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> i32 {
             return Err(CuError::INVALID_VALUE);
         }
         stream.add(move |device| {
-            if let Err(error) = owner.memory.free(address) {
+            if let Err(error) = owner.memory.free(address, Owner::Driver) {
                 device.fail(CuError::ILLEGAL_ADDRESS, &format!("cuMemFreeAsync: {error}"));
             }
         });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nccl_sys::{ncclComm_t, ncclResult_t};
 
+use crate::device::memory::Owner;
 use crate::device::{self, access};
 use crate::driver::current_ordinal;
 use crate::ffi::Out;
@@ -28,7 +29,7 @@ extern "C" fn ncclMemAlloc(address: Out<u64>, length: usize) -> ncclResult_t {
     answer("ncclMemAlloc", current_ordinal(), &format_args!("bytes={length}"), || {
         since(MEMORY_SINCE, "ncclMemAlloc")?;
         let device = current_device()?;
-        let base = device.memory.allocate(length).ok_or_else(|| {
+        let base = device.memory.allocate(length, Owner::Nccl).ok_or_else(|| {
             Failure::new(ncclResult_t::ncclUnhandledCudaError, "Cuda failure 'out of memory'")
         })?;
         device.memory.begin(base);
@@ -42,7 +43,7 @@ extern "C" fn ncclMemFree(address: u64) -> ncclResult_t {
         since(MEMORY_SINCE, "ncclMemFree")?;
         let owner = device::of_address(address).ok_or_else(|| Failure::argument("no address of a device"))?;
         owner.synchronize();
-        owner.memory.free(address).map_err(|error| Failure::argument(error.to_string()))
+        owner.memory.free(address, Owner::Nccl).map_err(|error| Failure::argument(error.to_string()))
     })
 }
 
