@@ -44,18 +44,6 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         Ok(Self { start: self.start + start, len, ..self })
     }
 
-    /// How many elements it has.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Copies the elements to as many on the host, as they are when all work that was enqueued on the buffer is done:
     /// waits for it.
     ///
@@ -85,10 +73,6 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// What `work` answers, and [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn read_on<R>(&self, stream: &Stream, work: impl FnOnce(u64) -> Result<R>) -> Result<R> {
         on(self.memory, Access::Read, stream, || work(self.span().pointer))
-    }
-
-    fn span(&self) -> Span<'a> {
-        span::<T>(self.memory, self.start, self.len)
     }
 }
 
@@ -124,18 +108,6 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         DeviceSlice { memory: self.memory, start: self.start, len: self.len, element: PhantomData }
     }
 
-    /// How many elements it has.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Copies as many elements of the host to the device. They may be used again when this returns.
     ///
     /// # Errors
@@ -153,16 +125,36 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     pub fn write_on<R>(&mut self, stream: &Stream, work: impl FnOnce(u64) -> Result<R>) -> Result<R> {
         on(self.memory, Access::Write, stream, || work(self.span().pointer))
     }
-
-    fn span(&self) -> Span<'a> {
-        span::<T>(self.memory, self.start, self.len)
-    }
 }
 
-fn span<T: Element>(memory: &Arc<Allocation>, start: usize, len: usize) -> Span<'_> {
-    let pointer = memory.pointer() + (start * size_of::<T>()) as u64;
-    Span::tracked(pointer, len, T::DTYPE, (memory.usage(), memory.stream()))
+/// What is known of every part.
+macro_rules! parts {
+    ($($slice:ident),+) => {
+        $(
+            impl<'a, T: Element> $slice<'a, T> {
+                /// How many elements it has.
+                #[must_use]
+                pub const fn len(&self) -> usize {
+                    self.len
+                }
+
+                /// Whether it has none.
+                #[must_use]
+                pub const fn is_empty(&self) -> bool {
+                    self.len == 0
+                }
+
+                fn span(&self) -> Span<'a> {
+                    let pointer = self.memory.pointer() + (self.start * size_of::<T>()) as u64;
+                    let order = (self.memory.usage(), self.memory.stream());
+                    Span::tracked(pointer, self.len, T::DTYPE, order)
+                }
+            }
+        )+
+    };
 }
+
+parts!(DeviceSlice, DeviceSliceMut);
 
 /// Enqueues work of somebody else between the uses that it comes after, and those that come after it.
 fn on<R>(
