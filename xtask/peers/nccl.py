@@ -45,7 +45,7 @@ def measure(name, bytes_, count, ranks):
     call = calls(name, bytes_, ranks)
     for _ in range(BEFORE):
         call()
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
     torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(count):

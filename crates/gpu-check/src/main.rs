@@ -37,9 +37,9 @@ struct Cli {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Run nothing, and write the page of a journal that another run wrote
+    /// Run nothing, and write the page of a journal that another run wrote; may be given several times, for a run in parts
     #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
+    from: Vec<PathBuf>,
 
     /// The device of single ranks
     #[arg(long, default_value_t = 0)]
@@ -54,9 +54,12 @@ struct Cli {
     patience: u64,
 
     /// How many seconds a case may take
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 600)]
     limit: u64,
 }
+
+/// How the emulator names its devices.
+const EMULATED: &str = "Emulated device";
 
 /// Driver and NCCL as they are on this machine, if they are real.
 fn real() -> Outcome<Library> {
@@ -107,9 +110,10 @@ impl Cli {
     /// Whether all went well.
     fn execute(&self) -> Result<bool, Box<dyn Error>> {
         let page = self.report.clone().unwrap_or_else(|| self.out.join("gpu-report.md"));
-        let records = match &self.from {
-            Some(journal) => record::read(journal)?,
-            None => self.run()?,
+        let records = if self.from.is_empty() {
+            self.run()?
+        } else {
+            self.from.iter().map(|journal| record::read(journal)).collect::<Result<Vec<_>, _>>()?.concat()
         };
         if let Some(folder) = page.parent() {
             std::fs::create_dir_all(folder)?;
@@ -126,6 +130,10 @@ impl Cli {
         let (patience, limit) = (Duration::from_secs(self.patience), Duration::from_secs(self.limit));
         let runner = Runner { start: &myself, device: self.device, patience, limit };
         let place = runner.look()?;
+        // A copy of the emulator under another name still says what it is.
+        if place.gpu.starts_with(EMULATED) {
+            return Err(format!("{} is an emulator and no GPU", place.gpu).into());
+        }
         std::fs::create_dir_all(&self.out)?;
         let file = File::create(self.out.join("gpu-report.jsonl"))?;
         let mut journal = Journal { file, records: Vec::new() };

@@ -47,7 +47,7 @@ fn refuse_emulator_in(files: &[PathBuf]) -> Outcome {
     match EMULATOR.iter().find_map(|part| named(files, part)) {
         None => Ok(()),
         Some(path) => {
-            Err(Trouble::Wrong(format!("{} is loaded, which is an emulator and no GPU", path.display())))
+            Err(Trouble::Wrong(format!("{} is an emulator and no GPU, and is loaded", path.display())))
         }
     }
 }

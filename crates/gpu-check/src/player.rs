@@ -78,6 +78,12 @@ impl Player {
         Ok(())
     }
 
+    /// Waits until all ranks have come here, past all that is tried: nobody is within a call then.
+    pub(crate) fn meet(&self, place: &str) -> Outcome {
+        self.mark(&format!("{place}, rank {}", self.rank))?;
+        (0..self.size).try_for_each(|rank| self.await_mark(&format!("{place}, rank {rank}")))
+    }
+
     /// For calls that are to succeed.
     pub(crate) fn options(&self) -> CallOptions {
         within(self.part.patience)

@@ -5,8 +5,9 @@ mod common;
 
 use std::time::Duration;
 
-use gpu_check::record::Verdict;
+use gpu_check::record::{Record, Verdict};
 use gpu_check::run::Runner;
+use gpu_check::{CASES, Several};
 
 use common::{FAULT, named, play_part, start};
 
@@ -18,6 +19,61 @@ fn a_rank_plays_its_part() {
 
 /// (case, how many ranks, what goes wrong, what the case says then)
 type Row = (&'static str, usize, &'static str, &'static str);
+
+const WRONG_BITS: &[Row] = &[
+    ("all_reduce", 1, "0:wrong-bit 40", "what was received: element"),
+    ("all_reduce", 2, "1:wrong-bit 41", "rank 1: "),
+    ("reduce", 2, "0:wrong-bit 8", "what was received: element"),
+    ("reduce_scatter", 1, "0:wrong-bit 20", "element"),
+    ("broadcast", 2, "1:wrong-bit 5", "from 0: element"),
+    ("all_gather", 1, "0:wrong-bit 5", "element"),
+    ("gather", 2, "0:wrong-bit 5", "element"),
+    ("scatter", 2, "1:wrong-bit 5", "element"),
+    ("all_to_all", 2, "0:wrong-bit 5", "element"),
+    ("large_buffers", 1, "0:wrong-bit 2", "element 16777220 of 16777221"),
+    ("circle", 2, "1:wrong-bit 2", "element"),
+    ("batch", 1, "0:wrong-bit 0", "instead of"),
+    ("messages", 2, "1:wrong-bit 7", "message 7"),
+    ("streams", 1, "0:wrong-bit 4", "the sum of round"),
+    ("foreign_memory", 1, "0:wrong-bit 4", "element 99999 of 100000"),
+    ("freed_behind", 1, "0:wrong-bit 4", "round"),
+    ("registration", 1, "0:wrong-bit 1", "the maximum afterwards"),
+    ("settings", 1, "0:wrong-bit 0", "the sum"),
+    ("leaks", 1, "0:wrong-bit 30", "round"),
+    ("refusals", 1, "0:wrong-bit 0", "a sum after all that"),
+    ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
+];
+
+/// Calls that succeed and do nothing leave what was there before.
+const NOTHING_DONE: &[Row] = &[
+    ("all_reduce", 1, "0:answer ncclAllReduce 0 2", "what was received"),
+    ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
+    ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
+    // The first calls of all are for warming up; the barrier of the second round has a late rank.
+    ("barrier_ranks", 2, "0:answer ncclAllReduce 0 6", "a barrier was over before rank 1 came"),
+    ("refusals", 2, "0:answer ncclAllReduce 0 0", "a sum after all that"),
+    ("absent_rank", 2, "0:answer ncclAllReduce 0 1", "a sum without one rank: succeeded"),
+    ("killed_rank", 2, "0:answer ncclAllReduce 0 2", "a sum without one rank: succeeded"),
+    ("different_calls", 2, "0:answer ncclBroadcast 0 0", "a broadcast with two roots: succeeded"),
+];
+
+const CODES: &[Row] = &[
+    ("connect", 2, "1:answer ncclCommInitRankConfig 2 0", "rank 1: nccl failed with code 2"),
+    ("all_reduce", 1, "0:answer ncclAllReduce 99 7", "code 99: ncclAllReduce"),
+    ("broadcast", 2, "1:answer ncclCommInitRankConfig 2 0", "rank 1: nccl failed with code 2"),
+    ("leaks", 1, "0:answer ncclCommDestroy 3 8", "round 6: nccl failed with code 3: ncclCommDestroy"),
+    ("no_peer", 1, "0:answer ncclCommInitRankConfig 2 0", "a group whose peers never come"),
+    ("split", 1, "0:answer ncclCommSplit 5 0", "code 5"),
+];
+
+const STUCK: &[Row] = &[
+    ("all_gather", 1, "0:hang 3", "timed out after 5s"),
+    ("barrier_device", 1, "0:hang 4", "timed out"),
+    ("circle", 2, "0:hang 1", "timed out"),
+    ("scatter", 2, "1:async-error 3", "code 6"),
+    ("abort", 1, "0:hang 0", "timed out"),
+    ("deadline", 1, "0:hang 1", "timed out"),
+];
 
 /// What is wrong with how a case went, if it did not fail as it is to.
 fn differs((name, ranks, fault, words): Row, limit: Duration) -> Option<String> {
@@ -37,66 +93,47 @@ fn all_fail(rows: &[Row]) {
 }
 
 #[test]
-fn one_wrong_bit_is_found() {
-    all_fail(&[
-        ("all_reduce", 1, "0:wrong-bit 40", "what was received: element"),
-        ("all_reduce", 2, "1:wrong-bit 41", "rank 1: "),
-        ("reduce", 2, "0:wrong-bit 8", "what was received: element"),
-        ("reduce_scatter", 1, "0:wrong-bit 20", "element"),
-        ("broadcast", 2, "1:wrong-bit 5", "from 0: element"),
-        ("all_gather", 1, "0:wrong-bit 5", "element"),
-        ("gather", 2, "0:wrong-bit 5", "element"),
-        ("scatter", 2, "1:wrong-bit 5", "element"),
-        ("all_to_all", 2, "0:wrong-bit 5", "element"),
-        ("large_buffers", 1, "0:wrong-bit 2", "element 16777220 of 16777221"),
-        ("circle", 2, "1:wrong-bit 2", "element"),
-        ("batch", 1, "0:wrong-bit 0", "instead of"),
-        ("messages", 2, "1:wrong-bit 7", "message 7"),
-        ("streams", 1, "0:wrong-bit 4", "the sum of round"),
-        ("foreign_memory", 1, "0:wrong-bit 4", "element 99999 of 100000"),
-        ("freed_behind", 1, "0:wrong-bit 4", "round"),
-        ("registration", 1, "0:wrong-bit 1", "the maximum afterwards"),
-        ("settings", 1, "0:wrong-bit 0", "the sum"),
-        ("leaks", 1, "0:wrong-bit 30", "round"),
-        ("refusals", 1, "0:wrong-bit 0", "a sum after all that"),
-        ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
-    ]);
+fn every_case_is_made_to_fail() {
+    let rows = [WRONG_BITS, NOTHING_DONE, CODES, STUCK].concat();
+    for case in &CASES {
+        assert!(rows.iter().any(|row| row.0 == case.name), "{}", case.name);
+    }
 }
 
-/// A call that succeeds and does nothing leaves what was there before.
+/// Each of them would wait until its time is over.
+#[test]
+fn cases_of_ranks_that_cannot_be_connected_are_not_run() {
+    let settings = [("GPU_EMU_DEVICES", "2"), (FAULT, "1:answer ncclCommInitRankConfig 2 0")];
+    let (patience, limit) = (Duration::from_secs(5), Duration::from_secs(100));
+    let runner = Runner { start: &|| Ok(start(&settings)), device: 0, patience, limit };
+    let mut ends = Vec::new();
+    let mut keep = |record| {
+        ends.extend(if let Record::Case(ended) = record { Some((ended.case, ended.verdict)) } else { None });
+        Ok(())
+    };
+    let several = Ok(Several { devices: vec![0, 1], environment: Vec::new() });
+    runner.cases(&["connect".into(), "messages".into()], &several, &mut keep).unwrap();
+    assert_eq!(ends, [("connect".into(), Verdict::Failed), ("messages".into(), Verdict::NotRun)]);
+}
+
+#[test]
+fn one_wrong_bit_is_found() {
+    all_fail(WRONG_BITS);
+}
+
 #[test]
 fn calls_that_do_nothing_are_found() {
-    all_fail(&[
-        ("all_reduce", 1, "0:answer ncclAllReduce 0 2", "what was received"),
-        ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
-        ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
-        // The first calls of all are for warming up; the barrier of the second round has a late rank.
-        ("barrier_ranks", 2, "0:answer ncclAllReduce 0 5", "a barrier was over before rank 1 came"),
-        ("refusals", 2, "0:answer ncclAllReduce 0 0", "a sum after all that"),
-    ]);
+    all_fail(NOTHING_DONE);
 }
 
 #[test]
 fn codes_are_told_with_their_number_and_their_call() {
-    all_fail(&[
-        ("all_reduce", 1, "0:answer ncclAllReduce 99 7", "code 99: ncclAllReduce"),
-        ("broadcast", 2, "1:answer ncclCommInitRankConfig 2 0", "rank 1: nccl failed with code 2"),
-        ("leaks", 1, "0:answer ncclCommDestroy 3 8", "round 6: nccl failed with code 3: ncclCommDestroy"),
-        ("no_peer", 1, "0:answer ncclCommInitRankConfig 2 0", "a group whose peers never come"),
-        ("split", 1, "0:answer ncclCommSplit 5 0", "code 5"),
-    ]);
+    all_fail(CODES);
 }
 
 #[test]
 fn what_hangs_or_fails_on_the_device_ends_at_the_deadline() {
-    all_fail(&[
-        ("all_gather", 1, "0:hang 3", "timed out after 5s"),
-        ("barrier_device", 1, "0:hang 4", "timed out"),
-        ("circle", 2, "0:hang 1", "timed out"),
-        ("scatter", 2, "1:async-error 3", "code 6"),
-        ("abort", 1, "0:hang 0", "timed out"),
-        ("deadline", 1, "0:hang 1", "timed out"),
-    ]);
+    all_fail(STUCK);
 }
 
 #[test]

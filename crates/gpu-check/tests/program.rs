@@ -20,14 +20,16 @@ fn said(output: &Output) -> String {
 fn the_emulator_is_refused_however_it_comes_in() {
     let folder = tempfile::tempdir().unwrap();
     let emulator = Control::load().unwrap().path().display().to_string();
-    let copy = folder.path().join("libcuda-gpu_emu.so");
-    std::fs::copy(&emulator, &copy).unwrap();
-    for path in [emulator.as_str(), copy.to_str().unwrap()] {
+    let copies = ["libcuda-gpu_emu.so", "libcuda.so.1"].map(|name| folder.path().join(name));
+    for copy in &copies {
+        std::fs::copy(&emulator, copy).unwrap();
+    }
+    for path in [emulator.as_str(), copies[0].to_str().unwrap(), copies[1].to_str().unwrap()] {
         // By its name it stands in for the driver, and by its path for NCCL.
         let environment = [("LD_PRELOAD", path), ("COMM_NCCL_PATH", path)];
         let output = program(folder.path(), &[], &environment);
         assert!(!output.status.success());
-        assert!(said(&output).contains("which is an emulator and no GPU"), "{}", said(&output));
+        assert!(said(&output).contains("is an emulator and no GPU"), "{}", said(&output));
     }
     assert!(!folder.path().join("gpu-report.md").exists(), "there is no report of it");
 }

@@ -25,6 +25,13 @@ fn use_once(player: &Player, comm: &NcclCommunicator) -> Outcome {
     equal("the sum", buffer.to_vec()?, vec![player.size as f32; 1000])
 }
 
+pub(super) fn connect(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    comm.barrier(&player.options())?;
+    use_once(player, &comm)?;
+    Ok(comm.finalize(player.part.patience)?)
+}
+
 pub(super) fn settings(player: &Player) -> Outcome {
     let mut config = player.config()?;
     (config.blocking, config.ctas, config.name) = (true, Some(1..=4), Some("gpu-check".into()));
@@ -81,8 +88,12 @@ pub(super) fn leaks(player: &Player) -> Outcome {
         Ok(())
     };
     (0..BEFORE).try_for_each(|number| round(number).during("before counting"))?;
+    // Ranks may share a device, and so what is free there.
+    player.meet("before counting")?;
     let before = Holdings::now(player)?;
+    player.meet("counted")?;
     (0..ROUNDS).try_for_each(|number| round(number).during(format_args!("round {number}")))?;
+    player.meet("after all rounds")?;
     // Threads that were told to end may still be on their way.
     let deadline = Instant::now() + player.part.patience.min(Duration::from_secs(10));
     loop {

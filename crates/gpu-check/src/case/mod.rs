@@ -45,8 +45,12 @@ const fn case(name: &'static str, ranks: Ranks, shows: &'static str, play: fn(&P
 
 use Ranks::{One, OneAndSeveral, Several};
 
+/// Without this one, no other of several ranks is worth its time.
+pub(crate) const CONNECT: &str = "connect";
+
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 29] = [
+pub const CASES: [Case; 30] = [
+    case(CONNECT, Several, "several ranks are connected, and wait for each other", lifecycle::connect),
     case(
         "all_reduce",
         OneAndSeveral,

@@ -16,12 +16,17 @@ const ROUNDS: u8 = 20;
 /// Long enough for whatever does not wait to be through.
 const WHILE: Duration = Duration::from_millis(200);
 
-/// Makes the calls that follow once before, while no stream is held up: what a device does when it first sees a kernel, such
-/// as loading it, may wait for all that is under way.
+/// Does once what follows, while no stream is held up: what a device does when it first sees a kernel, such as loading it, may
+/// wait for all that is under way.
 fn warm_up(player: &Player, comm: &NcclCommunicator) -> Outcome {
-    let mut buffer = player.zeros::<u8>(LEN)?;
-    comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
-    buffer.to_vec()?;
+    let (mut bytes, mut floats) = (player.zeros::<u8>(LEN)?, player.zeros::<f32>(1)?);
+    comm.all_reduce(in_place(&mut bytes), ReduceOp::Sum, &player.options())?;
+    comm.all_reduce(in_place(&mut floats), ReduceOp::Sum, &player.options())?;
+    let mut copied = player.zeros::<u8>(LEN)?;
+    gpu::fill(&mut bytes, &player.stream, 1)?;
+    gpu::copy(bytes.as_slice(), copied.as_mut_slice(), &player.stream)?;
+    drop(gpu::hold(&player.stream)?);
+    same_bits("a copy", &copied.to_vec()?, &[1; LEN])?;
     comm.barrier(&player.options())?;
     Ok(())
 }
@@ -73,12 +78,12 @@ pub(super) fn freed_behind(player: &Player) -> Outcome {
         let held = gpu::hold(comm.stream())?;
         let sent = player.buffer(&[round; LEN])?;
         comm.all_reduce(separate(&sent, &mut kept), ReduceOp::Sum, &player.options())?;
-        drop(sent);
         let next = thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(50));
                 drop(held);
             });
+            drop(sent);
             player.buffer(&[0xEE_u8; LEN])
         })?;
         let sum = round.wrapping_mul(player.size as u8);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::case::CONNECT;
 use crate::record::{Ended, Record, Verdict};
 use crate::{CASES, Case, Part, Place, Ranks, Several, place};
 use process::{Group, Report};
@@ -88,11 +89,15 @@ impl Runner<'_> {
         for case in wanted.iter().filter(|case| case.ranks != Ranks::Several) {
             record(Record::Case(self.case(case, &[self.device], &[])?))?;
         }
+        let mut several = several.clone();
         for case in wanted.iter().filter(|case| case.ranks != Ranks::One) {
-            let ended = match several {
+            let ended = match &several {
                 Ok(Several { devices, environment }) => self.case(case, devices, environment)?,
                 Err(why) => not_run(case, why),
             };
+            if case.name == CONNECT && ended.verdict == Verdict::Failed {
+                several = Err("ranks cannot be connected".into());
+            }
             record(Record::Case(ended))?;
         }
         Ok(())

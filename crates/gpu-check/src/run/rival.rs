@@ -23,7 +23,7 @@ struct Rank {
     answers: Receiver<String>,
 }
 
-/// What processes say that are of use, wherever it stands in a line.
+/// How lines begin that are meant for us: libraries say other things besides.
 const WORDS: [&str; 3] = ["ready ", "measured ", "failed "];
 
 impl Session {
@@ -74,8 +74,10 @@ impl Rank {
         let said = thread::spawn(move || io::read_to_string(stderr).unwrap_or_default());
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if let Some(at) = WORDS.iter().find_map(|word| line.find(word)) {
-                    drop(sender.send(line[at..].to_owned()));
+                // A test says first which it is.
+                let line = line.rsplit(" ... ").next().unwrap_or_default();
+                if WORDS.iter().any(|word| line.starts_with(word)) {
+                    drop(sender.send(line.to_owned()));
                 }
             }
             // The last that is heard of it is why it ended.
@@ -120,7 +122,9 @@ mod tests {
     #[test]
     fn the_slowest_rank_counts() {
         let script = |seconds: &str| {
-            format!("echo 'test ... ready me'; while read q; do echo measured {seconds}; done")
+            format!(
+                "echo 'NCCL WARN it failed to'; echo 'test me ... ready me'; while read q; do echo measured {seconds}; done"
+            )
         };
         let commands = [shell(&script("0.25")), shell(&script("0.5"))];
         let (mut session, said) = Session::start(commands, LIMIT).unwrap();

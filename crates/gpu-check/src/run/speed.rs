@@ -78,14 +78,14 @@ impl Runner<'_> {
     ) -> Result<(), RunError> {
         let folder = tempfile::tempdir().map_err(failed("make a folder"))?;
         let ranks = group.devices.len();
-        let ours = match Session::start(self.ours(group, folder.path())?, self.limit) {
+        let ours = match Session::start(self.ours(group, folder.path())?, 2 * self.patience) {
             Ok((session, _)) => session,
             Err(why) => return record(not_measured(ranks, "this library", &why)),
         };
         // A copy is made by one rank while no other has anything to do.
         let alone = Several { devices: group.devices[..1].to_vec(), environment: Vec::new() };
         let copy_folder = tempfile::tempdir().map_err(failed("make a folder"))?;
-        let copy = Session::start(self.ours(&alone, copy_folder.path())?, self.limit);
+        let copy = Session::start(self.ours(&alone, copy_folder.path())?, 2 * self.patience);
         let torch = self.torch(what, place, group, folder.path())?;
         let mut subjects = vec![Measured { subject: Subject::Ours, session: Some(ours) }];
         for (subject, name, session) in
@@ -142,7 +142,7 @@ impl Runner<'_> {
             command
         };
         let commands: Vec<Command> = group.devices.iter().enumerate().map(rank).collect();
-        Ok(Session::start(commands, self.limit).and_then(|(session, said)| {
+        Ok(Session::start(commands, 2 * self.patience).and_then(|(session, said)| {
             let theirs = said[0].trim();
             let is_same = fs::canonicalize(theirs).is_ok_and(|theirs| theirs == place.libnccl);
             let other = || format!("it runs {theirs}, and not {}", place.libnccl.display());
