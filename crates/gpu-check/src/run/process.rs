@@ -16,6 +16,8 @@ use crate::record::{Ending, Verdict};
 /// How much of what a process said last is worth keeping.
 const WORDS_MAX: usize = 400;
 const TICK: Duration = Duration::from_millis(5);
+/// How long the other ranks may go on when one has failed. They may well wait for it, and what they say then helps nobody.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How the ranks of a case ended, taken together.
 #[derive(Debug)]
@@ -58,14 +60,23 @@ impl Group {
         Ok(())
     }
 
-    /// Waits until all have ended, and kills those that do not in time.
+    /// Waits until all have ended, and kills those that do not in time, or not soon after one has failed.
     pub(super) fn ended(mut self, limit: Duration, killed: Option<usize>) -> Report {
         let began = Instant::now();
-        while began.elapsed() < limit && self.members.iter_mut().any(Member::runs) {
+        let mut until = began + limit;
+        let mut has_failed = false;
+        // All are asked each time, as whoever has ended may have failed.
+        while self.members.iter_mut().fold(false, |any, member| member.runs() | any) && Instant::now() < until
+        {
+            if !has_failed && self.members.iter().any(Member::has_failed) {
+                has_failed = true;
+                until = until.min(Instant::now() + GRACE);
+            }
             thread::sleep(TICK);
         }
+        let took = began.elapsed();
         let endings: Vec<(usize, Ending)> =
-            self.members.iter().map(|member| (member.part.rank, member.ending(limit, killed))).collect();
+            self.members.iter().map(|member| (member.part.rank, member.ending(took, killed))).collect();
         together(&endings)
     }
 }
@@ -89,11 +100,21 @@ impl Member {
         self.status.is_none()
     }
 
-    fn ending(&self, limit: Duration, killed: Option<usize>) -> Ending {
-        let wrote = fs::read(self.part.outcome()).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    /// What it wrote down, once it has.
+    fn wrote(&self) -> Option<Ending> {
+        fs::read(self.part.outcome()).ok().and_then(|text| serde_json::from_slice(&text).ok())
+    }
+
+    /// Whether it has ended, and said that something was wrong.
+    fn has_failed(&self) -> bool {
+        self.status.is_some() && self.wrote().is_some_and(|wrote| wrote.verdict == Verdict::Failed)
+    }
+
+    fn ending(&self, took: Duration, killed: Option<usize>) -> Ending {
+        let wrote = self.wrote();
         let is_killed = killed == Some(self.part.rank);
         let said = fs::read(self.part.said()).unwrap_or_default();
-        judge(self.status, wrote, is_killed, &format!("after {limit:?}, it {}", last_words(&said)))
+        judge(self.status, wrote, is_killed, &format!("after {took:.1?}, it {}", last_words(&said)))
     }
 }
 
