@@ -10,7 +10,7 @@ use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 use candle_core::{CpuStorage, CudaStorage, DeviceLocation, InplaceOp1, Layout, Tensor};
 use comm_core::{Comm, DType, ReduceOp};
 use comm_ddp::ParameterSet;
-use comm_nccl::{Cuda, CudaViewMut, DeviceBuffer, Stream};
+use comm_nccl::{Cuda, CudaViewMut, Device, DeviceBuffer, Stream};
 
 use crate::call::Call;
 use crate::memory::range;
@@ -30,7 +30,7 @@ impl Sealed for Cuda {
             // If there are variables, they lie elsewhere, and are about to be refused.
             return if parameters.is_empty() { Err(Error::Empty) } else { Ok(()) };
         };
-        let stream = stream(any)?;
+        let stream = beside(any)?;
         Ok(comm_ddp::check_parameters_by(parameters, comm.size(), |own, all| {
             let mut gathered = DeviceBuffer::<u8>::zeros(&stream, all.len())?;
             comm.all_gather(&DeviceBuffer::from_host(&stream, own)?, &mut gathered)?;
@@ -44,7 +44,7 @@ impl Sealed for Cuda {
     }
 
     fn averager(comm: &Comm<Self>, variables: &[Variable]) -> Result<Box<dyn Average>> {
-        let stream = stream(variables.first().ok_or(Error::Empty)?)?;
+        let stream = beside(variables.first().ok_or(Error::Empty)?)?;
         Ok(Box::new(InPlace { comm: comm.clone(), stream }))
     }
 }
@@ -53,6 +53,7 @@ impl Sealed for Cuda {
 #[derive(Debug)]
 struct InPlace {
     comm: Comm<Cuda>,
+    /// For what is not a tensor.
     stream: Stream,
 }
 
@@ -86,9 +87,11 @@ impl InPlace {
     }
 }
 
-/// candle's stream on the device of a variable.
-fn stream(variable: &Variable) -> Result<Stream> {
-    Ok(Stream::from_cudarc(variable.var.device().as_cuda_device()?.cuda_stream()))
+/// A stream on the device of a variable. Not candle's, where the host would wait for backward; and not of candle's context,
+/// which would begin to track the uses of every tensor.
+fn beside(variable: &Variable) -> Result<Stream> {
+    let theirs = Stream::from_cudarc(variable.var.device().as_cuda_device()?.cuda_stream());
+    Ok(Device::open(theirs.device().ordinal())?.new_stream()?)
 }
 
 /// Calls `visit` with the elements of a contiguous tensor, to be written where they lie.

@@ -51,7 +51,7 @@ pub(super) struct Package {
     pub(super) manifest: PathBuf,
     pub(super) dependencies: Vec<Dependency>,
     pub(super) targets: Vec<Target>,
-    id: String,
+    pub(super) id: String,
     /// Whether cargo means this package too when it is told of none.
     #[serde(skip)]
     pub(super) is_default: bool,

@@ -254,3 +254,21 @@ fn variables_behind_an_operation_without_backward_are_named() {
         assert_eq!(report.without_gradient(), ["before", "scale"]);
     });
 }
+
+#[test]
+fn after_a_rank_has_left_nothing_is_averaged_any_more() {
+    on_ranks(3, |comm| {
+        let variables = map(comm.rank(), &[("w", zeros(&[4]))]);
+        let mut replicas = DataParallel::new(&variables, &comm).unwrap();
+        if comm.rank() == 1 {
+            return;
+        }
+        for _ in 0..2 {
+            let mut gradients = store(&variables, &[("w", filled(1.0, &[4], DType::F32))]);
+            let failed = replicas.sync_gradients(&mut gradients).unwrap_err();
+            let Error::Ranks(failed) = failed else { panic!("{failed}") };
+            assert!(matches!(failed.root_cause(), comm_ddp::Error::Comm(_)), "{failed}");
+            assert_eq!(elements(gradient(&variables, "w", &gradients).unwrap()), [1.0; 4]);
+        }
+    });
+}
