@@ -33,11 +33,12 @@ fn lost_sum(player: &Player, comm: &NcclCommunicator) -> Outcome<Error> {
     Ok(error.root_cause().clone())
 }
 
-/// Rank 1 makes no call until the others have given up.
+/// Rank 1 makes no call until all others have given up.
 pub(super) fn absent_rank(player: &Player) -> Outcome {
     let comm = together(player)?;
     if player.rank == 1 {
-        player.await_mark("given up")?;
+        let mut others = (0..player.size).filter(|rank| *rank != 1);
+        others.try_for_each(|rank| player.await_mark(&format!("rank {rank} gave up")))?;
         // What the others had sent before they gave up may be enough for the sum, and for nothing more.
         let outcome = sum(player, &comm).and_then(|()| comm.barrier(&player.options()));
         let error = refused("coming too late", outcome)?;
@@ -52,7 +53,7 @@ pub(super) fn absent_rank(player: &Player) -> Outcome {
         _ => false,
     };
     ensure(named, || format!("waiting for rank 1: {error}"))?;
-    player.mark("given up")
+    player.mark(&format!("rank {} gave up", player.rank))
 }
 
 /// Rank 0 waits for a message from rank 1's broadcast, and all others for one from rank 0's.
