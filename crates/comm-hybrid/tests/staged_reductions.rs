@@ -9,7 +9,7 @@ use std::fmt::Debug;
 
 use comm_core::{ReduceOp, ReduceOrder};
 
-use common::values::{Small, elements, for_each_type, number, of_rank};
+use common::values::{Small, elements, for_each_of_host, number, of_rank};
 use common::{Rank, assert_bits, control, devices, faults_of, in_all_worlds, staged};
 use gpu_emu::Setting;
 
@@ -88,7 +88,7 @@ fn reduce_scatter<T: Small + Debug>(rank: &Rank, op: ReduceOp, len: usize, what:
 fn every_operator_on_every_type_has_the_bits_of_the_host() {
     let devices = devices(5);
     for size in common::WORLDS {
-        staged(&devices[..size], PIECE, |rank| for_each_type!(reductions(&rank, &ReduceOp::ALL, 3)));
+        staged(&devices[..size], PIECE, |rank| for_each_of_host!(reductions(&rank, &ReduceOp::ALL, 3)));
     }
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }

@@ -89,6 +89,14 @@ impl Device {
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
+    /// The name of a device with this [`uuid`](Self::uuid), as `nvidia-smi -L` writes it.
+    #[must_use]
+    pub fn name_of(uuid: &[u8; 16]) -> String {
+        let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
+        format!("GPU-{a}-{b}-{c}-{d}-{e}")
+    }
+
     /// Its compute capability, as in `(9, 0)`.
     ///
     /// # Errors
@@ -125,10 +133,3 @@ impl PartialEq for Device {
 }
 
 impl Eq for Device {}
-
-/// The name of a device with this UUID, as `nvidia-smi -L` writes it.
-pub(crate) fn name_of(uuid: &[u8; 16]) -> String {
-    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);
-    format!("GPU-{a}-{b}-{c}-{d}-{e}")
-}

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use comm_core::Result;
 use nccl_sys::{Nccl, Search, Version};
 
-use crate::error;
+use crate::{environment, error};
+
+/// From this version on, NCCL takes several ranks on one device if it is told so.
+pub(crate) const SHARING_SINCE: Version = Version::new(2, 30, 3);
 
 /// NCCL, loaded. Clones are the same library; all threads may share it.
 #[derive(Debug, Clone)]
@@ -43,6 +46,13 @@ impl Library {
     #[must_use]
     pub fn path(&self) -> &std::path::Path {
         self.nccl.path()
+    }
+
+    /// Whether it takes several ranks on one device, as far as this process says: from version 2.30.3 on, and with
+    /// `NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment of every rank.
+    #[must_use]
+    pub fn shares_devices(&self) -> bool {
+        self.version() >= SHARING_SINCE && environment::devices_may_be_shared()
     }
 
     pub(crate) fn nccl(&self) -> &Arc<Nccl> {

@@ -32,6 +32,12 @@ impl CopyStreams {
         Ok(Self { down: device.new_stream()?, up: device.new_stream()? })
     }
 
+    /// The stream of copies from the host. What is enqueued there comes after those that were enqueued before.
+    #[must_use]
+    pub const fn up(&self) -> &Stream {
+        &self.up
+    }
+
     /// Waits on the host until all copies that were enqueued so far are done.
     ///
     /// # Errors

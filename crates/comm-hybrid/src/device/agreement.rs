@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use comm_core::{CallOptions, Error, Exchange, HostCommunicator, HostView, HostViewMut, Result, Shares};
-use comm_nccl::Version;
+use comm_nccl::{Device, Version};
 
 use super::config::DevicePath;
 use super::facts::{FACTS_BYTES, Facts};
@@ -54,7 +54,9 @@ fn decide(facts: &[Facts]) -> Result<Decision> {
 /// Why the ranks cannot use NCCL together.
 fn without_nccl(facts: &[Facts]) -> Vec<String> {
     let mut all = obstacles(facts, |facts| facts.version.is_none());
-    all.extend(shared_devices(facts));
+    if !facts.iter().all(|facts| facts.may_share) {
+        all.extend(shared_devices(facts));
+    }
     all.extend(unlike_versions(facts));
     all
 }
@@ -74,7 +76,9 @@ fn shared_devices(facts: &[Facts]) -> Vec<String> {
         }
     }
     let shared = ranks.into_iter().filter(|(_, ranks)| ranks.len() > 1);
-    shared.map(|(uuid, ranks)| format!("ranks {} are on one device, {}", list(&ranks), name(uuid))).collect()
+    shared
+        .map(|(uuid, ranks)| format!("ranks {} are on one device, {}", list(&ranks), Device::name_of(&uuid)))
+        .collect()
 }
 
 /// Ranks whose NCCL is not that of the first that has one.
@@ -95,13 +99,6 @@ fn list(ranks: &[usize]) -> String {
     }
 }
 
-/// The name by which the tools of the driver know a device.
-fn name(uuid: [u8; 16]) -> String {
-    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-    format!("GPU-{}", parts.join("-"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,8 +107,13 @@ mod tests {
 
     /// What ranks say that each have a device and NCCL.
     fn facts(path: DevicePath, ranks: u8) -> Vec<Facts> {
-        let fact =
-            |rank| Facts { path, uuid: Some([rank; 16]), version: Some(VERSION), obstacle: String::new() };
+        let fact = |rank| Facts {
+            path,
+            uuid: Some([rank; 16]),
+            version: Some(VERSION),
+            may_share: false,
+            obstacle: String::new(),
+        };
         (0..ranks).map(fact).collect()
     }
 
@@ -157,7 +159,13 @@ mod tests {
         let mut facts = facts(DevicePath::Auto, 4);
         facts[3].uuid = facts[1].uuid;
         let uuid = "GPU-01010101-0101-0101-0101-010101010101";
-        assert_staged(&facts, &format!("ranks 1 and 3 are on one device, {uuid}"));
+        let words = format!("ranks 1 and 3 are on one device, {uuid}");
+        assert_staged(&facts, &words);
+        facts.iter_mut().skip(1).for_each(|facts| facts.may_share = true);
+        assert_staged(&facts, &words);
+        facts[0].may_share = true;
+        let shared = Decision { path: DevicePath::Nccl, obstacle: None };
+        assert_eq!(decide(&facts).ok(), Some(shared), "NCCL is told on every rank that devices are shared");
     }
 
     #[test]
@@ -171,7 +179,8 @@ mod tests {
     fn a_rank_without_a_device_stops_all_whatever_the_way() {
         for path in DevicePath::ALL {
             let mut facts = facts(path, 2);
-            facts[1] = Facts { uuid: None, version: None, obstacle: "no driver".into(), path };
+            facts[1] =
+                Facts { uuid: None, version: None, may_share: false, obstacle: "no driver".into(), path };
             let error = decide(&facts).err().map(|error| error.to_string()).unwrap_or_default();
             assert_eq!(error, "cuda is not available: rank 1: no driver");
         }

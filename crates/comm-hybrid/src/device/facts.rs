@@ -7,7 +7,7 @@ use super::config::{DeviceConfig, DevicePath};
 
 /// What every rank says takes so many bytes, so that one call brings all to everybody.
 pub(super) const FACTS_BYTES: usize = 512;
-const WORDS_BYTES: usize = FACTS_BYTES - 1 - 1 - 16 - 1 - 12 - 2;
+const WORDS_BYTES: usize = FACTS_BYTES - 1 - 1 - 16 - 1 - 12 - 1 - 2;
 
 /// What a rank says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(super) struct Facts {
     pub(super) uuid: Option<[u8; 16]>,
     /// The version of NCCL; `None` if it was not asked for, or is missing.
     pub(super) version: Option<Version>,
+    /// Whether NCCL takes several ranks on one device, as far as this rank says.
+    pub(super) may_share: bool,
     /// Why the device or the library is missing.
     pub(super) obstacle: String,
 }
@@ -40,13 +42,15 @@ impl Means {
     /// What there is to say of it.
     pub(super) fn facts(&self, path: DevicePath) -> Facts {
         let uuid = self.device.as_ref().map_err(Clone::clone).and_then(Device::uuid);
-        let version = match &self.library {
-            Some(Ok(library)) => Some(library.version()),
+        let library = match &self.library {
+            Some(Ok(library)) => Some(library),
             _ => None,
         };
+        let may_share = library.is_some_and(Library::shares_devices);
+        let version = library.map(Library::version);
         let missing = [uuid.as_ref().err(), self.library.as_ref().and_then(|library| library.as_ref().err())];
         let obstacle = missing.into_iter().flatten().map(words).collect::<Vec<_>>().join("; ");
-        Facts { path, uuid: uuid.ok(), version, obstacle }
+        Facts { path, uuid: uuid.ok(), version, may_share, obstacle }
     }
 }
 
@@ -72,6 +76,7 @@ impl Facts {
         let said = [path, u8::from(self.uuid.is_some())].into_iter();
         let said = said.chain(self.uuid.unwrap_or_default()).chain([u8::from(self.version.is_some())]);
         let said = said.chain([major, minor, patch].into_iter().flat_map(u32::to_le_bytes));
+        let said = said.chain([u8::from(self.may_share)]);
         let said = said.chain((end as u16).to_le_bytes()).chain(self.obstacle[..end].bytes());
         let mut bytes = [0; FACTS_BYTES];
         bytes.iter_mut().zip(said).for_each(|(place, byte)| *place = byte);
@@ -84,6 +89,7 @@ impl Facts {
         let (uuid, rest) = rest.split_first_chunk::<16>()?;
         let ([has_version], rest) = rest.split_first_chunk()?;
         let (numbers, rest) = rest.split_first_chunk::<12>()?;
+        let ([may_share], rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
         let number = |index: usize| {
             let bytes = numbers[4 * index..].first_chunk();
@@ -95,6 +101,7 @@ impl Facts {
             path: *DevicePath::ALL.get(usize::from(*path))?,
             uuid: (*has_uuid != 0).then_some(*uuid),
             version: (*has_version != 0).then_some(version),
+            may_share: *may_share != 0,
             obstacle: String::from_utf8_lossy(words).into_owned(),
         })
     }
@@ -110,10 +117,16 @@ mod tests {
             path: DevicePath::Auto,
             uuid: Some([7; 16]),
             version: Some(Version::new(2, 30, 7)),
+            may_share: true,
             obstacle: String::new(),
         };
-        let none =
-            Facts { uuid: None, version: None, obstacle: "there is no driver".into(), ..facts.clone() };
+        let none = Facts {
+            uuid: None,
+            version: None,
+            may_share: false,
+            obstacle: "there is no driver".into(),
+            ..facts.clone()
+        };
         for facts in [facts, none] {
             assert_eq!(Facts::decode(&facts.encode()), Some(facts.clone()));
             assert_eq!(Facts::decode(&facts.encode()[..20]), None);
@@ -122,8 +135,13 @@ mod tests {
 
     #[test]
     fn long_words_are_cut_between_letters() {
-        let facts =
-            Facts { path: DevicePath::Nccl, uuid: None, version: None, obstacle: "ä".repeat(FACTS_BYTES) };
+        let facts = Facts {
+            path: DevicePath::Nccl,
+            uuid: None,
+            version: None,
+            may_share: false,
+            obstacle: "ä".repeat(FACTS_BYTES),
+        };
         let read = Facts::decode(&facts.encode()).map(|facts| facts.obstacle).unwrap_or_default();
         assert!(read.chars().all(|letter| letter == 'ä') && read.len() > WORDS_BYTES - 2, "{read}");
     }

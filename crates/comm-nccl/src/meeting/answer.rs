@@ -1,17 +1,13 @@
 //! What rank 0 answers when it has heard everybody.
 
 use comm_core::{Error, Invalid, Result};
-use nccl_sys::Version;
 
 use super::hello::Hello;
 use super::stranger;
-use crate::UniqueId;
-use crate::device::name_of;
 use crate::environment::SHARE_DEVICES;
 use crate::error::{NCCL, unavailable};
-
-/// From this version on, NCCL takes several ranks on one device if it is told so.
-const SHARING_SINCE: Version = Version::new(2, 30, 3);
+use crate::library::SHARING_SINCE;
+use crate::{Device, UniqueId};
 
 const ID: u8 = 0;
 const WORDS: u8 = 1;
@@ -46,7 +42,7 @@ pub(super) fn agree(hellos: &[(usize, Hello)]) -> Result<()> {
             not_told.join(", ")
         )
     };
-    Err(Invalid::SharedDevice { ranks, device: name_of(&device), advice }.into())
+    Err(Invalid::SharedDevice { ranks, device: Device::name_of(&device), advice }.into())
 }
 
 /// The first two ranks on one device, if there are any, and the device.
@@ -91,6 +87,8 @@ fn read_shared(refused: &[u8]) -> Option<Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use nccl_sys::Version;
+
     use super::*;
 
     fn hello(version: Version, device: u8, may_share: bool) -> Hello {

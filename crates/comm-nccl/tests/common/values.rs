@@ -88,17 +88,25 @@ macro_rules! for_each_reduced {
     }};
 }
 
-/// Calls a function with each type.
+/// Calls a function with each type that the host reduces.
 #[allow(unused_macros, reason = "not every test file uses it")]
-macro_rules! for_each_type {
+macro_rules! for_each_of_host {
     ($function:ident ( $($argument:expr),* )) => {{
         $function::<i16>($($argument),*);
         $function::<u16>($($argument),*);
-        $function::<float8::F8E4M3>($($argument),*);
-        $function::<float8::F8E5M2>($($argument),*);
         $crate::common::values::for_each_reduced!($function($($argument),*));
     }};
 }
 
+/// Calls a function with each type.
+#[allow(unused_macros, reason = "not every test file uses it")]
+macro_rules! for_each_type {
+    ($function:ident ( $($argument:expr),* )) => {{
+        $function::<float8::F8E4M3>($($argument),*);
+        $function::<float8::F8E5M2>($($argument),*);
+        $crate::common::values::for_each_of_host!($function($($argument),*));
+    }};
+}
+
 #[allow(unused_imports, reason = "not every test file uses them")]
-pub(crate) use {for_each_reduced, for_each_type};
+pub(crate) use {for_each_of_host, for_each_reduced, for_each_type};

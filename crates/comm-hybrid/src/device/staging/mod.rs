@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     Call, CallOptions, DType, Error, Exchange, Group, HostCommunicator, HostViewMut, ReduceOp, Result,
 };
-use comm_nccl::{CopyStreams, Cuda, Device};
+use comm_nccl::{CopyStreams, Cuda, Device, DeviceCommunicator, Stream};
 
 use failure::Failure;
 use pieces::Piece;
@@ -210,6 +210,21 @@ impl StagedCommunicator {
         let buffers = Exchange::InPlace(HostViewMut::new(&mut said));
         self.host.0.all_reduce(buffers, ReduceOp::Max, &agreement(options))?;
         usize::try_from(said[0]).map_err(|_| Error::Internal("a block is longer than memory".into()))
+    }
+}
+
+impl DeviceCommunicator for StagedCommunicator {
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
+    /// Copies to the device run there. Those from it have ended when a call returns.
+    fn stream(&self) -> &Stream {
+        self.streams.up()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.synchronize()
     }
 }
 
