@@ -87,7 +87,8 @@ impl NcclCommunicator {
         Self::join(library, device, &met.id, (config, deadline, board))
     }
 
-    /// Makes a group of all ranks that were given the same id, in whatever way.
+    /// Makes a group of all ranks that were given the same id, in whatever way. Versions and devices are not compared before; what
+    /// NCCL refuses is its error.
     ///
     /// # Errors
     /// As [`NcclCommunicator::connect`]; NCCL does not tell which ranks are missing, so that any may be.
