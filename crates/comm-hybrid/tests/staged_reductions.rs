@@ -88,7 +88,7 @@ fn reduce_scatter<T: Small + Debug>(rank: &Rank, op: ReduceOp, len: usize, what:
 fn every_operator_on_every_type_has_the_bits_of_the_host() {
     let devices = devices(5);
     for size in common::WORLDS {
-        staged(&devices[..size], PIECE, |rank| for_each_of_host!(reductions(&rank, &ReduceOp::ALL, 3)));
+        staged(&devices[..size], PIECE, |rank| for_each_of_host!(reductions(&rank, &ReduceOp::ALL, 4)));
     }
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }

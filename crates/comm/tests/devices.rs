@@ -16,15 +16,26 @@ fn nccl(is_there: bool) -> String {
     if is_there { path.to_str().unwrap().to_owned() } else { "/nowhere/libnccl.so.2".into() }
 }
 
-/// Starts ranks that ask for a way; NCCL is where `has_nccl` says.
+/// Starts ranks that ask for a way, all on one host; NCCL is where `has_nccl` says.
 fn start(
     part: &str,
     ranks: usize,
     path: DevicePath,
     has_nccl: impl Fn(usize) -> bool,
 ) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+    start_on(part, (ranks, 1), path, has_nccl)
+}
+
+/// As [`start`], on so many hosts.
+fn start_on(
+    part: &str,
+    (ranks, hosts): (usize, usize),
+    path: DevicePath,
+    has_nccl: impl Fn(usize) -> bool,
+) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
     process::start(part, ranks, |rank| {
         [
+            ("COMM_HOST_PART", (rank % hosts).to_string()),
             ("LOCAL_RANK", rank.to_string()),
             ("COMM_DEVICE_PATH", path.to_string()),
             ("COMM_NCCL_PATH", nccl(has_nccl(rank))),
@@ -81,8 +92,9 @@ fn wait(comm: &HybridCommunicator) {
 #[test]
 fn a_rank_that_is_killed_is_noticed_by_ranks_that_wait_for_their_devices() {
     for path in [DevicePath::Nccl, DevicePath::Staged] {
-        for ranks in [2, 3] {
-            let (_store, mut processes) = start("wait", ranks, path, |_| true);
+        // Through shared memory, through sockets, and through both.
+        for (ranks, hosts) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
+            let (_store, mut processes) = start_on("wait", (ranks, hosts), path, |_| true);
             for (rank, process) in processes.iter_mut().enumerate() {
                 assert_eq!(process.said(), Some(format!("{path} on device {rank}")));
             }
