@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use comm_core::{Element, ReduceOp};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 /// A type with small numbers.
@@ -26,7 +27,7 @@ macro_rules! small {
     };
 }
 
-small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16);
+small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16, F8E4M3, F8E5M2);
 
 /// Element `index` of what a rank contributes, from 1 to 3.
 fn number(rank: usize, index: usize) -> i64 {
@@ -103,6 +104,8 @@ macro_rules! for_each_type {
     ($function:ident ( $($argument:expr),* )) => {{
         $function::<i16>($($argument),*)?;
         $function::<u16>($($argument),*)?;
+        $function::<float8::F8E4M3>($($argument),*)?;
+        $function::<float8::F8E5M2>($($argument),*)?;
         $crate::values::for_each_reduced!($function($($argument),*));
     }};
 }

@@ -45,6 +45,9 @@ const WRONG_BITS: &[Row] = &[
     ("leaks", 1, "0:wrong-bit 30", "round"),
     ("refusals", 1, "0:wrong-bit 0", "a sum after all that"),
     ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
+    ("eight_bits", 1, "0:wrong-bit 4", "element"),
+    ("sides", 1, "0:wrong-bit 0", "the sum on devices"),
+    ("sides", 2, "1:wrong-bit 1", "the maximum before the barrier"),
 ];
 
 /// Calls that succeed and do nothing leave what was there before.
@@ -78,6 +81,12 @@ const STUCK: &[Row] = &[
     ("deadline", 1, "0:hang 1", "timed out"),
 ];
 
+const DEATHS: &[Row] = &[
+    ("split", 1, "0:die", "ended without a word"),
+    ("killed_rank", 2, "0:die", "rank 0: ended without a word"),
+    ("staged", 2, "1:die", "rank 1: ended without a word"),
+];
+
 /// What is wrong with how a case went, if it did not fail as it is to.
 fn differs((name, ranks, fault, words): Row, limit: Duration) -> Option<String> {
     let settings = [("GPU_EMU_DEVICES", "2"), (FAULT, fault)];
@@ -96,7 +105,7 @@ fn all_fail(rows: &[Row]) {
 
 #[test]
 fn every_case_is_made_to_fail() {
-    let rows = [WRONG_BITS, NOTHING_DONE, CODES, STUCK].concat();
+    let rows = [WRONG_BITS, NOTHING_DONE, CODES, STUCK, DEATHS].concat();
     for case in &CASES {
         assert!(rows.iter().any(|row| row.0 == case.name), "{}", case.name);
     }
@@ -140,10 +149,7 @@ fn what_hangs_or_fails_on_the_device_ends_at_the_deadline() {
 
 #[test]
 fn processes_that_die_or_never_end_fail_their_case_and_are_killed() {
-    all_fail(&[
-        ("split", 1, "0:die", "ended without a word"),
-        ("killed_rank", 2, "0:die", "rank 0: ended without a word"),
-    ]);
+    all_fail(DEATHS);
     assert_eq!(differs(("split", 1, "0:never-end", "did not end"), Duration::from_secs(3)), None);
 }
 

@@ -9,6 +9,7 @@ mod movements;
 mod order;
 mod reductions;
 mod refusals;
+mod sides;
 
 use crate::player::Player;
 use crate::trouble::Outcome;
@@ -49,7 +50,7 @@ use Ranks::{One, OneAndSeveral, Several};
 pub(crate) const CONNECT: &str = "connect";
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 30] = [
+pub const CASES: [Case; 33] = [
     case(CONNECT, Several, "several ranks are connected, and wait for each other", lifecycle::connect),
     case(
         "all_reduce",
@@ -63,6 +64,12 @@ pub const CASES: [Case; 30] = [
         OneAndSeveral,
         "each rank has its block, of equal and unequal lengths",
         reductions::reduce_scatter,
+    ),
+    case(
+        "eight_bits",
+        OneAndSeveral,
+        "floats of 8 bits are reduced, where library and device do",
+        reductions::eight_bits,
     ),
     case("broadcast", OneAndSeveral, "all have what the root has, of every type", movements::broadcast),
     case(
@@ -126,6 +133,18 @@ pub const CASES: [Case; 30] = [
         groups::split,
     ),
     case("shrink", Several, "those that are left go on as a group", groups::shrink),
+    case(
+        "staged",
+        OneAndSeveral,
+        "buffers of devices go through the host in pieces, and bit by bit",
+        sides::staged,
+    ),
+    case(
+        "sides",
+        OneAndSeveral,
+        "the sides of a group for hosts and for devices work beside each other, and end together",
+        sides::together,
+    ),
     case("registration", OneAndSeveral, "a registered buffer is a buffer like others", groups::registration),
     case("settings", OneAndSeveral, "blocking calls, a name and few blocks do as well", lifecycle::settings),
     case(

@@ -1,10 +1,10 @@
 //! Reductions, bit by bit.
 
-use comm_core::{Communicator, Exchange, IntoView, ReduceOp, Shares};
+use comm_core::{Communicator, Error, Exchange, IntoView, ReduceOp, Shares};
 use comm_nccl::NcclCommunicator;
 
 use crate::player::{Player, in_place, separate};
-use crate::trouble::{During, Outcome, same_bits};
+use crate::trouble::{During, Outcome, Trouble, same_bits};
 use crate::values::{Small, contribution, elements, for_each_reduced, of_rank, ops, reduced};
 
 /// None, one, and what is around the size of a block of threads.
@@ -107,6 +107,34 @@ fn scatter_twice<T: Small>(
     same_bits("what was sent", &send.to_vec()?, &ours)?;
     comm.reduce_scatter(in_place(&mut send), shares, op, &player.options())?;
     same_bits("in place", &send.slice(block)?.to_vec()?, wanted)
+}
+
+pub(super) fn eight_bits(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    small::<float8::F8E4M3>(player, &comm)?;
+    small::<float8::F8E5M2>(player, &comm)?;
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+/// Ones and twos: the sum of four of them has no more bits than the smallest type.
+fn small<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
+    let number = |rank: usize, index: usize| 1 + ((rank + index) % 2) as i64;
+    for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
+        let all = |index| (0..player.size).map(move |rank| number(rank, index));
+        let wanted: Vec<T> = elements(0..1025, |index| match op {
+            ReduceOp::Min => all(index).fold(i64::MAX, i64::min),
+            ReduceOp::Max => all(index).fold(i64::MIN, i64::max),
+            _ => all(index).sum(),
+        });
+        let mut buffer = player.buffer(&elements::<T>(0..1025, |index| number(player.rank, index)))?;
+        match comm.all_reduce(in_place(&mut buffer), op, &player.options()) {
+            // An older library, or a device that cannot.
+            Err(error @ Error::Invalid(_)) => return Err(Trouble::NotRun(error.to_string())),
+            outcome => outcome?,
+        }
+        same_bits(format!("{op} of {}", T::DTYPE), &buffer.to_vec()?, &wanted)?;
+    }
+    Ok(())
 }
 
 /// Long enough that it is cut into pieces, on every path that there is between ranks.

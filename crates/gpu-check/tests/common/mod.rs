@@ -21,7 +21,8 @@ pub(crate) const CALM: [(&str, &str); 1] = [("GPU_EMU_DEVICES", "2")];
 pub(crate) const DISORDER: [(&str, &str); 2] =
     [("GPU_EMU_DEVICES", "2"), ("GPU_EMU_JITTER_MICROSECONDS", "200")];
 /// One device, which takes two ranks.
-pub(crate) const SHARED: [(&str, &str); 2] = [("GPU_EMU_DEVICES", "1"), ("GPU_EMU_SHARED_DEVICES", "1")];
+pub(crate) const SHARED: [(&str, &str); 3] =
+    [("GPU_EMU_DEVICES", "1"), ("GPU_EMU_SHARED_DEVICES", "1"), ("NCCL_MULTI_RANK_GPU_ENABLE", "1")];
 
 /// What the processes do that tests start; a test of its own in none.
 pub(crate) fn play_part() {
