@@ -11,7 +11,8 @@ use super::staging::StagedCommunicator;
 /// In which way buffers on devices are communicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DevicePath {
-    /// By NCCL. If a rank lacks it, or two ranks are on one device, that is an error on every rank.
+    /// By NCCL. If a rank lacks it, or two ranks are on one device and do not all tell NCCL so
+    /// ([`Library::shares_devices`]), that is an error on every rank.
     #[default]
     Nccl,
     /// Through pinned memory of the host: slower where NCCL would do, and possible without it.
