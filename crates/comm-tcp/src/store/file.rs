@@ -4,18 +4,15 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{Error, Result, Store};
 
-use super::patience::{after, not_a_number, timed_out};
+use super::patience::{not_a_number, timed_out};
+use super::pause::Pause;
 
 /// How long an operation waits for those of others, none of which takes long.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a folder is looked at, more seldom with every look.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// As long as a file may be named almost anywhere.
 const NAME_MAX: usize = 255;
 const LOCK: &str = ".lock";
@@ -23,8 +20,9 @@ const LOCK: &str = ".lock";
 /// A store in a folder that all ranks see: one file per key.
 ///
 /// A value appears whole or not at all, as it is written to a file of its own, which is then renamed. Operations that
-/// change something hold a lock of the file system meanwhile, which must have some; a process that dies lets go of it. Waiting for
-/// a key is looking for its file, every 50 ms in the end: this is for ranks that meet, not for much more.
+/// change something hold a lock of the file system meanwhile, which must have some; a process that dies lets go of it. Who waits for
+/// a key is told by the system when a process of this host sets it, and looks for those of other hosts, every 50 ms in the end: this is
+/// for ranks that meet, not for much more.
 ///
 /// Nothing is removed but by [`Store::delete`]. What an earlier run left in the folder is still there for the next: give each its
 /// own folder, or use it for what can tell them apart.
@@ -132,7 +130,7 @@ impl Store for FileStore {
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let path = self.path(key)?;
-        let mut pause = Pause::until(timeout);
+        let mut pause = Pause::in_folder(&self.folder, timeout);
         loop {
             if let Some(value) = Self::look(&path)? {
                 return Ok(value);
@@ -166,7 +164,7 @@ impl Store for FileStore {
     }
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        let mut pause = Pause::until(timeout);
+        let mut pause = Pause::in_folder(&self.folder, timeout);
         for key in keys {
             let path = self.path(key)?;
             while !path.try_exists().map_err(|error| failed("look for", &path, error))? {
@@ -191,27 +189,4 @@ impl Store for FileStore {
 
 fn failed(doing: &str, path: &Path, error: io::Error) -> Error {
     Error::io(format!("{doing} {}", path.display()), error)
-}
-
-/// Pauses between looks, until the time is over.
-struct Pause {
-    next: Duration,
-    deadline: Instant,
-}
-
-impl Pause {
-    fn until(timeout: Duration) -> Self {
-        Self { next: PAUSE_MIN, deadline: after(timeout) }
-    }
-
-    /// Waits, and returns whether another look is worth it: there is always one at the deadline.
-    fn wait(&mut self) -> bool {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        thread::sleep(self.next.min(left));
-        self.next = (self.next * 2).min(PAUSE_MAX);
-        true
-    }
 }

@@ -7,6 +7,7 @@ mod file;
 mod frame;
 mod idle;
 mod patience;
+mod pause;
 mod protocol;
 mod reactor;
 mod requests;
