@@ -19,7 +19,7 @@
 //! | is there a driver, which device is mine | `probe.rs`, `device.rs`, `environment.rs` |
 //! | where is memory allocated, copied and freed | `allocation.rs`, `buffer.rs`, `slice.rs` |
 //! | which memory of the host does a device copy to and from by itself | `pinned.rs`, `transfer.rs` |
-//! | who waits for whom | `usage.rs`, `stream.rs` |
+//! | who waits for whom | `usage.rs`, `stream.rs`, `work.rs` |
 //! | what does a call see of a buffer | `view.rs`, `memory.rs` |
 //! | how do ranks come by one id, and which are refused | `meeting/`, `unique_id.rs` |
 //! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
@@ -72,6 +72,7 @@ mod transfer;
 mod unique_id;
 mod usage;
 mod view;
+mod work;
 
 pub use buffer::DeviceBuffer;
 pub use communicator::{Batch, NcclCommunicator, Registration};
@@ -86,3 +87,4 @@ pub use stream::Stream;
 pub use transfer::{CopyStreams, Part, Transfer};
 pub use unique_id::UniqueId;
 pub use view::{CudaView, CudaViewMut};
+pub use work::DeviceWork;

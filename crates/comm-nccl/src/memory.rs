@@ -3,7 +3,7 @@
 use comm_core::{Comm, Communicator, Groups, Memory, Result};
 
 use crate::view::{CudaView, CudaViewMut};
-use crate::{Device, Stream};
+use crate::{Device, DeviceWork, Stream};
 
 /// The memory of CUDA devices. Buffers are [`DeviceBuffer`](crate::DeviceBuffer)s, and parts of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,12 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
 
     /// The stream on which it runs. Work that is enqueued there comes after the calls that were made before.
     fn stream(&self) -> &Stream;
+
+    /// All calls that were made so far, to be waited for on the device or on the host.
+    ///
+    /// # Errors
+    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    fn work(&self) -> Result<DeviceWork>;
 
     /// Waits on the host until all calls that were made have ended on the device.
     ///
@@ -50,6 +56,13 @@ pub trait DeviceComm {
     /// The stream on which the calls run. Work that is enqueued there comes after the calls that were made before.
     fn stream(&self) -> &Stream;
 
+    /// All calls that were made so far, those of other handles to the communicator included, to be waited for on the device or
+    /// on the host.
+    ///
+    /// # Errors
+    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    fn work(&self) -> Result<DeviceWork>;
+
     /// Waits on the host until all calls that were made have ended on the device, those of other handles to the
     /// communicator included.
     ///
@@ -65,6 +78,10 @@ impl DeviceComm for Comm<Cuda> {
 
     fn stream(&self) -> &Stream {
         self.communicator().stream()
+    }
+
+    fn work(&self) -> Result<DeviceWork> {
+        self.communicator().work()
     }
 
     fn synchronize(&self) -> Result<()> {

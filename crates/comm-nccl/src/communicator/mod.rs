@@ -19,11 +19,12 @@ use comm_core::{CallOptions, Error, Result, Store};
 
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
+use crate::health::Ticket;
 use crate::meeting;
 use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
-use crate::{Device, DeviceBuffer, Library, Stream, UniqueId};
+use crate::{Device, DeviceBuffer, DeviceWork, Library, Stream, UniqueId};
 use board::Board;
 use deadline::Deadline;
 use engine::{Engine, Parts, await_ready};
@@ -226,6 +227,12 @@ impl DeviceCommunicator for NcclCommunicator {
 
     fn stream(&self) -> &Stream {
         self.stream()
+    }
+
+    fn work(&self) -> Result<DeviceWork> {
+        let _turn = self.engine.turn()?;
+        let last = Ticket::new(Arc::clone(&self.engine.health), self.engine.last());
+        DeviceWork::until_call(&self.engine.stream, last)
     }
 
     fn synchronize(&self) -> Result<()> {

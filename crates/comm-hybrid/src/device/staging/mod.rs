@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     Call, CallOptions, DType, Error, Exchange, Group, HostCommunicator, HostViewMut, ReduceOp, Result,
 };
-use comm_nccl::{CopyStreams, Cuda, Device, DeviceCommunicator, Stream};
+use comm_nccl::{CopyStreams, Cuda, Device, DeviceCommunicator, DeviceWork, Stream};
 
 use failure::Failure;
 use pieces::Piece;
@@ -221,6 +221,11 @@ impl DeviceCommunicator for StagedCommunicator {
     /// Copies to the device run there. Those from it have ended when a call returns.
     fn stream(&self) -> &Stream {
         self.streams.up()
+    }
+
+    fn work(&self) -> Result<DeviceWork> {
+        let _turn = self.turn()?;
+        DeviceWork::until_now(self.stream())
     }
 
     fn synchronize(&self) -> Result<()> {

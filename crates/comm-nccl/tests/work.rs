@@ -1,0 +1,69 @@
+//! What was enqueued can be waited for, on the device and on the host.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+#[path = "common/hold.rs"]
+mod hold;
+
+use std::thread;
+use std::time::Duration;
+
+use comm_core::{CallOptions, Communicator, Error, Exchange, IntoViewMut, ReduceOp};
+use comm_nccl::{DeviceCommunicator, DeviceWork};
+
+use common::{control, devices, faults_of, options, world};
+use hold::hold;
+
+/// Long enough for whatever does not wait.
+const WHILE: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_stream_that_is_joined_waits_for_the_calls_and_the_host_does_not() {
+    let devices = devices(2);
+    world(&devices, |rank| {
+        let mut buffer = rank.buffer(&[1_u8; 100]);
+        let held = hold(rank.comm.stream());
+        rank.comm
+            .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
+            .unwrap();
+        let work = rank.comm.work().unwrap();
+        let (joined, other) = (rank.device.new_stream().unwrap(), rank.device.new_stream().unwrap());
+        work.wait(&joined).unwrap();
+        work.wait(rank.comm.stream()).unwrap();
+        let behind = DeviceWork::until_now(&joined).unwrap();
+        DeviceWork::until_now(&other).unwrap().synchronize().unwrap();
+        thread::sleep(WHILE);
+        assert!(!work.is_done().unwrap() && !behind.is_done().unwrap());
+        drop(held);
+        behind.synchronize().unwrap();
+        assert!(work.is_done().unwrap());
+        work.synchronize().unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [2; 100]);
+    });
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn work_that_was_lost_is_no_result_and_what_came_before_is() {
+    let devices = devices(1);
+    world(&devices, |rank| {
+        let mut buffer = rank.buffer(&[1_u8; 100]);
+        let mut sum = |options: &CallOptions| {
+            let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+            rank.comm.all_reduce(buffers, ReduceOp::Sum, options).unwrap();
+            rank.comm.work().unwrap()
+        };
+        let nothing = rank.comm.work().unwrap();
+        let kept = sum(&options());
+        kept.synchronize().unwrap();
+        control().plan_hang(devices[0], 0);
+        let mut short = options();
+        short.timeout = Duration::from_millis(300);
+        let lost = sum(&short).synchronize().unwrap_err();
+        let Error::Poisoned(cause) = &lost else { panic!("{lost}") };
+        assert!(matches!(**cause, Error::Timeout { .. }), "{cause}");
+        kept.synchronize().unwrap();
+        nothing.synchronize().unwrap();
+        assert!(matches!(rank.comm.work(), Err(Error::Poisoned(_))));
+    });
+}
