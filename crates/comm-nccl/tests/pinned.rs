@@ -6,7 +6,7 @@ mod common;
 mod hold;
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,8 +20,12 @@ use hold::hold;
 const BRIEFLY: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(60);
 
-/// What exists is counted for the whole process.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Pinned memory is counted for the whole process, so that tests which allocate some take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // What another test has found wrong is none of this one's business.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A device of a test's own, and what copies on it need.
 fn device() -> (Device, Stream, CopyStreams) {
@@ -48,7 +52,7 @@ fn words(bytes: &[u8]) -> Vec<u16> {
 
 #[test]
 fn parts_are_copied_to_where_they_belong_in_both_directions() {
-    let _alone = ALONE.lock().unwrap();
+    let _alone = alone();
     let (device, stream, streams) = device();
     let pinned = control().live().pinned;
     for jitter in JITTERS {
@@ -76,6 +80,7 @@ fn parts_are_copied_to_where_they_belong_in_both_directions() {
 
 #[test]
 fn a_piece_follows_the_last_one_in_the_same_memory() {
+    let _alone = alone();
     let (device, stream, streams) = device();
     control().set(Setting::JitterMicroseconds, JITTERS[1]);
     let elements: Vec<u16> = (0..1000).collect();
@@ -108,6 +113,7 @@ fn fill(buffer: &mut DeviceBuffer<u16>, stream: &Stream) {
 
 #[test]
 fn whoever_looks_at_pinned_memory_waits_for_the_copy() {
+    let _alone = alone();
     let (device, stream, streams) = device();
     let mut buffer = DeviceBuffer::<u16>::zeros(&stream, 100).unwrap();
     let held = hold(&stream);
@@ -127,7 +133,7 @@ fn whoever_looks_at_pinned_memory_waits_for_the_copy() {
 
 #[test]
 fn pinned_memory_is_not_freed_while_a_copy_is_under_way() {
-    let _alone = ALONE.lock().unwrap();
+    let _alone = alone();
     let (device, stream, streams) = device();
     let mut buffer = DeviceBuffer::<u16>::zeros(&stream, 100).unwrap();
     let through = PinnedBuffer::new(&device, 200).unwrap();
@@ -151,6 +157,7 @@ fn pinned_memory_is_not_freed_while_a_copy_is_under_way() {
 
 #[test]
 fn memory_of_a_device_is_freed_behind_the_copies() {
+    let _alone = alone();
     let (device, stream, streams) = device();
     let mut through = PinnedBuffer::new(&device, 400).unwrap();
     let mut buffer = DeviceBuffer::<u16>::zeros(&stream, 100).unwrap();
@@ -171,6 +178,7 @@ fn memory_of_a_device_is_freed_behind_the_copies() {
 
 #[test]
 fn what_is_outside_of_a_buffer_is_refused_before_anything_is_copied() {
+    let _alone = alone();
     let (device, stream, streams) = device();
     let (other, _, elsewhere) = self::device();
     let mut buffer = DeviceBuffer::from_host(&stream, &[1_u16, 2, 3, 4]).unwrap();
@@ -196,6 +204,7 @@ fn what_is_outside_of_a_buffer_is_refused_before_anything_is_copied() {
 
 #[test]
 fn what_a_lost_call_was_to_write_is_no_result_on_the_host_either() {
+    let _alone = alone();
     let devices = devices(1);
     control().plan_hang(devices[0], 0);
     world(&devices, |rank| {
