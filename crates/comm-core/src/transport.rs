@@ -26,7 +26,7 @@ pub trait Transport: Send {
     fn now(&self) -> Instant;
 
     /// The time, or one up to some milliseconds before or behind it, for who asks so often that it should cost nothing.
-    fn now_roughly(&self) -> Instant {
+    fn now_roughly(&mut self) -> Instant {
         self.now()
     }
 

@@ -54,7 +54,7 @@ impl Both {
         self.near.group()
     }
 
-    pub(crate) fn now_roughly(&self) -> Instant {
+    pub(crate) fn now_roughly(&mut self) -> Instant {
         self.near.now_roughly()
     }
 

@@ -88,8 +88,8 @@ impl Transport for HybridTransport {
         Instant::now()
     }
 
-    fn now_roughly(&self) -> Instant {
-        whole!(&self.inner, lane => lane.now_roughly())
+    fn now_roughly(&mut self) -> Instant {
+        whole!(&mut self.inner, lane => lane.now_roughly())
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {

@@ -72,6 +72,12 @@ impl Waiter {
         }
     }
 
+    /// When the wait under way began, if that is known: not of one that has only just begun.
+    #[inline]
+    pub(crate) const fn since(&self) -> Option<Instant> {
+        self.since
+    }
+
     /// Lets another thread run, and now and then looks whether one did.
     pub(crate) fn give_way(&mut self, now: impl Fn() -> Instant) {
         self.crowd.give_way(now);

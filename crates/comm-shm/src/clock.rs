@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// The kernel's coarse clock, which is read without asking the processor's counter. It moves on at every tick, a few
 /// milliseconds apart.
@@ -10,23 +10,31 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) struct RoughClock {
     start: Instant,
     at_start: Duration,
+    /// The tick that was seen last, and its time: working that out takes longer than to read the clock.
+    tick: Timespec,
+    now: Instant,
 }
 
 impl RoughClock {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), at_start: coarse() }
+        let (now, tick) = (Instant::now(), clock_gettime(ClockId::MonotonicCoarse));
+        Self { start: now, at_start: since_boot(tick), tick, now }
     }
 
     /// The time, no more than a tick before or behind it.
     #[inline]
-    pub(crate) fn now(&self) -> Instant {
-        self.start + coarse().saturating_sub(self.at_start)
+    pub(crate) fn now(&mut self) -> Instant {
+        let tick = clock_gettime(ClockId::MonotonicCoarse);
+        if tick != self.tick {
+            self.tick = tick;
+            self.now = self.start + since_boot(tick).saturating_sub(self.at_start);
+        }
+        self.now
     }
 }
 
-#[inline]
-fn coarse() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::MonotonicCoarse)).unwrap_or_default()
+fn since_boot(tick: Timespec) -> Duration {
+    Duration::try_from(tick).unwrap_or_default()
 }
 
 #[cfg(not(loom))]
@@ -36,7 +44,7 @@ mod tests {
 
     #[test]
     fn it_keeps_pace_with_the_exact_clock() {
-        let (clock, tick) = (RoughClock::new(), Duration::from_millis(12));
+        let (mut clock, tick) = (RoughClock::new(), Duration::from_millis(12));
         for _ in 0..30 {
             let (before, rough, after) = (Instant::now(), clock.now(), Instant::now());
             assert!(rough + tick >= before && rough <= after + tick);

@@ -5,8 +5,6 @@
 //! position: it comes along with it. It is no more than a copy. A reader that is behind, or that sees the copy being
 //! written over, takes the message from the ring.
 
-use comm_core::Lent;
-
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORD: usize = size_of::<u64>();
@@ -60,24 +58,22 @@ pub(crate) struct Echo<'a> {
 }
 
 impl Echo<'_> {
-    fn words(&self, len: usize) -> impl Iterator<Item = &AtomicU64> {
-        self.near.words.iter().chain(&self.far.words).take(len.div_ceil(WORD))
-    }
-
-    /// Copies bytes that end at a position of the stream, no more than [`ECHO_BYTES`]. To be called by the writer, before it
-    /// publishes that position.
-    pub(crate) fn put(&self, bytes: Lent<'_>, end: u64) {
-        let mut copy = [0; ECHO_BYTES];
-        let len = bytes.copy_to(&mut copy);
+    /// Copies the first `len` of these bytes, which end at a position of the stream. To be called by the writer, before
+    /// it publishes that position.
+    #[inline]
+    pub(crate) fn put(&self, bytes: &[u8; ECHO_BYTES], len: usize, end: u64) {
         self.near.mark.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (word, bytes) in self.words(len).zip(copy.as_chunks().0) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        let (near, far) = bytes.split_at(NEAR_WORDS * WORD);
+        put(&self.near.words, near);
+        if len > near.len() {
+            put(&self.far.words, far);
         }
         self.near.mark.store(mark(end, len), Ordering::Release);
     }
 
     /// Takes the copy of just these bytes of the stream. False if there is none, or none any more.
+    #[inline]
     pub(crate) fn take(&self, start: u64, end: u64, into: &mut Heard) -> bool {
         let Some(len) = usize::try_from(end.wrapping_sub(start)).ok().filter(|len| *len <= ECHO_BYTES) else {
             return false;
@@ -86,13 +82,31 @@ impl Echo<'_> {
         if len == 0 || self.near.mark.load(Ordering::Acquire) != mark {
             return false;
         }
-        for (word, bytes) in self.words(len).zip(into.bytes.as_chunks_mut().0) {
-            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        let (near, far) = into.bytes.split_at_mut(NEAR_WORDS * WORD);
+        take(&self.near.words, near);
+        if len > near.len() {
+            take(&self.far.words, far);
         }
         fence(Ordering::Acquire);
         let whole = self.near.mark.load(Ordering::Relaxed) == mark;
         (into.start, into.len) = (start, if whole { len } else { 0 });
         whole
+    }
+}
+
+/// Writes all the words of a line: that takes less than to count them.
+#[inline]
+fn put<const N: usize>(words: &[AtomicU64; N], bytes: &[u8]) {
+    for (word, bytes) in words.iter().zip(bytes.as_chunks().0) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+}
+
+/// Reads all the words of a line.
+#[inline]
+fn take<const N: usize>(words: &[AtomicU64; N], into: &mut [u8]) {
+    for (word, bytes) in words.iter().zip(into.as_chunks_mut().0) {
+        *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
     }
 }
 
@@ -135,13 +149,13 @@ mod tests {
         assert!(!echo.take(0, 0, &mut heard) && !echo.take(0, 4, &mut heard));
         assert_eq!(heard.from(0, 1), None);
         for len in 1..=ECHO_BYTES {
-            let bytes: Vec<u8> = (0..len).map(|at| (at + len) as u8).collect();
+            let bytes: [u8; ECHO_BYTES] = std::array::from_fn(|at| (at + len) as u8);
             let (start, end) = (1000, 1000 + len as u64);
-            echo.put(Lent::from_slice(&bytes), end);
+            echo.put(&bytes, len, end);
             assert!(!echo.take(start - 1, end, &mut heard) && !echo.take(start, end + 1, &mut heard));
             assert!(echo.take(start, end, &mut heard));
-            assert_eq!(heard.from(start, len), Some(&bytes[..]));
-            assert_eq!(heard.from(end - 1, 1), Some(&bytes[len - 1..]));
+            assert_eq!(heard.from(start, len), Some(&bytes[..len]));
+            assert_eq!(heard.from(end - 1, 1), Some(&bytes[len - 1..len]));
             assert_eq!(heard.from(start, 1), Some(&bytes[..1]));
             assert_eq!((heard.from(start - 1, 1), heard.from(end, 1)), (None, None));
             assert_eq!((heard.from(start, len + 1), heard.from(start, usize::MAX)), (None, None));
@@ -158,7 +172,7 @@ mod tests {
                 let mut end = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
                     end += ECHO_BYTES as u64;
-                    echo.put(Lent::from_slice(&[(end / 7) as u8; ECHO_BYTES]), end);
+                    echo.put(&[(end / 7) as u8; ECHO_BYTES], ECHO_BYTES, end);
                 }
             });
             let mut seen = 0;

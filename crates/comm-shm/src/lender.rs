@@ -23,6 +23,13 @@ pub(crate) struct Lending {
     pub(crate) bytes_min: usize,
 }
 
+impl Lending {
+    /// The size of the longest piece that is copied.
+    pub(crate) const fn copied_max(&self) -> usize {
+        self.bytes_min.saturating_sub(1)
+    }
+}
+
 /// What comes with the descriptor of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packet {
@@ -75,7 +82,7 @@ impl Lender {
 
     /// The region in which a piece lies, and where, if it is to be lent.
     pub(crate) fn find(&self, piece: &[u8]) -> Option<(Arc<Region>, u64)> {
-        if piece.len() < self.lending.bytes_min.max(1) { None } else { self.lending.regions.find(piece) }
+        if piece.len() <= self.lending.copied_max() { None } else { self.lending.regions.find(piece) }
     }
 
     /// Sees to it that the peer has a region. False if it cannot be sent now. `is_out` tells which are being read.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use comm_core::{During, Error, Loss};
 
 use crate::borrower::Borrower;
-use crate::echo::Heard;
+use crate::echo::{ECHO_BYTES, Heard};
 use crate::lender::{Lender, Lending, PACKET_BYTES, Packet};
 use crate::positions::{Control, Reader, Writer};
 use crate::route::Router;
@@ -48,6 +48,8 @@ pub(crate) struct Peer {
     router: Router,
     /// `None` where everything is copied.
     lender: Option<Lender>,
+    /// The longest message that is copied to where the positions are, too.
+    small_max: usize,
     borrower: Borrower,
     /// What the last attempt to send had too little of.
     short_of: Short,
@@ -70,6 +72,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(rank: usize, connection: Connection, lending: Option<Lending>) -> Self {
         let capacity = connection.segment.capacity();
+        let copied_max = lending.as_ref().map_or(usize::MAX, Lending::copied_max);
         Self {
             rank,
             connection,
@@ -78,6 +81,7 @@ impl Peer {
             stride: (capacity / STRIDES_MIN).min(STRIDE_BYTES_MAX),
             router: Router::new(),
             lender: lending.map(Lender::new),
+            small_max: copied_max.min(ECHO_BYTES),
             borrower: Borrower::default(),
             short_of: Short::Nothing,
             released_told: None,

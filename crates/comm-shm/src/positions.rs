@@ -12,7 +12,7 @@
 use std::fmt;
 
 use crate::doze::Doze;
-use crate::echo::{ECHO_BYTES, Echo, Far, Heard, Near};
+use crate::echo::{Echo, Far, Heard, Near};
 use crate::loans::{Board, LOANS_MAX, Loan, Outstanding};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -243,15 +243,6 @@ impl Writer {
         self.tail - self.published
     }
 
-    /// How many bytes are to be published, if they are so few that they are copied next to the position, and all are in the
-    /// ring.
-    #[inline]
-    pub(crate) fn small(&self) -> Option<usize> {
-        let bytes = self.unpublished();
-        (0 < bytes && bytes <= ECHO_BYTES as u64 && self.lent == self.published_lent)
-            .then_some(bytes as usize)
-    }
-
     /// Shows the other side what was written, and returns whether it must be rung for.
     #[must_use]
     #[inline]
@@ -342,14 +333,17 @@ impl Reader {
         self.head == self.tail && control.written.0.tail.load(Ordering::Relaxed) == self.tail
     }
 
-    /// Looks whether one small message has come since everything was read, and takes the copy of it.
+    /// Looks whether one small message has come since everything was read, and takes the copy of it. Returns whether it
+    /// did.
     #[inline]
-    pub(crate) fn listen(&mut self, control: &Control, heard: &mut Heard) {
+    pub(crate) fn listen(&mut self, control: &Control, heard: &mut Heard) -> bool {
         let tail = control.written.0.tail.load(Ordering::Acquire);
         let near = tail.wrapping_sub(self.head) <= self.capacity;
-        if self.loan.is_none() && near && control.echo().take(self.head, tail, heard) {
+        let takes = self.loan.is_none() && near && control.echo().take(self.head, tail, heard);
+        if takes {
             (self.tail, self.limit) = (tail, tail);
         }
+        takes
     }
 
     /// Looks how far the other side has written.
@@ -401,15 +395,15 @@ impl Reader {
         }
         let loan = self.loan();
         self.head += bytes;
-        if let Some(loan) = loan {
-            self.lent += bytes;
-            if bytes < loan.len {
-                return false;
-            }
-            self.loan = None;
-            return self.tell(control);
+        let Some(loan) = loan else {
+            return self.head - self.told >= self.capacity / PARTS_OF_ROOM && self.tell(control);
+        };
+        self.lent += bytes;
+        if bytes < loan.len {
+            return false;
         }
-        self.head - self.told >= self.capacity / PARTS_OF_ROOM && self.tell(control)
+        self.loan = None;
+        self.tell(control)
     }
 
     /// Tells the other side of all that was given back, and returns whether it must be rung for. Who finds nothing to

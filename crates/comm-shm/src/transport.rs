@@ -191,7 +191,7 @@ impl Transport for SharedMemoryTransport {
         Instant::now()
     }
 
-    fn now_roughly(&self) -> Instant {
+    fn now_roughly(&mut self) -> Instant {
         self.clock.now()
     }
 

@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_millis(10);
 /// When to look again, and the memory for it.
 #[derive(Debug, Default)]
 pub(super) struct Audit {
-    last: Option<Instant>,
+    next: Option<Instant>,
     everybody: Interest,
 }
 
@@ -38,7 +38,7 @@ impl<T: Transport> Engine<T> {
     /// at its end if it never does: it may have come so long after the others that these gave it up. A call that has to
     /// wait for long hears the rest before it sleeps.
     pub(super) fn look_around(&mut self, now: Instant) -> Result<(), Stop> {
-        if self.audit.last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
+        if self.audit.next.is_some_and(|next| now < next) {
             return Ok(());
         }
         if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
@@ -51,7 +51,7 @@ impl<T: Transport> Engine<T> {
     /// Fails if the next message from some rank cannot belong to the call under way or one that is still to come. To be
     /// called between passes: ranks from which the call expects something are left to it.
     pub(super) fn audit(&mut self, now: Instant) -> Result<(), Stop> {
-        self.audit.last = Some(now);
+        self.audit.next = Some(now + EVERY);
         if self.audit.everybody.recv().is_empty() {
             self.group.peers().for_each(|peer| self.audit.everybody.add_recv(peer));
         }

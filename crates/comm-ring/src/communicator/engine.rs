@@ -38,8 +38,8 @@ pub(super) struct Engine<T> {
 
 /// The times of the call under way.
 ///
-/// They count from its first wait: what a call does before, it does without waiting for anybody, and a small call has no
-/// time to ask for the time before it has sent.
+/// They count from its first wait that is not over at once: what a call does before, it does without waiting for anybody,
+/// and a small call has no time to ask for the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) timeout: Duration,
@@ -308,18 +308,24 @@ impl<T: Transport> Engine<T> {
                     self.waiter.moved(|| self.data.now());
                     return Ok(());
                 }
-                Progress::Done => return self.look_around(self.data.now_roughly()),
-                Progress::Blocked { .. } if !clock.has_started() => {
-                    // This takes as long as a pause between two looks.
-                    let now = self.data.now();
-                    clock.at(now);
-                    self.look_around(now)?;
+                Progress::Done => {
+                    let now = self.data.now_roughly();
+                    return self.look_around(now);
                 }
                 Progress::Blocked { moved } => {
                     if moved {
                         self.waiter.moved(|| self.data.now());
                     }
-                    match self.waiter.idle(|| self.data.now()) {
+                    let idle = self.waiter.idle(|| self.data.now());
+                    if !clock.has_started()
+                        && let Some(since) = self.waiter.since()
+                    {
+                        clock.at(since);
+                        // This takes as long as a pause between two looks.
+                        self.look_around(since)?;
+                        continue;
+                    }
+                    match idle {
                         Idle::Spin => std::hint::spin_loop(),
                         Idle::Yield => self.waiter.give_way(|| self.data.now()),
                         Idle::Sleep => self.sleep(clock)?,

@@ -173,27 +173,41 @@ impl Programs {
     }
 
     /// The program for a call. It is to be given back after the call.
+    #[inline]
     pub(super) fn take(
         &mut self,
         request: &Request<'_>,
         in_place: bool,
         options: &CallOptions,
     ) -> Result<Box<Program>> {
+        if request.has_equal_shares()
+            && let Some(program) = self.take_kept(request, in_place, options)
+        {
+            self.steps -= program.kept().map_or(0, <[_]>::len);
+            return Ok(program);
+        }
+        self.make(request, in_place, options)
+    }
+
+    #[inline]
+    fn take_kept(
+        &mut self,
+        request: &Request<'_>,
+        in_place: bool,
+        options: &CallOptions,
+    ) -> Option<Box<Program>> {
         let fits = |program: &Program| {
             program.key.as_ref().is_some_and(|key| key.matches(request, in_place, options))
         };
-        let keeps = request.has_equal_shares();
-        if keeps {
-            // Calls repeat: nothing moves if it is the one that was used last.
-            let found = self.kept.pop_if(|last| fits(last)).or_else(|| {
-                let at = self.kept.iter().rposition(|program| fits(program))?;
-                Some(self.kept.remove(at))
-            });
-            if let Some(program) = found {
-                self.steps -= program.kept().map_or(0, <[_]>::len);
-                return Ok(program);
-            }
-        }
+        // Calls repeat: nothing moves if it is the one that was used last.
+        self.kept.pop_if(|last| fits(last)).or_else(|| {
+            let at = self.kept.iter().rposition(|program| fits(program))?;
+            Some(self.kept.remove(at))
+        })
+    }
+
+    #[cold]
+    fn make(&mut self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> Result<Box<Program>> {
         let choice = self.choose(request, options)?;
         let question = request.question(self.group, options.order);
         let params = Params {
@@ -203,7 +217,7 @@ impl Programs {
             ..choose::params(&question, choice.segments, &self.tuning)
         };
         let mut program = Program::new(self.group, request, choice, params, options)?;
-        if keeps {
+        if request.has_equal_shares() {
             program.key = Some(Key::of(request, in_place, options));
             program.keep(STEPS_MAX);
         }

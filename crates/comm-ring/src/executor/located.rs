@@ -15,9 +15,12 @@ pub struct Located {
     pub(super) bytes: Bytes,
     /// The same blocks where the other operand of a local step lies.
     pub(super) other: Bytes,
-    /// Bit `k` stands for the step `k + 1` steps before.
-    pub(super) conflicts: u64,
+    /// The last bit stands for the step before, and so on backwards.
+    pub(super) waits_for: u64,
 }
+
+/// The bit of the step before.
+const LAST: u64 = 1 << (u64::BITS - 1);
 
 /// A range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,11 @@ impl Bytes {
     #[inline]
     pub(super) const fn range(self) -> Range<usize> {
         self.start..self.end
+    }
+
+    #[inline]
+    pub(super) const fn is_empty(self) -> bool {
+        self.start == self.end
     }
 }
 
@@ -74,20 +82,20 @@ impl Locator {
         // No other step may be left out, not even one without bytes: later ones wait for what it waits for.
         let idle = step.action == Action::Finish && !reduction.is_some_and(Reduction::has_finish);
         (!idle).then(|| {
-            let (action, place, conflicts) = (step.action, step.place, self.conflicts(&step));
+            let (action, place, waits_for) = (step.action, step.place, self.conflicts(&step));
             self.recent[self.taken % Self::LENGTH] = step;
             self.taken += 1;
-            Located { action, place, bytes, other, conflicts }
+            Located { action, place, bytes, other, waits_for }
         })
     }
 
-    /// Which of the last steps conflict with this one.
+    /// Which of the last steps conflict with this one, as in [`Located::waits_for`].
     fn conflicts(&self, step: &Step) -> u64 {
         // The one that is as far back as the window is long has left it.
         let far = self.taken.min(Self::LENGTH - 1);
         let back = |distance: usize| &self.recent[(self.taken - 1 - distance) % Self::LENGTH];
         (0..far)
             .filter(|&distance| step.conflicts(back(distance)))
-            .fold(0, |set, distance| set | 1 << distance)
+            .fold(0, |set, distance| set | LAST >> distance)
     }
 }

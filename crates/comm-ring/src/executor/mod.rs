@@ -4,6 +4,7 @@
 //! never sleeps, and a send that cannot go on never keeps it from receiving. A step starts when no earlier unfinished
 //! step conflicts with it; messages to one peer, and from one peer, keep the order of the schedule.
 
+mod begin;
 mod buffers;
 mod carry;
 mod located;
@@ -35,6 +36,23 @@ pub struct Job {
     pub sequence: u64,
     /// The fingerprint of the call.
     pub fingerprint: u64,
+}
+
+impl Job {
+    /// What stands before a message of the call.
+    #[inline]
+    const fn header(&self, payload_bytes: usize) -> Header {
+        Header::new(self.sequence, payload_bytes as u64, self.fingerprint)
+    }
+
+    /// What a receive combines with, if it is one that does.
+    #[inline]
+    fn reduction_in(&self, action: Action) -> Result<Option<Reduction>> {
+        match action {
+            Action::RecvReduce { .. } => self.reduction.ok_or_else(no_reduction).map(Some),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// Why an executor stopped.
@@ -144,6 +162,11 @@ impl Executor {
     ) -> Result<Progress, Stop> {
         let mut any = false;
         loop {
+            while self.window.is_empty()
+                && let Some(step) = steps.next()
+            {
+                any |= self.begin(step.borrow(), transport, job, buffers)?;
+            }
             while !self.window.is_full()
                 && let Some(step) = steps.next()
             {
@@ -151,6 +174,7 @@ impl Executor {
             }
             if self.window.is_empty() {
                 self.window.clear();
+                self.interest.clear();
                 return Ok(Progress::Done);
             }
             if !self.pass(transport, job, buffers)? {
@@ -222,6 +246,7 @@ impl Executor {
     }
 
     /// Sends as much of a message as goes, header and payload in one call.
+    #[inline(never)]
     fn send(
         &mut self,
         at: usize,
@@ -233,8 +258,7 @@ impl Executor {
         let entry = self.window.entry(at);
         let payload = buffers.read(entry.located.place, entry.located.bytes.range())?;
         if entry.moved == 0 {
-            let (sequence, fingerprint) = (job.sequence, job.fingerprint);
-            entry.header = Header::new(sequence, payload.len() as u64, fingerprint).encode();
+            entry.header = job.header(payload.len()).encode();
         }
         let whole = Header::BYTES + payload.len();
         let before = entry.moved;
@@ -273,6 +297,7 @@ impl Executor {
     }
 
     /// Receives as much of a message as has arrived.
+    #[inline(never)]
     fn recv(
         &mut self,
         at: usize,
@@ -285,10 +310,7 @@ impl Executor {
         let before = entry.moved;
         let Located { action, place, bytes, .. } = entry.located;
         let payload = buffers.write(place, bytes.range())?;
-        let reduction = match action {
-            Action::RecvReduce { .. } => Some(job.reduction.ok_or_else(no_reduction)?),
-            _ => None,
-        };
+        let reduction = job.reduction_in(action)?;
         if before == 0 && Header::BYTES + payload.len() <= AT_ONCE_BYTES {
             match at_once(transport, from, job, payload, reduction)? {
                 Some(used) => entry.moved = used,
@@ -398,7 +420,7 @@ fn reduce(
 /// Whether a message belongs to this step of this call.
 #[inline]
 fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
-    let expected = Header::new(job.sequence, length as u64, job.fingerprint);
+    let expected = job.header(length);
     if *header == expected { Ok(()) } else { Err(mismatch(header, expected, from)) }
 }
 

@@ -30,8 +30,6 @@ pub(super) struct Entry {
     pub(super) header: [u8; Header::BYTES],
     /// The start of an element whose rest has not arrived.
     pub(super) carry: Carry,
-    /// The steps before that this one conflicts with.
-    waits_for: u64,
 }
 
 impl Entry {
@@ -39,20 +37,17 @@ impl Entry {
     fn unused() -> Self {
         let (bytes, other) = (Bytes::NONE, Bytes::NONE);
         Self {
-            located: Located { action: Action::Finish, place: Place::Output, bytes, other, conflicts: 0 },
+            located: Located { action: Action::Finish, place: Place::Output, bytes, other, waits_for: 0 },
             stage: Stage::Open,
             moved: 0,
             header: [0; Header::BYTES],
             carry: Carry::default(),
-            waits_for: 0,
         }
     }
 }
 
 /// The window. Steps are numbered from the start of the schedule, and named by how far they lie behind the first one of
-/// the window.
-///
-/// Sets of steps are words, in which bit `number % 64` stands for a step: no two in the window have the same.
+/// the window: so are the bits in a set of steps, which is a word.
 #[derive(Debug)]
 pub(super) struct Window {
     /// A ring whose length is a power of two: step `number` has the place `number % length`, and is written there.
@@ -92,17 +87,15 @@ impl Window {
 
     /// Takes up a step behind the others.
     #[inline]
-    pub(super) fn push(&mut self, located: &Located) {
+    pub(super) fn push(&mut self, located: &Located) -> &mut Entry {
         let at = self.len;
-        // The last bit for the step before, and so on backwards.
-        let backwards = located.conflicts.reverse_bits();
-        let waits_for = backwards.rotate_left(self.turn() + at as u32);
+        self.unfinished |= 1 << at;
+        self.len += 1;
         let entry = self.entry(at);
         entry.located = *located;
-        (entry.stage, entry.moved, entry.waits_for) = (Stage::Open, 0, waits_for);
+        (entry.stage, entry.moved) = (Stage::Open, 0);
         entry.carry = Carry::default();
-        self.unfinished |= self.bit(at);
-        self.len += 1;
+        entry
     }
 
     #[inline]
@@ -114,7 +107,7 @@ impl Window {
     /// The steps that are unfinished by now, in their order.
     #[inline]
     pub(super) fn unfinished(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut rest = self.in_order();
+        let mut rest = self.unfinished;
         std::iter::from_fn(move || {
             let at = rest.trailing_zeros() as usize;
             rest &= rest.checked_sub(1)?;
@@ -125,38 +118,24 @@ impl Window {
     /// Takes note that a step has finished: others need not wait for it.
     #[inline]
     pub(super) const fn finish(&mut self, at: usize) {
-        self.unfinished &= !self.bit(at);
+        self.unfinished &= !(1 << at);
     }
 
     /// Drops finished steps from the front.
     #[inline]
     pub(super) fn retire(&mut self) {
-        let finished = self.len.min(self.in_order().trailing_zeros() as usize);
+        let finished = self.len.min(self.unfinished.trailing_zeros() as usize);
         self.first += finished;
         self.len -= finished;
+        self.unfinished = self.unfinished.unbounded_shr(finished as u32);
     }
 
     /// Whether an earlier unfinished step conflicts with the one at `at`.
     #[inline]
     pub(super) fn is_blocked(&mut self, at: usize) -> bool {
-        // A bit may stand for a later step, if the one that it stood for has left the window.
-        let earlier = ((1_u64 << at) - 1).rotate_left(self.turn());
-        self.entry(at).waits_for & self.unfinished & earlier != 0
-    }
-
-    /// What stands for the step at `at` in a set.
-    const fn bit(&self, at: usize) -> u64 {
-        1_u64.rotate_left(self.turn() + at as u32)
-    }
-
-    /// The unfinished steps, the first one of the window at the lowest bit.
-    const fn in_order(&self) -> u64 {
-        self.unfinished.rotate_right(self.turn())
-    }
-
-    /// The bit of the first step.
-    const fn turn(&self) -> u32 {
-        (self.first % Self::CAPACITY_MAX) as u32
+        // What lies before the window is shifted out.
+        let earlier = (u64::BITS as usize).saturating_sub(at) as u32;
+        self.entry(at).located.waits_for.unbounded_shr(earlier) & self.unfinished != 0
     }
 }
 

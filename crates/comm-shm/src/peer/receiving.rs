@@ -92,7 +92,10 @@ impl Peer {
                 self.tell();
                 return Ok(0);
             }
-            self.reader.listen(control, &mut self.heard);
+            if self.reader.listen(control, &mut self.heard) && self.reader.available() >= ELEMENT_BYTES_MAX {
+                self.left = 0;
+                return Ok(self.reader.available().min(at_most));
+            }
         }
         if self.reader.available() < at_most.min(self.stride) {
             self.look_for_bytes()?;
@@ -140,11 +143,11 @@ impl Peer {
         self.show(len.min(self.reader.available()))
     }
 
+    #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<()> {
         let lent = if self.carry.len > 0 { self.carry.len } else { self.reader.available() };
         if bytes > lent {
-            let rank = self.rank;
-            return Err(Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}")));
+            return Err(too_much(bytes, lent, self.rank));
         }
         if bytes > 0 {
             self.left = 0;
@@ -242,4 +245,9 @@ impl Peer {
     pub(crate) fn can_recv(&mut self) -> bool {
         self.end.is_some() || self.look_for_bytes().is_err() || self.there() > self.left
     }
+}
+
+#[cold]
+fn too_much(bytes: usize, lent: usize, rank: usize) -> Error {
+    Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}"))
 }

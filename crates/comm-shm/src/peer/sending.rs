@@ -7,6 +7,7 @@ use std::time::Instant;
 use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
+use crate::echo::ECHO_BYTES;
 use crate::route::Route;
 use crate::socket;
 
@@ -47,6 +48,10 @@ impl Peer {
             self.look_for_room()?;
         }
         self.short_of = Short::Nothing;
+        if offered <= self.small_max && offered <= self.writer.room() {
+            self.send_small(pieces);
+            return Ok(offered);
+        }
         let mut sent = 0;
         for piece in pieces {
             let gone = self.send_piece(piece)?;
@@ -57,6 +62,23 @@ impl Peer {
         }
         self.publish();
         Ok(sent)
+    }
+
+    /// Copies a message for which there is room, and that is so small that it goes along with the position too.
+    #[inline]
+    fn send_small(&mut self, pieces: &[IoSlice<'_>]) {
+        let (mut message, mut len) = ([0; ECHO_BYTES], 0);
+        for piece in pieces {
+            message[len..len + piece.len()].copy_from_slice(piece);
+            len += piece.len();
+        }
+        let Connection { segment, outgoing, .. } = &self.connection;
+        segment.copy_in(*outgoing, self.writer.ring_position(), &message[..len]);
+        self.writer.wrote(len);
+        if len > 0 {
+            segment.control(*outgoing).echo().put(&message, len, self.writer.position());
+        }
+        self.publish();
     }
 
     /// Returns how much of the piece went.
@@ -125,10 +147,6 @@ impl Peer {
     fn publish(&mut self) {
         let Connection { socket, segment, outgoing } = &self.connection;
         let control = segment.control(*outgoing);
-        if let Some(len) = self.writer.small() {
-            let start = self.writer.ring_position() - len as u64;
-            control.echo().put(segment.lend(*outgoing, start, len), self.writer.position());
-        }
         if self.writer.publish(control) {
             socket::ring(socket);
         }
