@@ -193,13 +193,12 @@ fn two_ranks_on_one_device_are_named_on_every_rank_before_nccl_is_asked() {
     assert_met(connect(&devices, store, SOON));
 }
 
-/// What a rank said before it told of its device: its version of NCCL, and a number of its own.
+/// Whatever its form, a hello begins with the number of the form and ends with that of whoever says it.
 #[test]
 fn a_peer_that_says_hello_in_another_way_is_refused_and_told_why() {
     let (devices, folder) = (devices(1), tempfile::tempdir().unwrap());
     let store = || FileStore::open(folder.path()).unwrap();
-    let numbers = [2, 30, 7].into_iter().flat_map(u32::to_le_bytes);
-    let hello: Vec<u8> = numbers.chain(9_u128.to_le_bytes()).collect();
+    let hello = [&[2][..], b"something new", &9_u128.to_le_bytes()].concat();
     thread::scope(|scope| {
         let host = scope.spawn(|| {
             let device = Device::open(devices[0]).unwrap();
@@ -214,9 +213,9 @@ fn a_peer_that_says_hello_in_another_way_is_refused_and_told_why() {
         assert_eq!(answer[0], 1);
         let words = String::from_utf8(answer[1..].to_vec()).unwrap();
         let error = host.join().unwrap();
-        let refusal = Refusal::Version { ours: 2, theirs: 1 };
+        let refusal = Refusal::Version { ours: 1, theirs: 2 };
         assert!(matches!(&error, Error::Handshake { refusal: why, .. } if *why == refusal), "{error}");
         assert_eq!(words, error.to_string());
-        assert!(words.contains("rank 1") && words.contains("version 1, this side speaks 2"), "{words}");
+        assert!(words.contains("rank 1") && words.contains("version 2, this side speaks 1"), "{words}");
     });
 }

@@ -5,9 +5,7 @@ use nccl_sys::Version;
 
 /// Which form of a hello this is. Its place is the first byte; all forms end with the number of whoever said it, so that each
 /// can be answered.
-const FORMAT: u8 = 2;
-/// The first form had no such byte, and said nothing of the device. It had just this many bytes.
-const FIRST_BYTES: usize = 28;
+const FORMAT: u8 = 1;
 
 const DEVICE_BYTES: usize = 16;
 const NONCE_BYTES: usize = 16;
@@ -36,13 +34,11 @@ impl Hello {
 
     /// What the bytes say, or why they are no hello of this form.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
-        let theirs = match bytes {
-            first if first.len() == FIRST_BYTES => 1,
-            [FORMAT, body @ ..] => return Self::read(body).ok_or(Refusal::Stranger),
-            [form, ..] if *form > FORMAT => u16::from(*form),
-            _ => return Err(Refusal::Stranger),
-        };
-        Err(Refusal::Version { ours: u16::from(FORMAT), theirs })
+        match bytes {
+            [FORMAT, body @ ..] => Self::read(body).ok_or(Refusal::Stranger),
+            [form, ..] => Err(Refusal::Version { ours: FORMAT.into(), theirs: (*form).into() }),
+            [] => Err(Refusal::Stranger),
+        }
     }
 
     fn read(body: &[u8]) -> Option<Self> {
@@ -87,16 +83,15 @@ mod tests {
         }
     }
 
-    /// The first form began with the version of NCCL, whose first byte looks like the number of this form.
     #[test]
     fn a_peer_that_speaks_another_form_is_told_from_a_stranger_and_can_be_answered() {
-        let numbers = [2, 30, 7].into_iter().flat_map(u32::to_le_bytes);
-        let first: Vec<u8> = numbers.chain(9_u128.to_le_bytes()).collect();
-        let mut later = HELLO.encode();
-        later[0] = 3;
-        for (bytes, theirs, nonce) in [(first, 1, 9), (later, 3, HELLO.nonce)] {
-            assert_eq!(Hello::decode(&bytes), Err(Refusal::Version { ours: 2, theirs }));
-            assert_eq!(Hello::nonce_of(&bytes), Some(nonce));
+        for theirs in [0, 2, u8::MAX] {
+            // It may say more, or less.
+            for said in [&[7; 60][..], &[]] {
+                let bytes = [&[theirs], said, &HELLO.nonce.to_le_bytes()].concat();
+                assert_eq!(Hello::decode(&bytes), Err(Refusal::Version { ours: 1, theirs: theirs.into() }));
+                assert_eq!(Hello::nonce_of(&bytes), Some(HELLO.nonce));
+            }
         }
     }
 }
