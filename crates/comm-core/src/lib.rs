@@ -9,7 +9,7 @@
 //!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages), [`Scan`] (prefix
 //!   reductions), [`Allocate`] (gives out memory for buffers), [`Store`] (rendezvous), [`Memory`] (where buffers live);
 //! - what users hold: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
-//! - what can go wrong, and whose fault it is: [`Error`].
+//! - what can go wrong, and whose fault it is: [`Error`]; and who is to know: [`Failure`].
 //!
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
 
@@ -24,6 +24,7 @@ mod comm;
 mod communicator;
 mod dtype;
 mod error;
+mod failure;
 mod group;
 mod groups;
 mod lane;
@@ -54,6 +55,7 @@ pub use comm::Comm;
 pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange, HostCommunicator, ReduceOrder};
 pub use dtype::{DType, Element};
 pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
+pub use failure::Failure;
 pub use group::{Group, GroupId};
 pub use groups::Groups;
 pub use lane::{LaneId, LaneKind, Lanes};

@@ -9,12 +9,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use comm_core::{
-    ANY_TAG, CallOptions, During, Error, HostCommunicator, HostView, HostViewMut, Loss, Result, Source,
+    ANY_TAG, CallOptions, During, Error, Failure, HostCommunicator, HostView, HostViewMut, Loss, Result,
+    Source,
 };
 use comm_nccl::NcclCommunicator;
 
+use super::diagnosis;
 use super::staging::StagedCommunicator;
-use super::staging::failure::Failure;
 
 /// How long the listener listens at a time.
 const LONG: Duration = Duration::from_secs(1 << 20);
@@ -158,7 +159,7 @@ impl Bond {
 
     /// What a fatal error of the host's side comes to: the first failure of the group, if that is behind it.
     pub(super) fn explain(&self, error: Error) -> Error {
-        let behind = self.failure.behind(&error);
+        let behind = diagnosis::behind(&error, &self.failure);
         self.break_up(Side::Host, behind.as_deref().unwrap_or_else(|| error.root_cause()));
         let Some(cause) = self.failure.cause() else { return error };
         match error {

@@ -4,6 +4,7 @@ mod agreement;
 mod bond;
 mod communicator;
 mod config;
+mod diagnosis;
 mod facts;
 mod guard;
 mod staging;

@@ -85,7 +85,7 @@ impl Engine {
     /// Waits for the calls of other threads, and refuses to go on after a failure.
     pub(super) fn turn(&self) -> Result<Turn<'_>> {
         let turn = Turn(lock(&self.turn));
-        self.health.usable()?;
+        self.health.failure.usable()?;
         self.device.bind()?;
         Ok(turn)
     }
@@ -176,7 +176,8 @@ impl Engine {
 
     /// Why there is no communicator any more.
     fn ended(&self) -> Error {
-        self.health.cause().unwrap_or_else(|| Error::Internal("the communicator has ended".into()))
+        let cause = self.health.failure.cause().map(Arc::unwrap_or_clone);
+        cause.unwrap_or_else(|| Error::Internal("the communicator has ended".into()))
     }
 
     /// Makes another communicator out of this one, by a call that all members make. If the members cannot be connected, this
@@ -206,8 +207,8 @@ impl Engine {
         loop {
             {
                 let mut state = lock(&self.state);
-                if let Some(cause) = self.health.cause() {
-                    return Err(cause);
+                if let Some(cause) = self.health.failure.cause() {
+                    return Err(Arc::unwrap_or_clone(cause));
                 }
                 if let Err(error) = state.reap() {
                     drop(state);
@@ -262,7 +263,7 @@ impl Engine {
         let handle = state.handle.take();
         drop(state);
         if let Some(handle) = handle {
-            self.health.tell(&cause);
+            self.health.failure.tell();
             tracing::warn!(rank = self.group.rank(), error = %cause, "aborting a communicator of NCCL");
             if let Err(error) = self.device.bind() {
                 tracing::warn!(%error, "could not bind the device to abort on it");

@@ -199,7 +199,7 @@ impl NcclCommunicator {
     /// NCCL is told, so that it should not take long. If that has happened already, it is called at once. Closing the communicator
     /// in order is no failure.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
-        self.engine.health.observe(Box::new(observer));
+        self.engine.health.failure.observe(observer);
     }
 
     /// Plans one call, and enqueues it. Returns its number.

@@ -58,7 +58,7 @@ impl Engine {
                 state = lock(&self.state);
             }
             if state.closing {
-                let in_order = self.health.cause().is_none_or(|_| state.closed);
+                let in_order = self.health.failure.cause().is_none_or(|_| state.closed);
                 drop(state);
                 // After a failure, others are still to find what this rank was in.
                 return if told > 0 && in_order { board.leave() } else { Ok(()) };

@@ -2,7 +2,6 @@
 
 mod blocks;
 mod collectives;
-pub(crate) mod failure;
 mod groups;
 mod pieces;
 mod pipeline;
@@ -12,11 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Call, CallOptions, DType, Error, Exchange, Group, HostCommunicator, HostViewMut, ReduceOp, Result,
+    Call, CallOptions, DType, Error, Exchange, Failure, Group, HostCommunicator, HostViewMut, ReduceOp,
+    Result,
 };
 use comm_nccl::{CopyStreams, Cuda, Device, DeviceCommunicator, DeviceWork, Stream};
 
-use failure::Failure;
+use super::diagnosis;
 use pieces::Piece;
 use pipeline::{Ends, Flow, Pipeline};
 
@@ -128,6 +128,7 @@ impl StagedCommunicator {
     /// elsewhere: it is what later calls give.
     pub fn fail(&self, cause: &Error) {
         if self.failure.keep(cause) {
+            self.failure.tell();
             tracing::warn!(rank = self.group.rank(), error = %cause, "collectives on device buffers have ended");
             self.host.0.abort(&cause.to_string());
         }
@@ -136,7 +137,7 @@ impl StagedCommunicator {
     /// Has `observer` called once, with the cause, when the communicator fails or is aborted, on the thread that finds out; at
     /// once if that has happened already.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
-        self.failure.observe(Box::new(observer));
+        self.failure.observe(observer);
     }
 
     /// Waits for the calls of other threads, and refuses to go on after a failure.
@@ -163,7 +164,7 @@ impl StagedCommunicator {
             if !error.is_fatal() {
                 return error;
             }
-            let of_group = self.of_group.get().and_then(|group| group.behind(&error));
+            let of_group = self.of_group.get().and_then(|group| diagnosis::behind(&error, group));
             self.fail(of_group.as_deref().unwrap_or(&error));
             self.failure.cause().map_or(error, |cause| (*cause).clone())
         })

@@ -1,0 +1,156 @@
+//! Why something cannot be used any more, and who is to know.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// Somebody who is told of a failure, once.
+type Observer = Box<dyn FnOnce(&Error) + Send>;
+
+/// The first failure of something that threads share, if there was one, and those who are to know of it.
+///
+/// Any thread may call any method; none blocks but [`Failure::await_cause`]. A failure is kept first and told afterwards, so that
+/// whoever keeps it under a lock can tell of it without: observers may do whatever they like.
+#[derive(Default)]
+pub struct Failure {
+    state: Mutex<State>,
+    kept: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    cause: Option<Arc<Error>>,
+    is_told: bool,
+    observers: Vec<Observer>,
+}
+
+impl Failure {
+    /// The cause of the failure, if there was one.
+    #[must_use]
+    pub fn cause(&self) -> Option<Arc<Error>> {
+        self.lock().cause.clone()
+    }
+
+    /// Refuses to go on after a failure.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], with the cause.
+    pub fn usable(&self) -> Result<()> {
+        self.cause().map_or(Ok(()), |cause| Err(Error::Poisoned(cause)))
+    }
+
+    /// Keeps a failure, unless there was one before. Returns whether it is the first.
+    #[must_use = "observers of the first failure are to be told"]
+    pub fn keep(&self, cause: &Error) -> bool {
+        let mut state = self.lock();
+        let is_first = state.cause.is_none();
+        if is_first {
+            state.cause = Some(Arc::new(cause.clone()));
+            self.kept.notify_all();
+        }
+        is_first
+    }
+
+    /// Tells all observers of the failure that was kept, on this thread. A failure that nobody is told of, such as an end
+    /// in order, stays between those who ask.
+    pub fn tell(&self) {
+        let mut state = self.lock();
+        let Some(cause) = state.cause.clone() else { return };
+        state.is_told = true;
+        let observers = std::mem::take(&mut state.observers);
+        drop(state);
+        observers.into_iter().for_each(|observer| observer(&cause));
+    }
+
+    /// Has `observer` called with the cause, once: when observers are told, or at once if they have been.
+    pub fn observe(&self, observer: impl FnOnce(&Error) + Send + 'static) {
+        let mut state = self.lock();
+        match state.cause.clone().filter(|_| state.is_told) {
+            None => state.observers.push(Box::new(observer)),
+            Some(cause) => {
+                drop(state);
+                observer(&cause);
+            }
+        }
+    }
+
+    /// As [`Failure::cause`], for which it waits so long at most.
+    #[must_use]
+    pub fn await_cause(&self, at_most: Duration) -> Option<Arc<Error>> {
+        let waited = self.kept.wait_timeout_while(self.lock(), at_most, |state| state.cause.is_none());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.cause.clone()
+    }
+
+    /// What is guarded is whole whenever it is free.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Failure").field("cause", &self.cause()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn aborted(reason: &str) -> Error {
+        Error::Aborted { by: 1, reason: reason.into() }
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let failure = Failure::default();
+        assert!(failure.cause().is_none() && failure.usable().is_ok());
+        assert!(failure.keep(&aborted("first")));
+        assert!(!failure.keep(&aborted("second")));
+        assert_eq!(failure.cause().unwrap().to_string(), "aborted by rank 1: first");
+        let refused = failure.usable().unwrap_err();
+        assert!(
+            matches!(&refused, Error::Poisoned(cause) if cause.to_string().contains("first")),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn observers_are_told_once_whether_they_come_before_or_after() {
+        let failure = Arc::new(Failure::default());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let observe = |name: &'static str| {
+            let (told, within) = (Arc::clone(&told), Arc::clone(&failure));
+            // Asks the failure while it is told.
+            failure.observe(move |cause| {
+                told.lock().unwrap().push(format!("{name}: {cause}, {}", within.usable().is_err()));
+            });
+        };
+        observe("a");
+        failure.tell();
+        assert!(failure.keep(&aborted("enough")));
+        observe("b");
+        assert_eq!(*told.lock().unwrap(), [""; 0], "nobody was told yet");
+        failure.tell();
+        observe("c");
+        failure.tell();
+        let words = ["a", "b", "c"].map(|name| format!("{name}: aborted by rank 1: enough, true"));
+        assert_eq!(*told.lock().unwrap(), words);
+    }
+
+    #[test]
+    fn whoever_waits_for_a_cause_gets_it_when_it_is_kept() {
+        let failure = Failure::default();
+        assert!(failure.await_cause(Duration::from_millis(1)).is_none());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| failure.await_cause(Duration::from_secs(60)));
+            thread::sleep(Duration::from_millis(20));
+            assert!(failure.keep(&aborted("enough")));
+            assert!(waiter.join().unwrap().is_some());
+        });
+    }
+}
