@@ -239,6 +239,23 @@ fn a_failure_of_nccl_ends_the_hosts_side_everywhere_and_is_told() {
 }
 
 #[test]
+fn a_rank_that_cannot_be_connected_is_told_to_those_that_wait_for_it() {
+    let devices = devices(3);
+    control().plan_answer(devices[1], c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
+    let configs: Vec<_> = devices.iter().map(|ordinal| config(DevicePath::Nccl, *ordinal)).collect();
+    let began = Instant::now();
+    let errors = meet(&configs, |_, met| met.map(drop).unwrap_err());
+    for (rank, error) in errors.iter().enumerate() {
+        assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
+        let is_own = matches!(error, Error::Backend { code: 2, .. });
+        let is_told = matches!(error, Error::Aborted { by: 1, .. });
+        assert!(if rank == 1 { is_own } else { is_told }, "{error}");
+    }
+    assert!(began.elapsed() < SOON_KNOWN, "{:?}", began.elapsed());
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
 fn a_failure_of_the_hosts_side_ends_calls_on_devices_everywhere() {
     for path in [DevicePath::Nccl, DevicePath::Staged] {
         let devices = devices(3);

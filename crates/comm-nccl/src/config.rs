@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Result};
+use comm_core::{DEFAULT_TIMEOUT, Error, Failure, Group, GroupId, Result};
 
 use crate::handle::Setup;
 
@@ -19,6 +19,9 @@ pub struct NcclConfig {
     pub timeout: Duration,
     /// How long a communicator that is dropped waits for work that was enqueued, before it gives it up.
     pub close_timeout: Duration,
+    /// What ends the making of the communicator before its time is over: if something fails of which it is to be a part, the
+    /// cause is the error. It counts for nothing once the ranks are connected.
+    pub failure: Option<Arc<Failure>>,
     /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default, they go on in the background
     /// and are asked for, so that a call which does not get there ends at its deadline, or when somebody aborts. If they
     /// block, a call that hangs within NCCL, as the first ones may while they connect, can be ended by nobody.
@@ -39,6 +42,7 @@ impl NcclConfig {
             group: Group::new(GroupId::WORLD, rank, size)?,
             timeout: DEFAULT_TIMEOUT,
             close_timeout: Duration::from_secs(10),
+            failure: None,
             blocking: false,
             ctas: None,
             name: None,

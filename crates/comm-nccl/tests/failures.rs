@@ -3,11 +3,15 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Communicator, During, Error, Exchange, IntoViewMut, ReduceOp, Result};
-use comm_nccl::{Device, DeviceBuffer, NcclCommunicator, UniqueId};
+use comm_core::{
+    CallOptions, Communicator, During, Error, Exchange, Failure, IntoViewMut, ReduceOp, Result, Store,
+};
+use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
+use comm_tcp::FileStore;
 use nccl_sys::ncclResult_t;
 
 use common::{Rank, SOON, config, control, devices, library, options, within, world, world_with};
@@ -164,6 +168,73 @@ fn an_initialization_that_never_ends_ends_at_its_deadline() {
     let Error::Timeout { waiting_for, after, during: During::Rendezvous } = error else { panic!("{error}") };
     assert_eq!((waiting_for, after), (vec![1, 2], SHORT));
     assert!((SHORT..SOON).contains(&began.elapsed()));
+}
+
+/// Begins to connect, which nobody else does, and keeps a failure a little later.
+fn connect_in_vain(
+    rank: usize,
+    connect: impl FnOnce(&Library, &Device, NcclConfig) -> Result<NcclCommunicator>,
+) -> Error {
+    let ordinal = devices(1)[0];
+    let mut alone = config(rank, 3);
+    let failure = Arc::new(Failure::default());
+    alone.failure = Some(Arc::clone(&failure));
+    let began = Instant::now();
+    let error = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(SHORT);
+            assert!(failure.keep(&Error::Aborted { by: 2, reason: "enough".into() }));
+        });
+        let device = Device::open(ordinal).unwrap();
+        connect(&library(), &device, alone).unwrap_err()
+    });
+    assert!((SHORT..SOON / 2).contains(&began.elapsed()));
+    error
+}
+
+#[test]
+fn a_failure_of_the_whole_ends_an_initialization_at_once() {
+    let error = connect_in_vain(0, |library, device, alone| {
+        let id = UniqueId::generate(library).unwrap();
+        NcclCommunicator::with_id(library, device, &id, alone)
+    });
+    assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_failure_of_the_whole_ends_a_meeting_at_once() {
+    // The host, a rank without a call, and a rank that answers to one and hears nothing.
+    for (rank, call) in [(0, None), (1, None), (1, Some(7_u128))] {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
+        if let Some(call) = call {
+            store.set("test/nccl/call", &call.to_le_bytes()).unwrap();
+        }
+        let error = connect_in_vain(rank, |library, device, alone| {
+            NcclCommunicator::connect(library, device, (store, "test"), alone)
+        });
+        assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_group_that_is_being_made_ends_with_its_parent() {
+    let began = Instant::now();
+    world(&devices(3), |rank| {
+        if rank.rank > 0 {
+            // One of them should make the group too.
+            return thread::sleep(3 * SHORT);
+        }
+        let error = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(SHORT);
+                rank.comm.abort("enough");
+            });
+            rank.comm.shrink(&[2], &options()).map(drop).unwrap_err()
+        });
+        assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
+    });
+    assert!(began.elapsed() < SOON / 2);
 }
 
 #[test]

@@ -33,16 +33,19 @@ fn start_on(
     path: DevicePath,
     has_nccl: impl Fn(usize) -> bool,
 ) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    process::start(part, ranks, |rank| {
-        [
-            ("COMM_HOST_PART", (rank % hosts).to_string()),
-            ("LOCAL_RANK", rank.to_string()),
-            ("COMM_DEVICE_PATH", path.to_string()),
-            ("COMM_NCCL_PATH", nccl(has_nccl(rank))),
-            // Long enough that nobody gets there.
-            ("COMM_TIMEOUT_S", "60".into()),
-        ]
-    })
+    process::start(part, ranks, |rank| environment(rank, hosts, path, nccl(has_nccl(rank))))
+}
+
+/// What a rank finds in its environment.
+fn environment(rank: usize, hosts: usize, path: DevicePath, nccl: String) -> [(&'static str, String); 5] {
+    [
+        ("COMM_HOST_PART", (rank % hosts).to_string()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("COMM_DEVICE_PATH", path.to_string()),
+        ("COMM_NCCL_PATH", nccl),
+        // Long enough that nobody gets there.
+        ("COMM_TIMEOUT_S", "60".into()),
+    ]
 }
 
 fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<f32>> {
@@ -57,7 +60,10 @@ fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<f32>> {
 fn rank() {
     let Some(part) = process::part() else { return };
     // Before anybody looks for a driver.
-    Control::load().unwrap();
+    let control = Control::load().unwrap();
+    if part == "connect" {
+        std::thread::spawn(|| tell_when_connecting(control));
+    }
     let comm = match comm::init_devices() {
         Ok(comm) => comm,
         Err(error) => return println!("said: {}", error.to_string().replace('\n', " ")),
@@ -71,6 +77,13 @@ fn rank() {
     if part == "wait" {
         wait(&comm);
     }
+}
+
+fn tell_when_connecting(control: &Control) {
+    while control.live().communicators == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("said: connecting");
 }
 
 /// The last rank never comes to the second call; the others wait for it on their devices.
@@ -111,6 +124,29 @@ fn a_rank_that_is_killed_is_noticed_by_ranks_that_wait_for_their_devices() {
                 }
                 assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
             }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_while_nccl_connects_is_noticed_at_once() {
+    for (ranks, hosts, victim) in [(2, 1, 1), (2, 2, 0), (3, 1, 2), (3, 2, 1)] {
+        let (_store, mut processes) = process::start("connect", ranks, |rank| {
+            let [a, b, c, d, e] = environment(rank, hosts, DevicePath::Nccl, nccl(true));
+            // The others wait for it in NCCL.
+            let delay = if rank == victim { 60_000 } else { 0 };
+            [a, b, c, d, e, ("GPU_EMU_INIT_MILLISECONDS", delay.to_string())]
+        });
+        for process in &mut processes {
+            assert_eq!(process.said().as_deref(), Some("connecting"));
+        }
+        let mut dead = processes.remove(victim);
+        let killed = Instant::now();
+        dead.child.kill().unwrap();
+        for process in &mut processes {
+            let said = process.said().unwrap();
+            assert!(said.contains(&format!("rank {victim} was lost")), "{said}");
+            assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
         }
     }
 }

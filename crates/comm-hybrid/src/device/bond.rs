@@ -2,9 +2,10 @@
 //!
 //! Each rank has a lane of messages for this alone, on which a thread listens for as long as the group lives. Nobody sends anything there: what
 //! is heard is that a rank died, which ends its streams, or that a rank gave up, which aborts the lane. So a rank that waits for its
-//! device, in no call of the host, hears of a death when the kernel of the dead one's host does.
+//! device, in no call of the host, hears of a death when the kernel of the dead one's host does. It begins before the side for devices
+//! is made, so that nobody waits for a dead one while NCCL connects either.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ impl DeviceSide {
     }
 
     /// Has a bond broken when this side fails.
-    pub(super) fn bind(&self, bond: &Arc<Bond>) {
+    fn bind(&self, bond: &Arc<Bond>) {
         if let Self::Staged(staged) = self {
             staged.belong_to(&bond.failure);
         }
@@ -99,27 +100,57 @@ impl WeakSide {
 /// What the sides of a group share.
 pub(super) struct Bond {
     rank: usize,
-    host: Arc<dyn HostCommunicator>,
-    device: WeakSide,
     /// A group of the same ranks, for nothing else; `None` if there is no other rank.
     lane: Option<Arc<dyn HostCommunicator>>,
     failure: Arc<Failure>,
+    /// What fails together, once both are there.
+    sides: OnceLock<Sides>,
+}
+
+struct Sides {
+    host: Arc<dyn HostCommunicator>,
+    device: WeakSide,
 }
 
 impl Bond {
-    pub(super) fn new(
+    /// That of a group whose sides are yet to come.
+    pub(super) fn new(rank: usize, lane: Option<Arc<dyn HostCommunicator>>) -> Arc<Self> {
+        Arc::new(Self { rank, lane, failure: Arc::default(), sides: OnceLock::new() })
+    }
+
+    /// The first failure of the group.
+    pub(super) const fn failure(&self) -> &Arc<Failure> {
+        &self.failure
+    }
+
+    /// From now on the sides fail together.
+    ///
+    /// # Errors
+    /// The failure of the group, if there was one before: the side for devices has failed then too.
+    pub(super) fn join(
+        self: &Arc<Self>,
         host: &Arc<dyn HostCommunicator>,
         device: &DeviceSide,
-        lane: Option<Arc<dyn HostCommunicator>>,
-    ) -> Arc<Self> {
-        let bond = Self {
-            rank: host.group().rank(),
-            host: Arc::clone(host),
-            device: device.downgrade(),
-            lane,
-            failure: Arc::default(),
-        };
-        Arc::new(bond)
+    ) -> Result<()> {
+        let sides = Sides { host: Arc::clone(host), device: device.downgrade() };
+        // There is one pair of sides in the life of a bond.
+        let _only_once = self.sides.set(sides);
+        device.bind(self);
+        // Whoever broke the bond before has not found them.
+        let Some(cause) = self.failure.cause() else { return Ok(()) };
+        device.downgrade().fail(&cause);
+        Err(Arc::unwrap_or_clone(cause))
+    }
+
+    /// This rank could not make its side for devices: tells the others, who wait for it. Returns the first failure of the group,
+    /// which shows a little later than what came of it.
+    pub(super) fn not_made(&self, error: Error) -> Error {
+        if !error.is_fatal() {
+            return error;
+        }
+        let before = self.failure.await_cause(diagnosis::PATIENCE);
+        self.break_up(Side::Device, before.as_deref().unwrap_or(&error));
+        self.failure.cause().map_or(error, Arc::unwrap_or_clone)
     }
 
     /// Ends what is left of the group, here and on every other rank, since one side of it failed.
@@ -138,12 +169,13 @@ impl Bond {
         if let Some(lane) = self.lane.as_ref().filter(|_| !is_known) {
             lane.abort(&words);
         }
+        let Some(Sides { host, device }) = self.sides.get() else { return };
         // The device first: somebody may be waiting for it with no other deadline than a long one.
         if noticed != Side::Device {
-            self.device.fail(cause);
+            device.fail(cause);
         }
         if noticed != Side::Host {
-            self.host.abort(&words);
+            host.abort(&words);
         }
     }
 
@@ -193,7 +225,7 @@ impl Bond {
 impl std::fmt::Debug for Bond {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Bond")
-            .field("device", &self.device)
+            .field("rank", &self.rank)
             .field("failure", &self.failure)
             .finish_non_exhaustive()
     }

@@ -19,7 +19,8 @@ use super::staging::StagedCommunicator;
 /// The ranks are the same on both, each with one device. Calls on one side do not wait for calls on the other, and may come in any
 /// order among them. But both fail together: when one fails, a rank dies, or somebody aborts, both are aborted on every rank,
 /// and later calls tell the first cause. A thread listens for that, so that a rank which waits for its device, in no call of the host,
-/// hears of a death at once, and not at the deadline of its call. Groups that are made of a side are on their own.
+/// hears of a death at once, and not at the deadline of its call; so does one that waits for NCCL to connect the ranks. Groups that
+/// are made of a side are on their own.
 ///
 /// Dropped, it ends the side of the device in order, and the side of the host if nobody has a handle to it any more.
 #[derive(Debug)]
@@ -46,7 +47,8 @@ impl HybridCommunicator {
     /// # Errors
     /// On every rank alike: [`Error::BackendUnavailable`] if a rank has no device, or if `config` asks for NCCL and not all can use
     /// it, with what is missing on which rank, and which ranks are on one device; [`Error::Invalid`] if ranks ask for unlike
-    /// ways. Otherwise what `host` and [`NcclCommunicator::connect`] answer.
+    /// ways. Otherwise what `host` and [`NcclCommunicator::connect`] answer. If a rank dies meanwhile, or cannot go on, all others hear
+    /// of it at once, also in the middle of either.
     pub fn connect(
         host: Arc<dyn HostCommunicator>,
         (store, name): (Option<Arc<dyn Store>>, &str),
@@ -59,28 +61,25 @@ impl HybridCommunicator {
         let decision = agreement::agree(&*host, &means.facts(config.path), &options)?;
         tell(group, config.path, &decision);
         let device = means.device?;
+        let lane = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
+        let bond = Bond::new(group.rank(), lane.map(Arc::from));
+        let listener = Listener::start(&bond)?;
         let side = match decision.path {
             DevicePath::Nccl => {
-                let library = means.library.unwrap_or_else(|| config.load())?;
-                let nccl = connect(&library, &device, (store, name), nccl_config(group, config, began))?;
-                DeviceSide::Nccl(Arc::new(nccl))
+                let library = means.library.unwrap_or_else(|| config.load());
+                let config = nccl_config(&bond, group, config, began);
+                by_nccl(library, &device, (store, name), config)
             }
-            _ => {
-                let lanes = Arc::from(host.duplicate(&options)?);
-                let timeout = within(config, began).timeout;
-                let staged = StagedCommunicator::new(lanes, &device, config.piece_bytes, timeout)?;
-                DeviceSide::Staged(Arc::new(staged))
-            }
+            _ => staged(&*host, &device, config, began),
         };
-        let lane = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
-        let bond = Bond::new(&host, &side, lane.map(Arc::from));
-        side.bind(&bond);
+        let side = side.map_err(|error| bond.not_made(error))?;
+        bond.join(&host, &side)?;
         let cuda = match &side {
             DeviceSide::Nccl(nccl) => Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(nccl)),
             DeviceSide::Staged(staged) => Comm::<Cuda>::over(Arc::<StagedCommunicator>::clone(staged)),
         };
         Ok(Self {
-            _listener: Listener::start(&bond)?,
+            _listener: listener,
             host: Comm::new(Guarded::new(host, &bond)),
             cuda,
             side,
@@ -187,30 +186,46 @@ fn within(config: &DeviceConfig, began: Instant) -> CallOptions {
     options
 }
 
-fn nccl_config(group: Group, config: &DeviceConfig, began: Instant) -> Result<NcclConfig> {
+/// The side of a group that goes through the host, on lanes of its own.
+fn staged(
+    host: &dyn HostCommunicator,
+    device: &Device,
+    config: &DeviceConfig,
+    began: Instant,
+) -> Result<DeviceSide> {
+    let lanes = Arc::from(host.duplicate(&within(config, began))?);
+    let timeout = within(config, began).timeout;
+    let staged = StagedCommunicator::new(lanes, device, config.piece_bytes, timeout)?;
+    Ok(DeviceSide::Staged(Arc::new(staged)))
+}
+
+fn nccl_config(bond: &Bond, group: Group, config: &DeviceConfig, began: Instant) -> Result<NcclConfig> {
     let mut nccl = match &config.nccl {
         Some(nccl) => nccl.clone(),
         None => NcclConfig::new(group.rank(), group.size())?,
     };
     nccl.group = group;
+    nccl.failure = Some(Arc::clone(bond.failure()));
     nccl.timeout = nccl.timeout.min(within(config, began).timeout);
     Ok(nccl)
 }
 
-fn connect(
-    library: &Library,
+/// The side of a group that NCCL connects.
+fn by_nccl(
+    library: Result<Library>,
     device: &Device,
     (store, name): (Option<Arc<dyn Store>>, &str),
     config: Result<NcclConfig>,
-) -> Result<NcclCommunicator> {
-    let config = config?;
-    match store {
-        Some(store) => NcclCommunicator::connect(library, device, (store, name), config),
+) -> Result<DeviceSide> {
+    let (library, config) = (library?, config?);
+    let nccl = match store {
+        Some(store) => NcclCommunicator::connect(&library, device, (store, name), config)?,
         None if config.group.size() == 1 => {
-            NcclCommunicator::with_id(library, device, &UniqueId::generate(library)?, config)
+            NcclCommunicator::with_id(&library, device, &UniqueId::generate(&library)?, config)?
         }
-        None => Err(Error::setting("store", "", "ranks that use NCCL need one to meet in")),
-    }
+        None => return Err(Error::setting("store", "", "ranks that use NCCL need one to meet in")),
+    };
+    Ok(DeviceSide::Nccl(Arc::new(nccl)))
 }
 
 fn tell(group: Group, asked: DevicePath, decision: &Decision) {

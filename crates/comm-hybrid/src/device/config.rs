@@ -86,7 +86,8 @@ pub struct DeviceConfig {
     pub device: DeviceChoice,
     /// Where NCCL is loaded from, if not from where the environment says.
     pub library: Option<Search>,
-    /// How NCCL's communicator is made, if not with defaults. Its group is that of the host's side, whatever it says.
+    /// How NCCL's communicator is made, if not with defaults. Its group is that of the host's side, and its failure that of both, whatever
+    /// it says.
     pub nccl: Option<NcclConfig>,
     /// How many bytes go through the host at a time where that is the way; rank 0's count.
     pub piece_bytes: usize,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comm_core::{Error, Failure};
 
 /// How long to wait for the reason of an abort.
-const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The failure of a group behind an error that is an abort, if it shows in a short time: whoever aborts tells the reason to the
 /// group before, and another rank that hears it may abort in turn, which is heard too.

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use comm_core::{CallOptions, During, Error, Group, Result};
+use comm_core::{CallOptions, During, Error, Failure, Group, Result};
 
 use super::board::Board;
 use super::deadline::Deadline;
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// Makes another communicator out of this one, by a call that all members make. If the members cannot be connected, this
-    /// one is as good as before.
+    /// one is as good as before, unless it fails meanwhile.
     pub(super) fn divide(
         &self,
         _turn: &Turn<'_>,
@@ -194,8 +194,12 @@ impl Engine {
         }
         let child = birth.finish();
         if let Some(child) = &child {
-            let ready = await_ready(child, deadline, self.group);
-            ready.map_err(|error| Error::NotConnected(Arc::new(error)))?;
+            let failure = &self.health.failure;
+            let ready = await_ready(child, deadline, self.group, Some(failure));
+            ready.map_err(|error| match failure.cause() {
+                None => Error::NotConnected(Arc::new(error)),
+                Some(cause) => Arc::unwrap_or_clone(cause),
+            })?;
         }
         Ok(child)
     }
@@ -305,10 +309,18 @@ impl Engine {
     }
 }
 
-/// Waits until a communicator that nobody else knows is made. It is aborted if that fails.
-pub(super) fn await_ready(handle: &Handle, deadline: Deadline, group: Group) -> Result<()> {
+/// Waits until a communicator that nobody else knows is made, or `failure` shows that it is of no use.
+pub(super) fn await_ready(
+    handle: &Handle,
+    deadline: Deadline,
+    group: Group,
+    failure: Option<&Failure>,
+) -> Result<()> {
     let mut pause = Pause::default();
     while handle.progress()? == Progress::Busy {
+        if let Some(cause) = failure.and_then(Failure::cause) {
+            return Err(Arc::unwrap_or_clone(cause));
+        }
         if deadline.has_passed() {
             return Err(timeout(group, deadline, During::Rendezvous));
         }

@@ -72,7 +72,8 @@ impl NcclCommunicator {
     /// what this one says. The communicator keeps the store, as does every group that is made of it.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; [`Error::BackendUnavailable`] on all ranks,
+    /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; the cause of [`NcclConfig::failure`], if that
+    /// comes before, also in the middle of either; [`Error::BackendUnavailable`] on all ranks,
     /// with ranks and versions, if not all have the same NCCL; [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on
     /// all ranks, with two ranks that are on one device, if it cannot be shared; [`Error::Backend`] with NCCL's code; and what
     /// the store answers.
@@ -102,15 +103,16 @@ impl NcclCommunicator {
         library: &Library,
         device: &Device,
         id: &UniqueId,
-        (config, deadline, board): (NcclConfig, Deadline, Option<Board>),
+        (mut config, deadline, board): (NcclConfig, Deadline, Option<Board>),
     ) -> Result<Self> {
         let setup = config.setup()?;
         device.bind()?;
         let stream = device.new_stream()?;
         let (handle, progress) = Handle::init(library.nccl(), id, config.group, setup.clone())?;
         if progress == Progress::Busy {
-            await_ready(&handle, deadline, config.group)?;
+            await_ready(&handle, deadline, config.group, config.failure.as_deref())?;
         }
+        config.failure = None;
         Self::over(Parts { library: library.clone(), stream, config, setup, handle, board })
     }
 

@@ -10,15 +10,16 @@ mod hello;
 
 use std::hash::{BuildHasher, RandomState};
 use std::process;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use comm_core::{During, Error, Refusal, Result, Store};
+use comm_core::{During, Error, Failure, Refusal, Result, Store};
 
 use crate::config::NcclConfig;
 use crate::{Device, Library, UniqueId, environment};
 use hello::Hello;
 
-/// How long a rank waits for its answer before it looks whether it answered to an old call.
+/// How long a rank waits for the store before it looks whether it answered to an old call, or waits in vain.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What comes of a meeting.
@@ -43,7 +44,8 @@ pub(crate) fn meet(
         device: device.uuid()?,
         nonce: nonce(),
     };
-    let meeting = Meeting { store, name, timeout: config.timeout, began: Instant::now(), hello };
+    let failure = config.failure.as_deref();
+    let meeting = Meeting { store, name, timeout: config.timeout, began: Instant::now(), failure, hello };
     match rank {
         0 if size == 1 => Ok(meeting.met(nonce(), UniqueId::generate(library)?)),
         0 => meeting.host(size, || UniqueId::generate(library)),
@@ -56,6 +58,7 @@ struct Meeting<'a> {
     name: &'a str,
     timeout: Duration,
     began: Instant,
+    failure: Option<&'a Failure>,
     /// What this rank says of itself.
     hello: Hello,
 }
@@ -84,7 +87,7 @@ impl Meeting<'_> {
         let mut heard = Vec::with_capacity(size - 1);
         let mut missing = Vec::new();
         for rank in 1..size {
-            match self.store.get(&self.hello(call, rank), self.left()) {
+            match self.get(&self.hello(call, rank), self.left()) {
                 Ok(bytes) => heard.push((rank, bytes)),
                 Err(Error::Timeout { .. }) => missing.push(rank),
                 Err(error) => return Err(error),
@@ -111,7 +114,7 @@ impl Meeting<'_> {
         loop {
             self.store.set(&self.hello(call, rank), &hello.encode())?;
             let answered = loop {
-                match self.store.get(&self.answer(call, rank, hello.nonce), self.left().min(LOOK_AGAIN)) {
+                match self.get(&self.answer(call, rank, hello.nonce), self.left().min(LOOK_AGAIN)) {
                     Err(Error::Timeout { .. }) if self.left().is_zero() => return Err(self.missed(vec![0])),
                     Err(Error::Timeout { .. }) => {}
                     answer => break Some(answer?),
@@ -132,13 +135,28 @@ impl Meeting<'_> {
 
     /// Rank 0's number, if it comes in time.
     fn hear_call(&self, timeout: Duration) -> Result<Option<u128>> {
-        match self.store.get(&self.call(), timeout) {
+        match self.get(&self.call(), timeout) {
             Ok(bytes) => {
                 let number = bytes.try_into().map_err(|_| stranger(0))?;
                 Ok(Some(u128::from_le_bytes(number)))
             }
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for a key, so long at most. A failure for which nobody shall wait is seen soon.
+    fn get(&self, key: &str, at_most: Duration) -> Result<Vec<u8>> {
+        let began = Instant::now();
+        loop {
+            if let Some(cause) = self.failure.and_then(Failure::cause) {
+                return Err(Arc::unwrap_or_clone(cause));
+            }
+            let left = at_most.saturating_sub(began.elapsed());
+            match self.store.get(key, left.min(LOOK_AGAIN)) {
+                Err(Error::Timeout { .. }) if left > LOOK_AGAIN => {}
+                outcome => return outcome,
+            }
         }
     }
 
