@@ -7,7 +7,9 @@ mod common;
 
 use std::fmt::Debug;
 
-use common::values::{Small, elements, for_each_type};
+use comm_sim::exact::{Small, elements};
+use comm_sim::for_each_type;
+
 use common::{Rank, assert_bits, in_all_worlds};
 
 const PIECE: usize = 64;
@@ -153,5 +155,5 @@ fn every_type_is_moved() {
         broadcast::<T>(rank, 30);
         all_gather::<T>(rank, &lopsided(rank.size, 10));
     }
-    in_all_worlds(PIECE, |rank| for_each_type!(few(&rank)));
+    in_all_worlds(PIECE, |rank| for_each_type!(T => few::<T>(&rank)));
 }

@@ -8,8 +8,9 @@ mod common;
 use std::fmt::Debug;
 
 use comm_core::{ReduceOp, ReduceOrder};
+use comm_sim::exact::{Small, elements, number, of_rank};
+use comm_sim::for_each_of_host;
 
-use common::values::{Small, elements, for_each_of_host, number, of_rank};
 use common::{Rank, assert_bits, control, devices, faults_of, in_all_worlds, staged};
 use gpu_emu::Setting;
 
@@ -88,7 +89,11 @@ fn reduce_scatter<T: Small + Debug>(rank: &Rank, op: ReduceOp, len: usize, what:
 fn every_operator_on_every_type_has_the_bits_of_the_host() {
     let devices = devices(5);
     for size in common::WORLDS {
-        staged(&devices[..size], PIECE, |rank| for_each_of_host!(reductions(&rank, &ReduceOp::ALL, 4)));
+        staged(
+            &devices[..size],
+            PIECE,
+            |rank| for_each_of_host!(T => reductions::<T>(&rank, &ReduceOp::ALL, 4)),
+        );
     }
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }

@@ -5,19 +5,10 @@ mod common;
 
 use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, Shares};
 use comm_nccl::{Cuda, DeviceBuffer};
+use comm_sim::exact::{Small, block, joined};
+use comm_sim::for_each_type;
 
-use common::values::{Small, elements, for_each_type};
 use common::{Rank, in_all_worlds, options};
-
-/// What rank `from` has for rank `to`, at `index`.
-fn word(from: usize, to: usize, index: usize) -> i64 {
-    ((from * 31 + to * 17 + index * 5) % 120) as i64
-}
-
-/// What rank `from` has for rank `to`, of this length.
-fn block<T: Small>(from: usize, to: usize, len: usize) -> Vec<T> {
-    elements(0..len, |index| word(from, to, index))
-}
 
 fn separate<'a, T: Small>(send: &'a DeviceBuffer<T>, recv: &'a mut DeviceBuffer<T>) -> Exchange<'a, Cuda> {
     Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
@@ -38,11 +29,6 @@ fn shares(counts: &[usize], equal: bool) -> Shares<'_> {
     if equal { Shares::Equal } else { Shares::Counts(counts) }
 }
 
-/// The blocks of all ranks, as `of` says, one after the other.
-fn joined<T: Small>(counts: &[usize], of: impl Fn(usize, usize) -> Vec<T>) -> Vec<T> {
-    counts.iter().enumerate().flat_map(|(rank, count)| of(rank, *count)).collect()
-}
-
 fn broadcast<T: Small>(rank: &Rank) {
     for (root, count) in (0..rank.size).flat_map(|root| [0, 1, 7].map(|count| (root, count))) {
         let mut buffer = rank.buffer(&block::<T>(rank.rank, 0, count));
@@ -53,7 +39,7 @@ fn broadcast<T: Small>(rank: &Rank) {
 
 #[test]
 fn a_broadcast_gives_all_what_the_root_has() {
-    in_all_worlds(|rank| for_each_type!(broadcast(&rank)));
+    in_all_worlds(|rank| for_each_type!(T => broadcast::<T>(&rank)));
 }
 
 fn all_gather<T: Small>(rank: &Rank) {
@@ -78,7 +64,7 @@ fn all_gather<T: Small>(rank: &Rank) {
 
 #[test]
 fn an_all_gather_puts_all_blocks_in_rank_order() {
-    in_all_worlds(|rank| for_each_type!(all_gather(&rank)));
+    in_all_worlds(|rank| for_each_type!(T => all_gather::<T>(&rank)));
 }
 
 fn gather<T: Small>(rank: &Rank) {
@@ -107,7 +93,7 @@ fn gather<T: Small>(rank: &Rank) {
 
 #[test]
 fn a_gather_puts_all_blocks_in_rank_order_on_the_root() {
-    in_all_worlds(|rank| for_each_type!(gather(&rank)));
+    in_all_worlds(|rank| for_each_type!(T => gather::<T>(&rank)));
 }
 
 fn scatter<T: Small>(rank: &Rank) {
@@ -132,7 +118,7 @@ fn scatter<T: Small>(rank: &Rank) {
 
 #[test]
 fn a_scatter_gives_each_rank_its_block() {
-    in_all_worlds(|rank| for_each_type!(scatter(&rank)));
+    in_all_worlds(|rank| for_each_type!(T => scatter::<T>(&rank)));
 }
 
 fn all_to_all<T: Small>(rank: &Rank) {
@@ -176,10 +162,10 @@ fn all_to_all_v<T: Small>(rank: &Rank) {
 
 #[test]
 fn an_all_to_all_turns_the_matrix_of_blocks() {
-    in_all_worlds(|rank| for_each_type!(all_to_all(&rank)));
+    in_all_worlds(|rank| for_each_type!(T => all_to_all::<T>(&rank)));
 }
 
 #[test]
 fn blocks_of_an_all_to_all_may_differ_in_length() {
-    in_all_worlds(|rank| for_each_type!(all_to_all_v(&rank)));
+    in_all_worlds(|rank| for_each_type!(T => all_to_all_v::<T>(&rank)));
 }

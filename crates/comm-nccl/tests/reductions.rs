@@ -4,19 +4,15 @@
 mod common;
 
 use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, ReduceOp, Shares};
+use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
+use comm_sim::for_each_reduced;
 
-use common::values::{Small, contribution, elements, for_each_reduced, of_rank, reduced};
 use common::{Rank, devices, in_all_worlds, options, world};
 
 const COUNTS: [usize; 5] = [0, 1, 4, 5, 6];
 
-fn ops<T: Small>() -> impl Iterator<Item = ReduceOp> {
-    let lacking = [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor];
-    ReduceOp::ALL.into_iter().filter(move |op| op.supports(T::DTYPE) && !lacking.contains(op))
-}
-
 fn all_reduce<T: Small>(rank: &Rank) {
-    for (op, count) in ops::<T>().flat_map(|op| COUNTS.map(|count| (op, count))) {
+    for (op, count) in arithmetic::<T>().flat_map(|op| COUNTS.map(|count| (op, count))) {
         let ours: Vec<T> = elements(0..count, |index| contribution(op, rank.size, rank.rank, index));
         let wanted: Vec<T> = elements(0..count, |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
@@ -33,13 +29,13 @@ fn all_reduce<T: Small>(rank: &Rank) {
 
 #[test]
 fn an_all_reduce_gives_every_rank_the_result() {
-    in_all_worlds(|rank| for_each_reduced!(all_reduce(&rank)));
+    in_all_worlds(|rank| for_each_reduced!(T => all_reduce::<T>(&rank)));
 }
 
 /// Sums of up to three ones and twos, and their products, have two bits of mantissa.
 fn small_all_reduce<T: Small>(rank: &Rank) {
     let of = |rank: usize, index: usize| 1 + ((rank + index) % 2) as i64;
-    for op in ops::<T>() {
+    for op in arithmetic::<T>() {
         let all = |index| (0..rank.size).map(move |rank| of(rank, index));
         let ours: Vec<T> = elements(0..5, |index| match op {
             ReduceOp::PreMulSum(_) => 2 * of(rank.rank, index),
@@ -73,7 +69,7 @@ fn floats_of_8_bits_are_reduced_too() {
 
 fn reduce<T: Small>(rank: &Rank) {
     let count = 5;
-    for (op, root) in ops::<T>().flat_map(|op| (0..rank.size).map(move |root| (op, root))) {
+    for (op, root) in arithmetic::<T>().flat_map(|op| (0..rank.size).map(move |root| (op, root))) {
         let ours: Vec<T> = elements(0..count, |index| contribution(op, rank.size, rank.rank, index));
         let result: Vec<T> = elements(0..count, |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
@@ -97,14 +93,14 @@ fn reduce<T: Small>(rank: &Rank) {
 
 #[test]
 fn a_reduce_gives_the_root_the_result_and_leaves_others_as_they_were() {
-    in_all_worlds(|rank| for_each_reduced!(reduce(&rank)));
+    in_all_worlds(|rank| for_each_reduced!(T => reduce::<T>(&rank)));
 }
 
 fn reduce_scatter<T: Small>(rank: &Rank, counts: &[usize], shares: Shares<'_>) {
     let total = counts.iter().sum();
     let start: usize = counts[..rank.rank].iter().sum();
     let block = start..start + counts[rank.rank];
-    for op in ops::<T>() {
+    for op in arithmetic::<T>() {
         let ours: Vec<T> = elements(0..total, |index| contribution(op, rank.size, rank.rank, index));
         let wanted: Vec<T> = elements(block.clone(), |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
@@ -124,7 +120,7 @@ fn a_reduce_scatter_gives_each_rank_its_block() {
     in_all_worlds(|rank| {
         for count in [0, 1, 3] {
             let equal = vec![count; rank.size];
-            for_each_reduced!(reduce_scatter(&rank, &equal, Shares::Equal));
+            for_each_reduced!(T => reduce_scatter::<T>(&rank, &equal, Shares::Equal));
         }
     });
 }
@@ -133,6 +129,6 @@ fn a_reduce_scatter_gives_each_rank_its_block() {
 fn blocks_of_a_reduce_scatter_may_differ_in_length() {
     in_all_worlds(|rank| {
         let counts: Vec<usize> = (0..rank.size).map(|rank| (rank * 2 + 3) % 5).collect();
-        for_each_reduced!(reduce_scatter(&rank, &counts, Shares::Counts(&counts)));
+        for_each_reduced!(T => reduce_scatter::<T>(&rank, &counts, Shares::Counts(&counts)));
     });
 }

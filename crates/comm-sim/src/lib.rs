@@ -6,6 +6,7 @@
 //! - [`cost`]: says how long a schedule takes under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
 //! - [`conformance`]: one suite that every transport passes;
+//! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`AlteredLanes`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
 //!
 //! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
@@ -15,6 +16,7 @@ mod altered;
 pub mod conformance;
 pub mod cost;
 mod endpoint;
+pub mod exact;
 pub mod in_process;
 pub mod mutate;
 pub mod network;

@@ -10,7 +10,7 @@
 //! | question | file |
 //! |---|---|
 //! | which cases are there | `case/mod.rs`, one file for each kind beside it |
-//! | what does a rank have to play with | `player.rs`, `gpu.rs`, `values.rs`, `part.rs` |
+//! | what does a rank have to play with | `player.rs`, `gpu/`, `part.rs` |
 //! | how can a case end | `trouble.rs`, `record.rs` |
 //! | who starts the ranks, and waits for them | `run/` |
 //! | where is this, and is it real | `place.rs`, `maps.rs` |
@@ -32,7 +32,6 @@ pub mod report;
 pub mod run;
 mod speed;
 mod trouble;
-mod values;
 
 pub use case::{CASES, Case, Ranks};
 pub use part::Part;

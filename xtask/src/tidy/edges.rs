@@ -84,7 +84,7 @@ const GRAPH: [Node; 18] = [
     },
     Node {
         name: "gpu-check",
-        may_use: &["comm-core", "comm-hybrid", "comm-nccl", "comm-ring", "comm-tcp", "nccl-sys"],
+        may_use: &["comm-core", "comm-hybrid", "comm-nccl", "comm-ring", "comm-sim", "comm-tcp", "nccl-sys"],
         why: "tries collectives on devices as a user would, and ranks meet in a store",
     },
     Node {

@@ -1,9 +1,6 @@
 //! Ranks as threads, each with a device of the emulator.
 #![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
 
-#[path = "../../../comm-nccl/tests/common/values.rs"]
-pub(crate) mod values;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;

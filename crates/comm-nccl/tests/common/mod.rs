@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
 
 pub(crate) mod process;
-pub(crate) mod values;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,10 +2,11 @@
 
 use comm_core::{Communicator, IntoViewMut, Shares};
 use comm_nccl::{DeviceBuffer, NcclCommunicator};
+use comm_sim::exact::{Small, block, joined};
+use comm_sim::for_each_type;
 
 use crate::player::{Player, in_place, separate};
 use crate::trouble::{During, Outcome, same_bits};
-use crate::values::{Small, block, for_each_type, joined};
 
 /// Counts per rank, and whether they are told or equal.
 type Counts = (Vec<usize>, bool);
@@ -39,7 +40,7 @@ pub(super) fn broadcast(player: &Player) -> Outcome {
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_type!(of_type(player, &comm));
+    for_each_type!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -60,7 +61,7 @@ pub(super) fn all_gather(player: &Player) -> Outcome {
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_type!(of_type(player, &comm));
+    for_each_type!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -89,7 +90,7 @@ pub(super) fn gather(player: &Player) -> Outcome {
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_type!(of_type(player, &comm));
+    for_each_type!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -114,7 +115,7 @@ pub(super) fn scatter(player: &Player) -> Outcome {
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_type!(of_type(player, &comm));
+    for_each_type!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -139,6 +140,6 @@ pub(super) fn all_to_all(player: &Player) -> Outcome {
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_type!(of_type(player, &comm));
+    for_each_type!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }

@@ -2,10 +2,11 @@
 
 use comm_core::{Communicator, Error, Exchange, IntoView, ReduceOp, Shares};
 use comm_nccl::NcclCommunicator;
+use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
+use comm_sim::for_each_reduced;
 
 use crate::player::{Player, in_place, separate};
 use crate::trouble::{During, Outcome, Trouble, same_bits};
-use crate::values::{Small, contribution, elements, for_each_reduced, of_rank, ops, reduced};
 
 /// None, one, and what is around the size of a block of threads.
 const COUNTS: [usize; 5] = [0, 1, 1023, 1024, 1025];
@@ -18,14 +19,14 @@ fn both<T: Small>(player: &Player, op: ReduceOp, count: usize) -> (Vec<T>, Vec<T
 
 pub(super) fn all_reduce(player: &Player) -> Outcome {
     fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
-        for (op, count) in ops::<T>().flat_map(|op| COUNTS.map(|count| (op, count))) {
+        for (op, count) in arithmetic::<T>().flat_map(|op| COUNTS.map(|count| (op, count))) {
             let what = format!("{op} of {count} x {}", T::DTYPE);
             sum_twice::<T>(player, comm, op, count).during(what)?;
         }
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_reduced!(of_type(player, &comm));
+    for_each_reduced!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -43,13 +44,13 @@ fn sum_twice<T: Small>(player: &Player, comm: &NcclCommunicator, op: ReduceOp, c
 
 pub(super) fn reduce(player: &Player) -> Outcome {
     fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
-        for (op, root) in ops::<T>().flat_map(|op| (0..player.size).map(move |root| (op, root))) {
+        for (op, root) in arithmetic::<T>().flat_map(|op| (0..player.size).map(move |root| (op, root))) {
             reduce_to::<T>(player, comm, op, root).during(format!("{op} of {} to {root}", T::DTYPE))?;
         }
         Ok(())
     }
     let comm = player.connect()?;
-    for_each_reduced!(of_type(player, &comm));
+    for_each_reduced!(T => of_type::<T>(player, &comm)?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -74,7 +75,7 @@ pub(super) fn reduce_scatter(player: &Player) -> Outcome {
         comm: &NcclCommunicator,
         (counts, shares): (&[usize], Shares<'_>),
     ) -> Outcome {
-        for op in ops::<T>() {
+        for op in arithmetic::<T>() {
             let what = format!("{op} of {counts:?} x {}", T::DTYPE);
             scatter_twice::<T>(player, comm, op, (counts, shares)).during(what)?;
         }
@@ -83,10 +84,10 @@ pub(super) fn reduce_scatter(player: &Player) -> Outcome {
     let comm = player.connect()?;
     for count in [0, 1, 1023] {
         let counts = vec![count; player.size];
-        for_each_reduced!(of_type(player, &comm, (&counts, Shares::Equal)));
+        for_each_reduced!(T => of_type::<T>(player, &comm, (&counts, Shares::Equal))?);
     }
     let counts: Vec<usize> = (0..player.size).map(|rank| (rank * 700 + 3) % 1100).collect();
-    for_each_reduced!(of_type(player, &comm, (&counts, Shares::Counts(&counts))));
+    for_each_reduced!(T => of_type::<T>(player, &comm, (&counts, Shares::Counts(&counts)))?);
     Ok(comm.finalize(player.part.patience)?)
 }
 

@@ -8,11 +8,11 @@ use comm_hybrid::{
 };
 use comm_nccl::{Cuda, Search};
 use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::exact::{Small, block, contribution, elements, joined, of_rank, reduced};
 use comm_tcp::FileStore;
 
 use crate::player::Player;
 use crate::trouble::{During, Outcome, ensure, equal, refused, same_bits};
-use crate::values::{Small, block, contribution, elements, joined, of_rank, reduced};
 
 /// Bytes that go through the host at a time.
 const PIECE: usize = 64 << 10;

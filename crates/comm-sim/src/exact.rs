@@ -1,0 +1,188 @@
+//! Elements whose reductions are exact in every type, so that results are compared bit by bit.
+//!
+//! ```
+//! use comm_core::ReduceOp;
+//! use comm_sim::exact::{self, Small};
+//!
+//! fn sums<T: Small>(size: usize) -> Vec<T> {
+//!     exact::elements(0..10, |index| exact::reduced(ReduceOp::Sum, size, index))
+//! }
+//! comm_sim::for_each_type!(T => assert_eq!(sums::<T>(1), exact::elements::<T>(0..10, |at| exact::number(0, at))));
+//! ```
+
+use std::ops::Range;
+
+use comm_core::{Element, ReduceOp};
+
+#[doc(hidden)]
+pub use float8::{F8E4M3, F8E5M2};
+#[doc(hidden)]
+pub use half::{bf16, f16};
+
+/// A type with small numbers.
+pub trait Small: Element {
+    /// The number, which wraps where the type does.
+    fn of(number: i64) -> Self;
+}
+
+macro_rules! small {
+    ($($integer:ty),+; $($float:ident),+) => {
+        $(impl Small for $integer {
+            fn of(number: i64) -> Self {
+                number as Self
+            }
+        })+
+        $(impl Small for $float {
+            fn of(number: i64) -> Self {
+                $float::from_f64(number as f64)
+            }
+        })+
+    };
+}
+
+small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16, F8E4M3, F8E5M2);
+
+/// Element `index` of what a rank contributes, from 1 to 3.
+#[must_use]
+pub const fn number(rank: usize, index: usize) -> i64 {
+    1 + ((rank * 7 + index * 3 + index / 3 + rank * index) % 3) as i64
+}
+
+/// The operator as this rank gives it: factors differ.
+#[must_use]
+pub const fn of_rank(op: ReduceOp, rank: usize) -> ReduceOp {
+    match op {
+        ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum((rank as f64 + 1.0) * 0.5),
+        op => op,
+    }
+}
+
+/// Element `index` of the contribution to a reduction in a group of `size`: a multiple of whatever it is divided by.
+#[must_use]
+pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) -> i64 {
+    match op {
+        ReduceOp::Avg => number(rank, index) * size as i64,
+        ReduceOp::PreMulSum(_) => number(rank, index) * 2,
+        _ => number(rank, index),
+    }
+}
+
+/// Element `index` of the reduction of all contributions in a group of `size`, with one of the operators of [`arithmetic`].
+#[must_use]
+pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
+    let all = (0..size).map(|rank| (rank, number(rank, index)));
+    match op {
+        ReduceOp::PreMulSum(_) => all.map(|(rank, number)| number * (rank as i64 + 1)).sum(),
+        ReduceOp::Prod => all.map(|(_, number)| number).product(),
+        ReduceOp::Min => all.map(|(_, number)| number).fold(i64::MAX, i64::min),
+        ReduceOp::Max => all.map(|(_, number)| number).fold(i64::MIN, i64::max),
+        _ => all.map(|(_, number)| number).sum(),
+    }
+}
+
+/// The operators that a type has, but for those on bits: what NCCL has.
+pub fn arithmetic<T: Element>() -> impl Iterator<Item = ReduceOp> {
+    let on_bits = [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor];
+    ReduceOp::ALL.into_iter().filter(move |op| op.supports(T::DTYPE) && !on_bits.contains(op))
+}
+
+/// So many elements of what rank `from` has for rank `to`.
+#[must_use]
+pub fn block<T: Small>(from: usize, to: usize, len: usize) -> Vec<T> {
+    elements(0..len, |index| ((from * 31 + to * 17 + index * 5) % 120) as i64)
+}
+
+/// The blocks of all ranks, as `of` makes them of a rank and its count, one after the other.
+pub fn joined<T: Element>(counts: &[usize], of: impl Fn(usize, usize) -> Vec<T>) -> Vec<T> {
+    counts.iter().enumerate().flat_map(|(rank, count)| of(rank, *count)).collect()
+}
+
+/// The elements of a range, as `number` says.
+pub fn elements<T: Small>(range: Range<usize>, number: impl Fn(usize) -> i64) -> Vec<T> {
+    range.map(|index| T::of(number(index))).collect()
+}
+
+/// Runs an expression once for each type that every backend reduces, under the name that it is given: all but floats of 8 bits and, as
+/// NCCL has none, integers of 16.
+#[macro_export]
+macro_rules! for_each_reduced {
+    ($name:ident => $body:expr) => {
+        $crate::for_each_listed!($name => $body;
+            i8, u8, i32, u32, i64, u64, $crate::exact::f16, $crate::exact::bf16, f32, f64)
+    };
+}
+
+/// The same for each type that the host reduces: all but floats of 8 bits.
+#[macro_export]
+macro_rules! for_each_of_host {
+    ($name:ident => $body:expr) => {{
+        $crate::for_each_listed!($name => $body; i16, u16);
+        $crate::for_each_reduced!($name => $body);
+    }};
+}
+
+/// The same for each type.
+#[macro_export]
+macro_rules! for_each_type {
+    ($name:ident => $body:expr) => {{
+        $crate::for_each_listed!($name => $body; $crate::exact::F8E4M3, $crate::exact::F8E5M2);
+        $crate::for_each_of_host!($name => $body);
+    }};
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_listed {
+    ($name:ident => $body:expr; $first:ty $(, $rest:ty)*) => {{
+        {
+            type $name = $first;
+            $body;
+        }
+        $crate::for_each_listed!($name => $body; $($rest),*);
+    }};
+    ($name:ident => $body:expr; ) => {};
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use comm_core::DType;
+
+    use super::*;
+
+    /// The largest group of which even products are.
+    const LARGEST: usize = 5;
+
+    #[test]
+    fn what_goes_in_and_what_comes_out_is_exact() {
+        fn check<T: Small>() {
+            for (op, index) in arithmetic::<T>().flat_map(|op| (0..12).map(move |index| (op, index))) {
+                let given = (0..LARGEST).map(|rank| contribution(op, LARGEST, rank, index));
+                let mut numbers = given.chain([reduced(op, LARGEST, index)]);
+                assert!(numbers.all(|number| (0..256).contains(&number)), "{op}");
+            }
+            let differs = |one: i64| (0..one).all(|other| T::of(one) != T::of(other));
+            assert!((0..256).all(differs), "{}", T::DTYPE);
+        }
+        for_each_of_host!(T => check::<T>());
+    }
+
+    #[test]
+    fn every_type_comes_once() {
+        let mut types = Vec::new();
+        for_each_type!(T => types.push(<T as Element>::DTYPE.code()));
+        assert_eq!(types.len(), DType::ALL.len());
+        assert_eq!(types.into_iter().collect::<BTreeSet<_>>().len(), DType::ALL.len());
+    }
+
+    /// Otherwise a result that was received from the wrong place would pass for the right one.
+    #[test]
+    fn neither_all_ranks_nor_all_places_have_the_same() {
+        for rank in 0..5 {
+            let numbers: BTreeSet<i64> = (0..9).map(|index| number(rank, index)).collect();
+            assert_eq!(numbers, BTreeSet::from([1, 2, 3]), "rank {rank}");
+        }
+        assert!((0..5).any(|rank| number(rank, 1) != number(rank + 1, 1)));
+    }
+}
