@@ -7,8 +7,8 @@ use std::io::{self, BufRead, Write};
 use std::str::FromStr;
 use std::time::Instant;
 
-use comm_core::{Communicator, IntoViewMut, ReduceOp, Shares};
-use comm_nccl::{DeviceBuffer, NcclCommunicator};
+use comm_core::{Communicator, IntoViewMut, ReduceOp, Result, Shares};
+use comm_nccl::NcclCommunicator;
 
 use crate::gpu;
 use crate::player::{Player, in_place, separate};
@@ -37,7 +37,7 @@ impl std::fmt::Display for Question {
 impl FromStr for Question {
     type Err = Trouble;
 
-    fn from_str(line: &str) -> Result<Self, Trouble> {
+    fn from_str(line: &str) -> Outcome<Self> {
         let none = || Trouble::Wrong(format!("no question: {line:?}"));
         let [name, bytes, calls] = line.split_whitespace().collect::<Vec<_>>()[..] else {
             return Err(none());
@@ -64,45 +64,55 @@ pub(crate) fn answer(player: &Player) -> Outcome {
     Ok(comm.finalize(player.part.patience)?)
 }
 
-/// Buffers of a question: the larger one, and one for this rank's block.
-struct Buffers {
-    all: DeviceBuffer<f32>,
-    block: DeviceBuffer<f32>,
+/// Measures with the buffers that this takes, and no others: what is asked about may fill the device.
+fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Outcome<f64> {
+    // Buffers are freed in the order of their stream: those of the last question are gone by then.
+    player.stream.synchronize()?;
+    let block = question.bytes / size_of::<f32>() / player.size;
+    let (all, options) = (block * player.size, player.options());
+    let time = |call: &mut dyn FnMut() -> Result<()>| time_calls(player, comm, question.calls, call);
+    match question.name.as_str() {
+        "copy" => measure_copy(player, question),
+        "all_reduce" => {
+            let mut buffer = player.zeros::<f32>(all)?;
+            time(&mut || comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &options))
+        }
+        "broadcast" => {
+            let mut buffer = player.zeros::<f32>(all)?;
+            time(&mut || comm.broadcast(0, (&mut buffer).into_view_mut(), &options))
+        }
+        "all_gather" => {
+            let (send, mut recv) = (player.zeros::<f32>(block)?, player.zeros(all)?);
+            time(&mut || comm.all_gather(separate(&send, &mut recv), Shares::Equal, &options))
+        }
+        "reduce_scatter" => {
+            let (send, mut recv) = (player.zeros::<f32>(all)?, player.zeros(block)?);
+            let (shares, op) = (Shares::Equal, ReduceOp::Sum);
+            time(&mut || comm.reduce_scatter(separate(&send, &mut recv), shares, op, &options))
+        }
+        other => Err(Trouble::Wrong(format!("{other} is not measured"))),
+    }
 }
 
-fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Outcome<f64> {
-    let block = question.bytes / size_of::<f32>() / player.size;
-    let mut buffers = Buffers { all: player.zeros(block * player.size)?, block: player.zeros(block)? };
-    if question.name == "copy" {
-        return measure_copy(player, question);
-    }
+/// The seconds of one call, of so many in a row on all ranks.
+fn time_calls(
+    player: &Player,
+    comm: &NcclCommunicator,
+    calls: usize,
+    call: &mut dyn FnMut() -> Result<()>,
+) -> Outcome<f64> {
     for _ in 0..BEFORE {
-        call(player, comm, &question.name, &mut buffers)?;
+        call()?;
     }
     comm.barrier(&player.options())?;
     let began = Instant::now();
-    for _ in 0..question.calls {
-        call(player, comm, &question.name, &mut buffers)?;
+    for _ in 0..calls {
+        call()?;
     }
     comm.stream().synchronize()?;
     let took = began.elapsed();
     comm.synchronize()?;
-    Ok(took.as_secs_f64() / question.calls as f64)
-}
-
-fn call(player: &Player, comm: &NcclCommunicator, name: &str, buffers: &mut Buffers) -> Outcome {
-    let Buffers { all, block } = buffers;
-    let options = player.options();
-    match name {
-        "all_reduce" => comm.all_reduce(in_place(all), ReduceOp::Sum, &options)?,
-        "broadcast" => comm.broadcast(0, all.into_view_mut(), &options)?,
-        "all_gather" => comm.all_gather(separate(block, all), Shares::Equal, &options)?,
-        "reduce_scatter" => {
-            comm.reduce_scatter(separate(all, block), Shares::Equal, ReduceOp::Sum, &options)?;
-        }
-        other => return Err(Trouble::Wrong(format!("{other} is not measured"))),
-    }
-    Ok(())
+    Ok(took.as_secs_f64() / calls as f64)
 }
 
 /// What the device needs for a copy of as many bytes, within its memory.

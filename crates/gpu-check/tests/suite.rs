@@ -140,3 +140,23 @@ fn times_are_measured_in_turns_and_rivals_that_run_another_library_are_left_out(
         assert_eq!(left_out.count(), 2, "{records:?}");
     });
 }
+
+/// A device may be no larger than what is measured: two buffers, of a copy or of ranks that are alone.
+#[test]
+fn nothing_is_allocated_but_what_is_measured() {
+    let size = 256 << 10;
+    let memory = (2 * size + (64 << 10)).to_string();
+    on_emulator(&[CALM[0], ("GPU_EMU_DEVICE_MEMORY", &memory)], |runner| {
+        let place = runner.look().unwrap();
+        let several = Ok(Several { devices: vec![0, 1], environment: Vec::new() });
+        let what = Measure { sizes: vec![size], rounds: 1, python: "/no/such/python".into() };
+        let mut failed = Vec::new();
+        let mut keep = |record| {
+            failed.extend(if let Record::NotMeasured(why) = record { Some(why) } else { None });
+            Ok(())
+        };
+        runner.measure(&what, &place, &several, &mut keep).unwrap();
+        failed.retain(|why| !why.contains("PyTorch"));
+        assert_eq!(failed, Vec::<String>::new());
+    });
+}
