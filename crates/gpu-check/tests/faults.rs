@@ -39,6 +39,7 @@ const WRONG_BITS: &[Row] = &[
     ("messages", 2, "1:wrong-bit 7", "message 7"),
     ("streams", 1, "0:wrong-bit 4", "the sum of round"),
     ("foreign_memory", 1, "0:wrong-bit 4", "element 99999 of 100000"),
+    ("joined_streams", 1, "0:wrong-bit 4", "what was read in round"),
     ("freed_behind", 1, "0:wrong-bit 4", "round"),
     ("registration", 1, "0:wrong-bit 1", "the maximum afterwards"),
     ("settings", 1, "0:wrong-bit 0", "the sum"),
@@ -55,6 +56,9 @@ const NOTHING_DONE: &[Row] = &[
     ("all_reduce", 1, "0:answer ncclAllReduce 0 2", "what was received"),
     ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
     ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
+    // Waits of streams, of which each round has six: the one that is left out here is that of who joins.
+    ("joined_streams", 1, "0:answer cuStreamWaitEvent 0 9", "round 1 did not wait for the call"),
+    ("joined_streams", 2, "1:answer cuStreamWaitEvent 0 15", "rank 1: round 2 did not wait for the call"),
     // The first calls of all are for warming up; the barrier of the second round has a late rank.
     ("barrier_ranks", 2, "0:answer ncclAllReduce 0 6", "a barrier was over before rank 1 came"),
     ("refusals", 2, "0:answer ncclAllReduce 0 0", "a sum after all that"),

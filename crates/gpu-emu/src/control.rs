@@ -9,9 +9,9 @@ use nccl_sys::ncclResult_t;
 use crate::device::{self, access, pinned, stream};
 use crate::driver;
 use crate::ffi::{HostMemory, In, Text};
+use crate::injection::{self, Trouble};
 use crate::kernel::{self, Kernel, Registered};
 use crate::nccl;
-use crate::nccl::injection::{self, Trouble};
 use crate::record;
 use crate::settings;
 
@@ -75,10 +75,10 @@ extern "C" fn gpu_emu_heal(ordinal: usize) -> i32 {
     i32::from(device::get(ordinal).map(|device| device.heal()).is_none())
 }
 
-/// Plans that the call of NCCL named `name`, on this device and after `before` others, answers `code`.
+/// Plans that the call named `name`, on this device and after `before` others, answers `code`.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_plan_answer(device: usize, name: Text, before: u64, code: u32) -> i32 {
-    let planned = name.read().map(|name| injection::plan_answer(device, name, before, ncclResult_t(code)));
+    let planned = name.read().map(|name| injection::plan_answer(device, name, before, code));
     i32::from(planned.is_none())
 }
 

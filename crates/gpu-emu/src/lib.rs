@@ -34,7 +34,7 @@
 //! - Ranks are threads or processes, and meet through the unique id; nothing is left behind when one of them dies. Operations
 //!   of NCCL run on streams, and all of a group together.
 //! - Calls answer what a test planned for them, operations hang until they are aborted or have a wrong result, communicators
-//!   fail on their own: see [`Control::plan_answer`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
+//!   fail on their own: see [`Control::plan_answer`], [`Control::plan_code`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
 //!   [`Control::plan_async_error`]. All calls are recorded, with their arguments.
 //!
 //! # What it proves, and what not
@@ -49,6 +49,7 @@ mod device;
 mod driver;
 mod ffi;
 mod handles;
+mod injection;
 mod kernel;
 mod nccl;
 mod record;

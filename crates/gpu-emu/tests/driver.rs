@@ -129,6 +129,21 @@ fn a_stream_waits_for_an_event_of_another() {
 }
 
 #[test]
+fn a_call_does_nothing_when_that_is_planned_and_says_what_it_is_told() {
+    let context = device();
+    let (first, second) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    let release = hold(&first);
+    let event = first.record_event(None).unwrap();
+    control().plan_code(context.ordinal(), c"cuStreamWaitEvent", 0, 0);
+    second.wait(&event).unwrap();
+    second.synchronize().unwrap();
+    assert!(!event.is_complete());
+    control().plan_code(context.ordinal(), c"cuStreamWaitEvent", 0, 2);
+    assert_eq!(second.wait(&event).unwrap_err().0, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    drop(release);
+}
+
+#[test]
 fn the_legacy_stream_waits_for_blocking_ones_and_they_for_it() {
     let context = device();
     let (legacy, own) = (context.default_stream(), context.per_thread_stream());

@@ -50,7 +50,7 @@ use Ranks::{One, OneAndSeveral, Several};
 pub(crate) const CONNECT: &str = "connect";
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 33] = [
+pub const CASES: [Case; 34] = [
     case(CONNECT, Several, "several ranks are connected, and wait for each other", lifecycle::connect),
     case(
         "all_reduce",
@@ -101,6 +101,12 @@ pub const CASES: [Case; 33] = [
         OneAndSeveral,
         "memory of others is used in the order of their stream",
         order::foreign_memory,
+    ),
+    case(
+        "joined_streams",
+        OneAndSeveral,
+        "a stream that joins calls goes on behind them, also with memory that nobody tracks",
+        order::joined_streams,
     ),
     case(
         "freed_behind",

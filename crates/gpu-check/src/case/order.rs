@@ -5,7 +5,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use comm_core::{Communicator, Exchange, ReduceOp, Result};
-use comm_nccl::NcclCommunicator;
+use comm_nccl::{DeviceCommunicator, DeviceWork, NcclCommunicator};
 
 use crate::gpu::{self, Foreign};
 use crate::player::{Player, in_place, separate};
@@ -65,6 +65,31 @@ pub(super) fn foreign_memory(player: &Player) -> Outcome {
         drop(held);
         let sum = round.wrapping_mul(player.size as u8);
         same_bits(format!("round {round}"), &memory.to_vec()?, &[sum; LEN])?;
+    }
+    Ok(comm.finalize(player.part.patience)?)
+}
+
+/// Memory whose uses nobody tracks is read on a stream that is told to wait for the calls, and by nothing else.
+pub(super) fn joined_streams(player: &Player) -> Outcome {
+    let comm = player.connect()?;
+    warm_up(player, &comm)?;
+    let (mut memory, other) = (Foreign::zeros(&player.device, LEN)?, player.device.new_stream()?);
+    for round in 1..=3 {
+        memory.fill(round)?;
+        let held = gpu::hold(comm.stream())?;
+        comm.all_reduce(Exchange::InPlace(memory.view_mut()), ReduceOp::Sum, &player.options())?;
+        let work = comm.work()?;
+        work.wait(&other)?;
+        let mut copied = player.zeros::<u8>(LEN)?;
+        memory.copy_to(&mut copied, &other)?;
+        let read = DeviceWork::until_now(&other)?;
+        thread::sleep(WHILE);
+        let is_early = work.is_done()? || read.is_done()?;
+        drop(held);
+        ensure(!is_early, || format!("round {round} did not wait for the call"))?;
+        work.synchronize()?;
+        let sum = round.wrapping_mul(player.size as u8);
+        same_bits(format!("what was read in round {round}"), &copied.to_vec()?, &[sum; LEN])?;
     }
     Ok(comm.finalize(player.part.patience)?)
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use comm_core::{DType, Result};
-use comm_nccl::{CudaViewMut, Device, Stream};
+use comm_nccl::{CudaViewMut, Device, DeviceBuffer, Stream};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 
-use super::{failed, fill_at};
+use super::{copy_at, failed, fill_at};
 
 /// Bytes that a framework allocated, which uses them on its own stream, and nowhere else.
 #[derive(Debug)]
@@ -41,6 +41,12 @@ impl Foreign {
     /// Enqueues a write of one value to all bytes.
     pub(crate) fn fill(&mut self, value: u8) -> Result<()> {
         fill_at(self.pointer, self.memory.len(), &self.stream, value)
+    }
+
+    /// Enqueues a copy of all bytes on any stream: in no order with what is enqueued on others.
+    pub(crate) fn copy_to(&self, to: &mut DeviceBuffer<u8>, stream: &Stream) -> Result<()> {
+        let bytes = self.memory.len().min(to.len());
+        to.as_mut_slice().write_on(stream, |to| copy_at(to, self.pointer, bytes, stream))
     }
 
     /// The bytes, when all that was enqueued is done.

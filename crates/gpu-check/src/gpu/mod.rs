@@ -62,13 +62,14 @@ pub(crate) fn copy<T: Element>(
     stream: &Stream,
 ) -> Result<()> {
     let bytes = from.len().min(to.len()) * size_of::<T>();
-    from.read_on(stream, |from| {
-        to.write_on(stream, |to| {
-            // SAFETY: both have so many bytes, and order what comes before and after.
-            unsafe { result::memcpy_dtod_async(to, from, bytes, stream.as_cudarc().cu_stream()) }
-                .map_err(failed("enqueue a copy"))
-        })
-    })
+    from.read_on(stream, |from| to.write_on(stream, |to| copy_at(to, from, bytes, stream)))
+}
+
+/// As [`copy`], for memory by its addresses, which must be there and of this length.
+fn copy_at(to: u64, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
+    // SAFETY: the caller has so many bytes at both, and orders what comes before and after.
+    unsafe { result::memcpy_dtod_async(to, from, bytes, stream.as_cudarc().cu_stream()) }
+        .map_err(failed("enqueue a copy"))
 }
 
 /// The version of CUDA that the driver is for, as in 13.0.

@@ -54,7 +54,7 @@ fn plan(control: &Control, part: &Part, fault: &str) -> bool {
         }
         ["answer", call, code, before] => {
             let call = std::ffi::CString::new(call).unwrap();
-            control.plan_answer(part.device, &call, number(before), ncclResult_t(code.parse().unwrap()));
+            control.plan_code(part.device, &call, number(before), code.parse().unwrap());
         }
         ["die"] => std::process::abort(),
         ["never-end"] => loop {

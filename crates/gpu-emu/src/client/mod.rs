@@ -157,8 +157,14 @@ impl Control {
     /// Makes the call of NCCL named `name`, on this device and after `before` others of this name, answer `code` and do
     /// nothing else. Calls that name no communicator count for the current device of their thread.
     pub fn plan_answer(&self, device: usize, name: &CStr, before: u64, code: ncclResult_t) {
+        self.plan_code(device, name, before, code.0);
+    }
+
+    /// Makes the call of [`Control::plan_answer`], or the call of the driver that is recorded under this name, answer `code` and
+    /// do nothing else: with 0, all looks well. Calls of the driver count for the current device of their thread.
+    pub fn plan_code(&self, device: usize, name: &CStr, before: u64, code: u32) {
         // SAFETY: the name ends with a NUL and is copied in the call.
-        let _planned = unsafe { (self.plan_answer)(device, name.as_ptr(), before, code.0) };
+        let _planned = unsafe { (self.plan_answer)(device, name.as_ptr(), before, code) };
     }
 
     /// Makes an operation on this device, after `before` others, hang until its communicator is aborted.

@@ -8,7 +8,6 @@
 //! | how is anything reduced | `element.rs`, `reduction.rs` |
 //! | what is a communicator, and in which state is it | `communicator.rs` |
 //! | when does a group of calls begin | `group.rs` |
-//! | what goes wrong on purpose | `injection.rs` |
 //! | which functions does a program call | `abi/` |
 //!
 //! The way through is the simplest one: every rank is connected with every other one, sends what the other needs, and
@@ -19,7 +18,6 @@ mod communicator;
 mod element;
 mod failure;
 mod group;
-pub(crate) mod injection;
 mod mailbox;
 mod meeting;
 mod mesh;

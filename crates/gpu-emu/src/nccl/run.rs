@@ -9,12 +9,12 @@ use nccl_sys::ncclResult_t;
 use crate::device::memory::{AccessError, POISON};
 use crate::device::{Device, access};
 use crate::driver::CuError;
+use crate::injection::{self, Trouble};
 use crate::record;
 use crate::settings::{self, Setting};
 
 use super::communicator::{Communicator, Link};
 use super::failure::Failure;
-use super::injection::{self, Trouble};
 use super::mailbox::{Message, Waiting};
 use super::operation::{Factor, Kind, Operation};
 use super::reduction::{Contribution, reduce};

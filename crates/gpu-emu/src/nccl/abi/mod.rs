@@ -15,12 +15,12 @@ use nccl_sys::{ncclComm_t, ncclResult_t};
 
 use crate::device::{self, Device};
 use crate::driver::current_ordinal;
+use crate::injection;
 use crate::record;
 use crate::settings::{self, Setting};
 
 use super::communicator;
 use super::failure::{self, Failure, Outcome};
-use super::injection;
 
 /// Answers a call, unless a test planned another answer, and keeps it for a test to read.
 fn answer(
@@ -30,7 +30,7 @@ fn answer(
     call: impl FnOnce() -> Outcome,
 ) -> ncclResult_t {
     let outcome = match injection::answer(device, name) {
-        Some(code) => Err(Failure::new(code, "injected")),
+        Some(code) => Err(Failure::new(ncclResult_t(code), "injected")),
         None => call(),
     };
     let code = outcome.map_or_else(

@@ -21,7 +21,7 @@ pub(crate) enum Trouble {
 #[derive(Debug, Default)]
 struct Planned {
     /// Calls that answer something else: (name, how many succeed before, answer).
-    answers: Vec<(String, u64, ncclResult_t)>,
+    answers: Vec<(String, u64, u32)>,
     /// Operations that do not end well: (how many do before, what happens).
     troubles: Vec<(u64, Trouble)>,
 }
@@ -29,7 +29,7 @@ struct Planned {
 static PLANNED: Mutex<BTreeMap<usize, Planned>> = Mutex::new(BTreeMap::new());
 
 /// The call of `name` after `before` others answers `code` and does nothing else.
-pub(crate) fn plan_answer(device: usize, name: String, before: u64, code: ncclResult_t) {
+pub(crate) fn plan_answer(device: usize, name: String, before: u64, code: u32) {
     lock(&PLANNED).entry(device).or_default().answers.push((name, before, code));
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn plan_trouble(device: usize, before: u64, trouble: Trouble) {
 }
 
 /// What a call that is made now answers, if it is planned.
-pub(super) fn answer(device: usize, name: &str) -> Option<ncclResult_t> {
+pub(crate) fn answer(device: usize, name: &str) -> Option<u32> {
     let mut planned = lock(&PLANNED);
     let answers = &mut planned.get_mut(&device)?.answers;
     let index = answers.iter().position(|(planned, _, _)| planned == name)?;
@@ -51,7 +51,7 @@ pub(super) fn answer(device: usize, name: &str) -> Option<ncclResult_t> {
 }
 
 /// What happens to an operation that begins now, if it is planned.
-pub(super) fn trouble(device: usize) -> Option<Trouble> {
+pub(crate) fn trouble(device: usize) -> Option<Trouble> {
     let mut planned = lock(&PLANNED);
     let troubles = &mut planned.get_mut(&device)?.troubles;
     let due = troubles.iter().position(|(before, _)| *before == 0);
