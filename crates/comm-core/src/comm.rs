@@ -60,14 +60,16 @@ impl<M: Memory> Comm<M> {
         }
     }
 
-    /// What carries out the calls, for what communicators for this memory can do beyond the calls of a handle.
+    /// What carries out the calls, for what communicators for this memory can do beyond the calls of a handle;
+    /// they are given its [`Comm::options`].
     #[must_use]
     pub fn communicator(&self) -> &M::Communicator {
         &self.communicator
     }
 
-    /// What every call is given.
-    pub(crate) const fn options(&self) -> &CallOptions {
+    /// What every call is given: for what communicators for this memory can do beyond the calls of a handle.
+    #[must_use]
+    pub const fn options(&self) -> &CallOptions {
         &self.options
     }
 

@@ -56,6 +56,14 @@ impl<'a> Span<'a> {
         Err(Error::setting("device", self.ordinal.to_string(), reason))
     }
 
+    /// Whether the uses of both come in the order of one stream, and not in that of the memory.
+    pub(crate) fn shares_stream(&self, other: &Self) -> bool {
+        match (self.order, other.order) {
+            (Order::Stream(ours), Order::Stream(theirs)) => ours.is(theirs),
+            _ => false,
+        }
+    }
+
     /// Makes a stream wait for what `access` must come after.
     pub(crate) fn before(&self, stream: &Stream, access: Access) -> Result<()> {
         match self.order {

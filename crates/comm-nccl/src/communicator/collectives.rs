@@ -15,7 +15,7 @@ use crate::view::CudaViewMut;
 const ALGORITHM: &str = "nccl";
 
 /// Refuses options that NCCL cannot keep.
-fn check_options(collective: Collective, options: &CallOptions) -> Result<()> {
+pub(super) fn check_options(collective: Collective, options: &CallOptions) -> Result<()> {
     match &options.algorithm {
         Some(name) if name != ALGORITHM => {
             let (name, collective) = (name.clone().into_owned(), collective.name());
@@ -26,7 +26,7 @@ fn check_options(collective: Collective, options: &CallOptions) -> Result<()> {
 }
 
 /// As [`check_options`], for reductions.
-fn check_order(collective: Collective, options: &CallOptions) -> Result<()> {
+pub(super) fn check_order(collective: Collective, options: &CallOptions) -> Result<()> {
     match options.order {
         ReduceOrder::Any => check_options(collective, options),
         order => {

@@ -2,6 +2,7 @@
 
 mod batch;
 mod board;
+mod coalesced;
 mod collectives;
 mod deadline;
 mod engine;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Error, Result, Store};
+use comm_core::{CallOptions, Error, ReduceOp, Result, Store};
 
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
@@ -239,6 +240,24 @@ impl DeviceCommunicator for NcclCommunicator {
 
     fn synchronize(&self) -> Result<()> {
         self.synchronize()
+    }
+
+    fn all_reduce_coalesced(
+        &self,
+        buffers: Vec<CudaViewMut<'_>>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.all_reduce_each(buffers, op, options)
+    }
+
+    fn broadcast_coalesced(
+        &self,
+        root: usize,
+        buffers: Vec<CudaViewMut<'_>>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.broadcast_each(root, buffers, options)
     }
 }
 

@@ -114,15 +114,28 @@ impl<'a> Plan<'a> {
     pub(crate) fn before(&self) -> Result<()> {
         let scratch = self.scratch.iter().map(Allocation::usage);
         scratch.clone().try_for_each(|usage| usage.before(&self.stream, Access::Write))?;
-        self.uses.iter().try_for_each(|(span, access)| span.before(&self.stream, *access))
+        self.orders().try_for_each(|(span, access)| span.before(&self.stream, *access))
     }
 
     /// Lets whoever uses the memory next wait for the calls.
     pub(crate) fn after(&self, now: &Use) -> Result<()> {
         self.scratch.iter().for_each(|scratch| scratch.usage().after(Access::Write, now.clone()));
         // All of them, also if one fails.
-        let marked = self.uses.iter().map(|(span, access)| span.after(*access, now));
+        let marked = self.orders().map(|(span, access)| span.after(*access, now));
         marked.fold(Ok(()), Result::and)
+    }
+
+    /// The uses, without those that come in the order of the same stream as the one before: it is joined once for all of them.
+    fn orders(&self) -> impl Iterator<Item = &(Span<'a>, Access)> {
+        let before = [None].into_iter().chain(self.uses.iter().map(Some));
+        let is_news = |before: Option<&(Span<'a>, Access)>, span: &Span<'a>| {
+            before.is_none_or(|(before, _)| !before.shares_stream(span))
+        };
+        self.uses
+            .iter()
+            .zip(before)
+            .filter(move |((span, _), before)| is_news(*before, span))
+            .map(|(ours, _)| ours)
     }
 
     /// Refuses memory of other devices. Buffers without elements are nowhere.

@@ -1,6 +1,7 @@
 //! Collectives on device buffers by way of the host.
 
 mod blocks;
+mod coalesced;
 mod collectives;
 mod groups;
 mod pieces;
@@ -14,7 +15,7 @@ use comm_core::{
     Call, CallOptions, DType, Error, Exchange, Failure, Group, HostCommunicator, HostViewMut, ReduceOp,
     Result,
 };
-use comm_nccl::{CopyStreams, Cuda, Device, DeviceCommunicator, DeviceWork, Stream};
+use comm_nccl::{CopyStreams, Cuda, CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
 
 use super::diagnosis;
 use pieces::Piece;
@@ -231,6 +232,24 @@ impl DeviceCommunicator for StagedCommunicator {
 
     fn synchronize(&self) -> Result<()> {
         self.synchronize()
+    }
+
+    fn all_reduce_coalesced(
+        &self,
+        buffers: Vec<CudaViewMut<'_>>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.all_reduce_each(buffers, op, options)
+    }
+
+    fn broadcast_coalesced(
+        &self,
+        root: usize,
+        buffers: Vec<CudaViewMut<'_>>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        self.broadcast_each(root, buffers, options)
     }
 }
 

@@ -1,0 +1,54 @@
+//! Many buffers at once.
+
+use comm_core::{CallOptions, Collective, Exchange, ReduceOp, Result};
+
+use super::NcclCommunicator;
+use super::collectives::{check_options, check_order};
+use crate::plan::Plan;
+use crate::view::CudaViewMut;
+
+/// How many calls of NCCL are made together at most: what that saves is saved with so many.
+const TOGETHER_MAX: usize = 256;
+
+impl NcclCommunicator {
+    /// Reduces each of many buffers; see [`DeviceCommunicator::all_reduce_coalesced`](crate::DeviceCommunicator::all_reduce_coalesced).
+    pub(super) fn all_reduce_each(
+        &self,
+        buffers: Vec<CudaViewMut<'_>>,
+        op: ReduceOp,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_order(Collective::AllReduce, options)?;
+        self.together(buffers, options, |plan, buffer| plan.all_reduce(Exchange::InPlace(buffer), op))
+    }
+
+    /// Broadcasts each of many buffers; see [`DeviceCommunicator::broadcast_coalesced`](crate::DeviceCommunicator::broadcast_coalesced).
+    pub(super) fn broadcast_each(
+        &self,
+        root: usize,
+        buffers: Vec<CudaViewMut<'_>>,
+        options: &CallOptions,
+    ) -> Result<()> {
+        check_options(Collective::Broadcast, options)?;
+        self.together(buffers, options, |plan, buffer| plan.broadcast(root, buffer))
+    }
+
+    /// Makes a call for each buffer, in as few groups as may be. Nothing is enqueued before all have been checked.
+    fn together<'a>(
+        &self,
+        buffers: Vec<CudaViewMut<'a>>,
+        options: &CallOptions,
+        call: impl Fn(&mut Plan<'a>, CudaViewMut<'a>) -> Result<()>,
+    ) -> Result<()> {
+        let turn = self.engine.turn()?;
+        let mut plans = Vec::with_capacity(buffers.len().div_ceil(TOGETHER_MAX));
+        let mut buffers = buffers.into_iter();
+        while buffers.len() > 0 {
+            let mut plan = self.engine.plan();
+            let mut next = buffers.by_ref().take(TOGETHER_MAX);
+            self.checked(next.try_for_each(|buffer| call(&mut plan, buffer)))?;
+            plans.push(plan);
+        }
+        plans.into_iter().try_for_each(|plan| self.engine.enqueue(&turn, plan, options).map(drop))
+    }
+}
