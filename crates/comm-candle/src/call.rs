@@ -4,17 +4,11 @@ use std::collections::HashMap;
 
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use comm_core::Comm;
 
-use crate::variables::Variable;
-use crate::{Report, Result};
-
-/// Whose gradient of a variable a step has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Here,
-    Elsewhere,
-    Nowhere,
-}
+use crate::agreement::go_on;
+use crate::variables::{Variable, Variables};
+use crate::{Place, Report, Result};
 
 /// The gradients that are averaged in one step, by the position of their variable.
 #[derive(Debug)]
@@ -23,21 +17,44 @@ pub struct Call<'a> {
     gradients: &'a mut GradStore,
     /// Whether a gradient may be overwritten where it lies.
     own: Vec<bool>,
-    found: Vec<Found>,
+    /// Whether this rank has a gradient.
+    here: Vec<bool>,
+    /// Whether any rank has one.
+    anywhere: Vec<bool>,
 }
 
 impl<'a> Call<'a> {
-    /// Checks all gradients.
-    pub(crate) fn new(variables: &'a [Variable], gradients: &'a mut GradStore) -> Result<Self> {
+    /// Checks all gradients, and finds out which variables have one on any rank. A collective.
+    pub(crate) fn agree<M: Place>(
+        comm: &Comm<M>,
+        variables: &'a Variables,
+        gradients: &'a mut GradStore,
+    ) -> Result<Self> {
+        let checked = variables.check_unchanged().and_then(|()| Self::new(variables.sorted(), gradients));
+        let mut marks = match &checked {
+            Ok(call) => call.here.iter().copied().map(u8::from).collect(),
+            Err(_) => vec![0; variables.sorted().len()],
+        };
+        let mut call = go_on(comm, checked, &mut marks)?;
+        call.anywhere = marks.into_iter().map(|mark| mark != 0).collect();
+        Ok(call)
+    }
+
+    fn new(variables: &'a [Variable], gradients: &'a mut GradStore) -> Result<Self> {
         let present: Vec<Option<&Tensor>> =
             variables.iter().map(|variable| variable.gradient(gradients)).collect::<Result<_>>()?;
         let own = owned(variables, &present);
-        let found = present.iter().map(|gradient| gradient.map_or(Found::Nowhere, |_| Found::Here)).collect();
-        Ok(Self { variables, gradients, own, found })
+        let here = present.iter().map(Option::is_some).collect();
+        Ok(Self { variables, gradients, own, here, anywhere: Vec::new() })
     }
 
     pub(crate) const fn variables(&self) -> &'a [Variable] {
         self.variables
+    }
+
+    /// Whether any rank has a gradient of a variable, so that all are to have its average.
+    pub(crate) fn is_anywhere(&self, at: usize) -> bool {
+        self.anywhere[at]
     }
 
     /// The gradient of a variable on this rank.
@@ -55,20 +72,14 @@ impl<'a> Call<'a> {
         self.gradients.insert(&self.variables[at].var, average);
     }
 
-    /// Notes that there is an average.
-    pub(crate) fn averaged(&mut self, at: usize) {
-        if self.found[at] == Found::Nowhere {
-            self.found[at] = Found::Elsewhere;
-        }
-    }
-
     pub(crate) fn report(self) -> Report {
-        let names = |wanted: Found| {
-            let all = self.variables.iter().zip(&self.found);
-            let listed = all.filter(|(variable, found)| **found == wanted && variable.dtype.is_float());
-            listed.map(|(variable, _)| variable.name.clone()).collect()
+        let names = |is_anywhere: bool| {
+            let lacking = (0..self.variables.len()).filter(|&at| !self.here[at]);
+            let listed =
+                lacking.filter(|&at| self.anywhere[at] == is_anywhere && self.variables[at].dtype.is_float());
+            listed.map(|at| self.variables[at].name.clone()).collect()
         };
-        Report { nowhere: names(Found::Nowhere), elsewhere: names(Found::Elsewhere) }
+        Report { nowhere: names(false), elsewhere: names(true) }
     }
 }
 

@@ -2,21 +2,17 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
-use std::sync::Arc;
-
 use candle_core::cuda::CudaStorageSlice;
-use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
-use candle_core::{CpuStorage, CudaStorage, DeviceLocation, InplaceOp1, Layout, Tensor};
+use candle_core::cuda::cudarc::driver::{DevicePtr, DevicePtrMut};
+use candle_core::{CpuStorage, CudaStorage, DeviceLocation, InplaceOp1, Layout, Storage, Tensor};
 use comm_core::{Comm, DType, ReduceOp};
-use comm_ddp::ParameterSet;
-use comm_nccl::{Cuda, CudaViewMut, Device, DeviceBuffer, Stream};
+use comm_nccl::{Cuda, CudaViewMut, DeviceBuffer, DeviceComm, Stream};
 
+use crate::Result;
 use crate::call::Call;
 use crate::memory::range;
 use crate::place::{Average, Sealed};
 use crate::variables::Variable;
-use crate::{Error, Result};
 
 impl Sealed for Cuda {
     const NAME: &'static str = "GPUs";
@@ -25,89 +21,103 @@ impl Sealed for Cuda {
         matches!(location, DeviceLocation::Cuda { .. })
     }
 
-    fn compare(comm: &Comm<Self>, parameters: &ParameterSet, any: Option<&Variable>) -> Result<()> {
-        let Some(any) = any else {
-            // If there are variables, they lie elsewhere, and are about to be refused.
-            return if parameters.is_empty() { Err(Error::Empty) } else { Ok(()) };
-        };
-        let stream = beside(any)?;
-        Ok(comm_ddp::check_parameters_by(parameters, comm.size(), |own, all| {
-            let mut gathered = DeviceBuffer::<u8>::zeros(&stream, all.len())?;
-            comm.all_gather(&DeviceBuffer::from_host(&stream, own)?, &mut gathered)?;
-            all.copy_from_slice(&gathered.to_vec()?);
-            Ok(())
-        })?)
+    // What is no tensor is on the communicator's stream. On candle's, the host would wait for backward; and a stream of candle's
+    // context would make that begin to track the uses of every tensor.
+
+    fn all_gather(comm: &Comm<Self>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
+        let mut gathered = DeviceBuffer::<u8>::zeros(comm.stream(), all.len())?;
+        comm.all_gather(&DeviceBuffer::from_host(comm.stream(), own)?, &mut gathered)?;
+        all.copy_from_slice(&gathered.to_vec()?);
+        Ok(())
     }
 
-    fn broadcast(comm: &Comm<Self>, variable: &Variable) -> Result<()> {
-        Ok(write(&variable.var, |value| comm.broadcast(0, value))??)
+    fn largest(comm: &Comm<Self>, bytes: &mut [u8]) -> comm_core::Result<()> {
+        let mut largest = DeviceBuffer::from_host(comm.stream(), bytes)?;
+        comm.all_reduce(&mut largest, ReduceOp::Max)?;
+        bytes.copy_from_slice(&largest.to_vec()?);
+        Ok(())
     }
 
-    fn averager(comm: &Comm<Self>, variables: &[Variable]) -> Result<Box<dyn Average>> {
-        let stream = beside(variables.first().ok_or(Error::Empty)?)?;
-        Ok(Box::new(InPlace { comm: comm.clone(), stream }))
+    fn broadcast(comm: &Comm<Self>, variables: &[Variable]) -> Result<()> {
+        let values: Vec<&Tensor> = variables.iter().map(|variable| &*variable.var).collect();
+        write(&values, |values| comm.broadcast_coalesced(0, values))
+    }
+
+    fn averager(comm: &Comm<Self>, _: &[Variable]) -> Result<Box<dyn Average>> {
+        Ok(Box::new(InPlace { comm: comm.clone() }))
     }
 }
 
-/// Averages each gradient by a call of its own. The host waits for nothing but to learn which gradients there are.
+/// Averages all gradients by groups of calls. The host waits for nothing but to learn which gradients there are.
 #[derive(Debug)]
 struct InPlace {
     comm: Comm<Cuda>,
-    /// For what is not a tensor.
-    stream: Stream,
 }
 
 impl Average for InPlace {
     fn average(&mut self, call: &mut Call<'_>) -> Result<()> {
-        let found = self.found_anywhere(call)?;
-        for (at, _) in found.iter().enumerate().filter(|(_, found)| **found) {
+        let mut averages = Vec::new();
+        for at in (0..call.variables().len()).filter(|at| call.is_anywhere(*at)) {
             let (gradient, moved) = match (call.own(at), call.gradient(at)) {
                 (Some(own), _) => (own.clone(), false),
                 (None, Some(other)) => (other.force_contiguous()?.detach(), true),
                 (None, None) => (call.variables()[at].var.zeros_like()?, true),
             };
-            write(&gradient, |elements| self.comm.all_reduce(elements, ReduceOp::Avg))??;
-            if moved {
-                call.put(at, gradient);
-            }
-            call.averaged(at);
+            averages.push((at, gradient, moved));
+        }
+        let gradients: Vec<&Tensor> = averages.iter().map(|(_, gradient, _)| gradient).collect();
+        write(&gradients, |gradients| self.comm.all_reduce_coalesced(gradients, ReduceOp::Avg))?;
+        for (at, average, _) in averages.into_iter().filter(|(_, _, moved)| *moved) {
+            call.put(at, average);
         }
         Ok(())
     }
 }
 
-impl InPlace {
-    /// Of which variables any rank has a gradient.
-    fn found_anywhere(&self, call: &Call<'_>) -> Result<Vec<bool>> {
-        let own: Vec<u8> =
-            (0..call.variables().len()).map(|at| u8::from(call.gradient(at).is_some())).collect();
-        let mut marks = DeviceBuffer::from_host(&self.stream, &own)?;
-        self.comm.all_reduce(&mut marks, ReduceOp::Max)?;
-        Ok(marks.to_vec()?.into_iter().map(|mark| mark != 0).collect())
-    }
+/// Calls `call` with the elements of contiguous tensors, to be written where they lie, in the order of candle's stream.
+fn write(
+    tensors: &[&Tensor],
+    call: impl FnOnce(Vec<CudaViewMut<'_>>) -> comm_core::Result<()>,
+) -> Result<()> {
+    // cudarc lets streams of candle's context wait for each other's work on a tensor, by what it was told was written last: what
+    // comes before the call, and then the call, which is in the order of candle's stream by then.
+    touch(tensors)?;
+    let outcome = {
+        // Nobody gives a tensor other memory meanwhile.
+        let storages: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
+        let places: Vec<Place> =
+            storages.iter().map(|(storage, layout)| Place::of(storage, layout)).collect::<Result<_, _>>()?;
+        call(places.iter().map(Place::view).collect())
+    };
+    touch(tensors)?;
+    Ok(outcome?)
 }
 
-/// A stream on the device of a variable. Not candle's, where the host would wait for backward; and not of candle's context,
-/// which would begin to track the uses of every tensor.
-fn beside(variable: &Variable) -> Result<Stream> {
-    let theirs = Stream::from_cudarc(variable.var.device().as_cuda_device()?.cuda_stream());
-    Ok(Device::open(theirs.device().ordinal())?.new_stream()?)
+/// Tells cudarc that tensors are written on candle's stream now.
+fn touch(tensors: &[&Tensor]) -> Result<()> {
+    Ok(tensors.iter().try_for_each(|tensor| tensor.inplace_op1(&Touch))?)
 }
 
-/// Calls `visit` with the elements of a contiguous tensor, to be written where they lie.
-fn write<R>(tensor: &Tensor, visit: impl FnOnce(CudaViewMut<'_>) -> R) -> candle_core::Result<R> {
-    let write = Write { visit: Cell::new(Some(visit)), result: Cell::new(None) };
-    tensor.inplace_op1(&write)?;
-    write.result.take().ok_or(candle_core::Error::UnwrapNone)
+/// Evaluates an expression with the elements of a tensor and their type, whichever it is.
+macro_rules! with_elements {
+    ($slice:expr, |$elements:ident, $dtype:ident| $body:expr) => {
+        with_elements!($slice, |$elements, $dtype| $body; U8 U32 I16 I32 I64 BF16 F16 F32 F64)
+    };
+    ($slice:expr, |$elements:ident, $dtype:ident| $body:expr; $($kind:ident)+) => {
+        match $slice {
+            $(CudaStorageSlice::$kind($elements) => {
+                let $dtype = DType::$kind;
+                $body
+            })+
+            _ => candle_core::bail!("elements of a type that cannot be communicated"),
+        }
+    };
 }
 
-/// candle lets operations write in place, which are called by reference, and once.
-struct Write<F, R> {
-    visit: Cell<Option<F>>,
-    result: Cell<Option<R>>,
-}
+/// Does nothing: candle lets operations write in place, and cudarc notes that one did.
+struct Touch;
 
-impl<F: FnOnce(CudaViewMut<'_>) -> R, R> InplaceOp1 for Write<F, R> {
+impl InplaceOp1 for Touch {
     fn name(&self) -> &'static str {
         "communicate"
     }
@@ -116,41 +126,40 @@ impl<F: FnOnce(CudaViewMut<'_>) -> R, R> InplaceOp1 for Write<F, R> {
         candle_core::bail!("a tensor is not on a GPU")
     }
 
-    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> candle_core::Result<()> {
-        let (range, stream) = (range(layout)?, storage.device.cuda_stream());
-        match &mut storage.slice {
-            CudaStorageSlice::U8(elements) => self.call(elements, range, DType::U8, &stream),
-            CudaStorageSlice::U32(elements) => self.call(elements, range, DType::U32, &stream),
-            CudaStorageSlice::I16(elements) => self.call(elements, range, DType::I16, &stream),
-            CudaStorageSlice::I32(elements) => self.call(elements, range, DType::I32, &stream),
-            CudaStorageSlice::I64(elements) => self.call(elements, range, DType::I64, &stream),
-            CudaStorageSlice::BF16(elements) => self.call(elements, range, DType::BF16, &stream),
-            CudaStorageSlice::F16(elements) => self.call(elements, range, DType::F16, &stream),
-            CudaStorageSlice::F32(elements) => self.call(elements, range, DType::F32, &stream),
-            CudaStorageSlice::F64(elements) => self.call(elements, range, DType::F64, &stream),
-            _ => candle_core::bail!("elements of a type that cannot be communicated"),
-        }
+    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        let stream = storage.device.cuda_stream();
+        with_elements!(&mut storage.slice, |elements, _dtype| drop(elements.device_ptr_mut(&stream)));
+        Ok(())
     }
 }
 
-impl<F: FnOnce(CudaViewMut<'_>) -> R, R> Write<F, R> {
-    fn call<T>(
-        &self,
-        elements: &mut CudaSlice<T>,
-        (start, end): (usize, usize),
-        dtype: DType,
-        stream: &Arc<CudaStream>,
-    ) -> candle_core::Result<()> {
-        let Some(mut elements) = elements.try_slice_mut(start..end) else {
-            candle_core::bail!("a tensor ends behind its memory")
-        };
-        // Until it is dropped, cudarc takes what is enqueued on the stream for work on these elements.
-        let (pointer, _work) = elements.device_ptr_mut(stream);
-        let ours = Stream::from_cudarc(Arc::clone(stream));
-        // SAFETY: the elements are borrowed mutably, of the type that candle says they are, and so aligned. The call joins the
-        // stream, on which candle enqueues all its work on them and frees them.
-        let view = unsafe { CudaViewMut::from_raw(pointer, end - start, dtype, &ours) };
-        self.result.set(self.visit.take().map(|visit| visit(view)));
-        Ok(())
+/// Where the elements of a tensor lie.
+struct Place {
+    pointer: u64,
+    len: usize,
+    dtype: DType,
+    /// candle's.
+    stream: Stream,
+}
+
+impl Place {
+    fn of(storage: &Storage, layout: &Layout) -> candle_core::Result<Self> {
+        let Storage::Cuda(storage) = storage else { candle_core::bail!("a tensor is not on a GPU") };
+        let ((start, end), stream) = (range(layout)?, storage.device.cuda_stream());
+        let (pointer, dtype) = with_elements!(&storage.slice, |elements, dtype| {
+            let Some(elements) = elements.try_slice(start..end) else {
+                candle_core::bail!("a tensor ends behind its memory")
+            };
+            let (pointer, _read) = elements.device_ptr(&stream);
+            (pointer, dtype)
+        });
+        Ok(Self { pointer, len: end - start, dtype, stream: Stream::from_cudarc(stream) })
+    }
+
+    fn view(&self) -> CudaViewMut<'_> {
+        // SAFETY: so many elements of this type lie there, and are aligned for it, as candle says. Whoever has the place keeps the
+        // tensor from getting other memory; candle frees what it has, and does all its work on it, on this stream, which the call
+        // joins.
+        unsafe { CudaViewMut::from_raw(self.pointer, self.len, self.dtype, &self.stream) }
     }
 }

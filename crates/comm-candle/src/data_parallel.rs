@@ -5,6 +5,7 @@ use candle_nn::VarMap;
 use comm_core::{Comm, Host};
 use comm_ddp::BucketLimits;
 
+use crate::agreement::go_on;
 use crate::call::Call;
 use crate::error::or_abort;
 use crate::place::Average;
@@ -43,10 +44,10 @@ impl<M: Place> DataParallel<M> {
     /// Gives every rank the variables of rank 0. A collective.
     ///
     /// # Errors
-    /// [`Error::Changed`](crate::Error::Changed) before anything is sent; [`Error::Ranks`](crate::Error::Ranks) if communication
-    /// fails, and then the variables are unspecified.
+    /// [`Error::Changed`](crate::Error::Changed), and [`Error::Refused`](crate::Error::Refused) on the other ranks, before any
+    /// variable is sent; [`Error::Ranks`](crate::Error::Ranks) if communication fails, and then the variables are unspecified.
     pub fn sync_model(&mut self) -> Result<()> {
-        self.variables.check_unchanged()?;
+        go_on(&self.comm, self.variables.check_unchanged(), &mut Vec::new())?;
         self.variables.broadcast(&self.comm)
     }
 
@@ -57,12 +58,12 @@ impl<M: Place> DataParallel<M> {
     ///
     /// # Errors
     /// [`Error::Gradient`](crate::Error::Gradient), [`Error::Integers`](crate::Error::Integers) or
-    /// [`Error::Changed`](crate::Error::Changed) before anything is sent: this rank may call again, and the others wait for
-    /// it. [`Error::Ranks`](crate::Error::Ranks) if communication fails, and [`Error::Candle`](crate::Error::Candle), which
-    /// aborts the communicator; then the gradients are unspecified, and no later call succeeds.
+    /// [`Error::Changed`](crate::Error::Changed) before any gradient is sent, and [`Error::Refused`](crate::Error::Refused) on the
+    /// other ranks: gradients are as they were, and all ranks may call again. [`Error::Ranks`](crate::Error::Ranks) if
+    /// communication fails, and [`Error::Candle`](crate::Error::Candle), which aborts the communicator; then the gradients are
+    /// unspecified, and no later call succeeds.
     pub fn sync_gradients(&mut self, gradients: &mut GradStore) -> Result<Report> {
-        self.variables.check_unchanged()?;
-        let mut call = Call::new(self.variables.sorted(), gradients)?;
+        let mut call = Call::agree(&self.comm, &self.variables, gradients)?;
         or_abort(&self.comm, self.averager.average(&mut call))?;
         Ok(call.report())
     }

@@ -8,8 +8,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a model cannot be trained on several ranks, or not any more.
 ///
-/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike. The others are this rank's alone; where they come
-/// before anything was sent, the other ranks wait for this one, which may call again.
+/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike. [`Error::Gradient`], [`Error::Integers`] and
+/// [`Error::Changed`] are this rank's alone, and the others get [`Error::Refused`] for it: no data was sent, and all ranks may
+/// call again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,6 +38,16 @@ pub enum Error {
         /// What the communicator is for.
         place: &'static str,
     },
+    /// Another rank cannot go on, so that no rank did. If several cannot, this is the first.
+    #[error("rank {rank} cannot go on: {why}")]
+    Refused {
+        /// The rank that cannot.
+        rank: usize,
+        /// The variable.
+        name: String,
+        /// What that rank says of it.
+        why: String,
+    },
     /// A gradient that cannot be that of its variable. Nothing was sent.
     #[error("the gradient of {name:?} is {got}, the variable is {expected}")]
     Gradient {
@@ -59,9 +70,21 @@ pub enum Error {
         /// The variable.
         name: String,
     },
-    /// There is no variable, and so no device on which ranks could meet.
-    #[error("there are no variables")]
-    Empty,
+}
+
+impl Error {
+    /// The variable that it is about, if it is about one.
+    pub(crate) fn variable(&self) -> Option<&str> {
+        match self {
+            Self::Type { name, .. }
+            | Self::Place { name, .. }
+            | Self::Refused { name, .. }
+            | Self::Gradient { name, .. }
+            | Self::Integers { name }
+            | Self::Changed { name } => Some(name),
+            Self::Ranks(_) | Self::Candle(_) => None,
+        }
+    }
 }
 
 impl From<comm_core::Error> for Error {

@@ -1,11 +1,12 @@
 //! Gradients in host memory: packed into the buckets of `comm-ddp`, one set of them per element type.
 
 use candle_core::{Device, DeviceLocation, Tensor, WithDType};
-use comm_core::{Comm, Host, HostView};
+use comm_core::{Comm, Host, HostView, ReduceOp};
 use comm_ddp::{BucketLimits, DataParallel, Gradient, Options, Parameter, ParameterSet};
 use half::{bf16, f16};
 
 use crate::Result;
+use crate::broadcast;
 use crate::call::Call;
 use crate::memory::{read, write};
 use crate::place::{Average, Sealed};
@@ -18,12 +19,16 @@ impl Sealed for Host {
         location == DeviceLocation::Cpu
     }
 
-    fn compare(comm: &Comm, parameters: &ParameterSet, _: Option<&Variable>) -> Result<()> {
-        Ok(comm_ddp::check_parameters(comm, parameters)?)
+    fn all_gather(comm: &Comm, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
+        comm.all_gather(own, all)
     }
 
-    fn broadcast(comm: &Comm, variable: &Variable) -> Result<()> {
-        Ok(write(&variable.var, |value| comm.broadcast(0, value))??)
+    fn largest(comm: &Comm, bytes: &mut [u8]) -> comm_core::Result<()> {
+        comm.all_reduce(bytes, ReduceOp::Max)
+    }
+
+    fn broadcast(comm: &Comm, variables: &[Variable]) -> Result<()> {
+        broadcast::in_buckets(comm, variables, BucketLimits::DEFAULT.bytes)
     }
 
     fn averager(comm: &Comm, variables: &[Variable]) -> Result<Box<dyn Average>> {
@@ -94,7 +99,7 @@ impl<T: Gradient + WithDType> Average for Kind<T> {
         }
         let averaged = step.finish()?;
         for (index, &at) in self.members.iter().enumerate() {
-            if let Some(average) = averaged.get(index).filter(|_| !averaged.is_unused(index)) {
+            if let Some(average) = averaged.get(index).filter(|_| call.is_anywhere(at)) {
                 store(call, at, average)?;
             }
         }
@@ -111,6 +116,5 @@ fn store<T: Gradient + WithDType>(call: &mut Call<'_>, at: usize, average: &[T])
         let shape = call.variables()[at].var.shape();
         call.put(at, Tensor::from_slice(average, shape, &Device::Cpu)?);
     }
-    call.averaged(at);
     Ok(())
 }

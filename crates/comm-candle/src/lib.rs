@@ -10,7 +10,7 @@
 //! use candle_nn::{AdamW, Linear, Module, Optimizer, VarBuilder, VarMap, linear, loss};
 //! use comm_candle::DataParallel;
 //!
-//! # fn batch(_: usize) -> comm_candle::Result<(Tensor, Tensor)> { Err(comm_candle::Error::Empty) }
+//! # fn batch(_: usize) -> comm_candle::Result<(Tensor, Tensor)> { unreachable!() }
 //! fn train(comm: &comm_core::Comm) -> comm_candle::Result<()> {
 //!     let variables = VarMap::new();
 //!     let builder = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
@@ -46,14 +46,18 @@
 //! | question | file |
 //! |---|---|
 //! | which variables are there, and do all ranks have them | `variables.rs` |
+//! | can all ranks go on, and which one cannot | `agreement.rs` |
 //! | what do users hold | `data_parallel.rs`, `report.rs`, `error.rs` |
 //! | what becomes of gradients in one step | `call.rs` |
 //! | how are they averaged, in which memory | `place.rs`, `host.rs`, `cuda.rs` |
+//! | how do all get the variables of rank 0 | `broadcast.rs`, `cuda.rs` |
 //! | how is the memory of a tensor reached | `memory.rs`, `cuda.rs` |
 
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 #![deny(unsafe_code)]
 
+mod agreement;
+mod broadcast;
 mod call;
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -4,7 +4,6 @@ use std::fmt::Debug;
 
 use candle_core::DeviceLocation;
 use comm_core::{Comm, Memory};
-use comm_ddp::ParameterSet;
 
 use crate::Result;
 use crate::call::Call;
@@ -26,11 +25,14 @@ pub trait Sealed: Memory {
     /// Whether tensors there are of this memory.
     fn holds(location: DeviceLocation) -> bool;
 
-    /// Compares the parameters of all ranks; `any` is one of the variables.
-    fn compare(comm: &Comm<Self>, parameters: &ParameterSet, any: Option<&Variable>) -> Result<()>;
+    /// Gives every rank the bytes of all ranks, in rank order, which all bring as many.
+    fn all_gather(comm: &Comm<Self>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()>;
 
-    /// Gives every rank the value of rank 0.
-    fn broadcast(comm: &Comm<Self>, variable: &Variable) -> Result<()>;
+    /// Gives every rank the largest byte of all ranks at each position.
+    fn largest(comm: &Comm<Self>, bytes: &mut [u8]) -> comm_core::Result<()>;
+
+    /// Gives every rank the values of rank 0.
+    fn broadcast(comm: &Comm<Self>, variables: &[Variable]) -> Result<()>;
 
     /// What averages the gradients of these variables. A collective.
     fn averager(comm: &Comm<Self>, variables: &[Variable]) -> Result<Box<dyn Average>>;

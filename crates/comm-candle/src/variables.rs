@@ -37,7 +37,8 @@ impl Variables {
         // What cannot take part is described by why, and refused when all ranks are found to have the same: if only one
         // had it, the others would wait for that one.
         let parameters = ParameterSet::new(found.iter().map(describe))?;
-        M::compare(comm, &parameters, found.iter().flatten().next())?;
+        let all_gather = |own: &[u8], all: &mut [u8]| M::all_gather(comm, own, all);
+        comm_ddp::check_parameters_by(&parameters, comm.size(), all_gather)?;
         Ok(Self { map: map.clone(), sorted: found.into_iter().collect::<Result<_>>()? })
     }
 
@@ -47,7 +48,7 @@ impl Variables {
 
     /// Gives every rank the values of rank 0.
     pub(crate) fn broadcast<M: Place>(&self, comm: &Comm<M>) -> Result<()> {
-        self.sorted.iter().try_for_each(|variable| or_abort(comm, M::broadcast(comm, variable)))
+        or_abort(comm, M::broadcast(comm, &self.sorted))
     }
 
     /// Refuses a map with other variables than those that all ranks have: gradients of new ones would not be averaged.

@@ -109,6 +109,32 @@ fn a_model_of_nothing_is_trained_at_no_cost() {
 }
 
 #[test]
+fn a_variable_that_comes_later_on_one_rank_is_told_to_all_and_all_go_on_without_it() {
+    on_ranks(3, |comm| {
+        let variables = map(comm.rank(), &model(comm.rank()));
+        let mut replicas = DataParallel::new(&variables, &comm).unwrap();
+        let late = var(&map(0, &[("late", numbers(0, &[2], DType::F32))]), "late");
+        if comm.rank() == 2 {
+            drop(variables.data().lock().unwrap().insert("late".into(), late));
+        }
+        let of_gradients = replicas.sync_gradients(&mut store(&variables, &[])).unwrap_err();
+        for error in [of_gradients, replicas.sync_model().unwrap_err()] {
+            match error {
+                Error::Changed { name } => assert_eq!((comm.rank(), name.as_str()), (2, "late")),
+                Error::Refused { rank, name, .. } => assert_eq!((rank, name.as_str()), (2, "late")),
+                other => panic!("{other}"),
+            }
+        }
+        for (name, value) in model(comm.rank()) {
+            assert_eq!(elements(&var(&variables, name)), elements(&value), "a variable was sent");
+        }
+        drop(variables.data().lock().unwrap().remove("late"));
+        replicas.sync_model().unwrap();
+        assert_eq!(elements(&var(&variables, "head.weight")), elements(&model(0)[2].1));
+    });
+}
+
+#[test]
 fn variables_that_come_or_go_later_are_noticed_and_nothing_is_sent() {
     on_ranks(2, |comm| {
         let variables = map(comm.rank(), &model(0));

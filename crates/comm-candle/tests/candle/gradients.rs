@@ -210,25 +210,36 @@ fn tensors_without_elements_and_scalars_take_part() {
     });
 }
 
+/// The error of one rank, and what the others are told of it at the same time.
 #[test]
-fn a_gradient_that_does_not_fit_is_refused_before_anything_is_sent() {
+fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
     on_ranks(3, |comm| {
         let integers = Tensor::zeros(2, DType::I64, &Device::Cpu).unwrap();
         let variables =
             map(comm.rank(), &[("w", zeros(&[2, 3])), ("b", zeros(&[3])), ("steps", integers.clone())]);
         let mut replicas = DataParallel::new(&variables, &comm).unwrap();
         let fitting = || filled(of_rank(comm.rank()), &[2, 3], DType::F32);
-        if comm.rank() == 1 {
-            for wrong in [zeros(&[3, 2]), zeros(&[6]), fitting().to_dtype(DType::F64).unwrap()] {
-                let mut gradients = store(&variables, &[("w", wrong), ("b", zeros(&[3]))]);
-                let refused = replicas.sync_gradients(&mut gradients).unwrap_err();
-                assert!(matches!(refused, Error::Gradient { name, .. } if name == "w"));
+        for wrong in [zeros(&[3, 2]), zeros(&[6]), fitting().to_dtype(DType::F64).unwrap()] {
+            let given = if comm.rank() == 1 { wrong } else { fitting() };
+            let mut gradients = store(&variables, &[("w", given.copy().unwrap()), ("b", zeros(&[3]))]);
+            match replicas.sync_gradients(&mut gradients).unwrap_err() {
+                Error::Gradient { name, .. } => assert_eq!((comm.rank(), name.as_str()), (1, "w")),
+                Error::Refused { rank, name, why } => {
+                    assert!(comm.rank() != 1 && why.starts_with("the gradient of \"w\" is ["), "{why}");
+                    assert_eq!((rank, name.as_str()), (1, "w"));
+                }
+                other => panic!("{other}"),
             }
-            let refused =
-                replicas.sync_gradients(&mut store(&variables, &[("steps", integers)])).unwrap_err();
-            assert!(matches!(refused, Error::Integers { name } if name == "steps"));
+            assert_eq!(elements(gradient(&variables, "w", &gradients).unwrap()), elements(&given));
         }
-        // The others have waited meanwhile.
+        let steps = if comm.rank() > 0 { vec![("steps", integers)] } else { Vec::new() };
+        match replicas.sync_gradients(&mut store(&variables, &steps)).unwrap_err() {
+            Error::Integers { name } => assert!(comm.rank() > 0 && name == "steps"),
+            // The first of those that refuse.
+            Error::Refused { rank, name, .. } => assert_eq!((rank, name.as_str()), (1, "steps")),
+            other => panic!("{other}"),
+        }
+        // And all go on.
         let mut gradients = store(&variables, &[("w", fitting())]);
         let report = replicas.sync_gradients(&mut gradients).unwrap();
         assert_eq!(elements(gradient(&variables, "w", &gradients).unwrap()), [2.0; 6]);

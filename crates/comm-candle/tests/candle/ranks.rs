@@ -1,13 +1,17 @@
 //! Ranks as threads, and models that are easily told apart.
 
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
-use comm_core::Comm;
+use comm_core::{Comm, Lanes, Transport};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig};
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
+use comm_sim::{AlteredLanes, AlteredTransport};
 
 pub(crate) const WORLDS: [usize; 5] = [1, 2, 3, 4, 5];
 
@@ -19,6 +23,25 @@ pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Syn
     in_process::run(size, &InProcessConfig::default(), |lanes| {
         let communicator = RingCommunicator::new(lanes, RingConfig::default(), SOON).unwrap();
         rank_main(Comm::new(communicator).with_timeout(SOON))
+    })
+}
+
+/// As [`on_ranks`], with a count of what a rank has sent so far, in pieces as the transport took them.
+pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsize) -> R + Sync) -> Vec<R> {
+    in_process::run(size, &InProcessConfig::default(), |lanes| {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let open = move |lanes: &InProcessLanes, lane, members: &[usize], deadline| {
+            let (transport, count) = (lanes.open_among(lane, members, deadline)?, Arc::clone(&count));
+            let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
+                let sent = transport.try_send(to, bytes)?;
+                count.fetch_add(usize::from(sent > 0), Ordering::Relaxed);
+                Ok(sent)
+            };
+            Ok(AlteredTransport { transport, send })
+        };
+        let communicator = RingCommunicator::new(AlteredLanes { lanes, open }, RingConfig::default(), SOON);
+        rank_main(Comm::new(communicator.unwrap()).with_timeout(SOON), &sent)
     })
 }
 

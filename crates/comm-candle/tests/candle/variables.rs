@@ -1,9 +1,11 @@
 //! What becomes of variables.
 
-use candle_core::{DType, Tensor};
+use std::sync::atomic::Ordering;
+
+use candle_core::{DType, Device, Tensor};
 use comm_candle::{DataParallel, sync_gradients, sync_model};
 
-use crate::ranks::{WORLDS, elements, map, numbers, on_ranks, store, var};
+use crate::ranks::{WORLDS, counting, elements, map, numbers, on_ranks, store, var};
 
 const DTYPES: [DType; 9] = [
     DType::U8,
@@ -40,6 +42,44 @@ fn every_rank_gets_the_variables_of_rank_0_whatever_they_hold() {
             assert_eq!(elements(&before), elements(&model(0)[7].1), "the variable was replaced");
         });
     }
+}
+
+#[test]
+fn many_small_variables_cost_a_few_messages() {
+    let names: Vec<String> = (0..300).map(|at| format!("layer{at}.w")).collect();
+    counting(2, |comm, sent| {
+        let tensors: Vec<(&str, Tensor)> = names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| (name.as_str(), numbers(at + 1000 * comm.rank(), &[at % 5], DTYPES[at % 9])))
+            .collect();
+        let variables = map(comm.rank(), &tensors);
+        let mut replicas = DataParallel::new(&variables, &comm).unwrap();
+        let before = sent.load(Ordering::Relaxed);
+        replicas.sync_model().unwrap();
+        let cost = sent.load(Ordering::Relaxed) - before;
+        assert!(cost < 30, "{cost} messages for 300 variables");
+        for (at, name) in names.iter().enumerate() {
+            assert_eq!(elements(&var(&variables, name)), elements(&numbers(at, &[at % 5], DTYPES[at % 9])));
+        }
+    });
+}
+
+/// 34 MB in all, of which some are larger than a bucket.
+#[test]
+fn variables_of_all_sizes_go_in_several_buckets() {
+    let shapes = [("a", 1_000_000), ("b", 7_000_000), ("c", 3), ("d", 500_000), ("e", 0)];
+    on_ranks(2, |comm| {
+        let first = |at: usize| 100 * comm.rank() + at;
+        let filled = |value: usize, len: usize| Tensor::full(value as f32, len, &Device::Cpu).unwrap();
+        let tensors: Vec<_> =
+            shapes.iter().enumerate().map(|(at, (name, len))| (*name, filled(first(at), *len))).collect();
+        let variables = map(comm.rank(), &tensors);
+        sync_model(&variables, &comm).unwrap();
+        for (at, (name, len)) in shapes.into_iter().enumerate() {
+            assert_eq!(var(&variables, name).to_vec1::<f32>().unwrap(), vec![at as f32; len], "{name}");
+        }
+    });
 }
 
 #[test]
