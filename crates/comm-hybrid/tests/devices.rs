@@ -9,15 +9,15 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Lanes, ReduceOp, Result, Store};
+use comm_core::{Comm, Error, Lanes, ReduceOp, Result, Store};
 use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator};
-use comm_nccl::{DeviceBuffer, Search};
+use comm_nccl::{Cuda, DeviceBuffer, Search, ShrinkMode};
 use comm_sim::in_process::{InProcessConfig, run};
 use comm_tcp::FileStore;
 use gpu_emu::Setting;
 use nccl_sys::ncclResult_t;
 
-use common::{JITTERS, SOON, WORLDS, assert_bits, control, devices, faults_of, library, on_host};
+use common::{JITTERS, SOON, WORLDS, assert_bits, control, devices, faults_of, library, on_host, options};
 
 /// How long it takes at most until a failure is known everywhere. Deadlines of calls are much later.
 const SOON_KNOWN: Duration = Duration::from_secs(5);
@@ -327,6 +327,25 @@ fn an_abort_of_the_devices_side_ends_the_hosts_side_too() {
             );
         });
     }
+}
+
+#[test]
+fn those_that_are_left_go_on_with_their_devices() {
+    let (devices, together) = (devices(3), Barrier::new(3));
+    world(DevicePath::Nccl, &devices, |rank, comm| {
+        assert_works(&comm);
+        together.wait();
+        if rank == 1 {
+            return comm.abort("its data is gone");
+        }
+        let error = sum(&comm, 10).unwrap_err();
+        assert!(matches!(error.root_cause(), Error::Aborted { by: 1, .. }), "{error}");
+        let left = comm.nccl().unwrap().shrink(&[1], ShrinkMode::Abort, &options()).unwrap();
+        let mut elements = buffer(&comm, &[1 + rank as i32; 10]);
+        Comm::<Cuda>::over(Arc::new(left)).all_reduce(&mut elements, ReduceOp::Sum).unwrap();
+        assert_bits(&elements.to_vec().unwrap(), &[4; 10], "of those that are left");
+    });
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
 }
 
 #[test]

@@ -26,6 +26,7 @@
 //! | which calls of NCCL are made | `handle/`, `library.rs` |
 //! | what is under way, and what if it fails | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
 //! | who notices, and who tells the others | `communicator/watch.rs`, `communicator/board.rs` |
+//! | who goes on afterwards | `communicator/shrink.rs` |
 //! | what do users hold | `communicator/`, `config.rs` |
 //!
 //! # Example
@@ -75,7 +76,7 @@ mod view;
 mod work;
 
 pub use buffer::DeviceBuffer;
-pub use communicator::{Batch, NcclCommunicator, Registration};
+pub use communicator::{Batch, NcclCommunicator, Registration, ShrinkMode};
 pub use config::NcclConfig;
 pub use device::Device;
 pub use library::Library;

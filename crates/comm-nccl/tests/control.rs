@@ -152,27 +152,6 @@ fn a_failure_ends_the_calls_of_all_ranks_and_tells_why() {
 }
 
 #[test]
-fn those_that_are_left_after_a_failure_meet_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    world(&devices(3), &store, |rank| {
-        sum(&rank.comm, &rank, 1, &options()).unwrap();
-        if rank.rank == 1 {
-            return rank.comm.abort("its data is gone");
-        }
-        let error = rank.comm.barrier(&options()).unwrap_err();
-        assert!(matches!(error.root_cause(), Error::Aborted { by: 1, .. }), "{error}");
-        let refused = rank.comm.shrink(&[1], &options()).unwrap_err();
-        assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
-        let (store, config) = (Arc::clone(&store), config(rank.rank / 2, 2));
-        let left = NcclCommunicator::connect(&library(), &rank.device, (store, "left"), config).unwrap();
-        let mut buffer = rank.buffer(&[rank.rank as u32 + 1]);
-        left.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options()).unwrap();
-        assert_eq!(buffer.to_vec().unwrap(), [4]);
-    });
-}
-
-#[test]
 fn groups_are_apart_from_their_parent() {
     let errors = in_folder(2, |rank| {
         let group = rank.comm.duplicate(&options()).unwrap();

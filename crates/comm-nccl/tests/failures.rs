@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     CallOptions, Communicator, During, Error, Exchange, Failure, IntoViewMut, ReduceOp, Result, Store,
 };
-use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
+use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, ShrinkMode, UniqueId};
 use comm_tcp::FileStore;
 use nccl_sys::ncclResult_t;
 
@@ -230,7 +230,7 @@ fn a_group_that_is_being_made_ends_with_its_parent() {
                 thread::sleep(SHORT);
                 rank.comm.abort("enough");
             });
-            rank.comm.shrink(&[2], &options()).map(drop).unwrap_err()
+            rank.comm.shrink(&[2], ShrinkMode::Default, &options()).map(drop).unwrap_err()
         });
         assert!(matches!(error, Error::Aborted { by: 0, .. }), "{error}");
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Comm, Communicator, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Shares};
-use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator};
+use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator, ShrinkMode};
 
 use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
 
@@ -84,7 +84,7 @@ fn a_shrunk_group_is_of_those_that_are_left() {
         if rank.rank == 1 || rank.rank == 4 {
             return;
         }
-        let left = rank.comm.shrink(&[4, 1], &options()).unwrap();
+        let left = rank.comm.shrink(&[4, 1], ShrinkMode::Default, &options()).unwrap();
         assert_eq!((left.group().rank(), left.group().size()), ([0, 9, 1, 2][rank.rank], 3));
         assert_eq!(sum(&left, &rank, 10 + rank.rank as i64), 35);
     });

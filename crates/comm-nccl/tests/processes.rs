@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Comm, During, Error, ReduceOp};
-use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig};
+use comm_core::{Comm, Communicator, During, Error, ReduceOp};
+use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig, ShrinkMode};
 
 use common::process::{self, Part};
-use common::{SOON, library};
+use common::{SOON, library, options};
 
 /// Not a test of its own: what the processes that other tests start do.
 #[test]
@@ -27,7 +27,9 @@ fn a_rank_plays_its_part() {
     config.timeout = SOON;
     let communicator =
         NcclCommunicator::connect(&library, &device, (Arc::new(store), "test"), config).unwrap();
-    let comm = Comm::<Cuda>::over(Arc::new(communicator)).with_timeout(Duration::from_secs(2));
+    let communicator = Arc::new(communicator);
+    let comm = Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(&communicator))
+        .with_timeout(Duration::from_secs(2));
     let mut sum = DeviceBuffer::from_host(&device.new_stream().unwrap(), &[rank as i64, 1]).unwrap();
     comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_eq!(sum.to_vec().unwrap(), [(size * (size - 1) / 2) as i64, size as i64]);
@@ -47,6 +49,12 @@ fn a_rank_plays_its_part() {
         Error::Aborted { reason, .. } if reason.contains("waiting for rank 1") => {}
         other => panic!("{other}"),
     }
+    let left = communicator.shrink(&[1], ShrinkMode::Abort, &options()).unwrap();
+    assert_eq!((left.group().rank(), left.group().size()), (rank / 2, size - 1));
+    let left = Comm::<Cuda>::over(Arc::new(left));
+    sum.copy_from_host(&[rank as i64, 1]).unwrap();
+    left.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    assert_eq!(sum.to_vec().unwrap(), [(0..size as i64).sum::<i64>() - 1, size as i64 - 1]);
 }
 
 #[test]
@@ -62,7 +70,7 @@ fn processes_meet_in_a_folder_and_reduce_together() {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_named_by_those_that_wait_for_it() {
+fn a_rank_that_is_killed_is_named_by_those_that_wait_for_it_who_go_on_without_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut ranks: Vec<Child> =
         (0..3).map(|rank| process::start("wait", folder.path(), rank, 3, &[])).collect();

@@ -7,7 +7,7 @@ use comm_core::{
     Communicator, DType, Element, Error, Exchange, IntoView, IntoViewMut, ReduceOp, ReduceOrder, Result,
     Shares,
 };
-use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig};
+use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
 use common::{Rank, control, devices, options, world};
 
@@ -129,14 +129,15 @@ fn types_that_differ() {
 fn ranks_that_are_none() {
     refused(|rank| {
         let (send, mut recv) = (rank.zeros::<f32>(2), rank.zeros::<f32>(2));
-        let (comm, options) = (&rank.comm, &options());
+        let (comm, options, mode) = (&rank.comm, &options(), ShrinkMode::Default);
         vec![
             (comm.broadcast(5, (&mut recv).into_view_mut(), options), "root 5 in a group of 2"),
             (comm.gather(2, two(&send, &mut recv), Shares::Equal, options), "root 2"),
             (comm.send(2, (&send).into_view(), options), "rank 2 in a group of 2"),
             (comm.recv(9, (&mut recv).into_view_mut(), options), "rank 9"),
-            (comm.shrink(&[rank.rank], options).map(drop), "is not a member"),
-            (comm.shrink(&[7], options).map(drop), "rank 7"),
+            (comm.shrink(&[rank.rank], mode, options).map(drop), "is not a member"),
+            (comm.shrink(&[7], mode, options).map(drop), "rank 7"),
+            (comm.shrink(&[], ShrinkMode::Abort, options).map(drop), "met in no store"),
         ]
     });
 }

@@ -46,6 +46,7 @@ const WRONG_BITS: &[Row] = &[
     ("leaks", 1, "0:wrong-bit 30", "round"),
     ("refusals", 1, "0:wrong-bit 0", "a sum after all that"),
     ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
+    ("killed_rank", 2, "0:wrong-bit 3", "the sum over them"),
     ("eight_bits", 1, "0:wrong-bit 4", "element"),
     ("sides", 1, "0:wrong-bit 0", "the sum on devices"),
     ("sides", 2, "1:wrong-bit 1", "the maximum before the barrier"),
@@ -74,6 +75,7 @@ const CODES: &[Row] = &[
     ("leaks", 1, "0:answer ncclCommDestroy 3 8", "round 6: nccl failed with code 3: ncclCommDestroy"),
     ("no_peer", 1, "0:answer ncclCommInitRankConfig 2 0", "a group whose peers never come"),
     ("split", 1, "0:answer ncclCommSplit 5 0", "code 5"),
+    ("killed_rank", 2, "0:answer ncclCommInitRankConfig 2 1", "code 2"),
 ];
 
 const STUCK: &[Row] = &[

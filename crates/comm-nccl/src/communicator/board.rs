@@ -43,6 +43,17 @@ impl Board {
         Self { store, place, group }
     }
 
+    /// Where those of its ranks meet that are left: apart from others who have another host in mind, their lowest rank.
+    pub(super) fn place_of(&self, members: &[usize]) -> (&dyn Store, String) {
+        let host = members.iter().min().unwrap_or(&0);
+        (&*self.store, format!("{}/left/{host}", self.place))
+    }
+
+    /// That of those that are left and have met.
+    pub(super) fn of_those_left(&self, place: String, group: Group) -> Self {
+        Self { store: Arc::clone(&self.store), place, group }
+    }
+
     /// That of a group made of this one.
     pub(super) fn of_group(&self, group: Group) -> Self {
         let GroupId(id) = group.id();

@@ -55,32 +55,6 @@ impl Groups<Cuda> for NcclCommunicator {
 }
 
 impl NcclCommunicator {
-    /// Makes a group of all ranks but those that `without` lists, which do not take part: `ncclCommShrink`, from NCCL 2.27 on.
-    /// This communicator must not have failed; after a failure, those that are left meet again with
-    /// [`NcclCommunicator::connect`].
-    ///
-    /// # Errors
-    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if the library is older, which leaves the communicator
-    /// usable; [`Error::Invalid`](comm_core::Error::Invalid) for a list that cannot be, or names this rank.
-    pub fn shrink(&self, without: &[usize], options: &CallOptions) -> Result<Self> {
-        let group = self.engine.group;
-        if group.check_members(without)?.is_some() {
-            return Err(Invalid::Absent { rank: group.rank() }.into());
-        }
-        self.engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
-        let members: Vec<usize> = (0..group.size()).filter(|rank| !without.contains(rank)).collect();
-        let turn = self.engine.turn()?;
-        let deadline = Deadline::after(options.timeout);
-        self.quiet(deadline)?;
-        // Those that are left out count no further: the group is known by its members, and how often they did this.
-        let count = self.engine.count_shrunk(&members);
-        let number = Call::detail_of(members.iter().map(|&rank| rank as u64).chain([count]));
-        let setup = self.engine.setup.clone();
-        let child = self.divide(&turn, deadline, |handle| handle.shrink(without, setup))?;
-        let child = child.ok_or_else(|| Invalid::Absent { rank: group.rank() })?;
-        self.member(child, &members, [number, 0])
-    }
-
     /// Every rank hears what all say.
     fn tell(&self, turn: &Turn<'_>, said: &[u64], options: &CallOptions) -> Result<Vec<u64>> {
         let stream = &self.engine.stream;
@@ -96,7 +70,7 @@ impl NcclCommunicator {
     }
 
     /// Waits until nothing is under way, as NCCL asks for before a group is made.
-    fn quiet(&self, deadline: Deadline) -> Result<()> {
+    pub(super) fn quiet(&self, deadline: Deadline) -> Result<()> {
         self.engine.wait(self.engine.last(), Some(deadline))
     }
 
@@ -121,7 +95,7 @@ impl NcclCommunicator {
         child.map(|child| self.member(child, members, [number, color])).transpose()
     }
 
-    fn divide(
+    pub(super) fn divide(
         &self,
         turn: &Turn<'_>,
         deadline: Deadline,
@@ -131,7 +105,12 @@ impl NcclCommunicator {
     }
 
     /// The communicator of a group of which this rank is a member.
-    fn member(&self, handle: Handle, members: &[usize], [number, color]: [u64; 2]) -> Result<Self> {
+    pub(super) fn member(
+        &self,
+        handle: Handle,
+        members: &[usize],
+        [number, color]: [u64; 2],
+    ) -> Result<Self> {
         let engine = &self.engine;
         let parent = engine.group;
         let id = GroupId(Call::detail_of([parent.id().0, number, color]));

@@ -4,11 +4,12 @@ mod batch;
 mod board;
 mod coalesced;
 mod collectives;
-mod deadline;
+pub(crate) mod deadline;
 mod engine;
 mod groups;
 pub(crate) mod pause;
 mod registration;
+mod shrink;
 mod state;
 mod watch;
 
@@ -21,7 +22,7 @@ use comm_core::{CallOptions, Error, ReduceOp, Result, Store};
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
 use crate::health::Ticket;
-use crate::meeting;
+use crate::meeting::Meeting;
 use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
@@ -32,6 +33,7 @@ use engine::{Engine, Parts, await_ready};
 
 pub use batch::Batch;
 pub use registration::Registration;
+pub use shrink::ShrinkMode;
 
 /// Runs collectives on buffers of a device, by NCCL.
 ///
@@ -43,7 +45,8 @@ pub use registration::Registration;
 ///   [`Communicator::barrier`](comm_core::Communicator::barrier) for itself and all before it.
 /// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A watchdog ends what takes longer,
 ///   and what NCCL reports as failed. The communicator is then aborted and poisoned, as after any other fatal error; buffers
-///   that were to be written by calls which had not ended give [`Error::Poisoned`] instead of their contents.
+///   that were to be written by calls which had not ended give [`Error::Poisoned`] instead of their contents. Ranks that are left
+///   go on with [`NcclCommunicator::shrink`].
 /// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before anything is enqueued. It moves
 ///   all types.
 /// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise an order:
@@ -85,7 +88,16 @@ impl NcclCommunicator {
         config: NcclConfig,
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
-        let met = meeting::meet(library, device, (&*store, name), &config)?;
+        let members: Vec<usize> = (0..config.group.size()).collect();
+        let meeting = Meeting {
+            store: &*store,
+            place: format!("{name}/nccl"),
+            group: config.group,
+            members: &members,
+            deadline,
+            failure: config.failure.as_deref(),
+        };
+        let met = meeting.hold(library, device)?;
         let board = (config.group.size() > 1).then(|| Board::new(store, met.place, config.group));
         Self::join(library, device, &met.id, (config, deadline, board))
     }

@@ -12,16 +12,26 @@ use crate::{Device, UniqueId};
 const ID: u8 = 0;
 const WORDS: u8 = 1;
 const SHARED: u8 = 2;
+const SETTING: u8 = 3;
 
-/// Refuses ranks that have unlike versions, and ranks on one device where NCCL would not take them. Rank 0 comes first.
+/// Refuses ranks that leave out unlike ones, that have unlike versions, and ranks on one device where NCCL would not take them. The
+/// host comes first.
 pub(super) fn agree(hellos: &[(usize, Hello)]) -> Result<()> {
-    let Some((_, first)) = hellos.first() else { return Ok(()) };
+    let Some((host, first)) = hellos.first() else { return Ok(()) };
+    if let Some((rank, other)) = hellos.iter().find(|(_, hello)| hello.without != first.without) {
+        let reason = format!(
+            "rank {host} says that, and rank {rank} says {:?}: all that are left must say the same",
+            other.without
+        );
+        return Err(Error::setting("ranks to leave out", format!("{:?}", first.without), reason));
+    }
     let other = hellos.iter().filter(|(_, hello)| hello.version != first.version);
     let others: Vec<String> =
         other.map(|(rank, hello)| format!("rank {rank} has {}", hello.version)).collect();
     if !others.is_empty() {
         let others = others.join(", ");
-        let words = format!("ranks have different versions of NCCL: rank 0 has {}, {others}", first.version);
+        let words =
+            format!("ranks have different versions of NCCL: rank {host} has {}, {others}", first.version);
         return Err(unavailable(NCCL, words));
     }
     let Some((ranks, device)) = shared(hellos) else { return Ok(()) };
@@ -61,19 +71,24 @@ pub(super) fn encode(agreed: &Result<UniqueId>) -> Vec<u8> {
             let ranks = [*first as u64, *second as u64].map(u64::to_le_bytes).concat();
             [&[SHARED][..], &ranks, device.as_bytes(), b"\n", advice.as_bytes()].concat()
         }
+        Err(Error::Invalid(Invalid::Setting { name, value, reason })) => {
+            [&[SETTING][..], [&**name, value, reason].join("\n").as_bytes()].concat()
+        }
         Err(error) => [&[WORDS][..], error.to_string().as_bytes()].concat(),
     }
 }
 
-/// The id in an answer, or why there is none.
-pub(super) fn decode(answer: &[u8]) -> Result<UniqueId> {
+/// The id in an answer of the host, or why there is none.
+pub(super) fn decode(answer: &[u8], host: usize) -> Result<UniqueId> {
+    let refused = |why: Option<Invalid>| why.map_or_else(|| stranger(host), Error::from);
     match answer.split_first() {
         Some((&ID, id)) => UniqueId::from_bytes(id),
-        Some((&SHARED, refused)) => Err(read_shared(refused).map_or_else(|| stranger(0), Error::from)),
+        Some((&SHARED, why)) => Err(refused(read_shared(why))),
+        Some((&SETTING, why)) => Err(refused(read_setting(why))),
         Some((_, words)) => {
-            Err(unavailable(NCCL, format!("rank 0 says: {}", String::from_utf8_lossy(words))))
+            Err(unavailable(NCCL, format!("rank {host} says: {}", String::from_utf8_lossy(words))))
         }
-        None => Err(stranger(0)),
+        None => Err(stranger(host)),
     }
 }
 
@@ -85,6 +100,11 @@ fn read_shared(refused: &[u8]) -> Option<Invalid> {
     Some(Invalid::SharedDevice { ranks: (first?, second?), device: device.into(), advice: advice.into() })
 }
 
+fn read_setting(refused: &[u8]) -> Option<Invalid> {
+    let mut words = std::str::from_utf8(refused).ok()?.splitn(3, '\n').map(str::to_owned);
+    Some(Invalid::Setting { name: words.next()?, value: words.next()?, reason: words.next()? })
+}
+
 #[cfg(test)]
 mod tests {
     use nccl_sys::Version;
@@ -92,23 +112,24 @@ mod tests {
     use super::*;
 
     fn hello(version: Version, device: u8, may_share: bool) -> Hello {
-        Hello { version, may_share, device: [device; 16], nonce: 0 }
+        Hello { version, may_share, device: [device; 16], without: Vec::new(), nonce: 0 }
     }
 
     fn agreed(hellos: &[Hello]) -> Result<()> {
-        agree(&hellos.iter().copied().enumerate().collect::<Vec<_>>())
+        agree(&hellos.iter().cloned().enumerate().collect::<Vec<_>>())
     }
 
     #[test]
     fn an_answer_is_an_id_of_full_length_or_a_reason() {
-        assert_eq!(decode(&[[0; 1].as_slice(), &[7; 128]].concat()).unwrap().as_bytes(), &[7; 128]);
+        assert_eq!(decode(&[[0; 1].as_slice(), &[7; 128]].concat(), 3).unwrap().as_bytes(), &[7; 128]);
         for (answer, words) in [
             ([[0; 1].as_slice(), &[7; 127]].concat(), "127 elements, 128 are needed"),
-            (b"\x01versions".to_vec(), "rank 0 says: versions"),
-            (b"\x02too short".to_vec(), "not a comm peer"),
+            (b"\x01versions".to_vec(), "rank 3 says: versions"),
+            (b"\x02too short".to_vec(), "rank 3, through the store failed: not a comm peer"),
+            (b"\x03no reason".to_vec(), "not a comm peer"),
             (vec![], "not a comm peer"),
         ] {
-            let error = decode(&answer).unwrap_err().to_string();
+            let error = decode(&answer, 3).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
@@ -122,8 +143,28 @@ mod tests {
             "invalid: ranks 1 and 3 are both on device GPU-02020202-0202-0202-0202-020202020202: NCCL 2.28.9 needs a \
              device of its own for each rank; from 2.30.3 on, ranks can share one with NCCL_MULTI_RANK_GPU_ENABLE=1"
         );
-        let Error::Invalid(there) = decode(&encode(&Err(error.clone()))).unwrap_err() else { panic!() };
-        assert!(matches!(error, Error::Invalid(here) if here == there));
+        assert_same_everywhere(&error);
+    }
+
+    #[track_caller]
+    fn assert_same_everywhere(error: &Error) {
+        let Error::Invalid(there) = decode(&encode(&Err(error.clone())), 0).unwrap_err() else { panic!() };
+        assert!(matches!(error, Error::Invalid(here) if *here == there));
+    }
+
+    #[test]
+    fn ranks_that_leave_out_unlike_ones_are_told_so_on_every_rank() {
+        let mut ranks = [1, 2, 3].map(|device| hello(Version::new(2, 30, 7), device, false));
+        ranks.iter_mut().for_each(|hello| hello.without = vec![4]);
+        assert!(agreed(&ranks).is_ok());
+        ranks[2].without.push(5);
+        let error = agreed(&ranks).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid: ranks to leave out = \"[4]\": rank 0 says that, and rank 2 says [4, 5]: all that are left must say \
+             the same"
+        );
+        assert_same_everywhere(&error);
     }
 
     #[test]

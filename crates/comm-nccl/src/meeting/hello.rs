@@ -9,15 +9,18 @@ const FORMAT: u8 = 1;
 
 const DEVICE_BYTES: usize = 16;
 const NONCE_BYTES: usize = 16;
+const RANK_BYTES: usize = 8;
 
 /// What a rank says of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) version: Version,
     /// Whether its environment tells NCCL that ranks may share a device.
     pub(super) may_share: bool,
     /// The UUID of its device.
     pub(super) device: [u8; DEVICE_BYTES],
+    /// Ranks that it does not expect to take part, lowest first.
+    pub(super) without: Vec<usize>,
     /// A number that it drew for this meeting.
     pub(super) nonce: u128,
 }
@@ -28,6 +31,7 @@ impl Hello {
         let mut bytes = vec![FORMAT, u8::from(self.may_share)];
         bytes.extend([major, minor, patch].into_iter().flat_map(u32::to_le_bytes));
         bytes.extend(self.device);
+        bytes.extend(self.without.iter().flat_map(|rank| (*rank as u64).to_le_bytes()));
         bytes.extend(self.nonce.to_le_bytes());
         bytes
     }
@@ -47,10 +51,14 @@ impl Hello {
         let (minor, rest) = rest.split_first_chunk()?;
         let (patch, rest) = rest.split_first_chunk()?;
         let (device, rest) = rest.split_first_chunk()?;
+        let (without, nonce) = rest.split_last_chunk::<NONCE_BYTES>()?;
         let [major, minor, patch] = [major, minor, patch].map(|number| u32::from_le_bytes(*number));
         let version = Version::new(major, minor, patch);
-        let nonce = u128::from_le_bytes(rest.try_into().ok()?);
-        Some(Self { version, may_share: may_share != 0, device: *device, nonce })
+        let (without, []) = without.as_chunks::<RANK_BYTES>() else { return None };
+        let rank = |bytes: &[u8; RANK_BYTES]| usize::try_from(u64::from_le_bytes(*bytes)).ok();
+        let without = without.iter().map(rank).collect::<Option<_>>()?;
+        let nonce = u128::from_le_bytes(*nonce);
+        Some(Self { version, may_share: may_share != 0, device: *device, without, nonce })
     }
 
     /// The number under which whoever said this waits for an answer, whatever else it said.
@@ -63,14 +71,21 @@ impl Hello {
 mod tests {
     use super::*;
 
-    const HELLO: Hello =
-        Hello { version: Version::new(2, 30, 7), may_share: true, device: [0xD5; 16], nonce: 1 << 127 | 7 };
+    const HELLO: Hello = Hello {
+        version: Version::new(2, 30, 7),
+        may_share: true,
+        device: [0xD5; 16],
+        without: Vec::new(),
+        nonce: 1 << 127 | 7,
+    };
 
     #[test]
     fn a_hello_is_read_as_it_was_written() {
-        for hello in [HELLO, Hello { may_share: false, ..HELLO }] {
-            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        for hello in
+            [HELLO, Hello { may_share: false, ..HELLO }, Hello { without: vec![0, 1 << 40], ..HELLO }]
+        {
             assert_eq!(Hello::nonce_of(&hello.encode()), Some(hello.nonce));
+            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
     }
 

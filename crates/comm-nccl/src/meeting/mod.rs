@@ -1,9 +1,9 @@
 //! How ranks that share a store come by one id.
 //!
-//! Rank 0 calls the others, under a number that it draws for this meeting. Each answers to that number, with its version of
-//! NCCL, its device and a number of its own; and gets the id under both. So nobody takes what an earlier run left in the store for
-//! the id of this one: nothing of an earlier run has both numbers. A rank that came across an old call finds the right one when
-//! it looks again, which it does while it waits.
+//! The first of them, the host, calls the others, under a number that it draws for this meeting. Each answers to that number, with
+//! its version of NCCL, its device and a number of its own; and gets the id under both. So nobody takes what an earlier run left in the
+//! store for the id of this one: nothing of an earlier run has both numbers. A rank that came across an old call finds the right
+//! one when it looks again, which it does while it waits.
 
 mod answer;
 mod hello;
@@ -13,63 +13,79 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use comm_core::{During, Error, Failure, Refusal, Result, Store};
+use comm_core::{During, Error, Failure, Group, Refusal, Result, Store};
 
-use crate::config::NcclConfig;
+use crate::communicator::deadline::Deadline;
 use crate::{Device, Library, UniqueId, environment};
 use hello::Hello;
 
 /// How long a rank waits for the store before it looks whether it answered to an old call, or waits in vain.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Ranks that are to be one group.
+pub(crate) struct Meeting<'a> {
+    pub(crate) store: &'a dyn Store,
+    /// Under which names they meet. Ranks that have another host in mind must be elsewhere.
+    pub(crate) place: String,
+    /// The group of which they are, as seen by this one. Its ranks are those by which they are called here.
+    pub(crate) group: Group,
+    /// Those that meet, the host first, and this rank among them.
+    pub(crate) members: &'a [usize],
+    pub(crate) deadline: Deadline,
+    /// What keeps them from it, once there is a cause.
+    pub(crate) failure: Option<&'a Failure>,
+}
+
 /// What comes of a meeting.
 #[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) id: UniqueId,
+    /// A number that no other meeting has.
+    pub(crate) number: u128,
     /// Where the ranks of this group, and nobody else, find what they tell each other later.
     pub(crate) place: String,
 }
 
-/// Agrees on a version and on who has which device, and brings all ranks rank 0's id.
-pub(crate) fn meet(
-    library: &Library,
-    device: &Device,
-    (store, name): (&dyn Store, &str),
-    config: &NcclConfig,
-) -> Result<Met> {
-    let (rank, size) = (config.group.rank(), config.group.size());
-    let hello = Hello {
-        version: library.version(),
-        may_share: environment::devices_may_be_shared(),
-        device: device.uuid()?,
-        nonce: nonce(),
-    };
-    let failure = config.failure.as_deref();
-    let meeting = Meeting { store, name, timeout: config.timeout, began: Instant::now(), failure, hello };
-    match rank {
-        0 if size == 1 => Ok(meeting.met(nonce(), UniqueId::generate(library)?)),
-        0 => meeting.host(size, || UniqueId::generate(library)),
-        rank => meeting.attend(rank),
+impl Met {
+    /// That of a rank that is alone, and needs no store.
+    pub(crate) fn alone(library: &Library) -> Result<Self> {
+        Ok(Self { id: UniqueId::generate(library)?, number: nonce(), place: String::new() })
     }
 }
 
-struct Meeting<'a> {
-    store: &'a dyn Store,
-    name: &'a str,
-    timeout: Duration,
-    began: Instant,
-    failure: Option<&'a Failure>,
-    /// What this rank says of itself.
-    hello: Hello,
-}
-
 impl Meeting<'_> {
-    /// Rank 0's part.
-    fn host(&self, size: usize, generate: impl FnOnce() -> Result<UniqueId>) -> Result<Met> {
+    /// Agrees on who is there, on a version and on who has which device, and brings all ranks the host's id.
+    pub(crate) fn hold(&self, library: &Library, device: &Device) -> Result<Met> {
+        let rank = self.group.rank();
+        let Some((&host, others)) = self.members.split_first().filter(|(_, others)| !others.is_empty())
+        else {
+            return Met::alone(library);
+        };
+        let hello = Hello {
+            version: library.version(),
+            may_share: environment::devices_may_be_shared(),
+            device: device.uuid()?,
+            without: (0..self.group.size()).filter(|rank| !self.members.contains(rank)).collect(),
+            nonce: nonce(),
+        };
+        if rank == host {
+            self.host(&hello, others, || UniqueId::generate(library))
+        } else {
+            self.attend(&hello, host)
+        }
+    }
+
+    /// The host's part.
+    fn host(
+        &self,
+        hello: &Hello,
+        others: &[usize],
+        generate: impl FnOnce() -> Result<UniqueId>,
+    ) -> Result<Met> {
         let call = nonce();
         self.store.set(&self.call(), &call.to_le_bytes())?;
-        let heard = self.hear_all(call, size)?;
-        let agreed = self.agree(&heard).and_then(|()| generate());
+        let heard = self.hear_all(call, others)?;
+        let agreed = self.agree(hello, &heard).and_then(|()| generate());
         let answer = answer::encode(&agreed);
         for (rank, hello) in &heard {
             if let Some(nonce) = Hello::nonce_of(hello) {
@@ -83,11 +99,11 @@ impl Meeting<'_> {
     }
 
     /// Waits for what the others say. The error at the deadline lists all that are missing.
-    fn hear_all(&self, call: u128, size: usize) -> Result<Vec<(usize, Vec<u8>)>> {
-        let mut heard = Vec::with_capacity(size - 1);
+    fn hear_all(&self, call: u128, others: &[usize]) -> Result<Vec<(usize, Vec<u8>)>> {
+        let mut heard = Vec::with_capacity(others.len());
         let mut missing = Vec::new();
-        for rank in 1..size {
-            match self.get(&self.hello(call, rank), self.left()) {
+        for &rank in others {
+            match self.get(&self.hello(call, rank), self.deadline.left()) {
                 Ok(bytes) => heard.push((rank, bytes)),
                 Err(Error::Timeout { .. }) => missing.push(rank),
                 Err(error) => return Err(error),
@@ -97,30 +113,34 @@ impl Meeting<'_> {
     }
 
     /// Whether all ranks can be one group.
-    fn agree(&self, heard: &[(usize, Vec<u8>)]) -> Result<()> {
+    fn agree(&self, own: &Hello, heard: &[(usize, Vec<u8>)]) -> Result<()> {
         let said = heard.iter().map(|(rank, bytes)| {
             let hello = Hello::decode(bytes).map_err(|refusal| refused(*rank, refusal))?;
             Ok((*rank, hello))
         });
-        let all: Vec<(usize, Hello)> =
-            [Ok((0, self.hello))].into_iter().chain(said).collect::<Result<_>>()?;
+        let own = (self.group.rank(), own.clone());
+        let all: Vec<(usize, Hello)> = [Ok(own)].into_iter().chain(said).collect::<Result<_>>()?;
         answer::agree(&all)
     }
 
     /// Any other rank's part.
-    fn attend(&self, rank: usize) -> Result<Met> {
-        let hello = self.hello;
-        let mut call = self.hear_call(self.left())?.ok_or_else(|| self.missed(vec![0]))?;
+    fn attend(&self, hello: &Hello, host: usize) -> Result<Met> {
+        let rank = self.group.rank();
+        let missed = || self.missed(vec![host]);
+        let mut call = self.hear_call(host, self.deadline.left())?.ok_or_else(missed)?;
         loop {
             self.store.set(&self.hello(call, rank), &hello.encode())?;
             let answered = loop {
-                match self.get(&self.answer(call, rank, hello.nonce), self.left().min(LOOK_AGAIN)) {
-                    Err(Error::Timeout { .. }) if self.left().is_zero() => return Err(self.missed(vec![0])),
+                let patience = self.deadline.left().min(LOOK_AGAIN);
+                match self.get(&self.answer(call, rank, hello.nonce), patience) {
+                    Err(Error::Timeout { .. }) if self.deadline.has_passed() => return Err(missed()),
                     Err(Error::Timeout { .. }) => {}
                     answer => break Some(answer?),
                 }
-                // No call at all: rank 0 has heard everybody, and is about to answer.
-                if let Some(another) = self.hear_call(Duration::ZERO)?.filter(|another| *another != call) {
+                // No call at all: the host has heard everybody, and is about to answer.
+                if let Some(another) =
+                    self.hear_call(host, Duration::ZERO)?.filter(|another| *another != call)
+                {
                     self.store.delete(&self.hello(call, rank))?;
                     call = another;
                     break None;
@@ -128,16 +148,16 @@ impl Meeting<'_> {
             };
             if let Some(answer) = answered {
                 self.store.delete(&self.answer(call, rank, hello.nonce))?;
-                return answer::decode(&answer).map(|id| self.met(call, id));
+                return answer::decode(&answer, host).map(|id| self.met(call, id));
             }
         }
     }
 
-    /// Rank 0's number, if it comes in time.
-    fn hear_call(&self, timeout: Duration) -> Result<Option<u128>> {
+    /// The host's number, if it comes in time.
+    fn hear_call(&self, host: usize, timeout: Duration) -> Result<Option<u128>> {
         match self.get(&self.call(), timeout) {
             Ok(bytes) => {
-                let number = bytes.try_into().map_err(|_| stranger(0))?;
+                let number = bytes.try_into().map_err(|_| stranger(host))?;
                 Ok(Some(u128::from_le_bytes(number)))
             }
             Err(Error::Timeout { .. }) => Ok(None),
@@ -161,27 +181,23 @@ impl Meeting<'_> {
     }
 
     fn met(&self, call: u128, id: UniqueId) -> Met {
-        Met { id, place: format!("{}/nccl/{call:x}", self.name) }
-    }
-
-    fn left(&self) -> Duration {
-        self.timeout.saturating_sub(self.began.elapsed())
+        Met { id, number: call, place: format!("{}/{call:x}", self.place) }
     }
 
     fn missed(&self, waiting_for: Vec<usize>) -> Error {
-        Error::Timeout { waiting_for, after: self.timeout, during: During::Rendezvous }
+        Error::Timeout { waiting_for, after: self.deadline.after, during: During::Rendezvous }
     }
 
     fn call(&self) -> String {
-        format!("{}/nccl/call", self.name)
+        format!("{}/call", self.place)
     }
 
     fn hello(&self, call: u128, rank: usize) -> String {
-        format!("{}/nccl/{call:x}/hello/{rank}", self.name)
+        format!("{}/{call:x}/hello/{rank}", self.place)
     }
 
     fn answer(&self, call: u128, rank: usize, nonce: u128) -> String {
-        format!("{}/nccl/{call:x}/answer/{rank}/{nonce:x}", self.name)
+        format!("{}/{call:x}/answer/{rank}/{nonce:x}", self.place)
     }
 }
 

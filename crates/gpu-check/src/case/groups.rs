@@ -1,7 +1,7 @@
 //! Groups made of groups, and buffers that NCCL knows.
 
 use comm_core::{Communicator, Groups, ReduceOp};
-use comm_nccl::Cuda;
+use comm_nccl::{Cuda, ShrinkMode};
 
 use crate::player::{Player, in_place};
 use crate::trouble::{Outcome, equal, refused, same_bits, unless_unavailable};
@@ -45,7 +45,7 @@ pub(super) fn shrink(player: &Player) -> Outcome {
     let (last, size) = (player.size - 1, player.size);
     equal("the sum over all", sum(&comm, player, 1)?, size as i64)?;
     if player.rank < last {
-        let left = unless_unavailable(comm.shrink(&[last], &player.options()))?;
+        let left = unless_unavailable(comm.shrink(&[last], ShrinkMode::Default, &player.options()))?;
         equal("how many are left", left.group().size(), last)?;
         equal("the sum over them", sum(&left, player, 3)?, 3 * last as i64)?;
         player.mark("shrunk")?;

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Communicator, Error, IntoViewMut, ReduceOp, Result};
-use comm_nccl::NcclCommunicator;
+use comm_nccl::{NcclCommunicator, ShrinkMode};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::player::{Player, in_place, within};
@@ -103,5 +103,10 @@ pub(super) fn killed_rank(player: &Player) -> Outcome {
     };
     ensure(told, || format!("waiting for a rank that was killed: {error}"))?;
     let after = refused("a call afterwards", comm.barrier(&player.options()))?;
-    ensure(matches!(after, Error::Poisoned(_)), || format!("a call afterwards: {after}"))
+    ensure(matches!(after, Error::Poisoned(_)), || format!("a call afterwards: {after}"))?;
+    let left = comm.shrink(&[1], ShrinkMode::Abort, &player.options())?;
+    equal("how many are left", left.group().size(), player.size - 1)?;
+    let mut buffer = player.buffer(&[1_i64])?;
+    left.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+    equal("the sum over them", buffer.to_vec()?, vec![player.size as i64 - 1])
 }

@@ -181,7 +181,12 @@ pub const CASES: [Case; 34] = [
     case("different_calls", Several, "ranks in different calls are told both", losses::different_calls),
     Case {
         killed: Some(1),
-        ..case("killed_rank", Several, "who waits for a rank that is killed is told", losses::killed_rank)
+        ..case(
+            "killed_rank",
+            Several,
+            "who waits for a rank that is killed is told, and goes on without it",
+            losses::killed_rank,
+        )
     },
 ];
 

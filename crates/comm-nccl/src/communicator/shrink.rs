@@ -1,0 +1,100 @@
+//! Groups of those that are left.
+
+use comm_core::{Call, CallOptions, Error, GroupId, Invalid, Result};
+
+use super::NcclCommunicator;
+use super::board::Board;
+use super::deadline::Deadline;
+use crate::config::NcclConfig;
+use crate::meeting::{Meeting, Met};
+
+/// In which way a smaller group is made of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ShrinkMode {
+    /// Of a communicator that works, and is as good as before: `ncclCommShrink`, from NCCL 2.27 on.
+    #[default]
+    Default,
+    /// Of a communicator that failed on some rank, or hangs: it is aborted on every rank that calls, if it is not already. Those that
+    /// are left meet again in the store in which all had met, and NCCL connects them anew, whatever its version.
+    ///
+    /// NCCL's own way, `NCCL_SHRINK_ABORT`, needs communicators that hang and were not aborted. Here they are aborted as soon as
+    /// they fail, as nothing else frees those that wait for the device.
+    Abort,
+}
+
+impl NcclCommunicator {
+    /// Makes a group of all ranks but those that `without` lists, in any order. These do not take part; all others call this, with
+    /// the same list. They keep their order. [`CallOptions::timeout`] is the time for all of it.
+    ///
+    /// With [`ShrinkMode::Abort`], ranks in errors are those of this communicator, and after an error it can be called
+    /// again, with the same list or another: if a rank dies meanwhile, the others wait for it until the deadline, and then go on without
+    /// it. The store must still be there: one that a dead rank served is not. A rank that the others leave out, and that is not
+    /// dead, waits for them in vain.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], before anything happens, for a list that cannot be or names this rank, and for [`ShrinkMode::Abort`]
+    /// on ranks that met in no store; on every rank that takes part, if lists differ. [`Error::BackendUnavailable`] for
+    /// [`ShrinkMode::Default`] if the library is older, which leaves the communicator usable; [`Error::Poisoned`] for it after a
+    /// failure. [`Error::Timeout`] with the ranks that are missing, as far as that is known. Otherwise as [`NcclCommunicator::connect`].
+    pub fn shrink(&self, without: &[usize], mode: ShrinkMode, options: &CallOptions) -> Result<Self> {
+        let group = self.engine.group;
+        if group.check_members(without)?.is_some() {
+            return Err(Invalid::Absent { rank: group.rank() }.into());
+        }
+        let deadline = Deadline::after(options.timeout);
+        let members: Vec<usize> = (0..group.size()).filter(|rank| !without.contains(rank)).collect();
+        match mode {
+            ShrinkMode::Default => self.shrink_by_nccl(without, &members, deadline),
+            ShrinkMode::Abort => self.meet_again(&members, deadline),
+        }
+    }
+
+    fn shrink_by_nccl(&self, without: &[usize], members: &[usize], deadline: Deadline) -> Result<Self> {
+        let engine = &self.engine;
+        engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
+        let turn = engine.turn()?;
+        self.quiet(deadline)?;
+        // Those that are left out count no further: the group is known by its members, and how often they did this.
+        let count = engine.count_shrunk(members);
+        let number = Call::detail_of(members.iter().map(|&rank| rank as u64).chain([count]));
+        let setup = engine.setup.clone();
+        let child = self.divide(&turn, deadline, |handle| handle.shrink(without, setup))?;
+        let child = child.ok_or_else(|| Invalid::Absent { rank: engine.group.rank() })?;
+        self.member(child, members, [number, 0])
+    }
+
+    fn meet_again(&self, members: &[usize], deadline: Deadline) -> Result<Self> {
+        let engine = &self.engine;
+        let (group, library, device) = (engine.group, &engine.library, &engine.device);
+        let board = engine.board.as_ref().filter(|_| members.len() > 1);
+        if board.is_none() && members.len() > 1 {
+            let reason =
+                "ranks that met in no store cannot meet again; those that are left can share another id";
+            return Err(Error::setting("shrink mode", "abort", reason));
+        }
+        let cause = Error::Aborted { by: group.rank(), reason: "it goes on in a smaller group".into() };
+        engine.fail(cause, None);
+        let meet = |board: &Board| {
+            let (store, place) = board.place_of(members);
+            Meeting { store, place, group, members, deadline, failure: None }.hold(library, device)
+        };
+        let met = board.map_or_else(|| Met::alone(library), meet)?;
+        let [high, low] = [met.number >> 64, met.number].map(|half| half as u64);
+        let id = GroupId(Call::detail_of([group.id().0, high, low]));
+        let config = NcclConfig { group: group.subgroup(id, members)?, ..engine.config.clone() };
+        let board = board.map(|board| board.of_those_left(met.place, config.group));
+        Self::join(library, device, &met.id, (config, deadline, board))
+            .map_err(|error| named_before(error, members))
+    }
+}
+
+/// The error with the numbers that ranks had before in place of those in a group that does not exist.
+fn named_before(error: Error, members: &[usize]) -> Error {
+    match error {
+        Error::Timeout { waiting_for, after, during } => {
+            let before = |rank| members.get(rank).copied().unwrap_or(rank);
+            Error::Timeout { waiting_for: waiting_for.into_iter().map(before).collect(), after, during }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,228 @@
+//! Those that are left after a failure go on in a smaller group.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    CallOptions, Communicator, During, Error, Exchange, Groups, IntoViewMut, Invalid, ReduceOp, Result, Store,
+};
+use comm_nccl::{Device, NcclCommunicator, ShrinkMode};
+use comm_tcp::FileStore;
+use nccl_sys::ncclResult_t;
+
+use common::{Rank, SOON, config, control, devices, faults_of, library, options, within};
+
+/// Long enough for a device to do something, and short enough for a test to wait for.
+const SHORT: Duration = Duration::from_millis(400);
+
+/// Ranks that met in a folder. At the end, nothing has gone wrong on their devices.
+fn world<T: Send>(ordinals: &[usize], body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
+    let outcomes = thread::scope(|scope| {
+        let start = |(rank, ordinal): (usize, &usize)| {
+            let (store, body, ordinal, size) = (Arc::clone(&store), &body, *ordinal, ordinals.len());
+            scope.spawn(move || {
+                let device = Device::open(ordinal).unwrap();
+                let config = config(rank, size);
+                let comm = NcclCommunicator::connect(&library(), &device, (store, "test"), config).unwrap();
+                let stream = device.new_stream().unwrap();
+                body(Rank { rank, size, device, stream, comm })
+            })
+        };
+        let ranks: Vec<_> = ordinals.iter().enumerate().map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert_eq!(faults_of(ordinals), Vec::<String>::new());
+    outcomes
+}
+
+fn sum(
+    comm: &dyn Communicator<comm_nccl::Cuda>,
+    rank: &Rank,
+    ours: i64,
+    options: &CallOptions,
+) -> Result<i64> {
+    let mut buffer = rank.buffer(&[ours]);
+    comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, options)?;
+    Ok(buffer.to_vec()?[0])
+}
+
+fn abort(rank: &Rank, without: &[usize], options: &CallOptions) -> Result<NcclCommunicator> {
+    rank.comm.shrink(without, ShrinkMode::Abort, options)
+}
+
+/// The group of those that are left works.
+#[track_caller]
+fn assert_left(left: &NcclCommunicator, rank: &Rank, position: usize, members: &[usize]) {
+    assert_eq!((left.group().rank(), left.group().size()), (position, members.len()));
+    assert_ne!(left.group().id(), rank.comm.group().id());
+    let total: usize = members.iter().sum();
+    assert_eq!(sum(left, rank, rank.rank as i64, &options()).unwrap(), total as i64);
+}
+
+#[test]
+fn those_that_are_left_go_on_whoever_is_gone() {
+    for gone in [0, 1, 3] {
+        world(&devices(4), |rank| {
+            assert_eq!(sum(&rank.comm, &rank, 1, &options()).unwrap(), 4);
+            if rank.rank == gone {
+                return rank.comm.abort("its data is gone");
+            }
+            let error = rank.comm.barrier(&options()).unwrap_err();
+            assert!(matches!(error.root_cause(), Error::Aborted { by, .. } if *by == gone), "{error}");
+            let refused = rank.comm.shrink(&[gone], ShrinkMode::Default, &options()).unwrap_err();
+            assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
+            let members: Vec<usize> = (0..4).filter(|member| *member != gone).collect();
+            let position = members.iter().position(|member| *member == rank.rank).unwrap();
+            let left = abort(&rank, &[gone], &options()).unwrap();
+            assert_left(&left, &rank, position, &members);
+            // The parent is as it was.
+            let refused = sum(&rank.comm, &rank, 1, &options()).unwrap_err();
+            assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
+        });
+    }
+}
+
+#[test]
+fn a_group_shrinks_again_and_again_until_one_is_left() {
+    world(&devices(3), |mut rank| {
+        for last in [2, 1] {
+            let mut buffer = rank.zeros::<f32>(1);
+            if rank.rank == last {
+                return;
+            }
+            // The one that is gone takes no part in this.
+            let all = Exchange::InPlace((&mut buffer).into_view_mut());
+            let lost = rank.comm.all_reduce(all, ReduceOp::Sum, &within(SHORT));
+            assert!(lost.and_then(|()| rank.comm.synchronize()).is_err());
+            let left = abort(&rank, &[last], &options()).unwrap();
+            let members: Vec<usize> = (0..last).collect();
+            assert_left(&left, &rank, rank.rank, &members);
+            rank.comm = left;
+        }
+        // Whoever is alone needs nobody, and no store.
+        assert_left(&abort(&rank, &[], &options()).unwrap(), &rank, 0, &[0]);
+    });
+}
+
+#[test]
+fn ranks_that_nccl_waits_for_are_named_as_they_were() {
+    let (devices, together) = (devices(4), Barrier::new(2));
+    control().plan_answer(devices[3], c"ncclCommInitRankConfig", 1, ncclResult_t::ncclSystemError);
+    world(&devices, |rank| {
+        if rank.rank % 2 == 0 {
+            return;
+        }
+        let error = abort(&rank, &[0, 2], &within(2 * SHORT)).unwrap_err();
+        match &error {
+            Error::Timeout { waiting_for, .. } if rank.rank == 1 => assert_eq!(waiting_for, &[3]),
+            Error::Backend { code: 2, .. } if rank.rank == 3 => {}
+            _ => panic!("{error}"),
+        }
+        together.wait();
+        assert_left(&abort(&rank, &[0, 2], &options()).unwrap(), &rank, rank.rank / 2, &[1, 3]);
+    });
+}
+
+/// One rank finds an error, and one waits in a call. The third is in no call, and knows of nothing.
+#[test]
+fn ranks_that_have_not_noticed_give_up_the_group_too() {
+    let devices = devices(3);
+    control().plan_answer(devices[0], c"ncclAllReduce", 1, ncclResult_t(99));
+    world(&devices, |rank| {
+        assert_eq!(sum(&rank.comm, &rank, 1, &options()).unwrap(), 3);
+        if rank.rank < 2 {
+            assert!(sum(&rank.comm, &rank, 1, &options()).is_err());
+        }
+        // Nobody is left out: all are there.
+        let all = abort(&rank, &[], &options()).unwrap();
+        assert_left(&all, &rank, rank.rank, &[0, 1, 2]);
+        let error = rank.comm.barrier(&options()).unwrap_err();
+        assert!(matches!(error, Error::Poisoned(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_call_that_hangs_elsewhere_ends_when_another_rank_shrinks() {
+    let devices = devices(3);
+    let began = Instant::now();
+    world(&devices, |rank| {
+        assert_eq!(sum(&rank.comm, &rank, 1, &options()).unwrap(), 3);
+        match rank.rank {
+            0 => {
+                let error = sum(&rank.comm, &rank, 1, &options()).unwrap_err();
+                assert!(matches!(error.root_cause(), Error::Aborted { by: 1, .. }), "{error}");
+            }
+            1 => thread::sleep(SHORT),
+            _ => return,
+        }
+        assert_left(&abort(&rank, &[2], &options()).unwrap(), &rank, rank.rank, &[0, 1]);
+    });
+    assert!(began.elapsed() < SOON / 2);
+}
+
+#[test]
+fn ranks_that_leave_out_unlike_ones_are_all_told_and_can_go_on() {
+    let together = Barrier::new(3);
+    world(&devices(4), |rank| {
+        if rank.rank == 3 {
+            return rank.comm.abort("its data is gone");
+        }
+        let without: &[usize] = if rank.rank == 2 { &[3, 1] } else { &[3] };
+        let error = abort(&rank, without, &options()).unwrap_err();
+        let Error::Invalid(Invalid::Setting { value, reason, .. }) = &error else { panic!("{error}") };
+        assert_eq!(value, "[3]");
+        assert!(reason.contains("rank 0 says that, and rank 2 says [1, 3]"), "{reason}");
+        together.wait();
+        assert_left(&abort(&rank, &[3], &options()).unwrap(), &rank, rank.rank, &[0, 1, 2]);
+    });
+}
+
+#[test]
+fn a_rank_that_is_lost_meanwhile_is_named_and_left_out_the_next_time() {
+    let together = Barrier::new(2);
+    world(&devices(4), |rank| {
+        match rank.rank {
+            2 => return,
+            0 => return rank.comm.abort("its data is gone"),
+            _ => {}
+        }
+        let error = abort(&rank, &[0], &within(2 * SHORT)).unwrap_err();
+        let Error::Timeout { waiting_for, after, during: During::Rendezvous } = &error else {
+            panic!("{error}")
+        };
+        // The one in the middle is the host of the others, who wait for it alone.
+        let awaited = if rank.rank == 1 { 2 } else { 1 };
+        assert_eq!((&waiting_for[..], *after), (&[awaited][..], 2 * SHORT));
+        together.wait();
+        assert_left(&abort(&rank, &[2, 0], &options()).unwrap(), &rank, rank.rank / 2, &[1, 3]);
+    });
+}
+
+#[test]
+fn groups_made_of_a_group_shrink_by_themselves() {
+    world(&devices(3), |mut rank| {
+        let group = rank.comm.duplicate(&options()).unwrap();
+        let small = rank.comm.shrink(&[2], ShrinkMode::Abort, &options());
+        if rank.rank == 2 {
+            assert!(matches!(small, Err(Error::Invalid(_))));
+            assert_eq!(sum(&*group, &rank, 1, &options()).unwrap(), 3);
+            return;
+        }
+        assert_eq!(
+            sum(&*group, &rank, 1, &options()).unwrap(),
+            3,
+            "groups have nothing to do with each other"
+        );
+        // Made of one that was made of one.
+        rank.comm = small.unwrap();
+        rank.comm.abort("enough");
+        let again = abort(&rank, &[], &options()).unwrap();
+        assert_eq!(sum(&again, &rank, 1, &options()).unwrap(), 2);
+    });
+}
