@@ -8,7 +8,7 @@ use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
 use crate::echo::ECHO_BYTES;
-use crate::route::Route;
+use crate::route::{Route, Way};
 use crate::socket;
 
 /// What an attempt to send had too little of.
@@ -127,13 +127,16 @@ impl Peer {
     fn write(&mut self, bytes: &[u8]) {
         let Connection { segment, outgoing, .. } = &self.connection;
         let position = self.writer.ring_position();
+        let go = |way| match way {
+            Way::Through => segment.copy_in(*outgoing, position, bytes),
+            Way::Around => segment.stream_in(*outgoing, position, bytes),
+        };
         match self.router.route(bytes.len()) {
-            Route::Through => segment.copy_in(*outgoing, position, bytes),
-            Route::Around => segment.stream_in(*outgoing, position, bytes),
-            Route::Measured => {
+            Route::Plain(way) => go(way),
+            Route::Measured(way) => {
                 warm(bytes);
                 let begin = Instant::now();
-                segment.copy_in(*outgoing, position, bytes);
+                go(way);
                 self.router.took(bytes.len(), begin.elapsed());
             }
         }
