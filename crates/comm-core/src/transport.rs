@@ -57,7 +57,8 @@ pub trait Transport: Send {
 
     /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] says that something may be able to
     /// move already, and so says a stream that has ended: the next attempt tells how. After [`Armed::Sleep`] the descriptor becomes readable when something can, when any stream of
-    /// any peer breaks, and on abort. It may become readable without need.
+    /// any peer breaks, and on abort. It may become readable without need. Bytes that were lent, are fewer than the largest element
+    /// has, and were all left can wait for more: they need not keep anybody awake.
     fn arm(&mut self, interest: &Interest) -> Result<Armed>;
 
     /// What to poll for reading after [`Armed::Sleep`]. A composite sleeps on several transports at once.

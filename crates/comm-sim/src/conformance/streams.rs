@@ -71,6 +71,9 @@ fn send_some(transport: &mut impl Transport, to: usize, bytes: &[u8], random: &m
     Ok(sent)
 }
 
+/// The size of the largest element.
+const ELEMENT_BYTES_MAX: usize = 8;
+
 /// Receives or borrows a random number of bytes, and checks them.
 fn recv_some(
     transport: &mut impl Transport,
@@ -79,7 +82,7 @@ fn recv_some(
     random: &mut Random,
 ) -> Result<usize> {
     let rank = transport.group().rank();
-    let mut buffer = vec![0; random.below(2000).min(TOTAL - position)];
+    let mut buffer = vec![0; random.below(2000).max(1).min(TOTAL - position)];
     let lend = random.one_in(2);
     let received = if lend {
         transport.lend(from, buffer.len())?.copy_to(&mut buffer)
@@ -92,7 +95,9 @@ fn recv_some(
     if !lend {
         return Ok(received);
     }
-    let used = random.below(received + 1);
+    // Nobody is woken for less than an element that was lent and left.
+    let least = if received < ELEMENT_BYTES_MAX { received } else { 0 };
+    let used = least + random.below(received - least + 1);
     transport.consume(from, used)?;
     Ok(used)
 }
