@@ -11,6 +11,7 @@ use comm_core::{Error, IntoViewMut, ReduceOp, ReduceOrder};
 use comm_nccl::{Device, DeviceBuffer, DeviceComm};
 use comm_sim::exact::{Small, elements, number, of_rank, reduced};
 use comm_sim::for_each_of_host;
+use float8::F8E4M3;
 
 use common::{Rank, assert_bits, control, devices, faults_of, in_all_worlds, staged};
 use gpu_emu::Setting;
@@ -131,6 +132,9 @@ fn if_one_of_many_buffers_is_refused_nothing_is_done_with_any() {
         let mut ours = rank.buffer(&[1_u8; 100]);
         let mut theirs = DeviceBuffer::from_host(&elsewhere, &[1_u8; 100]).unwrap();
         let mut floats = rank.buffer(&[1.0_f32; 10]);
+        let mut eights = rank.buffer(&[F8E4M3::ONE; 10]);
+        let views = vec![(&mut ours).into_view_mut(), (&mut eights).into_view_mut()];
+        let on_eight_bits = rank.staged.all_reduce_coalesced(views, ReduceOp::Sum);
         let views = vec![(&mut ours).into_view_mut(), (&mut floats).into_view_mut()];
         let on_bits = rank.staged.all_reduce_coalesced(views, ReduceOp::BitOr);
         let views = vec![(&mut ours).into_view_mut(), (&mut theirs).into_view_mut()];
@@ -138,7 +142,7 @@ fn if_one_of_many_buffers_is_refused_nothing_is_done_with_any() {
         let views = vec![(&mut ours).into_view_mut(), (&mut theirs).into_view_mut()];
         let from_there = rank.staged.broadcast_coalesced(rank.rank, views);
         let no_root = rank.staged.broadcast_coalesced(2, vec![(&mut ours).into_view_mut()]);
-        for refused in [on_bits, another_device, from_there, no_root] {
+        for refused in [on_eight_bits, on_bits, another_device, from_there, no_root] {
             assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
         }
         rank.staged.all_reduce_coalesced(vec![(&mut ours).into_view_mut()], ReduceOp::Sum).unwrap();

@@ -154,6 +154,14 @@ macro_rules! views {
                     self.span.pointer
                 }
 
+                /// Refuses elements that lie on another device than that of a communicator.
+                ///
+                /// # Errors
+                /// [`Error::Invalid`], with both.
+                pub fn check_device(&self, ordinal: usize) -> Result<()> {
+                    self.span.check_device(ordinal)
+                }
+
                 /// The number of the device on which they lie.
                 #[must_use]
                 pub const fn ordinal(&self) -> usize {

@@ -11,35 +11,16 @@ use comm_core::{
     CallOptions, Communicator, During, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Result,
     Shares, Store,
 };
-use comm_nccl::{Cuda, Device, NcclCommunicator};
+use comm_nccl::Cuda;
 use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
 use nccl_sys::ncclResult_t;
 
-use common::{Rank, SOON, config, control, devices, library, options, within};
-
-/// Ranks that met in a store, and what `body` gives on each.
-fn world<T: Send>(ordinals: &[usize], store: &Arc<dyn Store>, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
-    let size = ordinals.len();
-    thread::scope(|scope| {
-        let start = |(rank, ordinal): (usize, &usize)| {
-            let (store, body, ordinal) = (Arc::clone(store), &body, *ordinal);
-            scope.spawn(move || {
-                let device = Device::open(ordinal).unwrap();
-                let config = config(rank, size);
-                let comm = NcclCommunicator::connect(&library(), &device, (store, "test"), config).unwrap();
-                let stream = device.new_stream().unwrap();
-                body(Rank { rank, size, device, stream, comm })
-            })
-        };
-        let ranks: Vec<_> = ordinals.iter().enumerate().map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
+use common::{Rank, SOON, control, devices, options, within, world_in};
 
 fn in_folder<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    world(&devices(size), &store, body)
+    world_in(&store, &devices(size), body)
 }
 
 /// A sum over so many elements, and its end on the device.
@@ -137,7 +118,7 @@ fn a_failure_ends_the_calls_of_all_ranks_and_tells_why() {
     control().plan_answer(devices[1], c"ncclAllReduce", 1, ncclResult_t(99));
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    world(&devices, &store, |rank| {
+    world_in(&store, &devices, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         let error = cause(sum(&rank.comm, &rank, 1, &options()));
         if rank.rank == 1 {
@@ -195,7 +176,7 @@ fn deadlines_hold_when_the_store_is_gone() {
     let store: Arc<dyn Store> = Arc::new(client);
     let server = std::sync::Mutex::new(Some(server));
     let timeout = Duration::from_millis(500);
-    world(&devices(2), &store, |rank| {
+    world_in(&store, &devices(2), |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         drop(server.lock().unwrap().take());
         let began = Instant::now();

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use comm_core::{
     CallOptions, Communicator, During, Error, Exchange, Groups, IntoViewMut, Invalid, ReduceOp, Result, Store,
 };
-use comm_nccl::{Device, NcclCommunicator, ShrinkMode};
+use comm_nccl::{NcclCommunicator, ShrinkMode};
 use comm_tcp::FileStore;
 use nccl_sys::ncclResult_t;
 
-use common::{Rank, SOON, config, control, devices, faults_of, library, options, within};
+use common::{Rank, SOON, control, devices, faults_of, options, within, world_in};
 
 /// Long enough for a device to do something, and short enough for a test to wait for.
 const SHORT: Duration = Duration::from_millis(400);
@@ -23,20 +23,7 @@ const SHORT: Duration = Duration::from_millis(400);
 fn world<T: Send>(ordinals: &[usize], body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    let outcomes = thread::scope(|scope| {
-        let start = |(rank, ordinal): (usize, &usize)| {
-            let (store, body, ordinal, size) = (Arc::clone(&store), &body, *ordinal, ordinals.len());
-            scope.spawn(move || {
-                let device = Device::open(ordinal).unwrap();
-                let config = config(rank, size);
-                let comm = NcclCommunicator::connect(&library(), &device, (store, "test"), config).unwrap();
-                let stream = device.new_stream().unwrap();
-                body(Rank { rank, size, device, stream, comm })
-            })
-        };
-        let ranks: Vec<_> = ordinals.iter().enumerate().map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    });
+    let outcomes = world_in(&store, ordinals, body);
     assert_eq!(faults_of(ordinals), Vec::<String>::new());
     outcomes
 }

@@ -3,12 +3,12 @@
 
 pub(crate) mod process;
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Element};
+use comm_core::{CallOptions, Element, Store};
 use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, Stream, UniqueId};
 use gpu_emu::{Control, Setting};
 
@@ -94,12 +94,36 @@ pub(crate) fn world_with<T: Send>(
     let (library, size) = (library(), devices.len());
     Device::open(devices[0]).unwrap();
     let id = UniqueId::generate(&library).unwrap();
+    let connect =
+        |rank, device: &Device| NcclCommunicator::with_id(&library, device, &id, config(rank, size)).unwrap();
+    each(devices, connect, body)
+}
+
+/// Runs `body` on one thread per device, all in one communicator whose ranks met in `store`.
+pub(crate) fn world_in<T: Send>(
+    store: &Arc<dyn Store>,
+    devices: &[usize],
+    body: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
+    let (library, size) = (library(), devices.len());
+    let connect = |rank, device: &Device| {
+        let place = (Arc::clone(store), "test");
+        NcclCommunicator::connect(&library, device, place, config(rank, size)).unwrap()
+    };
+    each(devices, connect, body)
+}
+
+fn each<T: Send>(
+    devices: &[usize],
+    connect: impl Fn(usize, &Device) -> NcclCommunicator + Sync,
+    body: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
     thread::scope(|scope| {
         let start = |(rank, ordinal): (usize, &usize)| {
-            let (body, config, library, ordinal) = (&body, &config, &library, *ordinal);
+            let (body, connect, ordinal, size) = (&body, &connect, *ordinal, devices.len());
             scope.spawn(move || {
                 let device = Device::open(ordinal).unwrap();
-                let comm = NcclCommunicator::with_id(library, &device, &id, config(rank, size)).unwrap();
+                let comm = connect(rank, &device);
                 let stream = device.new_stream().unwrap();
                 body(Rank { rank, size, device, stream, comm })
             })

@@ -1,6 +1,6 @@
 //! Many buffers, one call after the other: each goes through the host, and what is small costs what a call of the host does.
 
-use comm_core::{CallOptions, Communicator, Error, Exchange, ReduceOp, Result, Shape};
+use comm_core::{CallOptions, Communicator, Exchange, ReduceOp, Reduction, Result, Shape};
 use comm_nccl::CudaViewMut;
 
 use super::StagedCommunicator;
@@ -12,7 +12,8 @@ impl StagedCommunicator {
         op: ReduceOp,
         options: &CallOptions,
     ) -> Result<()> {
-        buffers.iter().try_for_each(|buffer| op.check(buffer.dtype()))?;
+        // It is the host that computes.
+        buffers.iter().try_for_each(|buffer| Reduction::new(op, buffer.dtype()).map(drop))?;
         self.check_places(&buffers)?;
         buffers.into_iter().try_for_each(|buffer| self.all_reduce(Exchange::InPlace(buffer), op, options))
     }
@@ -31,10 +32,7 @@ impl StagedCommunicator {
     /// Refuses memory of other devices before anything is done: other ranks know of no call that ends in the middle.
     fn check_places(&self, buffers: &[CudaViewMut<'_>]) -> Result<()> {
         let ours = self.device.ordinal();
-        let is_elsewhere = |buffer: &&CudaViewMut<'_>| !buffer.is_empty() && buffer.ordinal() != ours;
-        buffers.iter().find(is_elsewhere).map_or(Ok(()), |buffer| {
-            let reason = format!("the buffer is there, and the communicator on device {ours}");
-            Err(Error::setting("device", buffer.ordinal().to_string(), reason))
-        })
+        let mut there = buffers.iter().filter(|buffer| !buffer.is_empty());
+        there.try_for_each(|buffer| buffer.check_device(ours))
     }
 }
