@@ -4,7 +4,8 @@
 //! looking again; but a rank that keeps looking takes the processor from the rank it waits for. So a wait goes through
 //! three phases: it spins, then yields the processor between looks, then sleeps. It does not spin if others ran when it
 //! yielded before, and how long it yields follows from how long past waits were; neither follows from the number of
-//! processors, which says nothing of who else wants them.
+//! processors, which says nothing of who else wants them. Time that others used does not count: a rank that yields to
+//! one that copies for a millisecond has lost nothing, and would lose more if it had to be woken.
 
 mod crowd;
 
@@ -34,6 +35,8 @@ const SPIN: Duration = Duration::from_micros(5);
 const LOOKS: u32 = 4;
 /// The shortest time to yield, so that waits which became short are noticed.
 const YIELD_MIN: Duration = Duration::from_micros(10);
+/// What a look and a call to yield take of this rank at most: what is longer, others ran for.
+const LOOK_MAX: Duration = Duration::from_micros(2);
 /// What a sleep may add to a wait that would have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
 
@@ -45,12 +48,36 @@ pub(crate) struct Waiter {
     crowd: Crowd,
     /// How often the wait under way has looked before it asked for the time.
     looks: u32,
-    since: Option<Instant>,
+    under_way: Option<Wait>,
+}
+
+/// A wait that has not only just begun.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    since: Instant,
+    /// When the rank last looked, and what it did then.
+    last: Instant,
+    idle: Idle,
+    /// How long it has waited, without the time in which it let others run.
+    waited: Duration,
+}
+
+impl Wait {
+    const fn new(now: Instant) -> Self {
+        Self { since: now, last: now, idle: Idle::Spin, waited: Duration::ZERO }
+    }
+
+    /// Time has passed. What others made of it, on this processor, was not lost with waiting.
+    fn look(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.last);
+        self.waited += if self.idle == Idle::Yield { passed.min(LOOK_MAX) } else { passed };
+        self.last = now;
+    }
 }
 
 impl Waiter {
     pub(crate) const fn new(yield_max: Duration) -> Self {
-        Self { yield_max, yield_for: yield_max, crowd: Crowd::new(), looks: 0, since: None }
+        Self { yield_max, yield_for: yield_max, crowd: Crowd::new(), looks: 0, under_way: None }
     }
 
     /// Nothing could move. `now` is asked unless the wait has only just begun.
@@ -62,20 +89,22 @@ impl Waiter {
             return Idle::Spin;
         }
         let now = now();
-        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        if spins && waited < SPIN.min(self.yield_max) {
+        let wait = self.under_way.get_or_insert(Wait::new(now));
+        wait.look(now);
+        wait.idle = if spins && wait.waited < SPIN.min(self.yield_max) {
             Idle::Spin
-        } else if waited < self.yield_for {
+        } else if wait.waited < self.yield_for {
             Idle::Yield
         } else {
             Idle::Sleep
-        }
+        };
+        wait.idle
     }
 
     /// When the wait under way began, if that is known: not of one that has only just begun.
     #[inline]
-    pub(crate) const fn since(&self) -> Option<Instant> {
-        self.since
+    pub(crate) fn since(&self) -> Option<Instant> {
+        self.under_way.map(|wait| wait.since)
     }
 
     /// Lets another thread run, and now and then looks whether one did.
@@ -85,15 +114,16 @@ impl Waiter {
 
     /// Whatever was waited for is no longer, and teaches nothing.
     pub(crate) const fn forget(&mut self) {
-        (self.looks, self.since) = (0, None);
+        (self.looks, self.under_way) = (0, None);
     }
 
     /// Something moved. `now` is asked only if this ends a wait that was not very short.
     #[inline]
     pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
         self.looks = 0;
-        if let Some(since) = self.since.take() {
-            self.learn(now().saturating_duration_since(since));
+        if let Some(mut wait) = self.under_way.take() {
+            wait.look(now());
+            self.learn(wait.waited);
         }
     }
 
@@ -143,8 +173,27 @@ mod tests {
         let start = Instant::now();
         look(&mut waiter);
         assert_eq!(waiter.idle(|| start), Idle::Spin);
-        assert_eq!(waiter.idle(|| start + Duration::from_micros(50)), Idle::Yield);
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(99)), Idle::Yield);
         assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+    }
+
+    #[test]
+    fn time_in_which_others_ran_is_not_lost() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let mut now = Instant::now();
+        let mut looks = |gap: u64| {
+            waiter.forget();
+            look(&mut waiter);
+            let looks = (0_u64..).find(|_| {
+                let idle = waiter.idle(|| now);
+                now += Duration::from_micros(if idle == Idle::Yield { gap } else { 1 });
+                idle == Idle::Sleep
+            });
+            looks.unwrap()
+        };
+        let (alone, crowded) = (looks(1), looks(3000));
+        assert!((95..=105).contains(&alone), "{alone}");
+        assert!((45..=60).contains(&crowded), "{crowded}");
     }
 
     #[test]
