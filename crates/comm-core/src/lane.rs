@@ -65,6 +65,13 @@ pub trait Lanes: Send + Sync {
         Allocation::on_heap(bytes)
     }
 
+    /// Memory in which a rank puts what several ranks of this host are to read, so that it is written once and not for each
+    /// of them: lanes lend what is sent from it where it lies, from [`LinkModel::staged_from`] bytes on. `None`, which is
+    /// the default, if they cannot, or if there is not so much memory: any memory serves then, and is copied.
+    fn stage(&self, _bytes: usize) -> Option<Allocation> {
+        None
+    }
+
     /// Opens a lane between all ranks, in their order.
     ///
     /// # Errors
@@ -97,5 +104,9 @@ impl<L: Lanes + ?Sized> Lanes for Arc<L> {
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         (**self).allocate(bytes)
+    }
+
+    fn stage(&self, bytes: usize) -> Option<Allocation> {
+        (**self).stage(bytes)
     }
 }

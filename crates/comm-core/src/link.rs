@@ -35,13 +35,16 @@ pub struct LinkModel {
     pub ranks_per_host: usize,
     /// How many processors the ranks of a host share; 0 if there is one for each.
     pub processors: usize,
+    /// From how many bytes on the ranks of a host read a message where it is staged, which takes half of the time per byte;
+    /// `None` if they cannot. See [`Lanes::stage`](crate::Lanes::stage).
+    pub staged_from: Option<usize>,
 }
 
 impl LinkModel {
     /// One kind of link between all ranks, which are on hosts of their own.
     #[must_use]
     pub const fn uniform(link: Link, reduce: f64) -> Self {
-        Self { within: link, between: link, reduce, ranks_per_host: 1, processors: 0 }
+        Self { within: link, between: link, reduce, ranks_per_host: 1, processors: 0, staged_from: None }
     }
 
     /// One kind of link between all ranks, which share the processors of their hosts. `hosts` has the host of every rank;
@@ -86,6 +89,12 @@ impl LinkModel {
     pub fn crowd(&self, ranks: usize) -> f64 {
         let together = ranks.min(self.ranks_per_host);
         if self.processors == 0 { 1.0 } else { (together as f64 / self.processors as f64).max(1.0) }
+    }
+
+    /// Whether all of a group of so many ranks read messages of this size where they are staged.
+    #[must_use]
+    pub fn reads_in_place(&self, ranks: usize, bytes: f64) -> bool {
+        ranks <= self.ranks_per_host && self.staged_from.is_some_and(|from| bytes >= from as f64)
     }
 
     /// The model of the group of some of these ranks, in the order of the list.
@@ -174,6 +183,16 @@ mod tests {
         assert!(model.is_sound());
         assert!(!LinkModel { reduce: f64::NAN, ..model }.is_sound());
         assert!(!LinkModel { ranks_per_host: 0, ..model }.is_sound());
+    }
+
+    #[test]
+    fn what_is_staged_is_read_in_place_within_a_host_from_some_size_on() {
+        let link = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
+        let model = LinkModel { ranks_per_host: 4, ..LinkModel::uniform(link, 0.0) };
+        assert!(!model.reads_in_place(2, 1e9));
+        let model = LinkModel { staged_from: Some(100), ..model };
+        assert!(model.reads_in_place(4, 100.0));
+        assert!(!model.reads_in_place(4, 99.9) && !model.reads_in_place(5, 100.0));
     }
 
     #[test]

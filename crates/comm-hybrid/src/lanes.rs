@@ -117,7 +117,8 @@ impl Lanes for HybridLanes {
             return tcp.links();
         }
         let ranks_per_host = paths.ranks_per_host().unwrap_or(1);
-        LinkModel { within: memory.links().within, ranks_per_host, ..tcp.links() }
+        let LinkModel { within, staged_from, .. } = memory.links();
+        LinkModel { within, ranks_per_host, staged_from, ..tcp.links() }
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<HybridTransport> {
@@ -136,5 +137,10 @@ impl Lanes for HybridLanes {
     /// Memory that neighbours read in place; to others, what lies in it is sent as from any other.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.met.memory.allocate(bytes)
+    }
+
+    /// As above.
+    fn stage(&self, bytes: usize) -> Option<Allocation> {
+        self.met.memory.stage(bytes)
     }
 }

@@ -5,7 +5,9 @@ use comm_core::{Error, Link, LinkModel, Refusal, Result, Step};
 use crate::Tuning;
 
 /// The version of the encoding.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
+/// What stands for no number of bytes.
+const NEVER: u64 = u64::MAX;
 /// The largest number of processors for which there is room beside the version. More is no different.
 const PROCESSORS_MAX: u64 = (1 << 48) - 1;
 /// The most steps that may be under way at once, so that nobody can make a rank take memory without end.
@@ -13,7 +15,7 @@ const WINDOW_MAX: usize = 1 << 16;
 
 impl Tuning {
     /// The length of the encoding in bytes.
-    pub(crate) const ENCODED_BYTES: usize = 96;
+    pub(crate) const ENCODED_BYTES: usize = 104;
 
     /// What call number 0 is carried out with, by which all that follows is agreed on: the same in every version.
     pub(crate) const FOR_AGREEMENT: Self = Self {
@@ -30,7 +32,8 @@ impl Tuning {
         let Link { latency, overhead, per_byte } = links.between;
         let between = [latency, overhead, per_byte].map(f64::to_bits);
         let numbers = [*window, *segment_bytes, *segments_per_pass].map(|number| number as u64);
-        let rest = [links.reduce.to_bits(), links.ranks_per_host as u64];
+        let staged_from = links.staged_from.map_or(NEVER, |bytes| bytes as u64);
+        let rest = [links.reduce.to_bits(), links.ranks_per_host as u64, staged_from];
         let version = [u64::from(VERSION) | (links.processors as u64).min(PROCESSORS_MAX) << 16];
         let words = version.iter().chain(&numbers).chain(&within).chain(&between).chain(&rest);
         let mut bytes = [0; Self::ENCODED_BYTES];
@@ -57,7 +60,9 @@ impl Tuning {
         let link = |at| Link { latency: cost(at), overhead: cost(at + 1), per_byte: cost(at + 2) };
         let processors = usize::try_from(word(0) >> 16).unwrap_or(usize::MAX);
         let (reduce, ranks_per_host) = (cost(10), number(11));
-        let links = LinkModel { within: link(4), between: link(7), reduce, ranks_per_host, processors };
+        let staged_from = (word(12) != NEVER).then(|| number(12));
+        let (within, between) = (link(4), link(7));
+        let links = LinkModel { within, between, reduce, ranks_per_host, processors, staged_from };
         let tuning =
             Self { window: number(1), segment_bytes: number(2), segments_per_pass: number(3), links };
         tuning.check().map(|()| tuning)
@@ -93,7 +98,8 @@ mod tests {
     fn tuning() -> Tuning {
         let link = Link { latency: 1.0, overhead: 2.0, per_byte: 0.5 };
         let between = Link { latency: 4.0, overhead: 8.0, per_byte: 0.25 };
-        let links = LinkModel { within: link, between, reduce: 16.0, ranks_per_host: 7, processors: 6 };
+        let (reduce, ranks_per_host, processors, staged_from) = (16.0, 7, 6, Some(9));
+        let links = LinkModel { within: link, between, reduce, ranks_per_host, processors, staged_from };
         Tuning { window: 3, segment_bytes: 0x0102_0304, segments_per_pass: 5, links }
     }
 
@@ -108,13 +114,13 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_specification() {
         let mut expected = Vec::new();
-        for word in [0x6_0002_u64, 3, 0x0102_0304, 5] {
+        for word in [0x6_0003_u64, 3, 0x0102_0304, 5] {
             expected.extend(word.to_le_bytes());
         }
         for cost in [1.0_f64, 2.0, 0.5, 4.0, 8.0, 0.25, 16.0] {
             expected.extend(cost.to_le_bytes());
         }
-        expected.extend(7_u64.to_le_bytes());
+        expected.extend([7_u64, 9].map(u64::to_le_bytes).concat());
         assert_eq!(tuning().encode()[..], expected[..]);
         assert_eq!(Tuning::decode(&tuning().encode()).unwrap(), tuning());
     }
@@ -125,6 +131,13 @@ mod tests {
         crowded.links.processors = usize::MAX;
         let told = Tuning::decode(&crowded.encode()).unwrap().links.processors;
         assert_eq!(told as u64, PROCESSORS_MAX);
+    }
+
+    #[test]
+    fn what_is_never_staged_stays_so() {
+        let mut tuning = tuning();
+        tuning.links.staged_from = None;
+        assert_eq!(Tuning::decode(&tuning.encode()).unwrap(), tuning);
     }
 
     #[test]

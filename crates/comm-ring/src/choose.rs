@@ -48,6 +48,12 @@ impl Choice {
         let (is_lean, other_is) = (self.scratch <= SCRATCH_MAX, other.scratch <= SCRATCH_MAX);
         if is_lean == other_is { self.time * factor <= other.time } else { is_lean }
     }
+
+    /// Whether what is staged, if anything is, is read in place: else it is a copy for nothing.
+    fn suits(&self, question: &Question, tuning: &Tuning) -> bool {
+        let block_bytes = chunk_bytes(question, self.algorithm) as f64 / self.segments as f64;
+        !self.algorithm.traits.staged || tuning.links.reads_in_place(question.ranks, block_bytes)
+    }
 }
 
 /// Chooses the algorithm, and into how many segments it cuts its chunks, that the model of the links says is fastest;
@@ -60,6 +66,7 @@ pub fn choose(question: &Question, forced: Option<&str>, tuning: &Tuning) -> Res
     let best = Algorithm::for_collective(question.collective)
         .filter(fitting)
         .filter_map(|row| fastest_cut(question, row, tuning))
+        .filter(|choice| forced.is_some() || choice.suits(question, tuning))
         .reduce(|best, other| if best.beats(&other, CLEARLY) { best } else { other });
     best.ok_or_else(|| unfit(question, forced.unwrap_or_default()))
 }
@@ -243,7 +250,7 @@ mod tests {
                 for row in Algorithm::for_collective(collective) {
                     before &= row.name != chosen.algorithm.name;
                     let other = choose(&question, Some(row.name), &tuning()).unwrap();
-                    if other.scratch > SCRATCH_MAX {
+                    if other.scratch > SCRATCH_MAX || row.traits.staged {
                         continue;
                     }
                     let (name, instead) = (chosen.algorithm.name, row.name);
@@ -276,6 +283,32 @@ mod tests {
         for collective in Collective::ALL {
             choose(&question(collective, 1 << 20), None, &tuning()).unwrap();
         }
+    }
+
+    #[test]
+    fn what_several_ranks_read_is_staged_where_they_read_it_in_place() {
+        let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
+        let apart = LinkModel::uniform(link, 1e-10);
+        let shared = LinkModel { ranks_per_host: 8, staged_from: Some(8 << 10), ..apart };
+        let chosen = |collective, links, ranks, bytes| {
+            let tuning = RingConfig::default().tuning(links);
+            choose(&Question { ranks, ..question(collective, bytes) }, None, &tuning).unwrap().algorithm.name
+        };
+        for (collective, bytes) in [(Collective::AllGather, 1 << 20), (Collective::AllReduce, 1 << 22)] {
+            assert_eq!(chosen(collective, shared, 8, bytes), "staged");
+            assert_ne!(chosen(collective, LinkModel { staged_from: None, ..shared }, 8, bytes), "staged");
+            assert_ne!(chosen(collective, LinkModel { ranks_per_host: 4, ..shared }, 8, bytes), "staged");
+            // Two ranks have nobody to share it with, and little is not worth it.
+            assert_ne!(chosen(collective, shared, 2, bytes), "staged");
+            assert_ne!(chosen(collective, shared, 8, 8 * 8 * 1000), "staged");
+        }
+        let tuning = RingConfig::default().tuning(shared);
+        let large = Question { ranks: 8, ..question(Collective::AllGather, 256 << 20) };
+        assert!(choose(&large, Some("staged"), &tuning).unwrap().scratch <= SCRATCH_MAX);
+        let crowded = LinkModel { processors: 2, ..shared };
+        assert_eq!(chosen(Collective::Broadcast, crowded, 8, 1 << 20), "staged");
+        assert_ne!(chosen(Collective::Broadcast, crowded, 8, 1 << 14), "staged");
+        assert_ne!(chosen(Collective::Broadcast, shared, 2, 1 << 24), "staged");
     }
 
     #[test]

@@ -131,7 +131,8 @@ fn predicted_times_are_near_the_simulated_ones_on_equal_links() {
 fn predicted_times_of_hierarchical_rows_are_within_a_factor_of_two_on_unequal_links() {
     let between = Link { latency: 1e-5, overhead: 1e-6, per_byte: 1e-9 };
     let within = Link { latency: 1e-6, overhead: 3e-7, per_byte: 1e-10 };
-    let of = |ranks_per_host| LinkModel { within, between, reduce: 1e-10, ranks_per_host, processors: 0 };
+    let uniform = LinkModel::uniform(between, 1e-10);
+    let of = |ranks_per_host| LinkModel { within, ranks_per_host, ..uniform };
     let links = [2, 4, 8].map(of);
     let rows = TABLE.iter().filter(|row| row.traits.hierarchical);
     let calls = rows.flat_map(|row| links.map(|links| far(row, links, 2.0)));

@@ -33,7 +33,20 @@ impl SharedMemoryConfig {
     /// Into how many pieces the smallest buffer that is lent may be cut before its pieces are copied all the same.
     const PIECES: usize = 32;
 
-    /// The smallest piece that is lent.
+    /// The smallest piece of what is staged that is lent: below it, telling where a piece lies takes longer than copying it.
+    pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
+
+    /// Whether anything is lent.
+    pub(crate) const fn lends(&self) -> bool {
+        self.lend_bytes != usize::MAX
+    }
+
+    /// The smallest piece that is lent, wherever it lies.
+    pub(crate) fn lent_bytes_min(&self) -> usize {
+        self.lend_piece_bytes().min(Self::STAGED_PIECE_BYTES)
+    }
+
+    /// The smallest piece of a buffer that is lent.
     pub(crate) const fn lend_piece_bytes(&self) -> usize {
         if self.lend_bytes < Self::PIECES { 1 } else { self.lend_bytes / Self::PIECES }
     }

@@ -149,6 +149,10 @@ impl SharedMemoryLanes {
         rank != self.group.rank() && host(rank).is_some() && host(rank) == host(self.group.rank())
     }
 
+    fn has_neighbours(&self) -> bool {
+        self.group.peers().any(|rank| self.is_neighbour(rank))
+    }
+
     /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank with its neighbours among the
     /// members. In the transport, a call that concerns another rank is [`Error::Invalid`], and an interest in one has no
     /// effect.
@@ -166,9 +170,9 @@ impl SharedMemoryLanes {
             None => None,
         };
         // Senders on other lanes do not wait for the release of each piece before they use its memory again.
-        let lends = lane.kind == LaneKind::Collective && self.config.lend_bytes != usize::MAX;
+        let lends = lane.kind == LaneKind::Collective && self.config.lends();
         let lending =
-            || Lending { regions: Arc::clone(&self.regions), bytes_min: self.config.lend_piece_bytes() };
+            || Lending { regions: Arc::clone(&self.regions), bytes_min: self.config.lent_bytes_min() };
         Ok(SharedMemoryOpening { group, opening, lending: lends.then(lending) })
     }
 }
@@ -267,7 +271,9 @@ impl Lanes for SharedMemoryLanes {
     /// An estimate for ranks that look for messages instead of sleeping; `commctl perf --calibrate` measures.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
-        LinkModel::on_hosts(&self.hosts, link, 1e-10, std::thread::available_parallelism().ok())
+        let processors = std::thread::available_parallelism().ok();
+        let staged_from = self.config.lends().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
+        LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, link, 1e-10, processors) }
     }
 
     fn open_among(
@@ -290,14 +296,23 @@ impl Lanes for SharedMemoryLanes {
     /// kernel is older than 5.1. In place, it is lent by the lanes of all groups of these lanes, copied by those of
     /// others, and takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        let nobody = !self.group.peers().any(|rank| self.is_neighbour(rank));
-        if nobody || bytes < self.config.lend_bytes.max(1) {
+        if !self.has_neighbours() || bytes < self.config.lend_bytes.max(1) {
             return Allocation::on_heap(bytes);
         }
-        match self.regions.allocate(bytes) {
+        match self.regions.allocate(bytes, self.config.lend_piece_bytes()) {
             Ok(allocation) => Ok(allocation),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Allocation::on_heap(bytes),
             Err(error) => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
         }
+    }
+
+    /// Memory that neighbours read in place, if there are any.
+    fn stage(&self, bytes: usize) -> Option<Allocation> {
+        if !self.has_neighbours() || !self.config.lends() {
+            return None;
+        }
+        let allocated = self.regions.allocate(bytes, SharedMemoryConfig::STAGED_PIECE_BYTES);
+        let failed = |error: &_| tracing::debug!(%error, bytes, "what is to be staged will be copied");
+        allocated.inspect_err(failed).ok()
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const PACKET_BYTES: usize = 24;
 #[derive(Debug, Clone)]
 pub(crate) struct Lending {
     pub(crate) regions: Arc<Regions>,
-    /// Pieces smaller than this are copied.
+    /// Pieces smaller than this are copied, wherever they lie.
     pub(crate) bytes_min: usize,
 }
 

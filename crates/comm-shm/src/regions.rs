@@ -14,17 +14,24 @@ pub(crate) struct Regions(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    by_address: BTreeMap<usize, Arc<Region>>,
+    by_address: BTreeMap<usize, Lent>,
     /// How many were ever made: no number is used twice.
     made: u64,
 }
 
+#[derive(Debug)]
+struct Lent {
+    region: Arc<Region>,
+    /// The size of the smallest piece of it that is lent.
+    piece_min: usize,
+}
+
 impl Regions {
-    /// Memory that the lanes lend from then on until it is dropped.
+    /// Memory that the lanes lend, in pieces of at least `piece_min` bytes, from then on until it is dropped.
     ///
     /// # Errors
     /// As [`Region::create`].
-    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> io::Result<Allocation> {
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize, piece_min: usize) -> io::Result<Allocation> {
         let id = {
             let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
             known.made += 1;
@@ -33,17 +40,22 @@ impl Regions {
         let region = Arc::new(Region::create(id, bytes)?);
         let owner = Registered { region: Arc::clone(&region), regions: Arc::clone(self) };
         let allocation = region.hand_out(bytes, Box::new(owner));
-        self.0.write().unwrap_or_else(PoisonError::into_inner).by_address.insert(region.address(), region);
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_address
+            .insert(region.address(), Lent { region, piece_min });
         Ok(allocation)
     }
 
-    /// The region in which all of these bytes lie, and where they begin in it.
+    /// The region in which all of these bytes lie, and where they begin in it, if they are enough to be lent.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
-        let (start, region) = known.by_address.range(..=address).next_back()?;
+        let (start, Lent { region, piece_min }) = known.by_address.range(..=address).next_back()?;
         let offset = address - start;
-        (offset.checked_add(bytes.len())? <= region.len()).then(|| (Arc::clone(region), offset as u64))
+        let is_lent = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
+        is_lent.then(|| (Arc::clone(region), offset as u64))
     }
 }
 
@@ -73,7 +85,7 @@ mod tests {
     fn only_what_lies_wholly_in_a_region_is_found() {
         let regions = Arc::<Regions>::default();
         let page = rustix::param::page_size();
-        let [first, second] = [10 * page, page].map(|bytes| regions.allocate(bytes).unwrap());
+        let [first, second] = [10 * page, page].map(|bytes| regions.allocate(bytes, 1).unwrap());
         let elsewhere = vec![0; page];
         let found = |bytes| regions.find(bytes).map(|(region, offset)| (region.id(), offset));
         assert_eq!(found(first.bytes()), Some((1, 0)));
@@ -84,9 +96,18 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_lent_from_the_size_that_their_memory_says() {
+        let regions = Arc::<Regions>::default();
+        let [small, large] = [1, 50].map(|piece_min| regions.allocate(100, piece_min).unwrap());
+        let lent = |bytes| regions.find(bytes).is_some();
+        assert!(lent(&small.bytes()[..1]) && lent(&small.bytes()[3..53]));
+        assert!(!lent(&large.bytes()[..49]) && lent(&large.bytes()[3..53]));
+    }
+
+    #[test]
     fn memory_that_is_given_back_is_forgotten() {
         let regions = Arc::<Regions>::default();
-        let allocation = regions.allocate(100).unwrap();
+        let allocation = regions.allocate(100, 1).unwrap();
         let region = Arc::downgrade(&regions.find(allocation.bytes()).unwrap().0);
         drop(allocation);
         assert!(region.upgrade().is_none() && regions.0.read().unwrap().by_address.is_empty());

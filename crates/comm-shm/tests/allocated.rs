@@ -153,6 +153,38 @@ fn some_ranks_may_lend_and_others_not() {
     }
 }
 
+/// What is staged comes to the same bits as what travels from rank to rank, in pieces that are lent, in others that are too
+/// small for it, and in more of them than are staged at once; also after a larger call, for which more was staged.
+#[test]
+fn what_is_staged_has_the_same_bits() {
+    for n in [1, 2, 3, 5, 8] {
+        comm_sim::run_each(common::lending_world(n, 8192, 64 << 10), |lanes| {
+            let mut config = RingConfig::default();
+            (config.segment_bytes, config.segments_per_pass) = (20_000, 2);
+            let timeout = Duration::from_secs(60);
+            let comm = Comm::new(RingCommunicator::new(lanes, config, timeout).unwrap());
+            let (staged, ring) = (comm.with_algorithm("staged"), comm.with_algorithm("ring"));
+            for len in [0, 1, 1000, 30_011, 200_003, 1000] {
+                let own = filled(&comm, len, false);
+                let [mut found, mut expected] = [(); 2].map(|()| filled(&comm, len, false));
+                staged.all_reduce(&mut found[..], ReduceOp::Sum).unwrap();
+                ring.all_reduce(&mut expected[..], ReduceOp::Sum).unwrap();
+                assert!(*found == *expected, "all_reduce of {len} among {n}");
+                let [mut found, mut expected] = [(); 2].map(|()| vec![0.0; len * n]);
+                staged.all_gather(&own[..], &mut found[..]).unwrap();
+                ring.all_gather(&own[..], &mut expected[..]).unwrap();
+                assert!(found == expected, "all_gather of {len} among {n}");
+                for root in [0, n - 1] {
+                    let mut found = filled(&comm, len, false);
+                    staged.broadcast(root, &mut found[..]).unwrap();
+                    let is_right = |(at, element): (usize, &f32)| *element == value(root, at);
+                    assert!(found.iter().enumerate().all(is_right), "broadcast of {len} among {n}");
+                }
+            }
+        });
+    }
+}
+
 /// Buffers go before and after the communicator; groups lend, too.
 #[test]
 fn buffers_and_communicators_go_in_any_order() {

@@ -34,6 +34,56 @@ fn worlds_of_many_sizes_meet_and_open_lanes() {
     }
 }
 
+/// It goes at once, however small the ring is, which a copy cannot.
+#[test]
+fn what_is_staged_is_lent_and_other_memory_copied() {
+    comm_sim::run_each(world(3, 4096), |lanes| {
+        let staged_from = lanes.links().staged_from.unwrap();
+        let mut transport = open(&lanes, WORLD).unwrap();
+        introduce(&mut transport).unwrap();
+        if lanes.group().rank() == 0 {
+            let mut staged = lanes.stage(100_000).unwrap();
+            staged.bytes_mut().iter_mut().zip(0..).for_each(|(byte, at)| *byte = (at % 251) as u8);
+            let until = [1, 2].map(|to| (to, transport.released(to) + 100_000));
+            for (to, _) in until {
+                let sent = transport.try_send(to, &[IoSlice::new(&staged.bytes()[..100_000])]).unwrap();
+                assert_eq!(sent, 100_000);
+            }
+            let deadline = Instant::now() + SOON;
+            while until.iter().any(|(to, until)| transport.released(*to) < *until) {
+                assert!(Instant::now() < deadline);
+                thread::yield_now();
+            }
+            // Less than is worth it goes through the ring, as does what lies elsewhere.
+            for (memory, sent) in [(&staged.bytes()[..staged_from - 1], 4096), (&[0; 9000][..], 0)] {
+                assert_eq!(transport.try_send(1, &[IoSlice::new(memory)]).unwrap(), sent);
+            }
+        } else {
+            let (mut received, mut done) = (vec![0; 100_000], 0);
+            while done < received.len() {
+                done += transport.try_recv(0, &mut received[done..]).unwrap();
+            }
+            assert!(received.iter().zip(0..).all(|(byte, at)| *byte == (at % 251) as u8));
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_staged_for_nobody_or_where_nothing_is_to_be_lent() {
+    let alone = world(1, 4096).remove(0);
+    assert!(alone.stage(1000).is_none());
+    let configs = (0..2).map(|rank| {
+        let mut config = config(rank, 2, 4096);
+        config.shm.lend_bytes = usize::MAX;
+        config
+    });
+    for lanes in meet(configs.collect()) {
+        let lanes = lanes.unwrap();
+        assert!(lanes.stage(1000).is_none() && lanes.links().staged_from.is_none());
+    }
+}
+
 /// The rank that makes a segment decides how large it is.
 #[test]
 fn ranks_with_rings_of_other_sizes_understand_each_other() {

@@ -46,6 +46,10 @@ where
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.lanes.allocate(bytes)
     }
+
+    fn stage(&self, bytes: usize) -> Option<Allocation> {
+        self.lanes.stage(bytes)
+    }
 }
 
 /// A transport that sends in another way: `send` is called for [`Transport::try_send`], with the transport below. All

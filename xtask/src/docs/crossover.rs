@@ -28,7 +28,7 @@ pub(super) fn describe(
     ranks: usize,
     ranks_per_host: usize,
 ) -> Result<String, Failure> {
-    let links = LinkModel { within: WITHIN, between: BETWEEN, reduce: REDUCE, ranks_per_host, processors: 0 };
+    let links = LinkModel { within: WITHIN, ranks_per_host, ..LinkModel::uniform(BETWEEN, REDUCE) };
     let tuning = RingConfig::default().tuning(links);
     let mut ranges: Vec<(&str, usize)> = Vec::new();
     for bytes in sizes(collective) {

@@ -33,7 +33,8 @@ For each algorithm the tables give, for several numbers of ranks,
 
 An algorithm that is *segmented* cuts large data into pieces that follow each other. One that *keeps the order* combines
 contributions in the same order whatever the size. One that *takes counts* serves the calls with a count per rank too. One
-that *knows hosts* moves less between hosts than between ranks.
+that *knows hosts* moves less between hosts than between ranks. One that *stages* puts what several ranks read where those of
+its host read it in place, and is chosen only where they can.
 
 ";
 
@@ -123,6 +124,7 @@ fn facts(row: &Algorithm) -> String {
         (traits.keeps_order, "keeps the order"),
         (traits.counts && has_counts(row.collective), "takes counts"),
         (traits.hierarchical, "knows hosts"),
+        (traits.staged, "stages"),
     ];
     facts.iter().filter(|(is, _)| *is).map(|(_, fact)| *fact).collect::<Vec<_>>().join(", ")
 }

@@ -84,7 +84,7 @@ mod tests {
         let within = Link { latency: 1e-6, overhead: 1e-7, per_byte: 1e-10 };
         for row in TABLE {
             for ranks_per_host in [1, 4] {
-                let links = LinkModel { within, between, reduce: 0.0, ranks_per_host, processors: 0 };
+                let links = LinkModel { within, ranks_per_host, ..LinkModel::uniform(between, 0.0) };
                 for ranks in [1, 2, 3, 5, 8, 13, 16] {
                     for bytes in [0, 4, 1 << 12, 1 << 20] {
                         let question =

@@ -144,7 +144,8 @@ impl Simulate {
             self.local_gbps.unwrap_or(self.gbps),
         );
         let reduce = self.reduce_gbps.map_or(0.0, per_byte);
-        LinkModel { within, between, reduce, ranks_per_host: self.ranks_per_host as usize, processors: 0 }
+        let ranks_per_host = self.ranks_per_host as usize;
+        LinkModel { within, ranks_per_host, ..LinkModel::uniform(between, reduce) }
     }
 }
 

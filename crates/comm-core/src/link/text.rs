@@ -18,25 +18,29 @@ impl fmt::Display for Link {
     }
 }
 
-/// As in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8 processors=2`, where each `LINK` is as [`Link`]
-/// shows itself; without the last part if there is a processor for every rank. It reads back as the same model, but for digits beyond the ninth.
+/// As in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8 processors=2 staged_from=8192`, where each `LINK` is
+/// as [`Link`] shows itself; without `processors` if there is one for every rank, and without `staged_from` if nothing is
+/// read where it is staged. It reads back as the same model, but for digits beyond the ninth.
 impl fmt::Display for LinkModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { within, between, reduce, ranks_per_host, processors } = self;
+        let Self { within, between, reduce, ranks_per_host, processors, staged_from } = self;
         let reduce = inverse(*reduce);
         write!(
             f,
             "within={within} between={between} reduce_gb_per_s={reduce} ranks_per_host={ranks_per_host}"
         )?;
-        if *processors == 0 { Ok(()) } else { write!(f, " processors={processors}") }
+        if *processors > 0 {
+            write!(f, " processors={processors}")?;
+        }
+        staged_from.map_or(Ok(()), |bytes| write!(f, " staged_from={bytes}"))
     }
 }
 
 impl FromStr for LinkModel {
     type Err = Invalid;
 
-    /// Reads what a model shows: every key once, in any order, with any space between them. Only `processors` may be
-    /// missing.
+    /// Reads what a model shows: every key once, in any order, with any space between them. Only `processors` and
+    /// `staged_from` may be missing.
     ///
     /// # Errors
     /// [`Invalid::Setting`] if a key is missing, unknown or given twice, or if a value makes no sense: a model that
@@ -57,16 +61,25 @@ fn inverse(number: f64) -> f64 {
 }
 
 fn model(text: &str) -> Result<LinkModel, String> {
-    let needless = |field: &&str| field.starts_with("processors=");
-    let (rest, processors): (Vec<&str>, Vec<&str>) = text.split_whitespace().partition(|f| !needless(f));
-    let processors = match processors[..] {
-        [] => 0,
-        _ => whole("processors", values(processors.into_iter(), '=', ["processors"])?[0])?,
-    };
-    let [within, between, reduce, ranks_per_host] = values(rest.into_iter(), '=', MODEL)?;
+    let mut fields: Vec<&str> = text.split_whitespace().collect();
+    let processors = optional(&mut fields, "processors")?.unwrap_or(0);
+    let staged_from = optional(&mut fields, "staged_from")?;
+    let [within, between, reduce, ranks_per_host] = values(fields.into_iter(), '=', MODEL)?;
     let ranks_per_host = whole("ranks_per_host", ranks_per_host)?;
     let reduce = 1e-9 / speed("reduce_gb_per_s", reduce)?;
-    Ok(LinkModel { within: link(within)?, between: link(between)?, reduce, ranks_per_host, processors })
+    let (within, between) = (link(within)?, link(between)?);
+    Ok(LinkModel { within, between, reduce, ranks_per_host, processors, staged_from })
+}
+
+/// Takes out a key that may be missing, with a whole number.
+fn optional(fields: &mut Vec<&str>, key: &'static str) -> Result<Option<usize>, String> {
+    let is_it = |field: &mut &str| field.split_once('=').is_some_and(|(name, _)| name == key);
+    let found: Vec<&str> = fields.extract_if(.., is_it).collect();
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let [value] = values(found.into_iter(), '=', [key])?;
+    whole(key, value).map(Some)
 }
 
 fn link(text: &str) -> Result<Link, String> {
@@ -138,6 +151,7 @@ mod tests {
             reduce: 1e-10,
             ranks_per_host: 8,
             processors: 0,
+            staged_from: None,
         }
     }
 
@@ -150,7 +164,8 @@ mod tests {
         for (a, b) in costs(a).into_iter().zip(costs(b)) {
             assert!((a - b).abs() <= 1e-8 * b.abs(), "{a} {b}");
         }
-        assert_eq!((a.ranks_per_host, a.processors), (b.ranks_per_host, b.processors));
+        let numbers = |m: &LinkModel| (m.ranks_per_host, m.processors, m.staged_from);
+        assert_eq!(numbers(a), numbers(b));
     }
 
     #[test]
@@ -163,8 +178,9 @@ mod tests {
         assert_close(&TEXT.parse().unwrap(), &example());
         let free = Link { latency: 0.0, overhead: 0.0, per_byte: 0.0 };
         let odd = Link { latency: 1.0 / 3.0, overhead: 1e-12 / 7.0, per_byte: 1.0 / 11.0 };
+        let (ranks_per_host, processors, staged_from) = (usize::MAX, 7, Some(5));
         let model =
-            LinkModel { within: free, between: odd, reduce: 0.0, ranks_per_host: usize::MAX, processors: 7 };
+            LinkModel { within: free, between: odd, reduce: 0.0, ranks_per_host, processors, staged_from };
         assert_close(&model.to_string().parse().unwrap(), &model);
     }
 
@@ -197,6 +213,8 @@ mod tests {
             "ranks_per_host=8 processors=1 processors=2",
             "processors is given twice",
         );
+        refused("ranks_per_host=8", "ranks_per_host=8 staged_from=0", "whole number from 1");
+        refused("ranks_per_host=8", "ranks_per_host=8 staged_from=", "whole number from 1");
         refused("reduce_gb_per_s=10", "reduce_gb_per_s=0", "positive");
         refused("reduce_gb_per_s=10", "reduce_gb_per_s=1e-318", "positive");
         refused("reduce_gb_per_s=10", "fast", "KEY=VALUE");

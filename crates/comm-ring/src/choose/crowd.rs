@@ -4,7 +4,7 @@
 //! they share, whatever any rank does keeps others from running: it takes at least the work of all of them by the number of
 //! processors; and on top of that, each wait for a message is a wait for a turn.
 
-use comm_core::{Action, Link, LinkModel, Step};
+use comm_core::{Action, Link, LinkModel, Place, Step};
 
 use crate::schedule::{Algorithm, Params};
 
@@ -25,15 +25,15 @@ pub(super) fn slowed(
     if crowd == 1.0 || params.ranks.min(links.ranks_per_host) > RANKS_MAX {
         return alone;
     }
-    let turns = waits(algorithm, params, links) * crowd * TURN;
+    let turns = waits(algorithm, params, links, chunk_bytes) * crowd * TURN;
     alone.max(work(algorithm, params, links, chunk_bytes) / links.processors as f64) + turns
 }
 
 /// How many messages one waits for after another: how long it would take if only that took time.
-fn waits(algorithm: &Algorithm, params: &Params, links: &LinkModel) -> f64 {
+fn waits(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let link = Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 };
     let links = LinkModel { within: link, between: link, reduce: 0.0, ..*links };
-    algorithm.predict(params, &links, 0.0)
+    algorithm.predict(params, &links, chunk_bytes / params.segments as f64)
 }
 
 /// How long all ranks of a host work, in seconds.
@@ -42,7 +42,16 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
     // Segments are alike: a chunk in one of them stands for all.
     let whole = |rank| Params { rank, segments: 1, ..*params };
     let steps = (0..ranks).flat_map(|rank| (algorithm.steps)(&whole(rank)));
-    steps.map(|step| effort(&step, params.segments as f64, links, chunk_bytes)).sum()
+    let segments = params.segments as f64;
+    let is_read_in_place =
+        algorithm.traits.staged && links.reads_in_place(params.ranks, chunk_bytes / segments);
+    let is_free = |step: &Step| is_read_in_place && matches!(step.place, Place::Scratch { .. });
+    steps
+        .map(|step| match step.action {
+            Action::Send { .. } if is_free(&step) => segments * links.within.overhead,
+            _ => effort(&step, segments, links, chunk_bytes),
+        })
+        .sum()
 }
 
 /// How long a rank works on a step, in seconds.
@@ -53,7 +62,9 @@ fn effort(step: &Step, segments: f64, links: &LinkModel, chunk_bytes: f64) -> f6
     match step.action {
         Action::Send { .. } | Action::Recv { .. } => message,
         Action::RecvReduce { .. } => message + bytes * links.reduce,
-        Action::Reduce { .. } | Action::Copy { .. } => bytes * links.reduce,
+        Action::Reduce { .. } => bytes * links.reduce,
+        // Between ranks, a byte is copied twice.
+        Action::Copy { .. } => bytes * links.within.per_byte / 2.0,
         Action::Finish => 0.0,
     }
 }

@@ -10,6 +10,7 @@ use super::audit::Audit;
 use super::failure::Doom;
 use super::program::Programs;
 use super::request::{Bytes, Request};
+use super::scratch::{Scratch, Stage};
 use crate::control::{Announce, Control, Event, Frame};
 use crate::executor::{Buffers, Executor, Job, Located, Progress, Stop};
 use crate::history::History;
@@ -29,7 +30,8 @@ pub(super) struct Engine<T> {
     pub(super) executor: Executor,
     pub(super) audit: Audit,
     waiter: Waiter,
-    scratch: Vec<u8>,
+    scratch: Scratch,
+    stage: Stage,
     /// Contributions that were multiplied beforehand, or moved out of the way of the result.
     aside: Vec<u8>,
     pub(super) poison: Option<Arc<Error>>,
@@ -102,7 +104,7 @@ impl Times {
 
 impl<T: Transport> Engine<T> {
     /// What runs calls over these lanes, once the members have agreed.
-    pub(super) fn new(control: T, data: T, config: RingConfig) -> Self {
+    pub(super) fn new(control: T, data: T, stage: Stage, config: RingConfig) -> Self {
         let tuning = Tuning::FOR_AGREEMENT;
         let group = data.group();
         Self {
@@ -116,7 +118,8 @@ impl<T: Transport> Engine<T> {
             control: Control::new(control),
             history: History::default(),
             events: Vec::new(),
-            scratch: Vec::new(),
+            scratch: Scratch::default(),
+            stage,
             aside: Vec::new(),
             poison: None,
             doom: None,
@@ -271,10 +274,12 @@ impl<T: Transport> Engine<T> {
         let sequence = self.history.push(&program.call, fingerprint);
         let job = Job { reduction, ranks: self.group.size(), sequence, fingerprint };
         let mut scratch = std::mem::take(&mut self.scratch);
-        if scratch.len() < program.scratch_bytes {
-            scratch.resize(program.scratch_bytes, 0);
-        }
-        let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: &mut scratch };
+        let temporary = if program.is_staged() {
+            scratch.staged(program.scratch_bytes, &self.stage)
+        } else {
+            scratch.on_heap(program.scratch_bytes)
+        };
+        let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: temporary };
         let mut clock = Clock::new(options.timeout, self.config.announce_after);
         let mut rescue = Rescue { engine: self, is_over: false };
         let engine = &mut *rescue.engine;

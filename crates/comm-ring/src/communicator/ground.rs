@@ -11,6 +11,7 @@ use comm_core::{
 
 use super::engine::Engine;
 use super::request::Request;
+use super::scratch::Stage;
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 
@@ -95,7 +96,9 @@ impl<T: Transport + 'static> Ground<T> {
     ) -> Result<Connected<T>> {
         let GroupLanes { control, data, messages } =
             GroupLanes::open(&*self.lanes, group, &members, deadline)?;
-        let mut engine = Engine::new(control, data, self.config.clone());
+        let lanes = Arc::clone(&self.lanes);
+        let stage = Stage(Box::new(move |bytes| lanes.stage(bytes)));
+        let mut engine = Engine::new(control, data, stage, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.lanes.now()))?;
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
     }

@@ -10,6 +10,7 @@ mod messages;
 mod program;
 mod request;
 mod scan;
+mod scratch;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -109,6 +109,12 @@ impl Program {
         Box::new((self.algorithm.steps)(&self.params).filter_map(located))
     }
 
+    /// Whether several ranks read what lies in temporary memory.
+    #[inline]
+    pub(super) const fn is_staged(&self) -> bool {
+        self.algorithm.traits.staged
+    }
+
     /// The steps, if they are kept.
     #[inline]
     pub(super) fn kept(&self) -> Option<&[Located]> {

@@ -26,6 +26,8 @@ pub struct Pace {
     pub block: f64,
     /// The time that it takes to combine two blocks.
     pub reduce: f64,
+    /// The time that a block takes of who reads it where it is staged; `None` if it is copied like any other.
+    pub staged: Option<f64>,
 }
 
 impl Pace {
@@ -35,13 +37,20 @@ impl Pace {
             overhead: link.overhead,
             block: link.per_byte * block_bytes,
             reduce: reduce * block_bytes,
+            staged: None,
         }
     }
 
     /// The pace of messages of so many blocks, each as if it were one.
     pub(super) fn of(&self, blocks: usize) -> Self {
         let blocks = blocks as f64;
-        Self { block: self.block * blocks, reduce: self.reduce * blocks, ..*self }
+        let staged = self.staged.map(|block| block * blocks);
+        Self { block: self.block * blocks, reduce: self.reduce * blocks, staged, ..*self }
+    }
+
+    /// The pace of blocks that are read where they are staged, if any are.
+    pub(super) fn reading(&self) -> Option<Self> {
+        self.staged.map(|block| Self { block, ..*self })
     }
 
     /// A message of so many blocks, from the start of its sending to the end of its receiving.
@@ -99,8 +108,11 @@ impl Pacing {
     /// The pacing of blocks of this size.
     #[must_use]
     pub fn new(links: &LinkModel, block_bytes: f64) -> Self {
+        let is_staged = links.reads_in_place(1, block_bytes);
+        // Bytes are copied once instead of twice.
+        let staged = is_staged.then_some(links.within.per_byte * block_bytes / 2.0);
         Self {
-            within: Pace::new(&links.within, links.reduce, block_bytes),
+            within: Pace { staged, ..Pace::new(&links.within, links.reduce, block_bytes) },
             between: Pace::new(&links.between, links.reduce, block_bytes),
         }
     }

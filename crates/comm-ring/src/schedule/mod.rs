@@ -33,6 +33,9 @@ mod ring_all_gather;
 mod ring_all_reduce;
 mod ring_reduce_scatter;
 mod scatter_all_gather_broadcast;
+mod staged_all_gather;
+mod staged_all_reduce;
+mod staged_broadcast;
 mod star_all_reduce;
 mod star_barrier;
 mod star_reduce;
@@ -192,6 +195,8 @@ pub struct Traits {
     pub equal: bool,
     /// Whether it knows hosts.
     pub hierarchical: bool,
+    /// Whether what it sends from scratch goes to several ranks, and is to lie where those of its host read it in place.
+    pub staged: bool,
     /// Whether it combines contributions in the one order of [`ReduceOrder::Deterministic`], that of
     /// [`combinations`].
     ///
@@ -201,14 +206,22 @@ pub struct Traits {
 
 impl Traits {
     /// An algorithm that moves whole chunks, of any lengths.
-    const PLAIN: Self =
-        Self { segmented: false, counts: true, equal: false, hierarchical: false, keeps_order: false };
+    const PLAIN: Self = Self {
+        segmented: false,
+        counts: true,
+        equal: false,
+        hierarchical: false,
+        staged: false,
+        keeps_order: false,
+    };
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
     /// An algorithm that moves whole chunks of one length.
     const EQUAL: Self = Self { counts: false, equal: true, ..Self::PLAIN };
     /// The same, in the one order of combining.
     const IN_ORDER: Self = Self { keeps_order: true, ..Self::PLAIN };
     const SEGMENTED_IN_ORDER: Self = Self { segmented: true, ..Self::IN_ORDER };
+    /// An algorithm that sends segments which several ranks read.
+    const STAGED: Self = Self { staged: true, ..Self::SEGMENTED };
 }
 
 /// A row whose functions are those of a module.
@@ -242,6 +255,7 @@ pub static TABLE: &[Algorithm] = &[
         Traits { hierarchical: true, ..Traits::PLAIN },
         two_level_all_reduce
     ),
+    row!("staged", AllReduce, PerRank, Traits::STAGED, staged_all_reduce),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),
     row!("star", ReduceScatter, PerRank, Traits::EQUAL, star_reduce_scatter),
@@ -249,10 +263,12 @@ pub static TABLE: &[Algorithm] = &[
     row!("bruck", AllGather, PerRank, Traits::PLAIN, bruck_all_gather),
     row!("recursive_doubling", AllGather, PerRank, Traits::PLAIN, recursive_doubling_all_gather),
     row!("direct", AllGather, PerRank, Traits::PLAIN, direct_all_gather),
+    row!("staged", AllGather, PerRank, Traits::STAGED, staged_all_gather),
     row!("binomial", Broadcast, Whole, Traits::SEGMENTED, binomial_broadcast),
     row!("chain", Broadcast, Whole, Traits::SEGMENTED, chain_broadcast),
     row!("double_tree", Broadcast, Whole, Traits::SEGMENTED, double_tree_broadcast),
     row!("scatter_all_gather", Broadcast, PerRank, Traits::PLAIN, scatter_all_gather_broadcast),
+    row!("staged", Broadcast, Whole, Traits::STAGED, staged_broadcast),
     row!("binomial", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, binomial_reduce),
     row!("star", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, star_reduce),
     row!("flat", Gather, PerRank, Traits::PLAIN, flat_gather),

@@ -22,7 +22,7 @@ fn lender(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemor
 }
 
 fn filled(regions: &Arc<Regions>, bytes: usize) -> Allocation {
-    let mut allocation = regions.allocate(bytes).unwrap();
+    let mut allocation = regions.allocate(bytes, 1).unwrap();
     allocation.bytes_mut().iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
     allocation
 }

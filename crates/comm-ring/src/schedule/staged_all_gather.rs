@@ -1,0 +1,57 @@
+//! Staged all-gather: every rank puts its chunk where the others of its host read it in place.
+//!
+//! The direct all-gather, but what is sent is first copied to temporary memory. That costs a copy, and saves one for each
+//! message where the ranks of a host read what is staged: of n ranks each then writes one chunk and reads n-1, instead of
+//! writing and reading n-1. This is how collectives work that share memory between all ranks of a host, as those of Graham
+//! and Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI (2008). Where
+//! nothing is read in place, the direct algorithm is better.
+
+use comm_core::{Place, Step};
+
+use super::{Cost, Pacing, Params, Steps};
+
+pub(super) fn slots(p: &Params) -> usize {
+    p.slots(1)
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let messages = (p.ranks - 1) * p.segments;
+    Cost { rounds: usize::from(p.ranks > 1), messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let (pace, messages) = (pacing.slowest(p), (p.ranks - 1) * p.segments);
+    match pace.reading() {
+        // To stage a segment takes as long as to read one.
+        Some(pace) => p.segments as f64 * pace.block + pace.exchange(messages),
+        None => pace.exchange(messages),
+    }
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    let own = if p.in_place { Place::Output } else { Place::Input };
+    Box::new((0..p.segments).flat_map(move |segment| {
+        let block = p.block(p.rank, segment);
+        let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, block));
+        exchange(&p, segment, own, 0).chain(copy)
+    }))
+}
+
+/// A segment of every chunk, from where a rank has it to everybody's output. A rank has the chunk this far ahead of its own.
+pub(super) fn exchange(
+    params: &Params,
+    segment: usize,
+    own: Place,
+    ahead: usize,
+) -> impl Iterator<Item = Step> + use<> {
+    let (p, staged) = (*params, params.slot(0, segment));
+    let block = p.block(p.ahead(ahead), segment);
+    let exchanges = (1..p.ranks).flat_map(move |distance| {
+        let (to, from) = (p.ahead(distance), p.behind(distance));
+        let theirs = p.block(p.behind(distance + p.ranks - ahead), segment);
+        [Step::send(to, staged, block), Step::recv(from, Place::Output, theirs)]
+    });
+    let stage = (p.ranks > 1).then_some(Step::copy(staged, own, block));
+    stage.into_iter().chain(exchanges)
+}

@@ -1,0 +1,46 @@
+//! Staged broadcast: the root puts the data where the others of its host read it in place.
+//!
+//! The root sends each segment to everybody, after it copied it to temporary memory. Where the ranks of a host read what is
+//! staged, they all do so at once, and the data is written twice less often than in any tree; see the staged all-gather.
+//! Elsewhere the root sends n-1 times the data, and every tree is better.
+
+use comm_core::{Place, Step};
+
+use super::{Cost, Pacing, Params, Steps};
+
+/// What it costs that the root's call ends when everybody has read, and not before, in latencies: calls of other algorithms
+/// overlap with the next ones.
+const SETTLING: f64 = 4.0;
+
+pub(super) fn slots(p: &Params) -> usize {
+    if p.rank == p.root { p.slots(1) } else { 0 }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    let messages = (p.ranks - 1) * p.segments;
+    Cost { rounds: usize::from(p.ranks > 1), messages, blocks: messages }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let (pace, peers) = (pacing.slowest(p), p.ranks - 1);
+    if peers == 0 || pace.staged.is_none() {
+        return pace.fan(peers * p.segments, false);
+    }
+    // A segment is staged, and then read, which together takes as long as to move it through a ring.
+    let tell = peers as f64 * pace.overhead;
+    pace.hop(1) + SETTLING * pace.latency + tell + (p.segments - 1) as f64 * pace.block.max(tell)
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    if p.rank != p.root {
+        let receive = move |segment| Step::recv(p.root, Place::Output, p.block(0, segment));
+        return Box::new((0..p.segments).map(receive));
+    }
+    Box::new((0..p.segments).flat_map(move |segment| {
+        let (staged, block) = (p.slot(0, segment), p.block(0, segment));
+        let sends = (1..p.ranks).map(move |distance| Step::send(p.ahead(distance), staged, block));
+        let stage = (p.ranks > 1).then_some(Step::copy(staged, Place::Output, block));
+        stage.into_iter().chain(sends)
+    }))
+}
