@@ -35,8 +35,11 @@ const SPIN: Duration = Duration::from_micros(5);
 const LOOKS: u32 = 4;
 /// The shortest time to yield, so that waits which became short are noticed.
 const YIELD_MIN: Duration = Duration::from_micros(10);
-/// What a look and a call to yield take of this rank at most: what is longer, others ran for.
-const LOOK_MAX: Duration = Duration::from_micros(2);
+/// What a call to yield takes of this rank at most: what is longer, others ran for.
+const CALL_MAX: Duration = Duration::from_micros(2);
+/// Others may take their time, but not for ever: who sleeps hears of deadlines and failures, and after so long a wait it
+/// matters little how long it takes to wake up.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// What a sleep may add to a wait that would have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
 
@@ -55,22 +58,20 @@ pub(crate) struct Waiter {
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     since: Instant,
-    /// When the rank last looked, and what it did then.
+    /// Until when the time is counted.
     last: Instant,
-    idle: Idle,
-    /// How long it has waited, without the time in which it let others run.
+    /// How long the rank has waited, without the time in which it let others run.
     waited: Duration,
 }
 
 impl Wait {
     const fn new(now: Instant) -> Self {
-        Self { since: now, last: now, idle: Idle::Spin, waited: Duration::ZERO }
+        Self { since: now, last: now, waited: Duration::ZERO }
     }
 
-    /// Time has passed. What others made of it, on this processor, was not lost with waiting.
-    fn look(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.last);
-        self.waited += if self.idle == Idle::Yield { passed.min(LOOK_MAX) } else { passed };
+    /// Counts the time until now, up to this much: what others made of the rest was not lost with waiting.
+    fn count(&mut self, now: Instant, at_most: Duration) {
+        self.waited += now.saturating_duration_since(self.last).min(at_most);
         self.last = now;
     }
 }
@@ -90,15 +91,14 @@ impl Waiter {
         }
         let now = now();
         let wait = self.under_way.get_or_insert(Wait::new(now));
-        wait.look(now);
-        wait.idle = if spins && wait.waited < SPIN.min(self.yield_max) {
+        wait.count(now, Duration::MAX);
+        if spins && wait.waited < SPIN.min(self.yield_max) {
             Idle::Spin
-        } else if wait.waited < self.yield_for {
+        } else if wait.waited < self.yield_for && now.saturating_duration_since(wait.since) < PATIENCE {
             Idle::Yield
         } else {
             Idle::Sleep
-        };
-        wait.idle
+        }
     }
 
     /// When the wait under way began, if that is known: not of one that has only just begun.
@@ -109,7 +109,15 @@ impl Waiter {
 
     /// Lets another thread run, and now and then looks whether one did.
     pub(crate) fn give_way(&mut self, now: impl Fn() -> Instant) {
-        self.crowd.give_way(now);
+        self.crowd.give_way(&now);
+        self.yielded(now());
+    }
+
+    /// Another thread may have run since this one looked.
+    pub(crate) fn yielded(&mut self, now: Instant) {
+        if let Some(wait) = &mut self.under_way {
+            wait.count(now, CALL_MAX);
+        }
     }
 
     /// Whatever was waited for is no longer, and teaches nothing.
@@ -122,7 +130,7 @@ impl Waiter {
     pub(crate) fn moved(&mut self, now: impl FnOnce() -> Instant) {
         self.looks = 0;
         if let Some(mut wait) = self.under_way.take() {
-            wait.look(now());
+            wait.count(now(), Duration::MAX);
             self.learn(wait.waited);
         }
     }
@@ -149,6 +157,8 @@ pub(crate) fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], timeout
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// The looks without a clock, if there are any.
@@ -177,23 +187,36 @@ mod tests {
         assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
     }
 
+    /// Yields until it is time to sleep, where a call to yield takes so long, and a look as well. Returns how often.
+    fn yields(call: u64, looks: u64) -> usize {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let now = Cell::new(Instant::now());
+        let pass = |micros| now.set(now.get() + Duration::from_micros(micros));
+        look(&mut waiter);
+        let mut yields = 0;
+        loop {
+            match waiter.idle(|| now.get()) {
+                Idle::Spin => {}
+                Idle::Sleep => return yields,
+                Idle::Yield => {
+                    yields += 1;
+                    // It is not this call that passes the time of the test.
+                    pass(call);
+                    waiter.give_way(|| now.get());
+                }
+            }
+            pass(looks);
+        }
+    }
+
     #[test]
     fn time_in_which_others_ran_is_not_lost() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        let mut now = Instant::now();
-        let mut looks = |gap: u64| {
-            waiter.forget();
-            look(&mut waiter);
-            let looks = (0_u64..).find(|_| {
-                let idle = waiter.idle(|| now);
-                now += Duration::from_micros(if idle == Idle::Yield { gap } else { 1 });
-                idle == Idle::Sleep
-            });
-            looks.unwrap()
-        };
-        let (alone, crowded) = (looks(1), looks(3000));
-        assert!((95..=105).contains(&alone), "{alone}");
-        assert!((45..=60).contains(&crowded), "{crowded}");
+        assert!((90..=100).contains(&yields(0, 1)), "{}", yields(0, 1));
+        assert!((45..=50).contains(&yields(1, 1)), "{}", yields(1, 1));
+        // A long call lets others run; a long look does not.
+        assert!((30..=35).contains(&yields(250, 1)), "{}", yields(250, 1));
+        assert_eq!(yields(3000, 1), 4);
+        assert_eq!(yields(0, 50), 1);
     }
 
     #[test]

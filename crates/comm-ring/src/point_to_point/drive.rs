@@ -105,7 +105,9 @@ fn idle<'a, T: Transport>(
         Idle::Yield => {
             drop(state);
             rustix::thread::sched_yield();
-            messenger.lock()
+            state = messenger.lock();
+            state.waiter.yielded(transport.now());
+            state
         }
         Idle::Sleep => {
             // Those with whom nobody has to do now may have come with something all the same.
