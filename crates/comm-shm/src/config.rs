@@ -13,7 +13,7 @@ pub struct SharedMemoryConfig {
     /// short frames only.
     pub ring_bytes: usize,
     /// From how many bytes on a buffer from [`Lanes::allocate`](comm_core::Lanes::allocate) lies where the other ranks
-    /// read it in place, in collectives, instead of being copied through the ring; `usize::MAX` means never. Of such a
+    /// read it in place, in collectives, instead of being copied through the ring; `usize::MAX` means never, nor from memory that lanes stage. Of such a
     /// buffer, pieces of less than one part in 32 of this are still copied. It may differ from rank to rank.
     pub lend_bytes: usize,
 }

@@ -14,13 +14,13 @@ pub(crate) struct Regions(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    by_address: BTreeMap<usize, Lent>,
+    by_address: BTreeMap<usize, Lendable>,
     /// How many were ever made: no number is used twice.
     made: u64,
 }
 
 #[derive(Debug)]
-struct Lent {
+struct Lendable {
     region: Arc<Region>,
     /// The size of the smallest piece of it that is lent.
     piece_min: usize,
@@ -44,7 +44,7 @@ impl Regions {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .by_address
-            .insert(region.address(), Lent { region, piece_min });
+            .insert(region.address(), Lendable { region, piece_min });
         Ok(allocation)
     }
 
@@ -52,7 +52,7 @@ impl Regions {
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
-        let (start, Lent { region, piece_min }) = known.by_address.range(..=address).next_back()?;
+        let (start, Lendable { region, piece_min }) = known.by_address.range(..=address).next_back()?;
         let offset = address - start;
         let is_lent = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
         is_lent.then(|| (Arc::clone(region), offset as u64))

@@ -11,7 +11,7 @@ use comm_core::{Place, Step};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    p.slots(1)
+    if p.ranks > 1 { p.slots(1) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {

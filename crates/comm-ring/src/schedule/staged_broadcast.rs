@@ -1,19 +1,19 @@
 //! Staged broadcast: the root puts the data where the others of its host read it in place.
 //!
 //! The root sends each segment to everybody, after it copied it to temporary memory. Where the ranks of a host read what is
-//! staged, they all do so at once, and the data is written twice less often than in any tree; see the staged all-gather.
-//! Elsewhere the root sends n-1 times the data, and every tree is better.
+//! staged, they all do so at once, and nobody passes anything on; see the staged all-gather. Elsewhere the root sends n-1
+//! times the data.
 
 use comm_core::{Place, Step};
 
-use super::{Cost, Pacing, Params, Steps};
+use super::{Cost, Pacing, Params, Steps, staged_all_gather};
 
 /// What it costs that the root's call ends when everybody has read, and not before, in latencies: calls of other algorithms
 /// overlap with the next ones.
 const SETTLING: f64 = 4.0;
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.rank == p.root { p.slots(1) } else { 0 }
+    if p.rank == p.root { staged_all_gather::slots(p) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
