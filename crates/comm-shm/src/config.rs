@@ -33,7 +33,7 @@ impl SharedMemoryConfig {
     /// Into how many pieces the smallest buffer that is lent may be cut before its pieces are copied all the same.
     const PIECES: usize = 32;
 
-    /// The smallest piece of what is staged that is lent: below it, telling where a piece lies takes longer than copying it.
+    /// The smallest piece of what is staged that is lent; smaller ones are copied.
     pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
 
     /// Whether anything is lent.

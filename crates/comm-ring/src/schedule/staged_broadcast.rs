@@ -8,8 +8,8 @@ use comm_core::{Place, Step};
 
 use super::{Cost, Pacing, Params, Steps, staged_all_gather};
 
-/// What it costs that the root's call ends when everybody has read, and not before, in latencies: calls of other algorithms
-/// overlap with the next ones.
+/// What is taken for the cost of the root's call ending when everybody has read, and not before, in latencies: calls of other
+/// algorithms overlap with the next ones.
 const SETTLING: f64 = 4.0;
 
 pub(super) fn slots(p: &Params) -> usize {
@@ -17,8 +17,7 @@ pub(super) fn slots(p: &Params) -> usize {
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    let messages = (p.ranks - 1) * p.segments;
-    Cost { rounds: usize::from(p.ranks > 1), messages, blocks: messages }
+    staged_all_gather::cost(p)
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {

@@ -1,0 +1,76 @@
+//! What is sent to several ranks lies in memory that the lanes stage, and nothing else does.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use comm_core::{Allocation, Comm, Group, LaneId, Lanes, LinkModel, ReduceOp, Result};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
+
+/// How many bytes were asked for, in turn.
+type Asked = Arc<Mutex<Vec<usize>>>;
+
+/// Lanes that write down what they are asked to stage.
+struct Staging {
+    lanes: InProcessLanes,
+    asked: Asked,
+}
+
+impl Lanes for Staging {
+    type Lane = <InProcessLanes as Lanes>::Lane;
+
+    fn group(&self) -> Group {
+        self.lanes.group()
+    }
+
+    fn now(&self) -> Instant {
+        self.lanes.now()
+    }
+
+    fn links(&self) -> LinkModel {
+        self.lanes.links()
+    }
+
+    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
+        self.lanes.open_among(lane, members, deadline)
+    }
+
+    fn stage(&self, bytes: usize) -> Option<Allocation> {
+        self.asked.lock().unwrap().push(bytes);
+        Allocation::on_heap(bytes).ok()
+    }
+}
+
+#[test]
+fn memory_is_staged_for_what_several_ranks_read_and_kept() {
+    in_process::run(3, &InProcessConfig::default(), |lanes| {
+        let (rank, asked) = (lanes.group().rank(), Asked::default());
+        let timeout = Duration::from_secs(20);
+        let lanes = Staging { lanes, asked: Arc::clone(&asked) };
+        let comm = Comm::new(RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap());
+        let staged_by = |call: &dyn Fn()| {
+            asked.lock().unwrap().clear();
+            call();
+            asked.lock().unwrap().clone()
+        };
+        let (staged, ring) = (comm.with_algorithm("staged"), comm.with_algorithm("ring"));
+        let gather = |comm: &Comm, len: usize| {
+            let mut all = vec![0_u8; 3 * len];
+            comm.all_gather(&vec![rank as u8 + 1; len], &mut all).unwrap();
+            assert!(all.iter().enumerate().all(|(at, byte)| *byte as usize == at / len + 1));
+        };
+        assert_eq!(staged_by(&|| gather(&ring, 1000)), []);
+        assert_eq!(staged_by(&|| comm.reduce(0, &mut [1.0_f32; 1000], ReduceOp::Sum).unwrap()), []);
+        assert_eq!(staged_by(&|| gather(&staged, 1024)), [1024]);
+        assert_eq!(staged_by(&|| gather(&staged, 600)), []);
+        assert_eq!(staged_by(&|| staged.all_reduce(&mut [1_u8; 3072], ReduceOp::Sum).unwrap()), []);
+        assert_eq!(staged_by(&|| gather(&staged, 2048)), [2048]);
+        // Only the root of a broadcast has something that others read.
+        let of_root = if rank == 1 { vec![9024] } else { vec![] };
+        assert_eq!(staged_by(&|| staged.broadcast(1, &mut [0_u8; 9024]).unwrap()), of_root);
+        // Of data too long for that, no more lies there than the segments of a pass.
+        let large = staged_by(&|| staged.broadcast(2, &mut vec![0_u8; 32 << 20]).unwrap());
+        assert_eq!(large, if rank == 2 { vec![4 << 20] } else { vec![] });
+    });
+}
