@@ -3,7 +3,7 @@
 //! NCCL's communicator is used by one thread at a time, under the lock of [`State`], and never for long: its calls return at
 //! once, and whoever waits for them lets go of the lock between questions. So somebody can always abort.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comm_core::{CallOptions, During, Error, Failure, Group, Result};
@@ -38,7 +38,7 @@ pub(super) struct Engine {
     /// Whose call it is: calls from several threads queue here.
     turn: Mutex<()>,
     pub(super) state: Mutex<State>,
-    /// Tells the threads that there is something to do, or that they may go.
+    /// Tells the threads that there is something to do, or that they may go; and callers that NCCL has been aborted.
     pub(super) changed: Condvar,
 }
 
@@ -94,7 +94,7 @@ impl Engine {
     pub(super) fn enqueue(&self, _turn: &Turn<'_>, plan: Plan<'_>, options: &CallOptions) -> Result<u64> {
         let waiting = self.enter(plan.subject(), options);
         let number = waiting.number;
-        let launched = self.launch(&plan, &waiting);
+        let launched = self.launch(&plan, &waiting).map_err(|error| self.give_up(error, number));
         // Whatever happened, work on the memory may be on the device.
         let marked = self.mark(&plan, number);
         let mut state = lock(&self.state);
@@ -112,6 +112,15 @@ impl Engine {
                 Err(self.fail(error, Some(number)))
             }
         }
+    }
+
+    /// Fails because of a call that did not get through, whose work NCCL may put on the stream until it is aborted. Returns when
+    /// that is over, whoever aborts it: from then on the stream tells when the memory of the call is free.
+    fn give_up(&self, error: Error, number: u64) -> Error {
+        let cause = self.fail(error, Some(number));
+        let aborting = |state: &mut State| state.aborting;
+        drop(self.changed.wait_while(lock(&self.state), aborting).unwrap_or_else(PoisonError::into_inner));
+        cause
     }
 
     fn enter(&self, subject: Subject, options: &CallOptions) -> Waiting {
@@ -265,6 +274,7 @@ impl Engine {
             self.changed.notify_all();
         }
         let handle = state.handle.take();
+        state.aborting |= handle.is_some();
         drop(state);
         if let Some(handle) = handle {
             self.health.failure.tell();
@@ -273,6 +283,8 @@ impl Engine {
                 tracing::warn!(%error, "could not bind the device to abort on it");
             }
             handle.abort();
+            lock(&self.state).aborting = false;
+            self.changed.notify_all();
         }
         cause
     }

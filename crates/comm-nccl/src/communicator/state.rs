@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) shrunk: BTreeMap<Vec<usize>, u64>,
     /// Why the communicator failed, for other ranks to know.
     pub(super) failed: Option<Error>,
+    /// Whether somebody is at aborting what was in `handle`.
+    pub(super) aborting: bool,
     /// Whether the communicator has ended in order.
     pub(super) closed: bool,
     /// Whether the threads shall end.

@@ -1,0 +1,39 @@
+//! NCCL that puts a call on the stream late, when the communicator has failed meanwhile.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use comm_core::{Communicator, Error, Exchange, IntoViewMut, ReduceOp};
+use gpu_emu::Setting;
+
+use common::{control, devices, faults_of, options, world};
+
+/// How late, in milliseconds.
+const LATE: u64 = 100;
+
+#[test]
+fn memory_stays_until_a_call_that_did_not_get_through_is_over() {
+    let devices = devices(2);
+    control().set(Setting::CallMilliseconds, LATE);
+    world(&devices, |rank| {
+        let mut buffer = rank.buffer(&[1.0_f32; 1000]);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(LATE / 4));
+                rank.comm.abort("enough");
+            });
+            let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+            let error = rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()).unwrap_err();
+            assert!(matches!(&error, Error::Aborted { reason, .. } if reason == "enough"), "{error}");
+            drop(buffer);
+            // What comes later finds the memory gone, if it was given back too early.
+            thread::sleep(Duration::from_millis(2 * LATE));
+            rank.device.new_stream().unwrap().synchronize().unwrap();
+        });
+    });
+    control().set(Setting::CallMilliseconds, 0);
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
