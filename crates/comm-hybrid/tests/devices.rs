@@ -277,7 +277,8 @@ fn a_failure_of_the_hosts_side_ends_calls_on_devices_everywhere() {
                     "{error}"
                 );
             }
-            assert!(matches!(comm.barrier(), Err(Error::Poisoned(_))));
+            let after = comm.barrier().unwrap_err();
+            assert!(after.root_cause().to_string().contains("timed out"), "{after}");
         });
         assert!(began.elapsed() < SOON_KNOWN, "{:?}", began.elapsed());
         assert_eq!(faults_of(&devices), Vec::<String>::new());

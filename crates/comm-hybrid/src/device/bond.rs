@@ -156,7 +156,7 @@ impl Bond {
     /// Ends what is left of the group, here and on every other rank, since one side of it failed.
     pub(super) fn break_up(&self, noticed: Side, cause: &Error) {
         if !self.failure.keep(cause) {
-            return;
+            return self.finish_device();
         }
         let words = match noticed {
             Side::Host => format!("the host's side failed: {cause}"),
@@ -184,9 +184,17 @@ impl Bond {
         self.break_up(Side::Host, &Error::Aborted { by: self.rank, reason: reason.into() });
     }
 
+    /// Ends the side of the device on this thread too, if another one is still at breaking up: whoever was told of the failure on
+    /// one side is refused on the other, and does not start what is then aborted.
+    fn finish_device(&self) {
+        if let (Some(cause), Some(sides)) = (self.failure.cause(), self.sides.get()) {
+            sides.device.fail(&cause);
+        }
+    }
+
     /// Refuses to go on after a failure.
     pub(super) fn usable(&self) -> Result<()> {
-        self.failure.usable()
+        self.failure.usable().inspect_err(|_| self.finish_device())
     }
 
     /// What a fatal error of the host's side comes to: the first failure of the group, if that is behind it.
