@@ -100,6 +100,14 @@ impl Transport for HybridTransport {
         whole!(&self.inner, lane => lane.released(to))
     }
 
+    fn expose(&mut self, exposed: bool) {
+        match &mut self.inner {
+            Inner::Memory(memory) => memory.expose(exposed),
+            Inner::Tcp(_) => {}
+            Inner::Both(both) => both.near().expose(exposed),
+        }
+    }
+
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         toward!(&mut self.inner, from, side => side.try_recv(from, into))
     }

@@ -187,7 +187,7 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
         let (_server, store) = store();
         // In its place stands that it can share none.
         let own = format!("/shm/{without}");
-        let value = |key: &str, value| if key.ends_with(&own) { b"3 4 -".to_vec() } else { value };
+        let value = |key: &str, value| if key.ends_with(&own) { b"4 4 -".to_vec() } else { value };
         let store = AlteredStore { store, value };
         let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
         comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |lanes| {

@@ -2,6 +2,8 @@
 
 use comm_core::{Error, LaneKind, Result};
 
+use crate::remote;
+
 /// How the rings of lanes are set up. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,6 +18,11 @@ pub struct SharedMemoryConfig {
     /// read it in place, in collectives, instead of being copied through the ring; `usize::MAX` means never, nor from memory that lanes stage. Of such a
     /// buffer, pieces of less than one part in 32 of this are still copied. It may differ from rank to rank.
     pub lend_bytes: usize,
+    /// From how many bytes on a piece of any other memory is read by the other rank where it lies, instead of being copied through
+    /// the ring: in collectives that send what the caller gave them, where the system lets that rank read the memory of this
+    /// one, as it does for debuggers. `None` means 32 KiB if the kernel copies quickly enough, as is measured once, and else
+    /// never. `usize::MAX` means never too, and less than a page means a page. It may differ from rank to rank.
+    pub single_copy_bytes: Option<usize>,
 }
 
 impl SharedMemoryConfig {
@@ -33,8 +40,17 @@ impl SharedMemoryConfig {
     /// Into how many pieces the smallest buffer that is lent may be cut before its pieces are copied all the same.
     const PIECES: usize = 32;
 
+    /// From how many bytes on one copy by the kernel is quicker than two through a ring.
+    const SINGLE_COPY_BYTES: usize = 32 << 10;
+
     /// The smallest piece of what is staged that is lent; smaller ones are copied.
     pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
+
+    /// The smallest piece that another rank reads in memory of this one which it has not mapped.
+    pub(crate) fn shown_bytes_min(&self) -> usize {
+        let found = || if remote::pays() { Self::SINGLE_COPY_BYTES } else { usize::MAX };
+        self.single_copy_bytes.unwrap_or_else(found).max(rustix::param::page_size())
+    }
 
     /// Whether anything is lent.
     pub(crate) const fn lends(&self) -> bool {
@@ -79,7 +95,7 @@ impl SharedMemoryConfig {
 
 impl Default for SharedMemoryConfig {
     fn default() -> Self {
-        Self { ring_bytes: 1 << 20, lend_bytes: 2 << 20 }
+        Self { ring_bytes: 1 << 20, lend_bytes: 2 << 20, single_copy_bytes: None }
     }
 }
 
@@ -104,6 +120,18 @@ mod tests {
             let config = SharedMemoryConfig { lend_bytes, ..SharedMemoryConfig::default() };
             assert_eq!(config.lend_piece_bytes(), piece, "{lend_bytes}");
         }
+    }
+
+    #[test]
+    fn headers_and_other_small_pieces_are_always_copied() {
+        let shown = |single_copy_bytes| {
+            SharedMemoryConfig { single_copy_bytes, ..Default::default() }.shown_bytes_min()
+        };
+        for bytes in [0, 1, 100, rustix::param::page_size()] {
+            assert_eq!(shown(Some(bytes)), rustix::param::page_size());
+        }
+        assert_eq!((shown(Some(1 << 20)), shown(Some(usize::MAX))), (1 << 20, usize::MAX));
+        assert!([SharedMemoryConfig::SINGLE_COPY_BYTES, usize::MAX].contains(&shown(None)));
     }
 
     #[test]

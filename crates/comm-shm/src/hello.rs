@@ -3,7 +3,7 @@
 use comm_core::{GroupId, LaneId, LaneKind};
 
 /// The first bytes of the packets of both sides: a magic and the version.
-const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x03";
+const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x04";
 /// The size of a hello in bytes.
 pub(crate) const HELLO_BYTES: usize = 72;
 /// What the acceptor answers. The dialer may use the segment from then on.
@@ -96,7 +96,7 @@ mod tests {
         let lane = LaneId { group: GroupId(0x0807_0605_0403_0201), kind: LaneKind::PointToPoint };
         let key = LaneKey { lane, members: 0x1817_1615_1413_1211 };
         let hello = Hello { key, rank: 7, token: 5, to_token: 6, capacity: 1 << 18 };
-        let mut expected = b"\x93cshm\r\n\x03\x02\0\0\0\x07\0\0\0".to_vec();
+        let mut expected = b"\x93cshm\r\n\x04\x02\0\0\0\x07\0\0\0".to_vec();
         expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         expected.extend([0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         expected.extend([0, 0, 4, 0, 0, 0, 0, 0]);

@@ -10,7 +10,6 @@ use comm_core::{
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::SharedMemoryConfig;
 use crate::hello::LaneKey;
@@ -18,6 +17,7 @@ use crate::host::HostId;
 use crate::identity::Identity;
 use crate::lender::Lending;
 use crate::mesh::Opening;
+use crate::random;
 use crate::reception::Reception;
 use crate::record::{Member, Place, Record};
 use crate::regions::Regions;
@@ -170,9 +170,12 @@ impl SharedMemoryLanes {
             None => None,
         };
         // Senders on other lanes do not wait for the release of each piece before they use its memory again.
-        let lends = lane.kind == LaneKind::Collective && self.config.lends();
-        let lending =
-            || Lending { regions: Arc::clone(&self.regions), bytes_min: self.config.lent_bytes_min() };
+        let lends = lane.kind == LaneKind::Collective;
+        let lending = || Lending {
+            regions: Arc::clone(&self.regions),
+            bytes_min: self.config.lent_bytes_min(),
+            shown_min: self.config.shown_bytes_min(),
+        };
         Ok(SharedMemoryOpening { group, opening, lending: lends.then(lending) })
     }
 }
@@ -241,20 +244,11 @@ impl SharedMemoryOpening<'_> {
 fn take_place(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
-    let member = Member { door: random_number()?, token: random_number()? };
+    let draw = || random::number().map_err(|e| Error::io("draw a random number", e));
+    let member = Member { door: draw()?, token: draw()? };
     let listener = socket::open_door(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("make memory to share", e))?;
     Ok((Place { host, member }, listener))
-}
-
-fn random_number() -> Result<u128> {
-    let mut bytes = [0; 16];
-    // Up to 256 bytes come at once or not at all.
-    match rustix::io::retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())) {
-        Ok(16) => Ok(u128::from_le_bytes(bytes)),
-        Ok(_) => Err(Error::io("draw a random number", Errno::IO.into())),
-        Err(errno) => Err(Error::io("draw a random number", errno.into())),
-    }
 }
 
 impl Lanes for SharedMemoryLanes {

@@ -21,6 +21,8 @@ pub(crate) struct Lending {
     pub(crate) regions: Arc<Regions>,
     /// Pieces smaller than this are copied, wherever they lie.
     pub(crate) bytes_min: usize,
+    /// Pieces of other memory from this size on are shown where the receiver can read them; `usize::MAX` means none.
+    pub(crate) shown_min: usize,
 }
 
 impl Lending {
@@ -78,6 +80,11 @@ struct Told {
 impl Lender {
     pub(crate) const fn new(lending: Lending) -> Self {
         Self { lending, told: BTreeMap::new(), clock: 0 }
+    }
+
+    /// The smallest piece of memory in no region that is shown.
+    pub(crate) const fn shown_min(&self) -> usize {
+        self.lending.shown_min
     }
 
     /// The region in which a piece lies, and where, if it is to be lent.

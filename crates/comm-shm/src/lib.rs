@@ -5,7 +5,8 @@
 //! direction. Ranks may also be threads of one process.
 //!
 //! While both sides are awake, a byte costs two copies and no system call. Of large pieces in memory that the lanes
-//! gave out, the other side reads the bytes where they lie, which saves one of the copies. A rank that sleeps says so in shared memory,
+//! gave out, the other side reads the bytes where they lie, which saves one of the copies; and so it does of any memory, with the
+//! kernel's help, where the caller says that this pays ([`Transport::expose`](comm_core::Transport::expose)). A rank that sleeps says so in shared memory,
 //! and is then woken through a Unix socket, which also shows at once when a process ends, however it ends.
 //!
 //! Nothing that a process shares has a name in a file system, so that nothing is left behind by any end of any
@@ -19,6 +20,7 @@
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is lent instead | `regions.rs`, `region.rs`, `loans.rs`, `lender.rs`, `borrower.rs` |
+//! | which memory is read although it is not shared | `remote.rs`, `peer/fetching.rs` |
 //! | do they go through the caches | `route.rs`, `stream.rs` |
 //! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
@@ -62,10 +64,12 @@ mod loans;
 mod mesh;
 mod peer;
 mod positions;
+mod random;
 mod reception;
 mod record;
 mod region;
 mod regions;
+mod remote;
 mod rendezvous;
 mod route;
 mod segment;

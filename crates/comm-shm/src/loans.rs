@@ -8,6 +8,15 @@ pub(crate) const LOANS_MAX: usize = 32;
 #[cfg(loom)]
 pub(crate) const LOANS_MAX: usize = 1;
 
+/// How many loans of memory that is not mapped are out at once in one direction: so many that the reader always has one to
+/// go on with, and so few that a writer who waits sees it go on.
+pub(crate) const SHOWN_MAX: usize = 4;
+/// The most bytes of such a loan.
+pub(crate) const SHOWN_BYTES_MAX: usize = 256 << 10;
+
+/// The region that is all memory of the writer's: where a loan begins in it is an address.
+pub(crate) const ANYWHERE: u64 = 0;
+
 /// Some bytes of a stream, and where they lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loan {
@@ -22,6 +31,11 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
+    /// Whether it lies in no region that the reader could map.
+    pub(crate) const fn is_anywhere(&self) -> bool {
+        self.region == ANYWHERE
+    }
+
     /// The position behind the last of them.
     pub(crate) const fn end(&self) -> u64 {
         self.start.saturating_add(self.len)

@@ -1,5 +1,6 @@
 //! One peer on a lane: the two rings that are shared with it, and how it ended.
 
+mod fetching;
 mod receiving;
 mod sending;
 
@@ -14,9 +15,11 @@ use crate::borrower::Borrower;
 use crate::echo::{ECHO_BYTES, Heard};
 use crate::lender::{Lender, Lending, PACKET_BYTES, Packet};
 use crate::positions::{Control, Reader, Writer};
+use crate::remote::Remote;
 use crate::route::Router;
 use crate::segment::{Direction, Segment};
 use crate::socket;
+use fetching::Fetched;
 use receiving::Carry;
 use sending::Short;
 
@@ -37,6 +40,18 @@ pub(crate) struct Connection {
     pub(crate) outgoing: Direction,
 }
 
+impl Connection {
+    /// The process of the other side, if this one can read its memory, and does so quickly. The other side is told.
+    fn reach(&self) -> Option<Remote> {
+        let control = self.segment.control(self.outgoing.opposite());
+        let remote = Remote::find(&self.socket, control.proof());
+        let obstacle = |error: &_| tracing::debug!(%error, "memory of another rank is copied by that rank");
+        let remote = remote.inspect_err(obstacle).ok()?;
+        control.fetch();
+        Some(remote)
+    }
+}
+
 /// One peer on a lane.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -51,6 +66,9 @@ pub(crate) struct Peer {
     /// The longest message that is copied to where the positions are, too.
     small_max: usize,
     borrower: Borrower,
+    /// How memory of the peer's is read that is not mapped, if it can be.
+    remote: Option<Remote>,
+    fetched: Fetched,
     /// What the last attempt to send had too little of.
     short_of: Short,
     /// The position of release that a sender knows, if something was lent and not released then.
@@ -72,6 +90,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(rank: usize, connection: Connection, lending: Option<Lending>) -> Self {
         let capacity = connection.segment.capacity();
+        let remote = lending.as_ref().and_then(|_| connection.reach());
         let copied_max = lending.as_ref().map_or(usize::MAX, Lending::copied_max);
         Self {
             rank,
@@ -83,6 +102,8 @@ impl Peer {
             lender: lending.map(Lender::new),
             small_max: copied_max.min(ECHO_BYTES),
             borrower: Borrower::default(),
+            remote,
+            fetched: Fetched::default(),
             short_of: Short::Nothing,
             released_told: None,
             revoked: None,

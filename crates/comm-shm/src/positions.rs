@@ -13,7 +13,8 @@ use std::fmt;
 
 use crate::doze::Doze;
 use crate::echo::{Echo, Far, Heard, Near};
-use crate::loans::{Board, LOANS_MAX, Loan, Outstanding};
+use crate::loans::{Board, LOANS_MAX, Loan, Outstanding, SHOWN_MAX};
+use crate::remote::Proof;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A reader that is behind tells of room once this part of the ring was read. While it has more to read, the writer has
@@ -30,10 +31,36 @@ struct Line<T>(T);
 #[repr(C)]
 pub(crate) struct Control {
     written: Line<Written>,
-    head: Line<AtomicU64>,
+    read: Line<Read>,
     reader: Line<Doze>,
-    writer: Line<Doze>,
+    writer: Line<Sender>,
     board: Board,
+}
+
+/// What the reader says.
+#[derive(Debug)]
+#[repr(C)]
+struct Read {
+    head: AtomicU64,
+    /// Not zero if it can read the memory of the writer's process where it lies.
+    fetches: AtomicU32,
+}
+
+/// What the reader needs to know of the writer.
+#[derive(Debug)]
+#[repr(C)]
+struct Sender {
+    doze: Doze,
+    proof: SharedProof,
+}
+
+/// A number in the memory of the writer's process. Who can read that, and finds it there, reads the memory of the process that
+/// writes.
+#[derive(Debug)]
+#[repr(C)]
+struct SharedProof {
+    address: AtomicU64,
+    number: AtomicU64,
 }
 
 /// What the writer says.
@@ -67,9 +94,12 @@ impl Control {
                 revoked: AtomicU32::new(0),
                 far: Far::new(),
             }),
-            head: Line(AtomicU64::new(0)),
+            read: Line(Read { head: AtomicU64::new(0), fetches: AtomicU32::new(0) }),
             reader: Line(Doze::new()),
-            writer: Line(Doze::new()),
+            writer: Line(Sender {
+                doze: Doze::new(),
+                proof: SharedProof { address: AtomicU64::new(0), number: AtomicU64::new(0) },
+            }),
             board: Board::new(),
         }
     }
@@ -86,7 +116,31 @@ impl Control {
 
     /// Whether the side that writes sleeps.
     pub(crate) const fn writer(&self) -> &Doze {
-        &self.writer.0
+        &self.writer.0.doze
+    }
+
+    /// Says where in this process's memory a number lies, for the other side to find it there.
+    pub(crate) fn prove(&self, proof: Proof) {
+        let place = &self.writer.0.proof;
+        place.number.store(proof.number, Ordering::Relaxed);
+        place.address.store(proof.address, Ordering::Release);
+    }
+
+    /// The number that the writer says lies in its memory, and where.
+    pub(crate) fn proof(&self) -> Proof {
+        let place = &self.writer.0.proof;
+        let address = place.address.load(Ordering::Acquire);
+        Proof { address, number: place.number.load(Ordering::Relaxed) }
+    }
+
+    /// Says that this side, which reads, can read the memory of the writer's process where it lies.
+    pub(crate) fn fetch(&self) {
+        self.read.0.fetches.store(1, Ordering::Release);
+    }
+
+    /// Whether the reader can read memory of the writer's process where it lies.
+    pub(crate) fn fetches(&self) -> bool {
+        self.read.0.fetches.load(Ordering::Acquire) != 0
     }
 
     /// Takes back what is lent and not read. The memory may be written to afterwards.
@@ -112,7 +166,7 @@ impl Control {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn scribble(&self, tail: Option<u64>, head: Option<u64>) {
         tail.into_iter().for_each(|tail| self.written.0.tail.store(tail, Ordering::Relaxed));
-        head.into_iter().for_each(|head| self.head.0.store(head, Ordering::Relaxed));
+        head.into_iter().for_each(|head| self.read.0.head.store(head, Ordering::Relaxed));
     }
 }
 
@@ -193,6 +247,11 @@ impl Writer {
         !self.out.is_full()
     }
 
+    /// Whether one more piece can be shown as far as is known, of which fewer are out at once than of others: see [`SHOWN_MAX`].
+    pub(crate) fn can_show(&self) -> bool {
+        self.out.iter().count() < SHOWN_MAX
+    }
+
     /// The loans that were not read to the end as far as is known.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = Loan> {
         self.out.iter()
@@ -209,7 +268,7 @@ impl Writer {
     }
 
     fn seen(&self, control: &Control) -> Result<u64, Impossible> {
-        believe(control.head.0.load(Ordering::Acquire), self.head, self.published)
+        believe(control.read.0.head.load(Ordering::Acquire), self.head, self.published)
     }
 
     /// The position below which the other side reads nothing any more that is not in the ring.
@@ -414,7 +473,7 @@ impl Reader {
         if self.told == self.head {
             return false;
         }
-        control.head.0.store(self.head, Ordering::Release);
+        control.read.0.head.store(self.head, Ordering::Release);
         self.told = self.head;
         control.writer().rouse()
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::host::HostId;
 
 /// The first word of every record: the version of the format and of what is said on a connection.
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 
 /// Where a rank is found, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,14 +85,14 @@ mod tests {
         let text = record.to_string();
         assert_eq!(
             text,
-            "3 3 0000000000000000000000000000000b.4026531833.4026531837.1000 \
+            "4 3 0000000000000000000000000000000b.4026531833.4026531837.1000 \
              0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
         );
         assert_eq!(text.parse(), Ok(record));
         let nowhere = Record { place: None, ..record };
-        assert_eq!(nowhere.to_string(), "3 3 -");
-        assert_eq!("3 3 -".parse(), Ok(nowhere));
-        for other in ["", "3 3", "3 3 - 0", &text.replacen('3', "1", 1), &format!("{text} more")] {
+        assert_eq!(nowhere.to_string(), "4 3 -");
+        assert_eq!("4 3 -".parse(), Ok(nowhere));
+        for other in ["", "4 3", "4 3 - 0", &text.replacen('4', "3", 1), &format!("{text} more")] {
             assert_eq!(other.parse::<Record>(), Err(Malformed), "{other:?}");
         }
     }

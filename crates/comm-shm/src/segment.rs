@@ -19,6 +19,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::positions::Control;
+use crate::random;
+use crate::remote::Proof;
 use crate::stream;
 
 /// Nobody may make the file shorter or longer, or take that back.
@@ -51,6 +53,8 @@ pub(crate) struct Segment {
     /// The distance from the start to the first ring.
     rings: usize,
     capacity: usize,
+    /// A number that is found at its address only by who reads the memory of this process.
+    proof: Box<u64>,
 }
 
 // SAFETY: a mapping belongs to the process, not to the thread that made it.
@@ -90,10 +94,12 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Promises what a side can that sleeps, on the side that writes to this ring and reads from the other.
+    /// Promises what a side can that sleeps, and shows where its memory is, on the side that writes to this ring and reads
+    /// from the other.
     fn promise(&self, outgoing: Direction) {
         self.control(outgoing).writer().promise();
         self.control(outgoing.opposite()).reader().promise();
+        self.control(outgoing).prove(Proof::of(&self.proof));
     }
 
     fn map(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
@@ -104,7 +110,7 @@ impl Segment {
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         let page = rustix::param::page_size();
-        let segment = Self { start, rings: page, capacity };
+        let segment = Self { start, rings: page, capacity, proof: Box::new(random::number()? as u64) };
         segment.place(file, 0, page, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {

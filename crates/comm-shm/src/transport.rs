@@ -35,7 +35,11 @@ const FRUITLESS_MAX: u32 = 4096;
 /// it to the end. Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
 /// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is taken back with [`Transport::revoke`].
 ///
-/// Nothing is allocated after opening, except for what is remembered of such memory when a peer is first told of it.
+/// On the same lanes, once [`Transport::expose`] was called, large pieces of any memory are read where they lie, if the peer may
+/// read the memory of this process. They are released likewise; but they are lost with the process if that ends.
+///
+/// Nothing is allocated after opening, except for what is remembered of memory when a peer is first told of it, and 64 KiB for
+/// each peer whose memory is combined without being mapped.
 ///
 /// What arrives from a peer's memory is bounded, never believed: a peer that publishes an impossible position is lost
 /// with [`Loss::Garbage`](comm_core::Loss::Garbage). A peer that dies, however it does, closes its sockets; what it
@@ -52,6 +56,8 @@ pub struct SharedMemoryTransport {
     epoll: OwnedFd,
     /// Peers in the interest with which the transport was armed last, unless it was used since.
     lying: Interest,
+    /// Whether large pieces may be read where they lie, in memory like any other.
+    exposed: bool,
     fruitless: u32,
     /// Some stream has ended, and nobody was kept from sleeping on it yet.
     unheard_end: bool,
@@ -72,6 +78,7 @@ impl SharedMemoryTransport {
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             lying: Interest::with_room(group.size()),
+            exposed: false,
             fruitless: 0,
             unheard_end: false,
             abort: Arc::new(Abort::new()?),
@@ -196,13 +203,18 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        let sent = self.peer(to)?.try_send(bytes)?;
+        let exposed = self.exposed;
+        let sent = self.peer(to)?.try_send(bytes, exposed)?;
         self.tried(sent)?;
         Ok(sent)
     }
 
     fn released(&self, to: usize) -> u64 {
         self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::released)
+    }
+
+    fn expose(&mut self, exposed: bool) {
+        self.exposed = exposed;
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

@@ -136,6 +136,22 @@ fn large_buffers_have_the_same_bits() {
     same_bits(64 << 10, &[2, 3], |_| vec![700_001]);
 }
 
+/// What is read where it lies on the heap comes to the same bits as what is copied through the ring.
+#[test]
+fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
+    let run = |n, bytes, len| {
+        comm_sim::run_each(common::showing_world(n, 8192, bytes), |lanes| {
+            everything(&communicator(lanes), len, false)
+        })
+    };
+    for n in [2, 3, 5, 8] {
+        let large = if n == 2 { 1_100_003 } else { 100_003 };
+        for len in [1000, 1025, 30_011, large] {
+            assert!(run(n, 0, len) == run(n, usize::MAX, len), "{n} ranks, {len} elements");
+        }
+    }
+}
+
 /// A rank that gives its own memory and one that gives the communicator's understand each other, as do ranks that lend
 /// from unlike sizes on.
 #[test]
@@ -222,6 +238,27 @@ fn a_call_that_timed_out_gives_the_buffer_back() {
             }
             let result = comm.with_timeout(Duration::from_millis(100)).all_reduce(&mut buffer, ReduceOp::Sum);
             buffer.fill(1 << 40);
+            // The others have time to read, and must not.
+            std::thread::sleep(Duration::from_millis(500));
+            result
+        });
+        assert!(results.iter().all(Result::is_err), "{n} ranks: {results:?}");
+    }
+}
+
+/// The same of memory of the heap that was to be read where it lies, and is given back to the system.
+#[test]
+fn a_call_that_timed_out_gives_any_memory_back() {
+    const LEN: usize = 8 << 20;
+    for n in [2, 3] {
+        let results = comm_sim::run_each(common::showing_world(n, 8192, 0), |lanes| {
+            let comm = communicator(lanes);
+            let (mine, mut all) = (vec![1_u8; LEN], vec![0; LEN * n]);
+            if comm.rank() == n - 1 {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            let result = comm.with_timeout(Duration::from_millis(100)).all_gather(&mine[..], &mut all[..]);
+            drop(mine);
             // The others have time to read, and must not.
             std::thread::sleep(Duration::from_millis(500));
             result

@@ -94,6 +94,13 @@ fn rank() {
             println!("said: lent");
             thread::sleep(SOON);
         }
+        "show the last" => {
+            let memory = pattern(0, LENT);
+            lane.expose(true);
+            println!("said: {}", lane.try_send(0, &[IoSlice::new(&memory)]).unwrap());
+            thread::sleep(SOON);
+        }
+        "show and go on" => show_and_go_on(&mut lane),
         "read nothing" => {
             println!("said: here");
             thread::sleep(SOON);
@@ -106,7 +113,7 @@ fn rank() {
 
 fn open(rank: usize, store: &FolderStore) -> (SharedMemoryLanes, SharedMemoryTransport) {
     let mut config = config(rank, 2, RING);
-    config.shm.lend_bytes = 1;
+    (config.shm.lend_bytes, config.shm.single_copy_bytes) = (1, Some(0));
     let lanes = SharedMemoryLanes::rendezvous(store, &config).unwrap();
     let lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
     (lanes, lane)
@@ -147,6 +154,26 @@ fn stream(lane: &mut SharedMemoryTransport) {
             wait(lane, &interest(&[], &[0]), SOON).unwrap();
         }
     }
+}
+
+/// Sends what lies in its memory three times, and says what became of it.
+fn show_and_go_on(lane: &mut SharedMemoryTransport) {
+    let memory = pattern(0, LENT);
+    lane.expose(true);
+    for round in 1..=3 {
+        let mut sent = 0;
+        while sent < LENT {
+            let more = lane.try_send(0, &[IoSlice::new(&memory[sent..])]).unwrap();
+            sent += more;
+            if more == 0 {
+                wait(lane, &interest(&[], &[0]), SOON).unwrap();
+            }
+        }
+        while lane.released(0) < (round * LENT) as u64 {
+            wait(lane, &interest(&[], &[0]), SOON).unwrap();
+        }
+    }
+    println!("said: released");
 }
 
 /// Sends back what comes, byte by byte.
@@ -205,6 +232,48 @@ fn what_a_process_had_lent_is_read_after_it_was_killed() {
     assert_eq!(lane.try_recv(1, &mut into).unwrap(), LENT);
     assert!(into == pattern(0, LENT));
     assert!(is_closed(&lane.try_recv(1, &mut into)));
+}
+
+/// Whether the system lets this process read the memory of another one.
+fn may_read(other: &Rank) -> bool {
+    std::fs::File::open(format!("/proc/{}/mem", other.child.id())).is_ok()
+}
+
+/// Memory that is not shared goes with its process: nothing is taken for it.
+#[test]
+fn what_a_process_had_shown_is_lost_when_it_was_killed() {
+    let (_folder, store) = store();
+    let mut other = Rank::start("show the last", &store);
+    let (_lanes, mut lane) = open(0, &store);
+    let sent: usize = other.said().parse().unwrap();
+    let is_shown = may_read(&other);
+    assert_eq!(sent > RING, is_shown, "{sent} bytes are shown where they can be read, and only there");
+    let mut into = vec![0; sent];
+    let (first, rest) = into.split_at_mut(1000);
+    assert_eq!(lane.try_recv(1, first).unwrap(), first.len());
+    assert!(*first == pattern(0, first.len()));
+    drop(other);
+    match lane.try_recv(1, rest) {
+        Ok(copied) => assert!(!is_shown && rest[..copied] == pattern(1000, copied)),
+        lost => assert!(is_shown && is_closed(&lost), "{lost:?}"),
+    }
+}
+
+#[test]
+fn what_a_process_shows_is_read_by_another_one() {
+    let (_folder, store) = store();
+    let mut other = Rank::start("show and go on", &store);
+    let (_lanes, mut lane) = open(0, &store);
+    let mut into = vec![0; 3 * LENT];
+    let mut received = 0;
+    while received < into.len() {
+        match lane.try_recv(1, &mut into[received..]).unwrap() {
+            0 => assert!(wait(&mut lane, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
+            more => received += more,
+        }
+    }
+    assert_eq!(other.said(), "released");
+    assert!(into.chunks(LENT).all(|round| *round == pattern(0, LENT)));
 }
 
 #[test]

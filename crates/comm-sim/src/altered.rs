@@ -83,6 +83,10 @@ where
         self.transport.released(to)
     }
 
+    fn expose(&mut self, exposed: bool) {
+        self.transport.expose(exposed);
+    }
+
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.transport.try_recv(from, into)
     }

@@ -139,7 +139,8 @@ impl Config {
     ///
     /// Optional, and before what torchrun says: `COMM_STORE` (`rank0`, `launcher`, or `torch` for PyTorch's store) and
     /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_TRANSPORT` (`auto`, `tcp`, or `shm` for shared memory),
-    /// `COMM_HOST_PART` (as `host_part`), `COMM_LEND_BYTES` (as `shm.lend_bytes`), `COMM_SECRET`, `COMM_SOCKET_IFNAME`
+    /// `COMM_HOST_PART` (as `host_part`), `COMM_LEND_BYTES` (as `shm.lend_bytes`),
+    /// `COMM_SINGLE_COPY_BYTES` (as `shm.single_copy_bytes`), `COMM_SECRET`, `COMM_SOCKET_IFNAME`
     /// (as `interface`), `COMM_TCP_SOCKETS` (sockets per peer, from 1 to 64; rank 0's count holds for all),
     /// `COMM_TIMEOUT_S` and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds), and `COMM_LINKS`: what messages cost, by which
     /// algorithms are chosen, as the text of a [`LinkModel`](crate::LinkModel) or as `@` and the name of a file that

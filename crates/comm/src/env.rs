@@ -97,6 +97,7 @@ pub(crate) fn config(lookup: Lookup<'_>) -> Result<Config> {
         if let Some(bytes) = optional(lookup, "COMM_LEND_BYTES")? {
             config.shm.lend_bytes = bytes;
         }
+        config.shm.single_copy_bytes = optional(lookup, "COMM_SINGLE_COPY_BYTES")?;
     }
     config.secret = lookup("COMM_SECRET").map(Secret::new).transpose()?;
     config.interface = lookup("COMM_SOCKET_IFNAME").filter(|setting| !setting.is_empty());
@@ -294,6 +295,17 @@ mod tests {
     fn a_part_of_a_host_can_be_named() {
         let with = |name| from(&[&TORCH[..], &[("COMM_HOST_PART", name)]].concat()).unwrap().host_part;
         assert_eq!((with("left"), with("")), (Some("left".into()), None));
+    }
+
+    #[cfg(feature = "shm")]
+    #[test]
+    fn the_size_from_which_on_memory_is_read_where_it_lies_can_be_set() {
+        let with = |bytes: &str| from(&[&TORCH[..], &[("COMM_SINGLE_COPY_BYTES", bytes)]].concat());
+        assert_eq!(from(&TORCH).unwrap().shm.single_copy_bytes, None);
+        for bytes in [0, 65_536, usize::MAX] {
+            assert_eq!(with(&bytes.to_string()).unwrap().shm.single_copy_bytes, Some(bytes));
+        }
+        assert!(with("never").unwrap_err().to_string().contains("COMM_SINGLE_COPY_BYTES"));
     }
 
     #[cfg(feature = "shm")]

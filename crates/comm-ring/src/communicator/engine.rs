@@ -273,6 +273,7 @@ impl<T: Transport> Engine<T> {
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
         let sequence = self.history.push(&program.call, fingerprint);
         let job = Job { reduction, ranks: self.group.size(), sequence, fingerprint };
+        self.data.expose(program.exposes);
         let mut scratch = std::mem::take(&mut self.scratch);
         let temporary = if program.is_staged() {
             scratch.staged(program.scratch_bytes, &self.stage)

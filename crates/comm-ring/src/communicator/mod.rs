@@ -3,6 +3,7 @@
 mod absence;
 mod audit;
 mod engine;
+mod exposure;
 mod failure;
 mod ground;
 mod groups;

@@ -7,6 +7,7 @@ use comm_core::{
     Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
 };
 
+use super::exposure;
 use super::request::Request;
 use crate::Tuning;
 use crate::choose::{self, Choice, Question};
@@ -30,6 +31,8 @@ pub(super) struct Program {
     steps: Option<Box<[Located]>>,
     pub(super) reduction: Option<Reduction>,
     pub(super) scratch_bytes: usize,
+    /// Whether receivers may read what it sends where it lies.
+    pub(super) exposes: bool,
     pub(super) call: Call,
     pub(super) fingerprint: u64,
 }
@@ -96,6 +99,7 @@ impl Program {
             steps: None,
             reduction: reduction(request)?,
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
+            exposes: exposure::pays(&request.question(group, options.order)),
             layout,
             fingerprint: call.fingerprint(),
             call,

@@ -25,6 +25,10 @@ use crate::message::Header;
 /// Messages of up to this size, header included, are received in one piece if they have arrived.
 const AT_ONCE_BYTES: usize = 4096 + Header::BYTES;
 
+/// How much a receive takes before it is another step's turn: a peer that goes on sending must not keep this rank from
+/// sending, or the two would take turns at copying.
+const TURN_BYTES: usize = 256 << 10;
+
 /// What is the same for all steps of one call.
 #[derive(Debug)]
 pub struct Job {
@@ -332,9 +336,10 @@ impl Executor {
         let whole = Header::BYTES + payload.len();
         if (Header::BYTES..whole).contains(&entry.moved) {
             let rest = &mut payload[entry.moved - Header::BYTES..];
+            let (turn, _) = rest.split_at_mut(rest.len().min(TURN_BYTES));
             entry.moved += match reduction {
-                Some(reduction) => reduce(transport, from, rest, reduction, &mut entry.carry)?,
-                None => fill(transport, from, rest)?,
+                Some(reduction) => reduce(transport, from, turn, reduction, &mut entry.carry)?,
+                None => fill(transport, from, turn)?,
             };
         }
         let (moved, complete) = (entry.moved > before, entry.moved == whole);

@@ -3,10 +3,11 @@
 use comm_core::{Error, Lent, Result};
 
 use super::{Peer, revocation};
+use crate::loans::Loan;
 use crate::socket;
 
 /// The largest element in bytes: with that many bytes there is a whole one, whatever the type.
-const ELEMENT_BYTES_MAX: usize = 8;
+pub(super) const ELEMENT_BYTES_MAX: usize = 8;
 /// The most bytes of a loan that are read before one looks whether it was taken back.
 const LOAN_STRIDE_BYTES_MAX: usize = 1 << 20;
 /// How many packets are taken from a socket in search of a descriptor that must be there: more than one holds.
@@ -60,6 +61,10 @@ impl Peer {
             self.look_for_bytes()?;
         }
         let taken = self.reader.available().min(into.len());
+        if let Some(loan) = self.reader.loan().filter(Loan::is_anywhere) {
+            self.fetch(loan.offset, &mut into[..taken])?;
+            return Ok(taken);
+        }
         self.reach()?;
         let stride = if self.reader.loan().is_some() { LOAN_STRIDE_BYTES_MAX } else { self.stride };
         for part in into[..taken].chunks_mut(stride) {
@@ -73,6 +78,7 @@ impl Peer {
     #[inline]
     fn show(&self, len: usize) -> Lent<'_> {
         match self.reader.loan() {
+            Some(loan) if loan.is_anywhere() => self.fetched.from(loan.start, len),
             Some(loan) => self.borrower.lend(&loan, len),
             None => match self.heard.from(self.reader.position(), len) {
                 Some(heard) => Lent::from_slice(heard),
@@ -106,6 +112,9 @@ impl Peer {
         self.left = if there < ELEMENT_BYTES_MAX as u64 { there } else { 0 };
         if self.carry.len > 0 {
             return Ok(self.carry.len.min(at_most));
+        }
+        if let Some(loan) = self.reader.loan().filter(Loan::is_anywhere) {
+            return self.fetch_ahead(loan, self.reader.available().min(at_most));
         }
         self.reach()?;
         let stride = if self.reader.loan().is_some() { LOAN_STRIDE_BYTES_MAX } else { self.stride };
@@ -164,7 +173,7 @@ impl Peer {
     /// # Errors
     /// If their owner took them back meanwhile: what was read does not count.
     #[inline]
-    fn release(&mut self, bytes: usize) -> Result<()> {
+    pub(super) fn release(&mut self, bytes: usize) -> Result<()> {
         if self.reader.loan().is_some() {
             self.check_revoked()?;
         }
@@ -197,7 +206,7 @@ impl Peer {
     }
 
     /// Fails if the peer has taken back what it lends.
-    fn check_revoked(&mut self) -> Result<()> {
+    pub(super) fn check_revoked(&mut self) -> Result<()> {
         if self.control_in().is_revoked() { Err(self.give_up("receiving", revocation())) } else { Ok(()) }
     }
 

@@ -8,6 +8,8 @@ use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
 use crate::echo::ECHO_BYTES;
+use crate::lender::Lender;
+use crate::loans::{ANYWHERE, SHOWN_BYTES_MAX};
 use crate::route::{Route, Way};
 use crate::socket;
 
@@ -20,6 +22,8 @@ pub(super) enum Short {
     Room,
     /// Places for loans.
     Loans,
+    /// Places for loans of memory that is not mapped.
+    Shown,
 }
 
 impl Peer {
@@ -37,9 +41,10 @@ impl Peer {
         self.writer.released(self.control_out())
     }
 
-    /// Copies as many bytes as there is room for, or lends them. Small pieces are shown to the other side together.
+    /// Copies as many bytes as there is room for, or lends them; if they are exposed, in memory like any other too. Small
+    /// pieces are shown to the other side together.
     #[inline]
-    pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> Result<usize> {
+    pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>], exposed: bool) -> Result<usize> {
         if let Some(end) = self.end.as_ref().or(self.revoked.as_ref()) {
             return Err(end.clone());
         }
@@ -54,7 +59,7 @@ impl Peer {
         }
         let mut sent = 0;
         for piece in pieces {
-            let gone = self.send_piece(piece)?;
+            let gone = self.send_piece(piece, exposed)?;
             sent += gone;
             if gone < piece.len() {
                 break;
@@ -83,9 +88,12 @@ impl Peer {
 
     /// Returns how much of the piece went.
     #[inline]
-    fn send_piece(&mut self, piece: &[u8]) -> Result<usize> {
+    fn send_piece(&mut self, piece: &[u8], exposed: bool) -> Result<usize> {
         if let Some(lent) = self.try_lend(piece)? {
             return Ok(lent);
+        }
+        if exposed && let Some(shown) = self.try_show(piece)? {
+            return Ok(shown);
         }
         let (mut rest, _) = piece.split_at(piece.len().min(self.writer.room()));
         let sent = rest.len();
@@ -121,6 +129,26 @@ impl Peer {
         self.released_told.get_or_insert(self.writer.position());
         self.writer.lend(segment.control(*outgoing), piece.len(), region.id(), offset);
         Ok(Some(piece.len()))
+    }
+
+    /// Lends the start of a piece that lies in memory which the peer cannot map, but read. `None` if it is to be copied.
+    fn try_show(&mut self, piece: &[u8]) -> Result<Option<usize>> {
+        let shown_min = self.lender.as_ref().map_or(usize::MAX, Lender::shown_min);
+        if piece.len() < shown_min || !self.control_out().fetches() {
+            return Ok(None);
+        }
+        if !self.writer.can_show() {
+            self.look_for_room()?;
+        }
+        if !self.writer.can_show() {
+            self.short_of = Short::Shown;
+            return Ok(Some(0));
+        }
+        let (len, address) = (piece.len().min(SHOWN_BYTES_MAX), piece.as_ptr().addr() as u64);
+        self.released_told.get_or_insert(self.writer.position());
+        let control = self.connection.segment.control(self.connection.outgoing);
+        self.writer.lend(control, len, ANYWHERE, address);
+        Ok(Some(len))
     }
 
     #[inline]
@@ -174,6 +202,7 @@ impl Peer {
         }
         match self.short_of {
             Short::Loans => self.writer.can_lend(),
+            Short::Shown => self.writer.can_show(),
             Short::Nothing if awaited.is_some() => false,
             Short::Nothing | Short::Room => self.writer.room() > 0,
         }

@@ -3,12 +3,18 @@ use super::*;
 #[test]
 fn the_parts_of_the_control_lie_where_the_format_says() {
     assert_eq!(std::mem::offset_of!(Control, written), 0);
-    assert_eq!(std::mem::offset_of!(Control, head), 128);
+    assert_eq!(std::mem::offset_of!(Control, read), 128);
     assert_eq!(std::mem::offset_of!(Control, reader), 256);
     assert_eq!(std::mem::offset_of!(Control, writer), 384);
     assert_eq!(std::mem::offset_of!(Control, board), 512);
     assert_eq!((std::mem::offset_of!(Written, near), std::mem::offset_of!(Written, far)), (8, 80));
     assert_eq!((std::mem::offset_of!(Written, loans), std::mem::offset_of!(Written, revoked)), (64, 72));
+    assert_eq!((std::mem::offset_of!(Read, head), std::mem::offset_of!(Read, fetches)), (0, 8));
+    assert_eq!((std::mem::offset_of!(Sender, doze), std::mem::offset_of!(Sender, proof)), (0, 8));
+    assert_eq!(
+        (std::mem::offset_of!(SharedProof, address), std::mem::offset_of!(SharedProof, number)),
+        (0, 8)
+    );
     assert_eq!(align_of::<Control>(), 128);
 }
 

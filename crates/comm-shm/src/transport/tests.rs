@@ -2,6 +2,7 @@
 //! bytes than it meant.
 
 mod lending;
+mod showing;
 
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;
@@ -50,6 +51,14 @@ fn both() -> Interest {
 
 fn garbage<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. }))
+}
+
+fn taken_back<T>(result: &Result<T>) -> bool {
+    let kind = match result {
+        Err(Error::PeerLost { loss: Loss::Io(error), .. }) => Some(error.kind()),
+        _ => None,
+    };
+    kind == Some(std::io::ErrorKind::ConnectionAborted)
 }
 
 #[test]

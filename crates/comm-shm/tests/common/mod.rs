@@ -113,3 +113,12 @@ pub(crate) fn lending_world(n: usize, ring_bytes: usize, lend_bytes: usize) -> V
     configs.iter_mut().for_each(|config| config.shm.lend_bytes = lend_bytes);
     meet(configs).into_iter().map(Result::unwrap).collect()
 }
+
+/// The same, where nothing is lent, and pieces of so many bytes are read where they lie.
+pub(crate) fn showing_world(n: usize, ring_bytes: usize, single_copy_bytes: usize) -> Vec<SharedMemoryLanes> {
+    let mut configs: Vec<_> = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
+    for config in &mut configs {
+        (config.shm.lend_bytes, config.shm.single_copy_bytes) = (usize::MAX, Some(single_copy_bytes));
+    }
+    meet(configs).into_iter().map(Result::unwrap).collect()
+}

@@ -1,7 +1,5 @@
 //! Memory that is lent: who reads it, until when, and what a broken or hostile peer can do with loans.
 
-use std::io::ErrorKind;
-
 use comm_core::Allocation;
 
 use super::*;
@@ -17,7 +15,7 @@ const LARGE: usize = 3 * CAPACITY + 5;
 fn lender(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
     let [near, far] = connections();
     let regions = Arc::<Regions>::default();
-    let lending = Lending { regions: Arc::clone(&regions), bytes_min };
+    let lending = Lending { regions: Arc::clone(&regions), bytes_min, shown_min: usize::MAX };
     (transport(0, near, Some(&lending)), regions, transport(1, far, None))
 }
 
@@ -43,14 +41,6 @@ fn awaits(peer: usize, send: bool) -> Interest {
         interest.add_recv(peer)
     }
     interest
-}
-
-fn taken_back<T>(result: &Result<T>) -> bool {
-    let kind = match result {
-        Err(Error::PeerLost { loss: Loss::Io(error), .. }) => Some(error.kind()),
-        _ => None,
-    };
-    kind == Some(ErrorKind::ConnectionAborted)
 }
 
 /// A piece far larger than the ring goes at once, and is released when it was read to the end and not before.
