@@ -308,6 +308,10 @@ mod tests {
         let crowded = LinkModel { processors: 2, ..shared };
         assert_eq!(chosen(Collective::Broadcast, crowded, 8, 1 << 20), "staged");
         assert_ne!(chosen(Collective::Broadcast, crowded, 8, 1 << 14), "staged");
+        // A segment is read while the next one is staged.
+        let tuning = RingConfig::default().tuning(crowded);
+        let large = Question { ranks: 8, ..question(Collective::Broadcast, 1 << 22) };
+        assert!(choose(&large, None, &tuning).unwrap().segments > 1);
         assert_ne!(chosen(Collective::Broadcast, shared, 2, 1 << 24), "staged");
     }
 

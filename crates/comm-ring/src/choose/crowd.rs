@@ -6,7 +6,7 @@
 
 use comm_core::{Action, Link, LinkModel, Place, Step};
 
-use crate::schedule::{Algorithm, Params};
+use crate::schedule::{Algorithm, Chunks, Params};
 
 /// How long it takes until the next rank runs on a processor, in seconds.
 const TURN: f64 = 1e-6;
@@ -26,7 +26,17 @@ pub(super) fn slowed(
         return alone;
     }
     let turns = waits(algorithm, params, links, chunk_bytes) * crowd * TURN;
-    alone.max(work(algorithm, params, links, chunk_bytes) / links.processors as f64) + turns
+    let processors = links.processors as f64;
+    let idle = idle(algorithm, params, links, chunk_bytes) * (processors - 1.0);
+    alone.max((work(algorithm, params, links, chunk_bytes) + idle) / processors) + turns
+}
+
+/// How long all but one rank have nothing to do at the start, in seconds: while a root stages what everybody reads.
+fn idle(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
+    let first = (algorithm.steps)(params)
+        .next()
+        .filter(|_| algorithm.traits.staged && algorithm.chunks == Chunks::Whole);
+    first.map_or(0.0, |step| effort(&step, 1.0, links, chunk_bytes / params.segments as f64))
 }
 
 /// How many messages one waits for after another: how long it would take if only that took time.

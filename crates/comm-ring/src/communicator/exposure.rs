@@ -2,7 +2,9 @@
 //!
 //! That takes one copy in place of two. But it takes it on the receiver's side alone, from lines that lie in the caches of the
 //! sender if that has just written them; and the sender waits meanwhile, which it has to in most calls anyway. So it pays for what
-//! the caller gave, in calls in which all ranks receive at the same time.
+//! the caller gave, in calls in which all ranks receive at the same time, or several receive from one.
+
+use std::ops::RangeInclusive;
 
 use comm_core::Collective;
 
@@ -11,16 +13,46 @@ use crate::choose::Question;
 /// From how many bytes on what two ranks reduce, and then gather, has left their caches before it is read.
 const ALL_REDUCE_BYTES_MIN: usize = 4 << 20;
 
+/// How large a message of a root is that takes longer to copy to a ring than to read where it lies, and not so long that the
+/// two copies through the ring overlap.
+const MESSAGE_BYTES: RangeInclusive<usize> = (128 << 10)..=(512 << 10);
+
 /// Whether it pays in such a call.
-pub(super) const fn pays(call: &Question) -> bool {
+pub(super) fn pays(call: &Question) -> bool {
     match call.collective.base() {
-        Collective::AllGather
-        | Collective::ReduceScatter
-        | Collective::AllToAll
-        | Collective::Gather
-        | Collective::Scatter => true,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => true,
+        // Several ranks receive what one would have to copy for all.
+        Collective::Scatter => call.bytes / call.ranks >= *MESSAGE_BYTES.start(),
         // With more ranks, most of what is sent was just combined, or goes to all who gather it from where it is staged.
         Collective::AllReduce => call.ranks == 2 && call.bytes >= ALL_REDUCE_BYTES_MIN,
+        Collective::Broadcast => call.ranks == 2 && MESSAGE_BYTES.contains(&call.bytes),
+        // In a gather, one rank would have to copy what several can.
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use comm_core::ReduceOrder;
+
+    use super::*;
+
+    fn exposed(collective: Collective, ranks: usize, bytes: usize) -> bool {
+        pays(&Question { collective, ranks, bytes, order: ReduceOrder::Any })
+    }
+
+    #[test]
+    fn what_the_caller_gave_is_exposed_and_what_ranks_have_just_written_is_not() {
+        for collective in [Collective::AllToAll, Collective::AllToAllV, Collective::AllGather] {
+            assert!(exposed(collective, 8, 0) && exposed(collective, 2, 1 << 30));
+        }
+        for collective in [Collective::Reduce, Collective::Scan, Collective::Gather, Collective::Barrier] {
+            assert!(!exposed(collective, 2, 1 << 22));
+        }
+        let two = |collective| [1 << 16, 1 << 18, 1 << 22].map(|bytes| exposed(collective, 2, bytes));
+        assert_eq!(two(Collective::AllReduce), [false, false, true]);
+        assert_eq!(two(Collective::Broadcast), [false, true, false]);
+        assert_eq!(two(Collective::Scatter), [false, true, true]);
+        assert!(!exposed(Collective::AllReduce, 3, 1 << 22) && !exposed(Collective::Broadcast, 3, 1 << 18));
     }
 }

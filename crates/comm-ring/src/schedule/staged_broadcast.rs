@@ -22,12 +22,14 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, peers) = (pacing.slowest(p), p.ranks - 1);
-    if peers == 0 || pace.staged.is_none() {
+    // What only one other rank reads goes through a ring in the same two copies.
+    let Some(read) = pace.staged.filter(|_| peers > 1) else {
         return pace.fan(peers * p.segments, false);
-    }
-    // A segment is staged, and then read, which together takes as long as to move it through a ring.
+    };
+    // The first segment is staged, and then read, which together takes as long as to move it through a ring. Each later one is
+    // staged while that before it is read.
     let tell = peers as f64 * pace.overhead;
-    pace.hop(1) + SETTLING * pace.latency + tell + (p.segments - 1) as f64 * pace.block.max(tell)
+    pace.hop(1) + SETTLING * pace.latency + tell + (p.segments - 1) as f64 * read.max(tell)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
