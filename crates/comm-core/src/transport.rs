@@ -39,11 +39,11 @@ pub trait Transport: Send {
     /// receiver has consumed. Until then the memory must hold still.
     fn released(&self, to: usize) -> u64;
 
-    /// Says whether receivers may read what is sent from now on where it lies in this process, though it is memory like any
-    /// other, and whether that pays: for large pieces that this rank has not just written. At first they may not. It must hold still until
-    /// it is released, as all that is lent. A transport that copies everything takes no notice.
-    fn expose(&mut self, exposed: bool) {
-        let _ = exposed;
+    /// Says of which memory receivers may read what is sent from now on where it lies in this process, though it is memory like
+    /// any other, and that this pays: of no other than these pieces, of which there are at first none. A few are taken notice of. What
+    /// is sent from them must hold still until it is released, as all that is lent. A transport that copies everything takes no notice.
+    fn expose(&mut self, memory: &[&[u8]]) {
+        let _ = memory;
     }
 
     /// Receives into `into` as many bytes as have arrived and fit. Returns how many, zero if none.

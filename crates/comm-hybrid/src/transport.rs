@@ -100,11 +100,11 @@ impl Transport for HybridTransport {
         whole!(&self.inner, lane => lane.released(to))
     }
 
-    fn expose(&mut self, exposed: bool) {
+    fn expose(&mut self, memory: &[&[u8]]) {
         match &mut self.inner {
-            Inner::Memory(memory) => memory.expose(exposed),
+            Inner::Memory(lane) => lane.expose(memory),
             Inner::Tcp(_) => {}
-            Inner::Both(both) => both.near().expose(exposed),
+            Inner::Both(both) => both.near().expose(memory),
         }
     }
 

@@ -20,7 +20,7 @@
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is lent instead | `regions.rs`, `region.rs`, `loans.rs`, `lender.rs`, `borrower.rs` |
-//! | which memory is read although it is not shared | `remote.rs`, `peer/fetching.rs` |
+//! | which memory is read although it is not shared | `exposed.rs`, `remote.rs`, `peer/fetching.rs` |
 //! | do they go through the caches | `route.rs`, `stream.rs` |
 //! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
@@ -55,6 +55,7 @@ mod dial;
 mod doze;
 mod echo;
 mod everywhere;
+mod exposed;
 mod hello;
 mod host;
 mod identity;

@@ -12,6 +12,8 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::mm::{Advice, madvise};
+
 use crate::credentials;
 
 /// With how many bytes it is measured whether reading memory of others pays, and how often: once may have been disturbed.
@@ -35,6 +37,16 @@ impl Proof {
     }
 }
 
+/// Whether the kernel can read this memory of this process for another one. Some it cannot, such as that of devices. Kernels older
+/// than 5.14 do not tell.
+pub(crate) fn is_readable(bytes: &[u8]) -> bool {
+    let page = rustix::param::page_size();
+    // It is all of one kind, as it was allocated at once.
+    let start = bytes.as_ptr().map_addr(|address| address / page * page).cast_mut().cast();
+    // SAFETY: advice on a page that is mapped, of a kind that changes no byte of it.
+    !bytes.is_empty() && unsafe { madvise(start, page, Advice::LinuxPopulateRead) }.is_ok()
+}
+
 /// A process whose memory can be read.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -43,6 +55,11 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
+    /// This process, as long as the number lives.
+    fn this(number: &u64) -> Self {
+        Self { process: std::process::id().cast_signed(), proof: Proof::of(number) }
+    }
+
     /// The process at the other end of a socket, if it is the one that is meant.
     ///
     /// # Errors
@@ -83,7 +100,7 @@ fn address<T>(of: &T) -> u64 {
     (&raw const *of).addr() as u64
 }
 
-fn here(bytes: &mut [u8]) -> libc::iovec {
+const fn here(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
 
@@ -101,7 +118,7 @@ pub(crate) fn pays() -> bool {
 
 fn measure() -> io::Result<bool> {
     let number = 0;
-    let this = Remote { process: std::process::id().cast_signed(), proof: Proof::of(&number) };
+    let this = Remote::this(&number);
     let (from, mut into) = (vec![1_u8; TRIAL_BYTES], vec![0_u8; TRIAL_BYTES]);
     let (mut by_kernel, mut plain) = (Duration::MAX, Duration::MAX);
     for _ in 0..TRIALS {
@@ -114,6 +131,27 @@ fn measure() -> io::Result<bool> {
     }
     tracing::debug!(?by_kernel, ?plain, bytes = TRIAL_BYTES, "copies of memory");
     Ok(by_kernel <= plain * SLOWER_MAX)
+}
+
+/// Memory that the kernel reads for nobody; `None` where there is none.
+#[cfg(test)]
+pub(crate) fn secret() -> Option<&'static [u8]> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    // SAFETY: the call takes no address.
+    let file = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) };
+    let file = i32::try_from(file).ok().filter(|file| *file >= 0)?;
+    // SAFETY: it was opened just now, and nobody else knows of it.
+    let file = unsafe { OwnedFd::from_raw_fd(file) };
+    let page = rustix::param::page_size();
+    rustix::fs::ftruncate(&file, page as u64).unwrap();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), page, access, MapFlags::SHARED, file, 0) };
+    // SAFETY: a page is mapped there for good, and nobody else has its address.
+    Some(unsafe { std::slice::from_raw_parts(start.unwrap().cast(), page) })
 }
 
 #[cfg(test)]
@@ -158,6 +196,12 @@ mod tests {
         let end = (pages.addr() + page) as u64;
         this_process(&number).read(end - 10, &mut [0; 10]).unwrap();
         assert!(this_process(&number).read(end - 10, &mut [0; 11]).is_err());
+    }
+
+    #[test]
+    fn memory_that_the_kernel_cannot_read_is_found_out() {
+        assert!(is_readable(&[1, 2, 3]) && !is_readable(&[]));
+        assert!(secret().is_none_or(|secret| !is_readable(secret)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::clock::RoughClock;
 use crate::doze::settle;
+use crate::exposed::Exposed;
 use crate::lender::Lending;
 use crate::peer::{Connection, Peer};
 
@@ -35,7 +36,7 @@ const FRUITLESS_MAX: u32 = 4096;
 /// it to the end. Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
 /// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is taken back with [`Transport::revoke`].
 ///
-/// On the same lanes, once [`Transport::expose`] was called, large pieces of any memory are read where they lie, if the peer may
+/// On the same lanes, large pieces of memory that was exposed with [`Transport::expose`] are read where they lie, if the peer may
 /// read the memory of this process. They are released likewise; but they are lost with the process if that ends.
 ///
 /// Nothing is allocated after opening, except for what is remembered of memory when a peer is first told of it, and 64 KiB for
@@ -56,8 +57,7 @@ pub struct SharedMemoryTransport {
     epoll: OwnedFd,
     /// Peers in the interest with which the transport was armed last, unless it was used since.
     lying: Interest,
-    /// Whether large pieces may be read where they lie, in memory like any other.
-    exposed: bool,
+    exposed: Exposed,
     fruitless: u32,
     /// Some stream has ended, and nobody was kept from sleeping on it yet.
     unheard_end: bool,
@@ -78,7 +78,7 @@ impl SharedMemoryTransport {
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             lying: Interest::with_room(group.size()),
-            exposed: false,
+            exposed: Exposed::default(),
             fruitless: 0,
             unheard_end: false,
             abort: Arc::new(Abort::new()?),
@@ -203,8 +203,10 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        let exposed = self.exposed;
-        let sent = self.peer(to)?.try_send(bytes, exposed)?;
+        self.peer(to)?;
+        let Self { peers, exposed, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(to) else { return Err(stranger(self.group, to)) };
+        let sent = peer.try_send(bytes, exposed)?;
         self.tried(sent)?;
         Ok(sent)
     }
@@ -213,8 +215,8 @@ impl Transport for SharedMemoryTransport {
         self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::released)
     }
 
-    fn expose(&mut self, exposed: bool) {
-        self.exposed = exposed;
+    fn expose(&mut self, memory: &[&[u8]]) {
+        self.exposed.set(memory);
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

@@ -96,7 +96,7 @@ fn rank() {
         }
         "show the last" => {
             let memory = pattern(0, LENT);
-            lane.expose(true);
+            lane.expose(&[&memory]);
             println!("said: {}", lane.try_send(0, &[IoSlice::new(&memory)]).unwrap());
             thread::sleep(SOON);
         }
@@ -159,7 +159,7 @@ fn stream(lane: &mut SharedMemoryTransport) {
 /// Sends what lies in its memory three times, and says what became of it.
 fn show_and_go_on(lane: &mut SharedMemoryTransport) {
     let memory = pattern(0, LENT);
-    lane.expose(true);
+    lane.expose(&[&memory]);
     for round in 1..=3 {
         let mut sent = 0;
         while sent < LENT {

@@ -83,8 +83,8 @@ where
         self.transport.released(to)
     }
 
-    fn expose(&mut self, exposed: bool) {
-        self.transport.expose(exposed);
+    fn expose(&mut self, memory: &[&[u8]]) {
+        self.transport.expose(memory);
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

@@ -273,7 +273,6 @@ impl<T: Transport> Engine<T> {
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
         let sequence = self.history.push(&program.call, fingerprint);
         let job = Job { reduction, ranks: self.group.size(), sequence, fingerprint };
-        self.data.expose(program.exposes);
         let mut scratch = std::mem::take(&mut self.scratch);
         let temporary = if program.is_staged() {
             scratch.staged(program.scratch_bytes, &self.stage)
@@ -281,6 +280,8 @@ impl<T: Transport> Engine<T> {
             scratch.on_heap(program.scratch_bytes)
         };
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: temporary };
+        let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
+        self.data.expose(if program.exposes { &memory } else { &[] });
         let mut clock = Clock::new(options.timeout, self.config.announce_after);
         let mut rescue = Rescue { engine: self, is_over: false };
         let engine = &mut *rescue.engine;

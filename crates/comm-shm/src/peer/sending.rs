@@ -8,6 +8,7 @@ use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
 use crate::echo::ECHO_BYTES;
+use crate::exposed::Exposed;
 use crate::lender::Lender;
 use crate::loans::{ANYWHERE, SHOWN_BYTES_MAX};
 use crate::route::{Route, Way};
@@ -44,7 +45,7 @@ impl Peer {
     /// Copies as many bytes as there is room for, or lends them; if they are exposed, in memory like any other too. Small
     /// pieces are shown to the other side together.
     #[inline]
-    pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>], exposed: bool) -> Result<usize> {
+    pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>], exposed: &mut Exposed) -> Result<usize> {
         if let Some(end) = self.end.as_ref().or(self.revoked.as_ref()) {
             return Err(end.clone());
         }
@@ -88,11 +89,11 @@ impl Peer {
 
     /// Returns how much of the piece went.
     #[inline]
-    fn send_piece(&mut self, piece: &[u8], exposed: bool) -> Result<usize> {
+    fn send_piece(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<usize> {
         if let Some(lent) = self.try_lend(piece)? {
             return Ok(lent);
         }
-        if exposed && let Some(shown) = self.try_show(piece)? {
+        if let Some(shown) = self.try_show(piece, exposed)? {
             return Ok(shown);
         }
         let (mut rest, _) = piece.split_at(piece.len().min(self.writer.room()));
@@ -132,9 +133,9 @@ impl Peer {
     }
 
     /// Lends the start of a piece that lies in memory which the peer cannot map, but read. `None` if it is to be copied.
-    fn try_show(&mut self, piece: &[u8]) -> Result<Option<usize>> {
+    fn try_show(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<Option<usize>> {
         let shown_min = self.lender.as_ref().map_or(usize::MAX, Lender::shown_min);
-        if piece.len() < shown_min || !self.control_out().fetches() {
+        if piece.len() < shown_min || !self.control_out().fetches() || !exposed.holds(piece) {
             return Ok(None);
         }
         if !self.writer.can_show() {

@@ -10,13 +10,11 @@ const SHOWN_MIN: usize = 1000;
 /// More than a ring holds.
 const LARGE: usize = 3 * CAPACITY + 5;
 
-/// Ranks 0 and 1, of which either shows its memory to the other. Nothing else is lent.
+/// Ranks 0 and 1, of which either shows to the other what it exposes. Nothing else is lent.
 fn pair() -> [SharedMemoryTransport; 2] {
     let regions = Arc::<Regions>::default();
     let lending = Lending { regions, bytes_min: usize::MAX, shown_min: SHOWN_MIN };
-    let mut pair = transports(connections(), &lending);
-    pair.iter_mut().for_each(|transport| transport.expose(true));
-    pair
+    transports(connections(), &lending)
 }
 
 fn transports([near, far]: [Connection; 2], lending: &Lending) -> [SharedMemoryTransport; 2] {
@@ -35,6 +33,7 @@ fn send(transport: &mut SharedMemoryTransport, bytes: &[u8]) -> usize {
 fn what_is_exposed_is_read_where_it_lies_and_released_when_it_was_read() {
     let [mut near, mut far] = pair();
     let mut memory = pattern(LARGE);
+    near.expose(&[&memory]);
     assert_eq!(near.try_send(1, &[IoSlice::new(b"head"), IoSlice::new(&memory)]).unwrap(), LARGE + 4);
     assert_eq!(near.released(1), 4);
     memory.fill(255);
@@ -51,11 +50,22 @@ fn what_is_exposed_is_read_where_it_lies_and_released_when_it_was_read() {
 #[test]
 fn small_pieces_and_what_is_not_exposed_are_copied() {
     let [mut near, _far] = pair();
-    assert_eq!(send(&mut near, &pattern(SHOWN_MIN - 1)), SHOWN_MIN - 1);
+    let memory = pattern(SHOWN_MIN);
+    near.expose(&[&memory]);
+    assert_eq!(send(&mut near, &memory[1..]), SHOWN_MIN - 1);
     assert_eq!(near.released(1), SHOWN_MIN as u64 - 1);
-    near.expose(false);
     assert_eq!(send(&mut near, &pattern(SHOWN_MIN)), SHOWN_MIN);
     assert_eq!(near.released(1), 2 * SHOWN_MIN as u64 - 1);
+}
+
+#[test]
+fn memory_that_nobody_else_can_read_is_copied() {
+    let [mut near, mut far] = pair();
+    let Some(page) = crate::remote::secret() else { return };
+    near.expose(&[page]);
+    assert_eq!(send(&mut near, page), CAPACITY);
+    assert_eq!(near.released(1), CAPACITY as u64);
+    assert_eq!(far.try_recv(0, &mut [0; CAPACITY]).unwrap(), CAPACITY);
 }
 
 #[test]
@@ -64,8 +74,9 @@ fn nothing_is_shown_to_who_cannot_read_it() {
     let lending = Lending { regions: Arc::default(), bytes_min: usize::MAX, shown_min: SHOWN_MIN };
     // Neither does this side look whether it can, nor is the other told.
     let (mut near, mut far) = (transport(0, near, Some(&lending)), transport(1, far, None));
-    near.expose(true);
-    assert_eq!(send(&mut near, &pattern(LARGE)), CAPACITY);
+    let memory = pattern(LARGE);
+    near.expose(&[&memory]);
+    assert_eq!(send(&mut near, &memory), CAPACITY);
     assert_eq!(near.released(1), CAPACITY as u64);
     assert_eq!(far.try_recv(0, &mut vec![0; LARGE]).unwrap(), CAPACITY);
 }
@@ -75,6 +86,7 @@ fn nothing_is_shown_to_who_cannot_read_it() {
 fn large_pieces_are_shown_in_parts_of_which_a_few_are_out() {
     let [mut near, mut far] = pair();
     let memory = pattern(10 * SHOWN_BYTES_MAX);
+    near.expose(&[&memory]);
     let mut sent = 0;
     for _ in 0..SHOWN_MAX {
         assert_eq!(send(&mut near, &memory[sent..]), SHOWN_BYTES_MAX);
@@ -102,7 +114,8 @@ fn the_stream_is_what_was_sent_whatever_goes_how() {
         let stream: Vec<u8> = (0..300_000).map(|_| random.u8(..)).collect();
         let (mut sent, mut received) = (0, 0);
         while received < stream.len() {
-            near.expose(random.u8(..4) > 0);
+            let memory = [&stream[..]];
+            near.expose(&memory[..usize::from(random.u8(..4) > 0)]);
             let len = random.usize(..100_000) >> random.u32(..14);
             let (first, second) = stream[sent..].split_at(len.min(stream.len() - sent));
             let second = &second[..second.len().min(random.usize(..2) * 5000)];
@@ -130,6 +143,7 @@ fn the_stream_is_what_was_sent_whatever_goes_how() {
 fn what_is_taken_back_does_not_count() {
     let [mut near, mut far] = pair();
     let memory = pattern(LARGE);
+    near.expose(&[&memory]);
     send(&mut near, &memory);
     let lent = far.lend(0, LARGE).unwrap().len();
     assert_eq!(lent, LARGE);
@@ -142,7 +156,8 @@ fn what_is_taken_back_does_not_count() {
     let [mut near, mut far] = pair();
     let memory = crate::region::Region::create(1, LARGE).unwrap();
     let allocation = memory.hand_out(LARGE, Box::new(()));
-    send(&mut near, allocation.bytes());
+    near.expose(&[allocation.bytes()]);
+    assert_eq!(send(&mut near, allocation.bytes()), LARGE);
     near.revoke();
     drop((allocation, memory));
     assert!(taken_back(&far.try_recv(0, &mut [0; LARGE])), "memory that is not there any more");
