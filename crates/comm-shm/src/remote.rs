@@ -3,7 +3,7 @@
 //! The kernel copies straight from one process to the other, if this one might trace the other as a debugger does. Nothing is
 //! mapped, and no right is given to anybody: where the system does not let processes of one user read each other
 //! (`ptrace_scope`, namespaces, seccomp), bytes go through the ring. Which process it is, the kernel says of the other end of a socket. As
-//! its number may be that of another process later, each read takes along a secret number that lies in the memory of the right one.
+//! its number may be that of another process later, each read takes along a random number that lies in the memory of the right one.
 #![expect(unsafe_code, reason = "rustix cannot read the memory of another process")]
 
 use std::hint::black_box;

@@ -21,9 +21,9 @@ use crate::peer::{Connection, Peer};
 const ABORT: u64 = u64::MAX;
 /// How many events one look at epoll takes.
 const EVENTS_AT_ONCE: usize = 64;
-/// After so many attempts in a row that moved nothing, one looks at the sockets, so that who only ever tries again
-/// hears of a death too.
-const FRUITLESS_MAX: u32 = 4096;
+/// After so many attempts one looks at the sockets, so that who never sleeps hears of a death too: because it only ever tries again, or
+/// because others keep it busy.
+const ATTEMPTS_MAX: u32 = 4096;
 
 /// Two rings of shared memory with every other member of a group, one per direction, and a socket that shows whether
 /// it is alive.
@@ -58,7 +58,7 @@ pub struct SharedMemoryTransport {
     /// Peers in the interest with which the transport was armed last, unless it was used since.
     lying: Interest,
     exposed: Exposed,
-    fruitless: u32,
+    attempts: u32,
     /// Some stream has ended, and nobody was kept from sleeping on it yet.
     unheard_end: bool,
     abort: Arc<Abort>,
@@ -79,7 +79,7 @@ impl SharedMemoryTransport {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             lying: Interest::with_room(group.size()),
             exposed: Exposed::default(),
-            fruitless: 0,
+            attempts: 0,
             unheard_end: false,
             abort: Arc::new(Abort::new()?),
         };
@@ -114,14 +114,14 @@ impl SharedMemoryTransport {
         self.lying.clear();
     }
 
-    /// Takes note of whether an attempt moved something.
+    /// Takes note of an attempt to move something.
     #[inline]
-    fn tried(&mut self, moved: usize) -> Result<()> {
-        self.fruitless = if moved > 0 { 0 } else { self.fruitless + 1 };
-        if self.fruitless < FRUITLESS_MAX {
+    fn tried(&mut self) -> Result<()> {
+        self.attempts += 1;
+        if self.attempts < ATTEMPTS_MAX {
             return Ok(());
         }
-        self.fruitless = 0;
+        self.attempts = 0;
         self.look()
     }
 
@@ -207,7 +207,7 @@ impl Transport for SharedMemoryTransport {
         let Self { peers, exposed, .. } = self;
         let Some(Some(peer)) = peers.get_mut(to) else { return Err(stranger(self.group, to)) };
         let sent = peer.try_send(bytes, exposed)?;
-        self.tried(sent)?;
+        self.tried()?;
         Ok(sent)
     }
 
@@ -221,13 +221,13 @@ impl Transport for SharedMemoryTransport {
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         let received = self.peer(from)?.try_recv(into)?;
-        self.tried(received)?;
+        self.tried()?;
         Ok(received)
     }
 
     fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
         let lent = self.peer(from)?.prepare(at_most)?;
-        self.tried(lent)?;
+        self.tried()?;
         let peer = self.peers.get(from).and_then(Option::as_ref);
         peer.map(|peer| peer.lend(lent)).ok_or_else(|| stranger(self.group, from))
     }

@@ -247,6 +247,22 @@ fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
     assert!(matches!(transport.try_recv(1, &mut rest), Err(Error::PeerLost { loss: Loss::Closed, .. })));
 }
 
+/// Whom others keep busy hears of a death too.
+#[test]
+fn a_death_is_heard_by_who_is_busy() {
+    let ([first, living], [second, dead]) = (connections(), connections());
+    let group = Group::new(GroupId::WORLD, 0, 3).unwrap();
+    let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None).unwrap();
+    let mut living = transport(1, living, None);
+    drop(dead);
+    let heard = (0..100_000).any(|_| {
+        assert_eq!(living.try_send(0, &[IoSlice::new(&[7])]).unwrap(), 1);
+        assert_eq!(near.try_recv(1, &mut [0]).unwrap(), 1);
+        near.try_recv(2, &mut [0]).is_err()
+    });
+    assert!(heard, "rank 2 is gone");
+}
+
 /// Who only ever tries again hears of a death too.
 #[test]
 fn a_death_is_heard_without_sleeping() {
