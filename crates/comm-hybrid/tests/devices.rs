@@ -277,8 +277,7 @@ fn a_failure_of_the_hosts_side_ends_calls_on_devices_everywhere() {
                     "{error}"
                 );
             }
-            let after = comm.barrier().unwrap_err();
-            assert!(after.root_cause().to_string().contains("timed out"), "{after}");
+            assert!(matches!(comm.barrier(), Err(Error::Poisoned(_))));
         });
         assert!(began.elapsed() < SOON_KNOWN, "{:?}", began.elapsed());
         assert_eq!(faults_of(&devices), Vec::<String>::new());

@@ -4,11 +4,15 @@
 
 mod common;
 
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use comm_core::{Buffer, Comm, ReduceOp};
+use comm_core::{Buffer, Comm, Lanes, ReduceOp, Transport};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_shm::SharedMemoryLanes;
+use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
+use comm_sim::{AlteredLanes, AlteredTransport};
 
 const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 
@@ -149,6 +153,45 @@ fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
         for len in [1000, 1025, 30_011, large] {
             assert!(run(n, 0, len) == run(n, usize::MAX, len), "{n} ranks, {len} elements");
         }
+    }
+}
+
+/// Whether anything was not copied when it was sent in a call: it is not released at once.
+fn is_shown(n: usize, call: fn(&Comm)) -> bool {
+    let lanes = common::showing_world(n, 1 << 20, 0).into_iter();
+    let shown = Arc::new(AtomicBool::new(false));
+    let lanes = lanes.map(|lanes| {
+        let shown = Arc::clone(&shown);
+        let open = move |lanes: &SharedMemoryLanes, lane, members: &[usize], deadline| {
+            let (shown, mut accepted) = (Arc::clone(&shown), vec![0; members.len()]);
+            let send = move |transport: &mut SharedMemoryTransport, to: usize, bytes: &[IoSlice<'_>]| {
+                let sent = transport.try_send(to, bytes)?;
+                accepted[to] += sent as u64;
+                shown.fetch_or(transport.released(to) < accepted[to], Ordering::Relaxed);
+                Ok(sent)
+            };
+            Ok(AlteredTransport { transport: lanes.open_among(lane, members, deadline)?, send })
+        };
+        AlteredLanes { lanes, open }
+    });
+    comm_sim::run_each(lanes.collect(), |lanes| {
+        let timeout = Duration::from_secs(60);
+        call(&Comm::new(RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap()));
+    });
+    shown.load(Ordering::Relaxed)
+}
+
+#[test]
+fn what_the_caller_gave_is_not_copied_when_it_is_sent_and_other_memory_is() {
+    fn all_to_all(comm: &Comm) {
+        let (from, mut into) = (vec![1_u8; comm.size() << 20], vec![0_u8; comm.size() << 20]);
+        comm.all_to_all(&from[..], &mut into[..]).unwrap();
+    }
+    fn reduce(comm: &Comm) {
+        comm.reduce(0, &mut vec![1_u8; 1 << 20][..], ReduceOp::Sum).unwrap();
+    }
+    for n in [2, 3] {
+        assert!(is_shown(n, all_to_all) && !is_shown(n, reduce), "{n} ranks");
     }
 }
 

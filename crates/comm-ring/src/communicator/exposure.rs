@@ -10,11 +10,11 @@ use comm_core::Collective;
 
 use crate::choose::Question;
 
-/// From how many bytes on what two ranks reduce, and then gather, has left their caches before it is read.
+/// From how many bytes on it was found to pay where two ranks reduce, and then gather what they have just written.
 const ALL_REDUCE_BYTES_MIN: usize = 4 << 20;
 
-/// How large a message of a root is that takes longer to copy to a ring than to read where it lies, and not so long that the
-/// two copies through the ring overlap.
+/// For which messages of a root it was found to pay. Smaller ones are copied to a ring sooner than they are read where they lie, and of
+/// larger ones both copies through the ring overlap.
 const MESSAGE_BYTES: RangeInclusive<usize> = (128 << 10)..=(512 << 10);
 
 /// Whether it pays in such a call.

@@ -6,11 +6,9 @@ use comm_core::{Lent, Loss, Result};
 
 use super::Peer;
 use super::receiving::ELEMENT_BYTES_MAX;
-use crate::loans::Loan;
+use crate::loans::{Loan, SHOWN_BYTES_MAX};
 
 const DOING: &str = "reading memory of another process";
-/// The most bytes that are copied before one looks whether they were taken back.
-const STRIDE_BYTES: usize = 256 << 10;
 /// The most bytes that are copied to be lent: they are still in the cache when they are combined.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -42,7 +40,7 @@ impl Peer {
     /// Copies what comes next, which lies at an address of the peer's, and gives it back.
     pub(super) fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<()> {
         let mut at = address;
-        for part in into.chunks_mut(STRIDE_BYTES) {
+        for part in into.chunks_mut(SHOWN_BYTES_MAX) {
             self.read(at, part)?;
             at = at.saturating_add(part.len() as u64);
             self.release(part.len())?;
