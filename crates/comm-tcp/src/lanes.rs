@@ -57,7 +57,7 @@ impl TcpLanes {
     /// cannot be used, [`Error::Io`] if the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
-        socket::check_congestion(&config.tcp.congestion)?;
+        config.tcp.congestion.check()?;
         if config.world_size == 1 {
             return Self::alone(&config.tcp);
         }

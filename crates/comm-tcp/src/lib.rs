@@ -60,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod congestion;
 mod connection;
 mod dial;
 mod handshake;

@@ -231,7 +231,7 @@ impl Service<'_> {
     fn admit(&mut self, socket: Socket, address: SocketAddr) {
         let id = self.desk.next;
         let admitted = || {
-            Options::lane(self.config, false).apply(&socket)?;
+            Options::lane(self.config, false).apply_accepted(&socket, &self.desk.listener)?;
             epoll::add(self.epoll, &socket, EventData::new_u64(id), EventFlags::IN)?;
             Handshake::accept(self.identity.secret.clone())
         };

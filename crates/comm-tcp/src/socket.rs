@@ -67,41 +67,14 @@ impl Options {
                 .with_retries(TcpConfig::KEEPALIVE_PROBES);
             socket.set_tcp_keepalive(&keepalive)?;
         }
-        socket.set_tcp_user_timeout(self.user_timeout)?;
-        match &self.congestion {
-            Congestion::System => Ok(()),
-            Congestion::Named(name) => socket.set_tcp_congestion(name.as_bytes()),
-            Congestion::Auto => {
-                if stays_on_this_machine(socket) {
-                    unpace(socket);
-                }
-                Ok(())
-            }
-        }
+        socket.set_tcp_user_timeout(self.user_timeout)
     }
-}
 
-/// Refuses a congestion control that the kernel would refuse, before anybody waits for this rank.
-pub(crate) fn check_congestion(congestion: &Congestion) -> Result<()> {
-    let Congestion::Named(name) = congestion else { return Ok(()) };
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
-    socket
-        .and_then(|socket| socket.set_tcp_congestion(name.as_bytes()))
-        .map_err(|e| Error::setting("congestion", name, e))
-}
-
-/// Takes the first congestion control without pacing that the system allows. It costs speed, not correctness, if none
-/// is allowed.
-fn unpace(socket: &Socket) {
-    let set = [&b"cubic"[..], b"reno"].into_iter().any(|name| socket.set_tcp_congestion(name).is_ok());
-    if !set {
-        tracing::debug!("neither cubic nor reno is allowed; the system's congestion control stays");
+    /// Sets up a connection that a listener has accepted.
+    pub(crate) fn apply_accepted(&self, socket: &Socket, listener: &Socket) -> io::Result<()> {
+        self.congestion.after_accept(socket, listener)?;
+        self.apply(socket)
     }
-}
-
-fn stays_on_this_machine(socket: &Socket) -> bool {
-    let ip = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
-    ip(socket.local_addr()).is_some_and(|local| local.is_loopback() || Some(local) == ip(socket.peer_addr()))
 }
 
 /// A socket that listens.
@@ -114,6 +87,7 @@ pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
             socket.set_only_v6(false)?;
         }
         options.set_buffers(&socket)?;
+        options.congestion.before_listen(&socket)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(socket)
@@ -125,6 +99,7 @@ pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
 pub(crate) fn start_connect(address: SocketAddr, options: &Options) -> io::Result<Socket> {
     let socket = stream_socket(address)?;
     options.set_buffers(&socket)?;
+    options.congestion.before_connect(&socket, address)?;
     match socket.connect(&address.into()) {
         Ok(()) => Ok(socket),
         Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => Ok(socket),
@@ -205,9 +180,8 @@ mod tests {
         let near = start_connect(local_address(&listener).unwrap(), options).unwrap();
         assert!(wait_for(&listener, PollFlags::IN, Instant::now() + Duration::from_secs(10)).unwrap());
         let (far, _) = accept(&listener).unwrap().unwrap();
-        for socket in [&near, &far] {
-            options.apply(socket).unwrap();
-        }
+        options.apply(&near).unwrap();
+        options.apply_accepted(&far, &listener).unwrap();
         (near, far)
     }
 
@@ -227,21 +201,6 @@ mod tests {
                 assert_eq!(socket.recv_buffer_size().unwrap(), 60_000);
             }
         }
-    }
-
-    #[test]
-    fn congestion_control_is_the_one_that_was_asked_for() {
-        let name = |congestion| {
-            let config = TcpConfig { congestion, ..TcpConfig::default() };
-            let name = pair(&Options::lane(&config, false)).0.tcp_congestion().unwrap();
-            String::from_utf8(name).unwrap().trim_end_matches('\0').to_owned()
-        };
-        let system = name(Congestion::System);
-        assert_eq!(name(Congestion::Named(system.clone())), system);
-        let auto = name(Congestion::Auto);
-        assert!(["cubic", "reno"].contains(&&*auto) || auto == system, "{auto}");
-        assert!(check_congestion(&Congestion::Named(system)).is_ok());
-        assert!(check_congestion(&Congestion::Named("nothing".into())).is_err());
     }
 
     #[test]

@@ -167,14 +167,14 @@ impl Reactor {
             }
             return;
         }
-        let handshake =
-            match self.options.apply(&socket).and_then(|()| Handshake::accept(self.config.secret.clone())) {
-                Ok(handshake) => handshake,
-                Err(error) => {
-                    tracing::warn!(%address, %error, "the store cannot serve a client");
-                    return;
-                }
-            };
+        let set_up = self.options.apply_accepted(&socket, &self.listener);
+        let handshake = match set_up.and_then(|()| Handshake::accept(self.config.secret.clone())) {
+            Ok(handshake) => handshake,
+            Err(error) => {
+                tracing::warn!(%address, %error, "the store cannot serve a client");
+                return;
+            }
+        };
         let id = self.next;
         let since = Instant::now();
         let deadline = since + self.config.handshake_timeout;

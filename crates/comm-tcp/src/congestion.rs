@@ -1,0 +1,182 @@
+//! Which congestion control a socket has.
+//!
+//! It is chosen before a socket connects or listens. Linux lets one be chosen later too, but a connection that was
+//! established under BBR stays paced whatever it is given then.
+
+use std::io;
+use std::net::SocketAddr;
+
+use comm_core::{Error, Result};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::config::Congestion;
+
+impl Congestion {
+    /// For a socket that is to connect to an address.
+    pub(crate) fn before_connect(&self, socket: &Socket, to: SocketAddr) -> io::Result<()> {
+        match self {
+            Self::Auto if is_on_this_machine(to) => unpace(socket),
+            Self::Auto | Self::System => {}
+            Self::Named(name) => socket.set_tcp_congestion(name.as_bytes())?,
+        }
+        Ok(())
+    }
+
+    /// For a socket that is to listen. Who will come is not known yet; those who come inherit it.
+    pub(crate) fn before_listen(&self, listener: &Socket) -> io::Result<()> {
+        match self {
+            Self::Auto => unpace(listener),
+            Self::System => {}
+            Self::Named(name) => listener.set_tcp_congestion(name.as_bytes())?,
+        }
+        Ok(())
+    }
+
+    /// For a connection that was accepted. One from elsewhere gets the system's choice, if what it has comes from the
+    /// listener and not from its route.
+    pub(crate) fn after_accept(&self, socket: &Socket, listener: &Socket) -> io::Result<()> {
+        if *self != Self::Auto || stays_on_this_machine(socket) {
+            return Ok(());
+        }
+        return_to_system(socket, listener)
+    }
+
+    /// Refuses what the kernel would refuse, before anybody waits for this rank.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Self::Named(name) = self else { return Ok(()) };
+        let set = fresh(Type::STREAM, Domain::IPV4).and_then(|s| s.set_tcp_congestion(name.as_bytes()));
+        set.map_err(|e| Error::setting("congestion", name, e))
+    }
+}
+
+/// Takes the first congestion control without pacing that the system allows. It costs speed, not correctness, if none
+/// is allowed.
+fn unpace(socket: &Socket) {
+    let set = [&b"cubic"[..], b"reno"].into_iter().any(|name| socket.set_tcp_congestion(name).is_ok());
+    if !set {
+        tracing::debug!("neither cubic nor reno is allowed; the system's congestion control stays");
+    }
+}
+
+fn return_to_system(socket: &Socket, listener: &Socket) -> io::Result<()> {
+    let own = socket.tcp_congestion()?;
+    if own != listener.tcp_congestion()? {
+        return Ok(());
+    }
+    let system = fresh(Type::STREAM, Domain::IPV4)?.tcp_congestion()?;
+    if own == system { Ok(()) } else { socket.set_tcp_congestion(name_in(&system)) }
+}
+
+/// The kernel pads names with zeros.
+fn name_in(padded: &[u8]) -> &[u8] {
+    padded.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Whether what is sent there stays on this machine, by the address from which it would be sent.
+fn is_on_this_machine(address: SocketAddr) -> bool {
+    let probe = || {
+        let socket = fresh(Type::DGRAM, Domain::for_address(address))?;
+        // Connecting a datagram socket sends nothing.
+        socket.connect(&address.into())?;
+        Ok::<_, io::Error>(socket)
+    };
+    probe().is_ok_and(|socket| stays_on_this_machine(&socket))
+}
+
+fn stays_on_this_machine(socket: &Socket) -> bool {
+    let ip = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
+    let local = ip(socket.local_addr());
+    local.is_some_and(|local| local.to_canonical().is_loopback())
+        || local.is_some() && local == ip(socket.peer_addr())
+}
+
+fn fresh(kind: Type, domain: Domain) -> io::Result<Socket> {
+    let protocol = if kind == Type::STREAM { Protocol::TCP } else { Protocol::UDP };
+    Socket::new(domain, kind, Some(protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::event::PollFlags;
+
+    use super::*;
+    use crate::config::TcpConfig;
+    use crate::socket::{self, Options};
+
+    fn name(socket: &Socket) -> String {
+        String::from_utf8(name_in(&socket.tcp_congestion().unwrap()).to_vec()).unwrap()
+    }
+
+    fn system() -> String {
+        name(&fresh(Type::STREAM, Domain::IPV4).unwrap())
+    }
+
+    /// One that is not the system's, if this process may have one.
+    fn other() -> Option<String> {
+        let socket = fresh(Type::STREAM, Domain::IPV4).unwrap();
+        let allowed = |name: &&str| socket.set_tcp_congestion(name.as_bytes()).is_ok();
+        ["reno", "cubic"].into_iter().filter(|name| *name != system()).find(allowed).map(str::to_owned)
+    }
+
+    /// The listener, and both ends of a connection as they are when it is established.
+    fn connect(congestion: Congestion) -> [Socket; 3] {
+        let options = Options::lane(&TcpConfig { congestion, ..TcpConfig::default() }, false);
+        let listener = socket::listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let address = socket::local_address(&listener).unwrap();
+        let near = socket::start_connect(address, &options).unwrap();
+        let soon = Instant::now() + Duration::from_secs(10);
+        assert!(socket::wait_for(&listener, PollFlags::IN, soon).unwrap());
+        let far = socket::accept(&listener).unwrap().unwrap().0;
+        [listener, near, far]
+    }
+
+    #[test]
+    fn a_connection_is_established_under_what_was_asked_for() {
+        assert!(connect(Congestion::System).iter().all(|socket| name(socket) == system()));
+        for wanted in other().into_iter().chain([system()]) {
+            let sockets = connect(Congestion::Named(wanted.clone()));
+            assert_eq!(sockets.each_ref().map(name), [&*wanted; 3]);
+        }
+        let [listener, near, far] = connect(Congestion::Auto);
+        // One of the two is allowed everywhere, or is the system's.
+        assert!(["cubic", "reno"].contains(&&*name(&listener)), "{}", name(&listener));
+        assert_eq!([name(&near), name(&far)], [name(&listener), name(&listener)]);
+        Congestion::Auto.after_accept(&far, &listener).unwrap();
+        assert_eq!(name(&far), name(&listener), "it stays on this machine");
+    }
+
+    #[test]
+    fn what_came_from_the_listener_alone_gives_way_to_the_systems_choice() {
+        let Some(other) = other() else { return };
+        let [listener, _near, far] = connect(Congestion::Named(other.clone()));
+        return_to_system(&far, &listener).unwrap();
+        assert_eq!(name(&far), system());
+
+        let [listener, _near, far] = connect(Congestion::System);
+        far.set_tcp_congestion(other.as_bytes()).unwrap();
+        return_to_system(&far, &listener).unwrap();
+        assert_eq!(name(&far), other, "that is its route's");
+    }
+
+    #[test]
+    fn only_a_known_control_can_be_asked_for() {
+        assert!(Congestion::Named(system()).check().is_ok());
+        assert!(Congestion::Named("nothing".into()).check().is_err());
+        assert!(Congestion::Auto.check().is_ok() && Congestion::System.check().is_ok());
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_known() {
+        let stays = |address: &str| is_on_this_machine(address.parse().unwrap());
+        assert!(stays("127.0.0.1:1") && stays("127.1.2.3:1") && stays("[::ffff:127.0.0.1]:1"));
+        // An address for documentation, which nobody has; what would be sent there leaves by one of this machine's.
+        let elsewhere: SocketAddr = "198.51.100.1:1".parse().unwrap();
+        assert!(!is_on_this_machine(elsewhere));
+        let socket = fresh(Type::DGRAM, Domain::IPV4).unwrap();
+        if socket.connect(&elsewhere.into()).is_ok() {
+            assert!(is_on_this_machine(socket.local_addr().unwrap().as_socket().unwrap()));
+        }
+    }
+}
