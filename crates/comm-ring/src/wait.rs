@@ -31,7 +31,8 @@ pub(crate) enum Idle {
 /// How long to spin where nobody else wants the processor. Longer than a call to yield takes that lets nobody run: else
 /// two ranks that yield in turn keep each other waiting.
 const SPIN: Duration = Duration::from_micros(5);
-/// So many looks, which take less than a microsecond, need no clock.
+/// So many looks need no clock: with nothing but a pause in between they take less than a microsecond, and where others want the
+/// processor most waits are over once those have run.
 const LOOKS: u32 = 4;
 /// The shortest time to yield, so that waits which became short are noticed.
 const YIELD_MIN: Duration = Duration::from_micros(10);
@@ -85,9 +86,9 @@ impl Waiter {
     #[inline]
     pub(crate) fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
         let spins = !self.crowd.is_there();
-        if spins && self.looks < LOOKS {
+        if self.looks < LOOKS && (spins || !self.yield_max.is_zero()) {
             self.looks += 1;
-            return Idle::Spin;
+            return if spins { Idle::Spin } else { Idle::Yield };
         }
         let now = now();
         let wait = self.under_way.get_or_insert(Wait::new(now));
@@ -110,13 +111,13 @@ impl Waiter {
     /// Lets another thread run, and now and then looks whether one did.
     pub(crate) fn give_way(&mut self, now: impl Fn() -> Instant) {
         self.crowd.give_way(&now);
-        self.yielded(now());
+        self.yielded(now);
     }
 
     /// Another thread may have run since this one looked.
-    pub(crate) fn yielded(&mut self, now: Instant) {
+    pub(crate) fn yielded(&mut self, now: impl FnOnce() -> Instant) {
         if let Some(wait) = &mut self.under_way {
-            wait.count(now, CALL_MAX);
+            wait.count(now(), CALL_MAX);
         }
     }
 
@@ -217,6 +218,35 @@ mod tests {
         assert!((30..=35).contains(&yields(250, 1)), "{}", yields(250, 1));
         assert_eq!(yields(3000, 1), 4);
         assert_eq!(yields(0, 50), 1);
+    }
+
+    /// A waiter that has seen others run whenever it yielded.
+    fn crowded(yield_max: Duration) -> Waiter {
+        let mut waiter = Waiter::new(yield_max);
+        let now = Cell::new(Instant::now());
+        while !waiter.crowd.is_there() {
+            waiter.give_way(|| {
+                now.set(now.get() + Duration::from_millis(1));
+                now.get()
+            });
+        }
+        waiter
+    }
+
+    #[test]
+    fn where_others_want_the_processor_it_yields_before_it_asks_for_the_time() {
+        let mut waiter = crowded(Duration::from_micros(100));
+        for _ in 0..LOOKS {
+            assert_eq!(waiter.idle(|| unreachable!()), Idle::Yield);
+            waiter.yielded(|| unreachable!());
+        }
+        let start = Instant::now();
+        assert_eq!(waiter.idle(|| start), Idle::Yield);
+        assert_eq!(waiter.since(), Some(start));
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+        waiter.moved(|| start + Duration::from_micros(100));
+        assert_eq!(waiter.idle(|| unreachable!()), Idle::Yield, "the next wait begins anew");
+        assert_eq!(crowded(Duration::ZERO).idle(Instant::now), Idle::Sleep);
     }
 
     #[test]

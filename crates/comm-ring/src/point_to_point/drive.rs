@@ -106,7 +106,7 @@ fn idle<'a, T: Transport>(
             drop(state);
             rustix::thread::sched_yield();
             state = messenger.lock();
-            state.waiter.yielded(transport.now());
+            state.waiter.yielded(|| transport.now());
             state
         }
         Idle::Sleep => {
