@@ -34,11 +34,13 @@ impl Congestion {
 
     /// For a connection that was accepted. One from elsewhere gets the system's choice, if what it has comes from the
     /// listener and not from its route.
-    pub(crate) fn after_accept(&self, socket: &Socket, listener: &Socket) -> io::Result<()> {
+    pub(crate) fn after_accept(&self, socket: &Socket, listener: &Socket) {
         if *self != Self::Auto || stays_on_this_machine(socket) {
-            return Ok(());
+            return;
         }
-        return_to_system(socket, listener)
+        if let Err(error) = return_to_system(socket, listener) {
+            tracing::debug!(%error, "a connection keeps the congestion control of its listener");
+        }
     }
 
     /// Refuses what the kernel would refuse, before anybody waits for this rank.
@@ -143,7 +145,7 @@ mod tests {
         // One of the two is allowed everywhere, or is the system's.
         assert!(["cubic", "reno"].contains(&&*name(&listener)), "{}", name(&listener));
         assert_eq!([name(&near), name(&far)], [name(&listener), name(&listener)]);
-        Congestion::Auto.after_accept(&far, &listener).unwrap();
+        Congestion::Auto.after_accept(&far, &listener);
         assert_eq!(name(&far), name(&listener), "it stays on this machine");
     }
 
@@ -170,7 +172,8 @@ mod tests {
     #[test]
     fn addresses_of_this_machine_are_known() {
         let stays = |address: &str| is_on_this_machine(address.parse().unwrap());
-        assert!(stays("127.0.0.1:1") && stays("127.1.2.3:1") && stays("[::ffff:127.0.0.1]:1"));
+        assert!(stays("127.0.0.1:1") && stays("127.1.2.3:1"));
+        assert!(fresh(Type::DGRAM, Domain::IPV6).is_err() || stays("[::ffff:127.0.0.1]:1"));
         // An address for documentation, which nobody has; what would be sent there leaves by one of this machine's.
         let elsewhere: SocketAddr = "198.51.100.1:1".parse().unwrap();
         assert!(!is_on_this_machine(elsewhere));

@@ -72,7 +72,7 @@ impl Options {
 
     /// Sets up a connection that a listener has accepted.
     pub(crate) fn apply_accepted(&self, socket: &Socket, listener: &Socket) -> io::Result<()> {
-        self.congestion.after_accept(socket, listener)?;
+        self.congestion.after_accept(socket, listener);
         self.apply(socket)
     }
 }
