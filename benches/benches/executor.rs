@@ -12,7 +12,7 @@ use comm_core::{
     Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Located, Locator, Progress};
+use comm_ring::executor::{Buffers, Executor, Job, Located, Progress, locate};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
@@ -46,9 +46,7 @@ impl Rank {
         let partition = Partition::even(bytes / 4, row.blocks(&params)).element_bytes(4);
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let scratch = vec![0; (row.slots)(&params) * layout.slot_bytes()];
-        let mut locator = Locator::default();
-        let located = |step| locator.locate(step, &layout, reduction());
-        let steps = (row.steps)(&params).filter_map(located).collect();
+        let steps = locate((row.steps)(&params), &layout, reduction()).collect();
         Self { steps, executor: Executor::new(RANKS, 32), data: vec![0; bytes], scratch }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Locator, Progress};
+use comm_ring::executor::{Buffers, Executor, Job, Progress, locate};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
@@ -35,8 +35,7 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
     let job = Job { reduction, ranks, sequence: 1, fingerprint: 0xfeed };
     let mut executor = Executor::new(ranks, 4);
-    let mut locator = Locator::default();
-    let mut steps = (row.steps)(params).filter_map(|step| locator.locate(step, &layout, reduction));
+    let mut steps = locate((row.steps)(params), &layout, reduction);
     let mut buffers = Buffers { input: &input, output: &mut output, scratch: &mut scratch };
     let limit = Instant::now() + PATIENCE;
     loop {

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::executor::{Buffers, Executor, Job, Locator, Progress, Stop};
-use comm_ring::schedule::{Algorithm, Params, Steps, TABLE};
+use comm_ring::executor::{Buffers, Executor, Job, Located, Progress, Stop, locate};
+use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
 const ELEMENTS: usize = 40;
@@ -15,13 +15,15 @@ const ELEMENTS: usize = 40;
 struct Rank {
     transport: NetworkTransport,
     executor: Executor,
-    steps: Steps,
-    locator: Locator,
+    steps: std::vec::IntoIter<Located>,
     output: Vec<u8>,
     input: Vec<u8>,
     scratch: Vec<u8>,
-    layout: Layout,
     ended: Option<Result<(), Stop>>,
+}
+
+fn sum() -> Reduction {
+    Reduction::new(ReduceOp::Sum, DType::U32).unwrap()
 }
 
 fn contribution(rank: usize, at: usize) -> u32 {
@@ -37,15 +39,14 @@ impl Rank {
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let data: Vec<u8> =
             (0..ELEMENTS * chunks).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
+        let steps: Vec<Located> = locate((row.steps)(params), &layout, Some(sum())).collect();
         Self {
             transport,
             executor: Executor::new(ranks, window),
-            steps: (row.steps)(params),
-            locator: Locator::default(),
+            steps: steps.into_iter(),
             input: data.clone(),
             output: data,
             scratch: vec![0; (row.slots)(params) * layout.slot_bytes()],
-            layout,
             ended: None,
         }
     }
@@ -54,13 +55,10 @@ impl Rank {
         if self.ended.is_some() {
             return Turn::Done;
         }
-        let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
-        let job = Job { reduction, ranks, sequence: 1, fingerprint: 0xfeed };
+        let job = Job { reduction: Some(sum()), ranks, sequence: 1, fingerprint: 0xfeed };
         let mut buffers =
             Buffers { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
-        let (locator, layout) = (&mut self.locator, &self.layout);
-        let mut steps = self.steps.by_ref().filter_map(|step| locator.locate(step, layout, reduction));
-        match self.executor.progress(&mut self.transport, &mut steps, &job, &mut buffers) {
+        match self.executor.progress(&mut self.transport, &mut self.steps, &job, &mut buffers) {
             Ok(Progress::Done) => self.ended = Some(Ok(())),
             // Before a rank sleeps it asks whether there is reason to: a transport may move nothing and be ready.
             Ok(Progress::Blocked { moved }) => match self.transport.arm(self.executor.interest()) {

@@ -11,7 +11,7 @@ use super::exposure;
 use super::request::Request;
 use crate::Tuning;
 use crate::choose::{self, Choice, Question};
-use crate::executor::{Located, Locator};
+use crate::executor::{Located, locate};
 use crate::schedule::{Algorithm, Params};
 
 /// How many programs are kept at most: as many as a training step has buckets, or a benchmark sizes.
@@ -108,9 +108,7 @@ impl Program {
 
     /// The steps, one by one.
     pub(super) fn steps(&self) -> Box<dyn Iterator<Item = Located> + Send + '_> {
-        let mut locator = Locator::default();
-        let located = move |step| locator.locate(step, &self.layout, self.reduction);
-        Box::new((self.algorithm.steps)(&self.params).filter_map(located))
+        Box::new(locate((self.algorithm.steps)(&self.params), &self.layout, self.reduction))
     }
 
     /// Whether several ranks read what lies in temporary memory.

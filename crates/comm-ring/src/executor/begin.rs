@@ -4,8 +4,9 @@ use std::io::IoSlice;
 
 use comm_core::{Action, Result, Transport};
 
+use super::arrive::at_once;
 use super::window::Stage;
-use super::{AT_ONCE_BYTES, Buffers, Executor, Job, Located, Stop, at_once, local, no_rank};
+use super::{AT_ONCE_BYTES, Buffers, Executor, Job, Located, Stop, local, no_rank};
 use crate::message::Header;
 
 impl Executor {
@@ -67,11 +68,11 @@ impl Executor {
         from: usize,
     ) -> Result<bool, Stop> {
         let heard = self.heard.get_mut(from).ok_or_else(|| no_rank(from))?;
-        let payload = buffers.write(step.place, step.bytes.range())?;
+        let (payload, own) = buffers.received(step)?;
         let whole = Header::BYTES + payload.len();
         let mut moved = 0;
         if whole <= AT_ONCE_BYTES
-            && let Some(used) = at_once(transport, from, job, payload, job.reduction_in(step.action)?)?
+            && let Some(used) = at_once(transport, from, job, payload, own, job.reduction_in(step.action)?)?
         {
             moved = used;
         }

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use comm_core::{Error, Place, Result};
 
+use super::Located;
+
 /// The memory that the steps of a collective work on.
 #[derive(Debug)]
 pub struct Buffers<'a> {
@@ -36,6 +38,18 @@ impl Buffers<'_> {
             Place::Scratch { .. } => &mut *self.scratch,
         };
         array.get_mut(bytes).ok_or_else(outside)
+    }
+
+    /// Bytes to be written by a step, and what it is to combine with what arrives, if that lies elsewhere.
+    #[inline]
+    pub(super) fn received(&mut self, step: &Located) -> Result<(&mut [u8], Option<&[u8]>)> {
+        let (into, bytes) = (step.place, step.bytes.range());
+        match step.own {
+            None => Ok((self.write(into, bytes)?, None)),
+            Some(own) => {
+                self.pair((into, bytes), (own, step.other.range())).map(|(into, own)| (into, Some(own)))
+            }
+        }
     }
 
     /// The two operands of a local step: what is written, and what is read.

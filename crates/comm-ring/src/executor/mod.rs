@@ -4,6 +4,7 @@
 //! never sleeps, and a send that cannot go on never keeps it from receiving. A step starts when no earlier unfinished
 //! step conflicts with it; messages to one peer, and from one peer, keep the order of the schedule.
 
+mod arrive;
 mod begin;
 mod buffers;
 mod carry;
@@ -13,11 +14,12 @@ mod window;
 use std::borrow::Borrow;
 use std::io::IoSlice;
 
-use comm_core::{Action, Error, Interest, Lengths, Reduction, Result, Transport};
+use comm_core::{Action, Error, Interest, Lengths, Lent, Reduction, Result, Transport};
 
+use arrive::{at_once, fill, reduce};
 pub use buffers::Buffers;
-use carry::Carry;
-pub use located::{Located, Locator};
+pub(crate) use located::is_filled_by;
+pub use located::{Located, locate};
 use window::{Stage, Window};
 
 use crate::message::Header;
@@ -312,11 +314,10 @@ impl Executor {
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
         let before = entry.moved;
-        let Located { action, place, bytes, .. } = entry.located;
-        let payload = buffers.write(place, bytes.range())?;
-        let reduction = job.reduction_in(action)?;
+        let (payload, own) = buffers.received(&entry.located)?;
+        let reduction = job.reduction_in(entry.located.action)?;
         if before == 0 && Header::BYTES + payload.len() <= AT_ONCE_BYTES {
-            match at_once(transport, from, job, payload, reduction)? {
+            match at_once(transport, from, job, payload, own, reduction)? {
                 Some(used) => entry.moved = used,
                 None => {
                     self.interest.add_recv(from);
@@ -335,10 +336,14 @@ impl Executor {
         }
         let whole = Header::BYTES + payload.len();
         if (Header::BYTES..whole).contains(&entry.moved) {
-            let rest = &mut payload[entry.moved - Header::BYTES..];
+            let done = entry.moved - Header::BYTES;
+            let rest = &mut payload[done..];
             let (turn, _) = rest.split_at_mut(rest.len().min(TURN_BYTES));
             entry.moved += match reduction {
-                Some(reduction) => reduce(transport, from, turn, reduction, &mut entry.carry)?,
+                Some(reduction) => {
+                    let own = own.map(|own| &own[done..]);
+                    reduce(transport, from, turn, own, reduction, &mut entry.carry)?
+                }
                 None => fill(transport, from, turn)?,
             };
         }
@@ -354,72 +359,6 @@ impl Executor {
         }
         Ok(moved)
     }
-}
-
-/// Receives the start of a short message, all of it as a rule, from where the transport holds it. Returns how many bytes
-/// were used: none if not even the header is there whole, `None` if nothing is.
-fn at_once(
-    transport: &mut dyn Transport,
-    from: usize,
-    job: &Job,
-    payload: &mut [u8],
-    reduction: Option<Reduction>,
-) -> Result<Option<usize>, Stop> {
-    let lent = transport.lend(from, Header::BYTES + payload.len())?;
-    let Some(header) = lent.read() else {
-        return Ok((!lent.is_empty()).then_some(0));
-    };
-    check(&Header::decode(&header), job, payload.len(), from)?;
-    let rest = lent.skip(Header::BYTES);
-    let used = match reduction {
-        Some(reduction) => reduction.combine(payload, rest),
-        None => rest.copy_to(payload),
-    };
-    transport.consume(from, Header::BYTES + used)?;
-    Ok(Some(Header::BYTES + used))
-}
-
-/// Receives into `rest` until nothing more has arrived. Returns how much.
-fn fill(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
-    let mut done = 0;
-    while done < rest.len() {
-        match transport.try_recv(from, &mut rest[done..])? {
-            0 => break,
-            received => done += received,
-        }
-    }
-    Ok(done)
-}
-
-/// Combines what arrives into `rest`, straight from where the transport holds it. Returns how much.
-fn reduce(
-    transport: &mut dyn Transport,
-    from: usize,
-    rest: &mut [u8],
-    reduction: Reduction,
-    carry: &mut Carry,
-) -> Result<usize> {
-    let mut done = 0;
-    while done < rest.len() {
-        let rest = &mut rest[done..];
-        let mut used = 0;
-        if carry.is_empty() {
-            let lent = transport.lend(from, rest.len())?;
-            if lent.is_empty() {
-                break;
-            }
-            used = reduction.combine(rest, lent);
-            transport.consume(from, used)?;
-        }
-        if used == 0 {
-            used = carry.reduce(transport, from, rest, reduction)?;
-        }
-        if used == 0 {
-            break;
-        }
-        done += used;
-    }
-    Ok(done)
 }
 
 /// Whether a message belongs to this step of this call.
@@ -450,7 +389,7 @@ fn local(located: &Located, job: &Job, buffers: &mut Buffers<'_>) -> Result<()> 
         }
         Action::Reduce { with } => {
             let (into, from) = buffers.pair((place, bytes), (with, other))?;
-            job.reduction.ok_or_else(no_reduction)?.combine(into, comm_core::Lent::from_slice(from));
+            job.reduction.ok_or_else(no_reduction)?.combine(into, Lent::from_slice(from));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {

@@ -37,7 +37,14 @@ impl Entry {
     fn unused() -> Self {
         let (bytes, other) = (Bytes::NONE, Bytes::NONE);
         Self {
-            located: Located { action: Action::Finish, place: Place::Output, bytes, other, waits_for: 0 },
+            located: Located {
+                action: Action::Finish,
+                place: Place::Output,
+                bytes,
+                other,
+                own: None,
+                waits_for: 0,
+            },
             stage: Stage::Open,
             moved: 0,
             header: [0; Header::BYTES],
@@ -142,7 +149,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::Locator;
+    use crate::executor::located::Locator;
     use comm_core::{Blocks, Layout, Partition};
 
     /// A window, and the schedule that runs through it.
@@ -158,7 +165,7 @@ mod tests {
 
         fn push(&mut self, step: Step) {
             let layout = Layout::uniform(&Partition::even(2, 2));
-            self.window.push(&self.locator.locate(step, &layout, None).unwrap());
+            self.window.push(&self.locator.locate(step, None, &layout, None).unwrap());
         }
     }
 

@@ -43,6 +43,8 @@ mod star_reduce_scatter;
 mod tree;
 mod two_level_all_reduce;
 
+use std::ops::Range;
+
 use comm_core::{Blocks, Collective, LinkModel, Step};
 
 pub use cost::{Cost, Pace, Pacing};
@@ -101,6 +103,12 @@ impl Params {
     /// The rank before on the ring.
     const fn prev(&self) -> usize {
         self.behind(1)
+    }
+
+    /// The segments in passes: those of one may be under way in scratch at once.
+    fn passes(&self) -> impl Iterator<Item = Range<usize>> + Send + use<> {
+        let (all, pass) = (self.segments, self.pass.max(1));
+        (0..all).step_by(pass).map(move |first| first..all.min(first + pass))
     }
 
     /// The slots that a schedule with `per_segment` slots for each segment under way needs.

@@ -4,8 +4,6 @@
 //! Comput. 69 (2009). Each rank sends 2(n-1)/n of the data in 2(n-1) rounds, which is the least that any all-reduce
 //! can send. Segments let a rank pass on the start of a chunk while its end still arrives.
 
-use std::ops::Range;
-
 use comm_core::{Place, Step};
 
 use super::{Cost, Pacing, Params, Steps};
@@ -31,26 +29,24 @@ pub(super) fn steps(params: &Params) -> Steps {
             (0..p.segments).map(move |segment| Step::finish(Place::Output, p.block(0, segment))),
         );
     }
-    Box::new(rounds(&p, 0..2 * (p.ranks - 1)))
+    Box::new((0..2 * (p.ranks - 1)).flat_map(move |round| exchange(&p, round)))
 }
 
-/// Some of the rounds. After n-1 of them a rank has the chunk ahead of its own whole.
-pub(super) fn rounds(params: &Params, rounds: Range<usize>) -> impl Iterator<Item = Step> + use<> {
+/// A round. After n-1 of them a rank has the chunk ahead of its own whole.
+fn exchange(params: &Params, round: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
     // The second half goes around as the first, but what comes is complete.
     let reducing = p.ranks - 1;
-    rounds.flat_map(move |round| {
-        let (give, take) = (p.behind(round), p.behind(round + 1));
-        (0..p.segments).flat_map(move |segment| {
-            let taken = p.block(take, segment);
-            let receive = if round < reducing {
-                Step::recv_reduce(p.prev(), Place::Output, taken)
-            } else {
-                Step::recv(p.prev(), Place::Output, taken)
-            };
-            let finish = (round + 1 == reducing).then_some(Step::finish(Place::Output, taken));
-            let send = Step::send(p.next(), Place::Output, p.block(give, segment));
-            [Some(send), Some(receive), finish].into_iter().flatten()
-        })
+    let (give, take) = (p.behind(round), p.behind(round + 1));
+    (0..p.segments).flat_map(move |segment| {
+        let taken = p.block(take, segment);
+        let receive = if round < reducing {
+            Step::recv_reduce(p.prev(), Place::Output, taken)
+        } else {
+            Step::recv(p.prev(), Place::Output, taken)
+        };
+        let finish = (round + 1 == reducing).then_some(Step::finish(Place::Output, taken));
+        let send = Step::send(p.next(), Place::Output, p.block(give, segment));
+        [Some(send), Some(receive), finish].into_iter().flatten()
     })
 }

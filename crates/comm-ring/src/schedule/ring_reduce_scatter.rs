@@ -29,9 +29,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     if p.ranks == 1 {
         return Box::new((0..p.segments).flat_map(move |segment| alone(&p, p.block(0, segment))));
     }
-    let passes = (0..p.segments).step_by(p.pass.max(1));
-    Box::new(passes.flat_map(move |first| {
-        let segments = first..(first + p.pass.max(1)).min(p.segments);
+    Box::new(p.passes().flat_map(move |segments| {
         (0..p.ranks - 1)
             .flat_map(move |round| segments.clone().flat_map(move |segment| exchange(&p, round, segment)))
     }))

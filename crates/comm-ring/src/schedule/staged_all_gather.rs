@@ -32,26 +32,26 @@ pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
     let own = if p.in_place { Place::Output } else { Place::Input };
     Box::new((0..p.segments).flat_map(move |segment| {
-        let block = p.block(p.rank, segment);
+        let (staged, block) = (p.slot(0, segment), p.block(p.rank, segment));
+        let stage = (p.ranks > 1).then_some(Step::copy(staged, own, block));
         let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, block));
-        exchange(&p, segment, own, 0).chain(copy)
+        stage.into_iter().chain(exchange(&p, segment, staged, 0)).chain(copy)
     }))
 }
 
-/// A segment of every chunk, from where a rank has it to everybody's output. A rank has the chunk this far ahead of its own.
+/// A segment of every chunk, from where a rank has staged it to the output of the others. A rank has the chunk this far ahead of
+/// its own.
 pub(super) fn exchange(
     params: &Params,
     segment: usize,
-    own: Place,
+    staged: Place,
     ahead: usize,
 ) -> impl Iterator<Item = Step> + use<> {
-    let (p, staged) = (*params, params.slot(0, segment));
+    let p = *params;
     let block = p.block(p.ahead(ahead), segment);
-    let exchanges = (1..p.ranks).flat_map(move |distance| {
+    (1..p.ranks).flat_map(move |distance| {
         let (to, from) = (p.ahead(distance), p.behind(distance));
         let theirs = p.block(p.behind(distance + p.ranks - ahead), segment);
         [Step::send(to, staged, block), Step::recv(from, Place::Output, theirs)]
-    });
-    let stage = (p.ranks > 1).then_some(Step::copy(staged, own, block));
-    stage.into_iter().chain(exchanges)
+    })
 }

@@ -1,15 +1,22 @@
-//! Staged all-reduce: a reduce-scatter around the ring, then every rank puts the chunk that it has where the others of its
-//! host read it in place.
+//! Staged all-reduce: a reduce-scatter around the ring, whose partial sums every rank puts where the others of its host read
+//! them in place; then all of them read the whole ones there.
 //!
-//! It moves what the ring moves, but the second half of it is written once instead of n-1 times where the ranks of a host
-//! read what is staged, and takes one round; see the staged all-gather.
+//! It moves what the ring moves. But where the ranks of a host read what is staged, a partial sum is written once where the ring writes
+//! it into its own memory first, and a whole one once instead of n-1 times, to be read in one round; see the staged all-gather.
+//! Segments go in passes, so that what is staged stays small however large the data is.
 
-use comm_core::Place;
+use std::ops::Range;
 
+use comm_core::{Place, Step};
+
+use super::staged_all_gather::exchange;
 use super::{Cost, Pacing, Params, Steps, ring_all_reduce, ring_reduce_scatter, staged_all_gather};
 
+/// What a rank sends in one round lies apart from what it receives meanwhile.
+const SETS: usize = 2;
+
 pub(super) fn slots(p: &Params) -> usize {
-    staged_all_gather::slots(p)
+    if p.ranks > 1 { p.slots(SETS) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -30,7 +37,35 @@ pub(super) fn steps(params: &Params) -> Steps {
     if p.ranks == 1 {
         return ring_all_reduce::steps(params);
     }
-    let gather = move |segment| staged_all_gather::exchange(&p, segment, Place::Output, 1);
-    let gathering = (0..p.segments).flat_map(gather);
-    Box::new(ring_all_reduce::rounds(&p, 0..p.ranks - 1).chain(gathering))
+    Box::new(p.passes().flat_map(move |segments| pass(&p, segments)))
+}
+
+/// Some segments of every chunk.
+fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> + use<> {
+    let (p, last) = (*params, params.ranks - 2);
+    let all = segments.clone();
+    let reducing =
+        (0..=last).flat_map(move |round| all.clone().flat_map(move |segment| reduce(&p, round, segment)));
+    let gathering = segments.flat_map(move |segment| exchange(&p, segment, p.slot(last % SETS, segment), 1));
+    reducing.chain(gathering)
+}
+
+/// A round of the reduce-scatter. What is not whole yet is put where the next rank reads it in place.
+fn reduce(params: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
+    let p = *params;
+    let (given, taken) = (p.block(p.behind(round), segment), p.block(p.behind(round + 1), segment));
+    let from = match round.checked_sub(1) {
+        Some(before) => p.slot(before % SETS, segment),
+        None => Place::Output,
+    };
+    let staged = p.slot(round % SETS, segment);
+    let is_whole = round + 2 == p.ranks;
+    let steps = [
+        Some(Step::copy(staged, Place::Output, taken)),
+        Some(Step::recv_reduce(p.prev(), staged, taken)),
+        Some(Step::send(p.next(), from, given)),
+        is_whole.then_some(Step::finish(staged, taken)),
+        is_whole.then_some(Step::copy(Place::Output, staged, taken)),
+    ];
+    steps.into_iter().flatten()
 }

@@ -1,0 +1,101 @@
+//! What arrives: put, or combined, where it belongs.
+
+use comm_core::{Lent, Reduction, Result, Transport};
+
+use super::carry::Carry;
+use super::{Job, Stop, check};
+use crate::message::Header;
+
+/// How much is copied at once to where it is then reduced into: little, so that it is still in the nearest cache.
+const PIECE_BYTES: usize = 8 << 10;
+
+/// Receives the start of a short message, all of it as a rule, from where the transport holds it. Returns how many bytes
+/// were used: none if not even the header is there whole, `None` if nothing is.
+pub(super) fn at_once(
+    transport: &mut dyn Transport,
+    from: usize,
+    job: &Job,
+    payload: &mut [u8],
+    own: Option<&[u8]>,
+    reduction: Option<Reduction>,
+) -> Result<Option<usize>, Stop> {
+    let lent = transport.lend(from, Header::BYTES + payload.len())?;
+    let Some(header) = lent.read() else {
+        return Ok((!lent.is_empty()).then_some(0));
+    };
+    check(&Header::decode(&header), job, payload.len(), from)?;
+    let rest = lent.skip(Header::BYTES);
+    let used = match reduction {
+        Some(reduction) => combine(payload, own, rest, reduction),
+        None => rest.copy_to(payload),
+    };
+    transport.consume(from, Header::BYTES + used)?;
+    Ok(Some(Header::BYTES + used))
+}
+
+/// Receives into `rest` until nothing more has arrived. Returns how much.
+pub(super) fn fill(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < rest.len() {
+        match transport.try_recv(from, &mut rest[done..])? {
+            0 => break,
+            received => done += received,
+        }
+    }
+    Ok(done)
+}
+
+/// Combines what arrives into `rest`, straight from where the transport holds it. Returns how much.
+pub(super) fn reduce(
+    transport: &mut dyn Transport,
+    from: usize,
+    rest: &mut [u8],
+    own: Option<&[u8]>,
+    reduction: Reduction,
+    carry: &mut Carry,
+) -> Result<usize> {
+    let mut done = 0;
+    while done < rest.len() {
+        let rest = &mut rest[done..];
+        let own = own.map(|own| &own[done..]);
+        let mut used = 0;
+        if carry.is_empty() {
+            let lent = transport.lend(from, rest.len())?;
+            if lent.is_empty() {
+                break;
+            }
+            used = combine(rest, own, lent, reduction);
+            transport.consume(from, used)?;
+        }
+        if used == 0 {
+            let (element, _) = rest.split_at_mut(reduction.dtype().size());
+            if let Some(own) = own {
+                element.copy_from_slice(&own[..element.len()]);
+            }
+            used = carry.reduce(transport, from, element, reduction)?;
+        }
+        if used == 0 {
+            break;
+        }
+        done += used;
+    }
+    Ok(done)
+}
+
+/// Combines what a transport lends with what is there already, or with what is at another place and copied there piece by
+/// piece. Returns how much of it was used.
+#[inline]
+fn combine(into: &mut [u8], own: Option<&[u8]>, lent: Lent<'_>, reduction: Reduction) -> usize {
+    let Some(own) = own else { return reduction.combine(into, lent) };
+    let (mut used, len) = (0, into.len().min(lent.len()));
+    while used < len {
+        let piece = used..len.min(used + PIECE_BYTES);
+        let into = &mut into[piece.clone()];
+        into.copy_from_slice(&own[piece]);
+        match reduction.combine(into, lent.skip(used)) {
+            0 => break,
+            combined => used += combined,
+        }
+    }
+    used
+}
