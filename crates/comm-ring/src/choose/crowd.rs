@@ -6,7 +6,7 @@
 
 use comm_core::{Action, Link, LinkModel, Place, Step};
 
-use crate::executor::is_filled_by;
+use crate::executor::together;
 use crate::schedule::{Algorithm, Chunks, Params};
 
 /// How long it takes until the next rank runs on a processor, in seconds.
@@ -52,7 +52,8 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
     let ranks = params.ranks.min(links.ranks_per_host);
     // Segments are alike: a chunk in one of them stands for all.
     let whole = |rank| Params { rank, segments: 1, ..*params };
-    let steps = (0..ranks).flat_map(|rank| taken_together((algorithm.steps)(&whole(rank))));
+    // A copy that is made along with a receive takes no time of its own.
+    let steps = (0..ranks).flat_map(|rank| together((algorithm.steps)(&whole(rank)))).map(|(step, _)| step);
     let segments = params.segments as f64;
     let is_read_in_place =
         algorithm.traits.staged && links.reads_in_place(params.ranks, chunk_bytes / segments);
@@ -63,15 +64,6 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
             _ => effort(&step, segments, links, chunk_bytes),
         })
         .sum()
-}
-
-/// The steps without those copies that are made along with the next step.
-fn taken_together(steps: impl Iterator<Item = Step>) -> impl Iterator<Item = Step> {
-    let mut steps = steps.peekable();
-    std::iter::from_fn(move || {
-        let step = steps.next()?;
-        Some(steps.next_if(|next| is_filled_by(next, &step)).unwrap_or(step))
-    })
 }
 
 /// How long a rank works on a step, in seconds.

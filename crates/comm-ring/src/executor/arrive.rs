@@ -99,3 +99,25 @@ fn combine(into: &mut [u8], own: Option<&[u8]>, lent: Lent<'_>, reduction: Reduc
     }
     used
 }
+
+#[cfg(test)]
+mod tests {
+    use comm_core::{DType, ReduceOp};
+
+    use super::*;
+
+    #[test]
+    fn what_lies_elsewhere_is_combined_in_pieces_as_far_as_it_arrived() {
+        let sum = Reduction::new(ReduceOp::Sum, DType::U16).unwrap();
+        let numbers =
+            |factor: u16| (0..3 * PIECE_BYTES as u16 / 2).flat_map(move |n| (n * factor).to_ne_bytes());
+        let (own, other, both): (Vec<u8>, Vec<u8>, Vec<u8>) =
+            (numbers(1).collect(), numbers(2).collect(), numbers(3).collect());
+        for arrived in [0, 1, 2, 5, PIECE_BYTES, PIECE_BYTES + 3, 2 * PIECE_BYTES - 1, own.len()] {
+            let mut into = vec![0xff; own.len()];
+            let used = combine(&mut into, Some(&own), Lent::from_slice(&other[..arrived]), sum);
+            assert_eq!(used, arrived / 2 * 2);
+            assert!(into[..used] == both[..used], "{arrived}");
+        }
+    }
+}

@@ -84,25 +84,21 @@ pub fn locate(
     layout: &Layout,
     reduction: Option<Reduction>,
 ) -> impl Iterator<Item = Located> {
-    let (mut steps, mut locator) = (steps.peekable(), Locator::default());
-    std::iter::from_fn(move || {
-        loop {
-            let step = steps.next()?;
-            let (step, copy) = match steps.next_if(|next| is_filled_by(next, &step)) {
-                Some(receive) => (receive, Some(step)),
-                None => (step, None),
-            };
-            if let Some(located) = locator.locate(step, copy, layout, reduction) {
-                return Some(located);
-            }
-        }
-    })
+    let mut locator = Locator::default();
+    together(steps).filter_map(move |(step, copy)| locator.locate(step, copy, layout, reduction))
 }
 
-/// Whether a step reduces into what the one before it copies, so that both are carried out as one.
-pub(crate) fn is_filled_by(step: &Step, before: &Step) -> bool {
-    matches!((step.action, before.action), (Action::RecvReduce { .. }, Action::Copy { .. }))
-        && (step.place, step.blocks) == (before.place, before.blocks)
+/// The steps, each with the copy that is made along with it: the one before a receive that reduces into what was copied.
+pub(crate) fn together(steps: impl Iterator<Item = Step>) -> impl Iterator<Item = (Step, Option<Step>)> {
+    let mut steps = steps.peekable();
+    std::iter::from_fn(move || {
+        let step = steps.next()?;
+        let receive = steps.next_if(|next| {
+            matches!((next.action, step.action), (Action::RecvReduce { .. }, Action::Copy { .. }))
+                && (next.place, next.blocks) == (step.place, step.blocks)
+        });
+        Some(receive.map_or((step, None), |receive| (receive, Some(step))))
+    })
 }
 
 impl Locator {

@@ -18,7 +18,7 @@ use comm_core::{Action, Error, Interest, Lengths, Lent, Reduction, Result, Trans
 
 use arrive::{at_once, fill, reduce};
 pub use buffers::Buffers;
-pub(crate) use located::is_filled_by;
+pub(crate) use located::together;
 pub use located::{Located, locate};
 use window::{Stage, Window};
 
