@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Call, DType, ReduceOp, Refusal, Source, TagMatch};
+use crate::{Call, DType, ReduceOp, Refusal, Source, TagMatch, VariableFault};
 
 /// The result of anything that communicates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -357,6 +357,16 @@ pub enum Invalid {
         value: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A variable of the environment that is not set, is empty, is not text or is misspelt.
+    #[error("{name} {fault}; {advice}")]
+    Variable {
+        /// The name of the variable.
+        name: String,
+        /// What is wrong with it.
+        fault: VariableFault,
+        /// What to do about it.
+        advice: String,
     },
 }
 

@@ -43,6 +43,7 @@ mod step;
 mod store;
 mod sync;
 mod transport;
+mod variable;
 mod work;
 mod worker;
 
@@ -71,5 +72,6 @@ pub use scan::Scan;
 pub use step::{Action, Blocks, Place, Step, Touch};
 pub use store::Store;
 pub use transport::{AbortHandle, Armed, Interest, Transport};
+pub use variable::VariableFault;
 pub use work::Work;
 pub use worker::Worker;

@@ -7,6 +7,8 @@ use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Result};
 use comm_ring::RingConfig;
 use comm_tcp::{Secret, TcpConfig};
 
+use crate::env::Environment;
+
 /// Who serves the store in which ranks find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreHost {
@@ -25,12 +27,11 @@ pub enum StoreHost {
 #[non_exhaustive]
 pub enum TransportKind {
     /// Shared memory between ranks that can share some, sockets between all others. A rank that can share none, as
-    /// where `/proc` is not mounted, is reached through sockets, and says so in its log.
-    #[cfg(feature = "hybrid")]
-    #[cfg_attr(feature = "hybrid", default)]
+    /// where `/proc` is not mounted, is reached through sockets, and says so in its log. Without the feature `hybrid`
+    /// this is [`TransportKind::Tcp`].
+    #[default]
     Auto,
     /// Sockets, wherever the ranks are.
-    #[cfg_attr(not(feature = "hybrid"), default)]
     Tcp,
     /// Shared memory. All ranks must be on one host, in containers that share its network namespace if in any. Ranks
     /// that cannot share memory are an error.
@@ -125,39 +126,22 @@ impl Config {
         })
     }
 
-    /// What the environment says. This is the one place that reads it.
-    ///
-    /// The first of these families whose rank is set tells rank and size: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-    /// `LOCAL_WORLD_SIZE` (torchrun, `commctl run`); `OMPI_COMM_WORLD_*` (Open MPI); `PMI_*` (MPICH);
-    /// `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`. With more than one rank, `MASTER_ADDR` and `MASTER_PORT` tell
-    /// where the store is.
-    ///
-    /// Under torchrun, whose agent says `TORCHELASTIC_USE_AGENT_STORE=True`, the store is the agent's. The job is
-    /// that of `TORCHELASTIC_RUN_ID`, and in the agent's store `TORCHELASTIC_RESTART_COUNT` is the round. Each node's
-    /// agent counts its own restarts, so a job on several nodes that is to survive them wants a new store every time,
-    /// which `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the agents' environment gives it.
-    ///
-    /// Optional, and before what torchrun says: `COMM_STORE` (`rank0`, `launcher`, or `torch` for PyTorch's store) and
-    /// `COMM_JOB_ID` (hexadecimal). Optional: `COMM_TRANSPORT` (`auto`, `tcp`, or `shm` for shared memory),
-    /// `COMM_HOST_PART` (as `host_part`), `COMM_LEND_BYTES` (as `shm.lend_bytes`),
-    /// `COMM_SINGLE_COPY_BYTES` (as `shm.single_copy_bytes`), `COMM_SECRET`, `COMM_SOCKET_IFNAME`
-    /// (as `interface`), `COMM_TCP_SOCKETS` (sockets per peer, from 1 to 64; rank 0's count holds for all),
-    /// `COMM_TIMEOUT_S` and `COMM_RENDEZVOUS_TIMEOUT_S` (seconds), and `COMM_LINKS`: what messages cost, by which
-    /// algorithms are chosen, as the text of a [`LinkModel`](crate::LinkModel) or as `@` and the name of a file that
-    /// holds it. `commctl perf --calibrate` measures it. With the feature `nccl`, `COMM_DEVICE_PATH` says in which way buffers on
-    /// devices go: `nccl`, `staged` through the host, or `auto`.
+    #[doc = include_str!("env/variables.md")]
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the variable, what it holds and what is wrong with it.
+    /// [`Error::Invalid`] naming the variable and what is wrong with it: [`Invalid::Variable`](crate::Invalid::Variable)
+    /// if it is missing, empty, not text or misspelt, [`Invalid::Setting`](crate::Invalid::Setting) if its value cannot
+    /// be used.
     pub fn from_env() -> Result<Self> {
-        crate::env::config(&variable)
+        crate::env::config(&Environment::of_process())
     }
 
-    /// Whether a launcher has told this process its rank: whether [`Config::from_env`] would find one, right or wrong.
-    /// A program that can also work alone, or start its own ranks, asks this first.
+    /// Returns whether a launcher has started this process, with usable variables or not. A program that starts its own
+    /// ranks asks this first. It is false in a batch script of Slurm, whose `SLURM_PROCID` is no rank, and true in the
+    /// tasks that `srun` starts.
     #[must_use]
     pub fn is_launched() -> bool {
-        crate::env::is_launched(&variable)
+        crate::env::is_launched(&Environment::of_process())
     }
 
     /// The addresses of the store.
@@ -168,8 +152,4 @@ impl Config {
             (host, self.master_port).to_socket_addrs().map_err(|source| wrong(source.to_string()))?;
         found.next().ok_or_else(|| wrong("the name has no address".into()))
     }
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }

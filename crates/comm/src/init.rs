@@ -19,12 +19,13 @@ use crate::{Config, StoreHost, TransportKind};
 /// How long rank 0 keeps the store up after a failed meeting, so that the others learn why from it.
 const STORE_LINGER: Duration = Duration::from_secs(2);
 
-/// Meets the other ranks as the environment says, and returns the group of all of them.
+/// Meets the other ranks as the environment says, and returns the group of all of them. Without a launcher that is a
+/// world of one rank, which a line in the log says.
 ///
 /// # Errors
 /// As [`Config::from_env`] and [`init_with`].
 pub fn init() -> Result<Comm> {
-    init_with(&Config::from_env()?)
+    init_with(&Config::from_env()?).map_err(crate::env::name_variable)
 }
 
 /// Meets the other ranks and returns the group of all of them. Every rank calls this.
@@ -71,7 +72,7 @@ pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
 /// As [`Config::from_env`] and [`init_devices_with`].
 #[cfg(feature = "nccl")]
 pub fn init_devices() -> Result<HybridCommunicator> {
-    init_devices_with(&Config::from_env()?)
+    init_devices_with(&Config::from_env()?).map_err(crate::env::name_variable)
 }
 
 /// Meets the other ranks as [`init_with`] does, and gives the group another side, for buffers of devices, as
@@ -205,16 +206,25 @@ fn meet(
             let paths = lanes.paths().clone();
             Ok((communicator(lanes, config, start)?, Reach::Each(paths)))
         }
-        TransportKind::Tcp => {
-            let lanes = TcpLanes::rendezvous(store, &over_tcp(config, master, start))?;
-            Ok((communicator(lanes, config, start)?, Reach::Tcp))
-        }
+        #[cfg(not(feature = "hybrid"))]
+        TransportKind::Auto => meet_over_tcp(store, config, master, start),
+        TransportKind::Tcp => meet_over_tcp(store, config, master, start),
         #[cfg(feature = "shm")]
         TransportKind::SharedMemory => {
             let lanes = SharedMemoryLanes::rendezvous(store, &over_memory(config, start))?;
             Ok((communicator(lanes, config, start)?, Reach::SharedMemory))
         }
     }
+}
+
+fn meet_over_tcp(
+    store: &dyn Store,
+    config: &Config,
+    master: SocketAddr,
+    start: Instant,
+) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
+    let lanes = TcpLanes::rendezvous(store, &over_tcp(config, master, start))?;
+    Ok((communicator(lanes, config, start)?, Reach::Tcp))
 }
 
 #[cfg(feature = "hybrid")]

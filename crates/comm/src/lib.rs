@@ -57,7 +57,8 @@ pub use comm_core::{
     ANY_TAG, Allocate, Allocation, Buffer, Call, CallOptions, Collective, Comm, Communicator,
     DEFAULT_TIMEOUT, DType, Desync, During, Element, Error, Exchange, Group, GroupId, Groups, Host,
     HostCommunicator, Invalid, Lanes, Lengths, Link, LinkModel, Loss, Memory, PointToPoint, Received,
-    ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares, Source, Store, TagMatch, Transport, Work, Worker,
+    ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares, Source, Store, TagMatch, Transport, VariableFault,
+    Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -10,7 +10,7 @@ use comm::tcp::TcpStoreServer;
 
 use super::{JOB, store};
 
-const PART: &str = "COMM_TEST_PART";
+const PART: &str = "COMM_TEST_ROLE";
 
 /// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
 pub(crate) struct Rank {

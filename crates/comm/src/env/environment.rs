@@ -1,0 +1,82 @@
+//! The variables of a process, read by their table.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use comm_core::{Error, Invalid, Result, VariableFault};
+
+use super::variables::{Values, Variable};
+
+/// The variables that a process was started with, as they are at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Environment(BTreeMap<OsString, OsString>);
+
+/// An error that names a variable.
+pub(super) fn fault(name: impl Into<String>, fault: VariableFault, advice: impl Into<String>) -> Error {
+    Invalid::Variable { name: name.into(), fault, advice: advice.into() }.into()
+}
+
+impl Environment {
+    /// The variables of this process.
+    pub(crate) fn of_process() -> Self {
+        std::env::vars_os().collect()
+    }
+
+    /// Whether a variable is set, to whatever it may be.
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.0.contains_key(OsStr::new(name))
+    }
+
+    /// The names of all variables that begin with `prefix`.
+    pub(super) fn names(&self, prefix: &str) -> impl Iterator<Item = String> {
+        let names = self.0.keys().map(|name| name.to_string_lossy().into_owned());
+        names.filter(move |name| name.starts_with(prefix))
+    }
+
+    /// What a variable holds, `None` if it is not set.
+    pub(super) fn text(&self, variable: &Variable) -> Result<Option<&str>> {
+        let name = variable.name;
+        let Some(value) = self.0.get(OsStr::new(name)) else { return Ok(None) };
+        let Some(text) = value.to_str() else {
+            let advice = "write random bytes as text, in hexadecimal for example";
+            return Err(fault(name, VariableFault::NotText, advice));
+        };
+        if text.is_empty() {
+            return Err(fault(name, VariableFault::Empty, "unset it, or give it a value"));
+        }
+        if let Values::OneOf(words) = variable.values
+            && !words.contains(&text)
+        {
+            return Err(Error::setting(name, text, format!("it must be one of {}", words.join(", "))));
+        }
+        Ok(Some(text))
+    }
+
+    /// The number that a variable holds, `None` if it is not set.
+    pub(super) fn number(&self, variable: &Variable) -> Result<Option<u64>> {
+        let Some(text) = self.text(variable)? else { return Ok(None) };
+        let refused = |reason: String| Error::setting(variable.name, text, reason);
+        let (min, max) = match variable.values {
+            Values::Number { min, max } => (min, max),
+            Values::Hexadecimal => {
+                let number = u64::from_str_radix(text.trim(), 16);
+                let reason = "it must be a hexadecimal number of at most 64 bits";
+                return number.map(Some).map_err(|_| refused(reason.into()));
+            }
+            Values::OneOf(_) | Values::Text(_) => return Ok(None),
+        };
+        let number = text.trim().parse().ok().filter(|number| (min..=max).contains(number));
+        number.map(Some).ok_or_else(|| refused(format!("it must be a whole number from {min} to {max}")))
+    }
+
+    /// The number that a variable holds, which its bounds keep within a `usize`; `None` if it is not set.
+    pub(super) fn size(&self, variable: &Variable) -> Result<Option<usize>> {
+        Ok(self.number(variable)?.map(|number| usize::try_from(number).unwrap_or(usize::MAX)))
+    }
+}
+
+impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
+        Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}

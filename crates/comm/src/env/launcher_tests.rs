@@ -1,0 +1,106 @@
+//! What each launcher tells, and what is told back where that is not enough.
+
+use comm_core::VariableFault;
+
+use super::table_tests::{TORCH, fault_of, from};
+use super::*;
+
+const SLURM: [(&str, &str); 8] = [
+    ("SLURM_PROCID", "5"),
+    ("SLURM_NTASKS", "8"),
+    ("SLURM_LOCALID", "1"),
+    ("SLURM_NODEID", "1"),
+    ("SLURM_STEP_TASKS_PER_NODE", "4(x2)"),
+    ("SLURM_JOB_ID", "4711"),
+    ("SLURM_STEP_ID", "2"),
+    ("SLURM_STEP_NODELIST", "node[07-08]"),
+];
+
+fn replaced(
+    base: &[(&'static str, &'static str)],
+    more: &[(&'static str, &'static str)],
+) -> Vec<(&'static str, &'static str)> {
+    let kept = base.iter().filter(|(name, _)| more.iter().all(|(other, _)| name != other));
+    kept.chain(more).copied().collect()
+}
+
+#[test]
+fn a_step_of_slurm_meets_at_its_first_host() {
+    let config = from(&SLURM).unwrap();
+    assert_eq!((config.rank, config.world_size), (5, 8));
+    assert_eq!((config.local_rank, config.local_world_size), (1, 4));
+    assert_eq!(config.master_addr, "node07");
+    assert!((16_384..32_768).contains(&config.master_port), "{}", config.master_port);
+    let other = from(&replaced(&SLURM, &[("SLURM_STEP_ID", "3")])).unwrap();
+    assert_ne!((config.job, config.master_port), (other.job, other.master_port));
+    let same = from(&replaced(&SLURM, &[("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0")])).unwrap();
+    assert_eq!((config.job, config.master_port), (same.job, same.master_port));
+    let one = replaced(&SLURM, &[("SLURM_STEP_TASKS_PER_NODE", "8"), ("SLURM_NODEID", "0")]);
+    assert_eq!(from(&one).unwrap().master_addr, "127.0.0.1");
+    let given = replaced(&SLURM, &[("MASTER_ADDR", "10.0.0.9"), ("MASTER_PORT", "1234")]);
+    let given = from(&given).unwrap();
+    assert_eq!((given.master_addr.as_str(), given.master_port), ("10.0.0.9", 1234));
+    // srun with `--mpi=pmi2` sets these too.
+    let pmi = from(&replaced(&SLURM, &[("PMI_RANK", "5"), ("PMI_SIZE", "8")])).unwrap();
+    assert_eq!((pmi.master_addr.as_str(), pmi.master_port), ("node07", config.master_port));
+}
+
+#[test]
+fn a_step_of_slurm_without_its_hosts_is_told_what_to_set() {
+    let few: Vec<_> = SLURM.into_iter().filter(|(name, _)| *name != "SLURM_STEP_NODELIST").collect();
+    let message = from(&few).unwrap_err().to_string();
+    assert!(message.contains("MASTER_ADDR is not set") && message.contains("srun"), "{message}");
+}
+
+#[test]
+fn a_batch_script_of_slurm_is_no_launch() {
+    // 4294967291 is the step of batch scripts, 4294967290 that of interactive shells.
+    for step in [None, Some("4294967291"), Some("4294967290")] {
+        let mut script = vec![("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "0")];
+        script.extend(step.map(|step| ("SLURM_STEP_ID", step)));
+        assert_eq!(from(&script).unwrap().world_size, 1, "{step:?}");
+        assert!(!is_launched(&script.iter().copied().collect()), "{step:?}");
+        let own = [&script[..], &TORCH].concat();
+        assert_eq!(from(&own).unwrap().rank, 1, "{step:?}");
+    }
+    let task = from(&[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8")]);
+    assert_eq!(fault_of(task), ("SLURM_STEP_ID".into(), VariableFault::NotSet));
+}
+
+#[test]
+fn an_older_name_of_the_step_will_do() {
+    let mut variables = replaced(&SLURM, &[("SLURM_STEPID", "2")]);
+    variables.retain(|(name, _)| *name != "SLURM_STEP_ID");
+    assert_eq!(from(&variables).unwrap().master_port, from(&SLURM).unwrap().master_port);
+}
+
+const OPEN_MPI: [(&str, &str); 6] = [
+    ("OMPI_COMM_WORLD_RANK", "2"),
+    ("OMPI_COMM_WORLD_SIZE", "3"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "2"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "3"),
+    ("PMIX_NAMESPACE", "prterun-host-4711@1"),
+    ("PMI_RANK", "0"),
+];
+
+#[test]
+fn ranks_of_open_mpi_on_one_host_meet_on_loopback() {
+    let config = from(&OPEN_MPI).unwrap();
+    assert_eq!((config.rank, config.world_size), (2, 3));
+    assert_eq!(config.master_addr, "127.0.0.1");
+    assert!((16_384..32_768).contains(&config.master_port), "{}", config.master_port);
+    let other = from(&replaced(&OPEN_MPI, &[("PMIX_NAMESPACE", "prterun-host-4712@1")])).unwrap();
+    assert_ne!((config.job, config.master_port), (other.job, other.master_port));
+}
+
+#[test]
+fn ranks_of_mpi_on_several_hosts_are_told_how_to_say_where_they_meet() {
+    let hosts = [("OMPI_COMM_WORLD_LOCAL_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
+    let message = from(&replaced(&OPEN_MPI, &hosts)).unwrap_err().to_string();
+    assert!(message.contains("MASTER_ADDR is not set") && message.contains("-x MASTER_ADDR"), "{message}");
+    let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")];
+    let message = from(&hydra).unwrap_err().to_string();
+    assert!(message.contains("-genv MASTER_ADDR"), "{message}");
+    let given = from(&replaced(&hydra, &[("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "5")])).unwrap();
+    assert_eq!((given.rank, given.local_world_size, given.master_port), (1, 1, 5));
+}

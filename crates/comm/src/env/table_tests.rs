@@ -1,0 +1,301 @@
+//! Every variable: absent, empty, not text, out of range and misspelt; and every launcher.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use comm_core::VariableFault;
+
+use super::launcher::{LAUNCHERS, Launcher};
+use super::variables::{ALL, MASTER_ADDR, MASTER_PORT, Values, Variable};
+use super::*;
+
+pub(super) const TORCH: [(&str, &str); 6] = [
+    ("RANK", "1"),
+    ("WORLD_SIZE", "4"),
+    ("LOCAL_RANK", "1"),
+    ("LOCAL_WORLD_SIZE", "4"),
+    ("MASTER_ADDR", "10.1.2.3"),
+    ("MASTER_PORT", "29500"),
+];
+
+/// torchrun's variables, with one of these or another one set to a value, or removed.
+fn with(name: &str, value: Option<OsString>) -> Result<Config> {
+    let others = TORCH.iter().filter(|(other, _)| *other != name);
+    let mut variables: Vec<(OsString, OsString)> =
+        others.map(|(name, value)| (name.into(), value.into())).collect();
+    variables.extend(value.map(|value| (name.into(), value)));
+    config(&variables.into_iter().collect())
+}
+
+fn set(name: &str, value: &str) -> Result<Config> {
+    with(name, Some(value.into()))
+}
+
+pub(super) fn from(variables: &[(&str, &str)]) -> Result<Config> {
+    config(&variables.iter().copied().collect())
+}
+
+pub(super) fn fault_of(result: Result<Config>) -> (String, VariableFault) {
+    match result {
+        Err(Error::Invalid(Invalid::Variable { name, fault, .. })) => (name, fault),
+        other => panic!("expected a fault of a variable, got {other:?}"),
+    }
+}
+
+/// The variable that a refused value is told with, the value, and the whole message.
+fn refused(result: Result<Config>) -> (String, String, String) {
+    match result {
+        Err(error) => match &error {
+            Error::Invalid(Invalid::Setting { name, value, .. }) => {
+                (name.clone(), value.clone(), error.to_string())
+            }
+            _ => panic!("expected a refused value, got {error:?}"),
+        },
+        Ok(config) => panic!("expected a refused value, got {config:?}"),
+    }
+}
+
+/// The variables that this library reads by itself where RANK is set.
+fn read() -> impl Iterator<Item = &'static Variable> {
+    let [torch, ..] = &LAUNCHERS;
+    let Launcher { rank, size, local_rank, local_size, .. } = torch;
+    let launchers = [rank, size, local_rank, &MASTER_ADDR, &MASTER_PORT].into_iter().chain(local_size);
+    // nccl-sys reads its own, and what a feature needs is not read without it.
+    let ours = ALL
+        .into_iter()
+        .filter(|ours| ours.name != "COMM_NCCL_PATH" && ours.feature.is_none_or(|(_, is_on)| is_on));
+    launchers.chain(ours)
+}
+
+#[test]
+fn a_variable_that_is_not_set_has_its_default_or_is_named_as_missing() {
+    for variable in read() {
+        let result = with(variable.name, None);
+        if ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"].contains(&variable.name) {
+            assert_eq!(fault_of(result), (variable.name.into(), VariableFault::NotSet));
+        } else {
+            assert_eq!(result.unwrap().rank, 1, "{}", variable.name);
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_is_empty_is_named_as_empty() {
+    for variable in read() {
+        assert_eq!(fault_of(set(variable.name, "")), (variable.name.into(), VariableFault::Empty));
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_text_is_named_as_not_text() {
+    for variable in read() {
+        for bytes in [vec![0xff], vec![b'1', 0xc3], b"\x80abc".to_vec()] {
+            let fault = fault_of(with(variable.name, Some(OsString::from_vec(bytes))));
+            assert_eq!(fault, (variable.name.into(), VariableFault::NotText));
+        }
+    }
+}
+
+#[test]
+fn a_value_out_of_range_is_named_with_its_variable() {
+    for variable in read() {
+        let wrong: Vec<String> = match variable.values {
+            Values::Number { min, max } => {
+                let beyond = [i128::from(min) - 1, i128::from(max) + 1, 1 << 64, -1];
+                let texts = ["many", "1.5", " ", "0x10", "1 2"].map(str::to_owned);
+                beyond.into_iter().map(|number| number.to_string()).chain(texts).collect()
+            }
+            Values::Hexadecimal => ["xyz", "10000000000000000", "-1"].map(str::to_owned).into(),
+            Values::OneOf(_) => ["carrier pigeon", "TCP", "rank1", " tcp"].map(str::to_owned).into(),
+            Values::Text(_) => continue,
+        };
+        for wrong in wrong {
+            let (name, value, message) = refused(set(variable.name, &wrong));
+            assert_eq!((name.as_str(), &value), (variable.name, &wrong));
+            assert!(message.contains("it must be"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn the_ends_of_a_range_belong_to_it() {
+    for variable in ALL.iter().filter(|ours| ours.feature.is_none_or(|(_, is_on)| is_on)) {
+        if let Values::Number { min, max } = variable.values {
+            for end in [min, max] {
+                assert_eq!(set(variable.name, &end.to_string()).unwrap().rank, 1, "{}", variable.name);
+            }
+        }
+        if let Values::OneOf(words) = variable.values {
+            for word in words {
+                assert_eq!(set(variable.name, word).unwrap().rank, 1, "{} = {word}", variable.name);
+            }
+        }
+    }
+}
+
+/// What becomes of a name by a slip of a finger.
+fn slips(name: &str) -> Vec<String> {
+    let mut slips = Vec::new();
+    for at in "COMM_".len()..name.len() {
+        slips.push([&name[..at], &name[at + 1..]].concat());
+        slips.push([&name[..at], "X", &name[at..]].concat());
+        slips.push([&name[..at], "X", &name[at + 1..]].concat());
+        if at + 1 < name.len() {
+            slips.push([&name[..at], &name[at + 1..=at + 1], &name[at..=at], &name[at + 2..]].concat());
+        }
+    }
+    slips.retain(|slip| ALL.iter().all(|known| known.name != slip.as_str()));
+    slips
+}
+
+#[test]
+fn a_misspelt_variable_is_refused_with_the_nearest_name_and_without_its_value() {
+    for variable in ALL {
+        for slip in slips(variable.name) {
+            let error = set(&slip, "hunter2").unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+            let nearest = variable.name.to_owned();
+            assert_eq!(fault_of(Err(error)), (slip, VariableFault::Misspelt { nearest }));
+        }
+    }
+    let alone = from(&[("COMM_SECRT", "x")]);
+    let nearest = "COMM_SECRET".into();
+    assert_eq!(fault_of(alone), ("COMM_SECRT".into(), VariableFault::Misspelt { nearest }));
+}
+
+#[test]
+fn a_name_unlike_every_known_one_is_no_error() {
+    for name in ["COMM_WORLD", "COMM_TEST_PORT", "COMM_", "COMMA", "COM_SECRET", "MY_COMM_SECRT"] {
+        assert_eq!(set(name, "x").unwrap().rank, 1, "{name}");
+    }
+}
+
+#[test]
+fn ranks_that_do_not_fit_are_refused_with_both_variables() {
+    for (changed, name, parts) in [
+        (("RANK", "4"), "RANK", ["\"4\"", "WORLD_SIZE = 4"]),
+        (("LOCAL_RANK", "7"), "LOCAL_RANK", ["\"7\"", "LOCAL_WORLD_SIZE = 4"]),
+        (("LOCAL_WORLD_SIZE", "5"), "LOCAL_WORLD_SIZE", ["\"5\"", "WORLD_SIZE = 4"]),
+        (("WORLD_SIZE", "18446744073709551615"), "WORLD_SIZE", ["18446744073709551615", "from 1 to"]),
+        (("WORLD_SIZE", "0"), "WORLD_SIZE", ["\"0\"", "from 1 to"]),
+        (("MASTER_PORT", "0"), "MASTER_PORT", ["\"0\"", "from 1 to 65535"]),
+    ] {
+        let (told, _, message) = refused(set(changed.0, changed.1));
+        assert_eq!(told, name);
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+    // Rank 3 of 4, on a host with two ranks.
+    let hosts = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
+    let two = from(&[&hosts[..], &[("LOCAL_WORLD_SIZE", "2")]].concat());
+    assert_eq!(fault_of(two), ("LOCAL_RANK".into(), VariableFault::NotSet));
+    let (name, _, message) = refused(from(&[&hosts[..], &[("LOCAL_RANK", "4")]].concat()));
+    assert!(name == "LOCAL_RANK" && message.contains("WORLD_SIZE = 4"), "{message}");
+}
+
+#[test]
+fn a_process_that_nobody_launched_is_a_world_of_one() {
+    let config = from(&[]).unwrap();
+    assert_eq!((config.rank, config.world_size, config.local_rank, config.local_world_size), (0, 1, 0, 1));
+    let config = from(&[("COMM_TRANSPORT", "tcp"), ("COMM_TIMEOUT_S", "7"), ("PATH", "/bin")]).unwrap();
+    assert_eq!((config.world_size, config.transport), (1, TransportKind::Tcp));
+    assert_eq!(config.timeout, Duration::from_secs(7));
+}
+
+#[test]
+fn half_of_a_launchers_variables_name_the_missing_rank() {
+    for (half, rank) in [
+        ("WORLD_SIZE", "RANK"),
+        ("LOCAL_RANK", "RANK"),
+        ("LOCAL_WORLD_SIZE", "RANK"),
+        ("MASTER_ADDR", "RANK"),
+        ("MASTER_PORT", "RANK"),
+        ("COMM_STORE", "RANK"),
+        ("COMM_JOB_ID", "RANK"),
+        ("TORCHELASTIC_RUN_ID", "RANK"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+        ("SLURM_STEP_ID", "SLURM_PROCID"),
+    ] {
+        let result = from(&[(half, "1")]);
+        let message = result.as_ref().unwrap_err().to_string();
+        assert_eq!(fault_of(result), (rank.into(), VariableFault::NotSet), "{half}");
+        assert!(half == "SLURM_STEP_ID" || message.contains(half), "{message}");
+    }
+    for launcher in &LAUNCHERS {
+        let step = (launcher.kind == Kind::Slurm).then_some(("SLURM_STEP_ID", "0"));
+        let rank = (launcher.rank.name, "0");
+        let result = config(&[rank].into_iter().chain(step).collect());
+        assert_eq!(fault_of(result), (launcher.size.name.into(), VariableFault::NotSet));
+    }
+}
+
+#[test]
+fn the_documentation_has_every_variable_as_it_is_in_the_table() {
+    let expected = markdown();
+    assert!(
+        expected == include_str!("variables.md"),
+        "crates/comm/src/env/variables.md must be:\n{expected}"
+    );
+}
+
+/// What is said of the environment at `Config::from_env`.
+fn markdown() -> String {
+    let row = |variable: &Variable| {
+        let values = match variable.values {
+            Values::Number { max: u64::MAX, .. } => "a whole number".to_owned(),
+            Values::Number { min, max } => format!("{min} to {max}"),
+            Values::Hexadecimal => "a hexadecimal number of at most 64 bits".to_owned(),
+            Values::OneOf(words) => {
+                words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+            }
+            Values::Text(what) => what.to_owned(),
+        };
+        let Variable { name, default, meaning, feature, .. } = variable;
+        let needs = feature.map_or(String::new(), |(feature, _)| format!(" (feature `{feature}`)"));
+        format!("| `{name}` | {meaning}{needs} | {values} | {default} |\n")
+    };
+    let launcher = |launcher: &Launcher| {
+        let who = match launcher.kind {
+            Kind::Torch => "torchrun, `commctl run`, or by hand",
+            Kind::OpenMpi => "`mpirun` of Open MPI",
+            Kind::Hydra => "`mpiexec` of MPICH and Intel MPI",
+            Kind::Slurm => "`srun` of Slurm",
+        };
+        let Launcher { rank, size, local_rank, local_size, .. } = launcher;
+        let local_size = local_size.as_ref().map_or("SLURM_STEP_TASKS_PER_NODE", |local| local.name);
+        format!("| {who} | `{}` | `{}` | `{}` | `{local_size}` |\n", rank.name, size.name, local_rank.name)
+    };
+    let launchers: String = LAUNCHERS.iter().map(launcher).collect();
+    let variables: String = [&MASTER_ADDR, &MASTER_PORT].into_iter().chain(ALL).map(row).collect();
+    format!("{}{launchers}{}{variables}{}", INTRODUCTION, MEETING, MISTAKES)
+}
+
+const INTRODUCTION: &str = "\
+Reads who this process is, and how it meets the others, from the environment.
+
+The first launcher of this table whose variables are set tells rank and size:
+
+| launcher | rank | size | rank on its host | ranks on its host |
+|---|---|---|---|---|
+";
+
+const MEETING: &str = "
+Slurm's count only in a step that `srun` has started, not in a batch script. A process without any of these is a world of
+one, which a line in the log says.
+
+`srun` and Open MPI need no address of a store: under `srun` it is the first host of the step (loopback if there is one
+host), under `mpirun` on a single host it is loopback, and the port comes from the name of the job. Everywhere else, and to
+choose another one, set `MASTER_ADDR` and `MASTER_PORT`. Under torchrun, whose agent says
+`TORCHELASTIC_USE_AGENT_STORE=True`, the store is the agent's, and `TORCHELASTIC_RESTART_COUNT` is the round in it. Each
+node's agent counts its own restarts, so a job on several nodes that is to survive them wants a new store every time, which
+`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the agents' environment gives it.
+
+| variable | meaning | values | if not set |
+|---|---|---|---|
+";
+
+const MISTAKES: &str = "
+A variable that is set but empty, is not text (UTF-8), or holds something else than these values is an error that names it.
+So is a variable that begins with `COMM_` and has nearly the name of one of these; other names that begin with `COMM_` give a
+warning.
+";

@@ -1,0 +1,128 @@
+//! What each variable means.
+
+use super::*;
+
+fn from(variables: &[(&str, &str)]) -> Result<Config> {
+    config(&variables.iter().copied().collect())
+}
+
+const TORCH: [(&str, &str); 4] =
+    [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+
+#[test]
+fn torchrun_style() {
+    let config = from(&TORCH).unwrap();
+    assert_eq!((config.rank, config.world_size, config.master_port), (1, 4, 29500));
+    assert_eq!(config.store, StoreHost::RankZero);
+    assert_eq!(config.master().unwrap().port(), 29500);
+}
+
+#[test]
+fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
+    let elastic = [
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+        ("TORCHELASTIC_RUN_ID", "foobar"),
+        ("TORCHELASTIC_RESTART_COUNT", "2"),
+    ];
+    let with = |more: &[(&str, &str)]| from(&[&TORCH[..], &elastic, more].concat()).unwrap();
+    let config = with(&[]);
+    assert_eq!(config.store, StoreHost::TorchElastic);
+    assert_eq!((config.job, config.round), (0x8594_4171_f739_67e8, 2));
+    assert_eq!(with(&[("COMM_JOB_ID", "a")]).job, 10);
+    let fresh = with(&[("COMM_STORE", "rank0")]);
+    assert_eq!((fresh.store, fresh.round), (StoreHost::RankZero, 0));
+    assert_eq!(with(&[("COMM_STORE", "launcher")]).store, StoreHost::Launcher);
+    let count = ("TORCHELASTIC_RESTART_COUNT", "two");
+    let error = from(&[&TORCH[..], &elastic[..2], &[count]].concat()).unwrap_err().to_string();
+    assert!(error.contains("TORCHELASTIC_RESTART_COUNT") && error.contains("two"), "{error}");
+    let own = [&TORCH[..], &[("TORCHELASTIC_USE_AGENT_STORE", "False")]].concat();
+    assert_eq!(from(&own).unwrap().store, StoreHost::RankZero);
+    let named = [&TORCH[..], &[("COMM_STORE", "torch")]].concat();
+    assert_eq!(from(&named).unwrap().store, StoreHost::TorchElastic);
+}
+
+#[test]
+fn streams_go_over_one_socket_unless_told_otherwise() {
+    let with = |count| from(&[&TORCH[..], &[("COMM_TCP_SOCKETS", count)]].concat()).unwrap();
+    assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, 1);
+    assert_eq!(with("4").tcp.sockets_per_peer, 4);
+}
+
+#[test]
+fn the_transport_can_be_named() {
+    let with = |name| from(&[&TORCH[..], &[("COMM_TRANSPORT", name)]].concat());
+    assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Auto);
+    assert_eq!(with("auto").unwrap().transport, TransportKind::Auto);
+    assert_eq!(with("tcp").unwrap().transport, TransportKind::Tcp);
+    #[cfg(feature = "shm")]
+    assert_eq!(with("shm").unwrap().transport, TransportKind::SharedMemory);
+    let error = with("carrier pigeon").unwrap_err().to_string();
+    assert!(error.contains("COMM_TRANSPORT") && error.contains("carrier pigeon"), "{error}");
+}
+
+#[cfg(feature = "nccl")]
+#[test]
+fn the_way_of_device_buffers_can_be_named() {
+    use comm_hybrid::DevicePath;
+
+    let with = |name| from(&[&TORCH[..], &[("COMM_DEVICE_PATH", name)]].concat());
+    assert_eq!(from(&TORCH).unwrap().devices.path, DevicePath::Nccl, "another way is never taken unasked");
+    for path in DevicePath::ALL {
+        assert_eq!(with(path.name()).unwrap().devices.path, path);
+    }
+    let error = with("pcie").unwrap_err().to_string();
+    assert!(error.contains("COMM_DEVICE_PATH") && error.contains("pcie"), "{error}");
+}
+
+#[cfg(feature = "shm")]
+#[test]
+fn the_size_from_which_on_memory_is_read_where_it_lies_can_be_set() {
+    let with = |bytes: &str| from(&[&TORCH[..], &[("COMM_SINGLE_COPY_BYTES", bytes)]].concat());
+    assert_eq!(from(&TORCH).unwrap().shm.single_copy_bytes, None);
+    for bytes in [0, 65_536, usize::MAX] {
+        assert_eq!(with(&bytes.to_string()).unwrap().shm.single_copy_bytes, Some(bytes));
+    }
+    assert!(with("never").unwrap_err().to_string().contains("COMM_SINGLE_COPY_BYTES"));
+}
+
+#[test]
+fn who_was_launched_knows_it() {
+    let is = |variables: &[(&str, &str)]| is_launched(&variables.iter().copied().collect());
+    assert!(is(&[("PMI_RANK", "0")]) && is(&[("RANK", "")]) && is(&[("OMPI_COMM_WORLD_RANK", "x")]));
+    assert!(!is(&[]) && !is(&[("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost")]));
+    assert!(!is(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")]));
+    assert!(is(&[("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0")]) && is(&[("SLURM_PROCID", "1")]));
+}
+
+#[test]
+fn a_world_of_one_needs_no_master() {
+    assert_eq!(from(&[("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap().world_size, 1);
+}
+
+#[test]
+fn the_model_of_the_links_is_text_or_in_a_file() {
+    let link = "latency_us:5,overhead_us:1,gb_per_s:4";
+    let text = format!("within={link} between={link} reduce_gb_per_s=8 ranks_per_host=2");
+    let with = |links: &str| from(&[&TORCH[..], &[("COMM_LINKS", links)]].concat());
+    assert_eq!(from(&TORCH).unwrap().ring.links, None);
+    let model = with(&text).unwrap().ring.links.unwrap();
+    assert_eq!((model.within.latency, model.ranks_per_host), (5e-6, 2));
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("links");
+    let named = format!("@{}", file.display());
+    let missing = with(&named).unwrap_err().to_string();
+    assert!(missing.contains("COMM_LINKS") && missing.contains(&named), "{missing}");
+    fs::write(&file, text + "\n").unwrap();
+    assert_eq!(with(&named).unwrap().ring.links, Some(model));
+    fs::write(&file, "fast").unwrap();
+    let nonsense = with(&named).unwrap_err();
+    assert!(!nonsense.is_fatal());
+    assert!(nonsense.to_string().contains("COMM_LINKS"), "{nonsense}");
+}
+
+#[test]
+fn a_host_without_address_is_the_callers_fault() {
+    let config = Config::new(0, 2, "no.such.host.invalid", 1).unwrap();
+    assert!(!config.master().unwrap_err().is_fatal());
+}

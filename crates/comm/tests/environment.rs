@@ -1,0 +1,114 @@
+//! Processes that know of each other only what a launcher's variables tell.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+use std::process::{Command, Stdio};
+
+use comm::ReduceOp;
+
+const ROLE: &str = "COMM_TEST_ROLE";
+
+type Variables = Vec<(&'static str, String)>;
+
+/// Starts a process of this test with these variables and none of a launcher besides.
+fn start(variables: &[(&'static str, String)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let told =
+            ["RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "COMM_", "SLURM_", "OMPI_", "PM", "MPI_", "TORCH"];
+        if told.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command.args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, "rank").envs(variables.iter().map(|(name, value)| (name, value)));
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+/// What processes with these variables say, each its own.
+fn said(ranks: &[Variables]) -> Vec<String> {
+    let children: Vec<_> = ranks.iter().map(|variables| start(variables).spawn().unwrap()).collect();
+    let outputs = children.into_iter().map(|child| child.wait_with_output().unwrap());
+    let said = |output: std::process::Output| {
+        let text = String::from_utf8(output.stdout).unwrap();
+        let said = text.lines().find_map(|line| line.split_once("said: "));
+        said.unwrap_or_else(|| panic!("a rank said nothing: {text}")).1.to_owned()
+    };
+    outputs.map(said).collect()
+}
+
+/// What a process does when it is started for a test.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    match comm::init() {
+        Ok(comm) => {
+            let mut sum = [comm.rank() as u32 + 1];
+            comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            println!("said: {} of {}, sum {}", comm.rank(), comm.size(), sum[0]);
+        }
+        Err(error) => println!("said: {error}"),
+    }
+}
+
+fn number(of: usize) -> String {
+    of.to_string()
+}
+
+#[test]
+fn a_program_without_a_launcher_is_a_world_of_one() {
+    assert_eq!(said(&[vec![]]), ["0 of 1, sum 1"]);
+}
+
+#[test]
+fn a_program_in_a_batch_script_is_a_world_of_one() {
+    let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "17")];
+    assert_eq!(said(&[script.map(|(name, value)| (name, value.to_owned())).into()]), ["0 of 1, sum 1"]);
+}
+
+#[test]
+fn ranks_of_open_mpi_on_one_host_meet_without_an_address() {
+    let job = format!("prterun-test-{}@1", std::process::id());
+    let rank = |rank: usize| {
+        vec![
+            ("OMPI_COMM_WORLD_RANK", number(rank)),
+            ("OMPI_COMM_WORLD_SIZE", number(3)),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", number(rank)),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", number(3)),
+            ("PMIX_NAMESPACE", job.clone()),
+        ]
+    };
+    let ranks: Vec<Variables> = (0..3).map(rank).collect();
+    assert_eq!(said(&ranks), ["0 of 3, sum 6", "1 of 3, sum 6", "2 of 3, sum 6"]);
+}
+
+#[test]
+fn tasks_of_a_step_of_slurm_meet_without_an_address() {
+    // Two nodes as Slurm tells it, both of which are this host.
+    let rank = |rank: usize| {
+        vec![
+            ("SLURM_PROCID", number(rank)),
+            ("SLURM_NTASKS", number(4)),
+            ("SLURM_LOCALID", number(rank % 2)),
+            ("SLURM_NODEID", number(rank / 2)),
+            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)".to_owned()),
+            ("SLURM_STEP_NODELIST", "127.0.0.[1-2]".to_owned()),
+            ("SLURM_JOB_ID", number(std::process::id() as usize)),
+            ("SLURM_STEP_ID", number(0)),
+        ]
+    };
+    let ranks: Vec<Variables> = (0..4).map(rank).collect();
+    assert_eq!(said(&ranks), ["0 of 4, sum 10", "1 of 4, sum 10", "2 of 4, sum 10", "3 of 4, sum 10"]);
+}
+
+#[test]
+fn a_misspelt_secret_is_an_error_of_the_program() {
+    let said = said(&[vec![("COMM_SECRT", "hunter2".to_owned())]]);
+    assert!(said[0].contains("COMM_SECRT") && said[0].contains("COMM_SECRET"), "{said:?}");
+    assert!(!said[0].contains("hunter2"), "{said:?}");
+}
