@@ -80,6 +80,13 @@ impl DType {
         matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64) || self.is_float8()
     }
 
+    /// Whether this is one of the floating point types of 16 bits: `f16` or `bf16`.
+    #[must_use]
+    #[inline]
+    pub const fn is_float16(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+
     /// Whether this is one of the floating point types of eight bits, with which the host does not compute.
     #[must_use]
     #[inline]

@@ -18,6 +18,14 @@ pub enum ReduceOp {
     /// The maximum, with the same rules as the minimum.
     Max,
     /// The sum divided by the number of ranks. Floating point only.
+    ///
+    /// `f32` and `f64` are added up and then divided. An average of `f16` or `bf16` does not overflow on the way, where the
+    /// sum would: with n ranks, and 2^k the smallest power of two that is at least n, contributions are multiplied by
+    /// 2^-k, added, and the sum is divided by n * 2^-k, each time rounded to the nearest element. The
+    /// multiplication is exact but for contributions below 2^k times the smallest normal number, which lose up to k bits;
+    /// the division is left out where n is a power of two. The error is at most `n u m + 2 n s`, up to a factor of
+    /// `1 + n u`, where m is the average of the contributions' magnitudes, u is 2^-11 for `f16` and 2^-8 for `bf16`, and s
+    /// is half of the smallest subnormal number: 2^-25 for `f16` and 2^-134 for `bf16`.
     Avg,
     /// The sum of the contributions, each multiplied first by this rank's factor. Floating point only. The factor
     /// may differ from rank to rank.

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 
 use comm_core::{Error, IntoViewMut, ReduceOp, ReduceOrder};
 use comm_nccl::{Device, DeviceBuffer, DeviceComm};
-use comm_sim::exact::{Small, elements, number, of_rank, reduced};
+use comm_sim::exact::{Small, elements, f16, number, of_rank, reduced};
 use comm_sim::for_each_of_host;
 use float8::F8E4M3;
 
@@ -98,6 +98,22 @@ fn every_operator_on_every_type_has_the_bits_of_the_host() {
         );
     }
     assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn an_average_of_large_f16_is_finite_and_has_the_bits_of_the_host() {
+    in_all_worlds(PIECE, |rank| {
+        let ordered = (
+            rank.host.with_reduce_order(ReduceOrder::Deterministic),
+            rank.staged.with_reduce_order(ReduceOrder::Deterministic),
+        );
+        let own: Vec<f16> = elements(0..100, |index| 20_000 + 32 * number(rank.rank, index));
+        let (mut wanted, mut buffer) = (own.clone(), rank.buffer(&own));
+        ordered.0.all_reduce(&mut wanted, ReduceOp::Avg).unwrap();
+        ordered.1.all_reduce(&mut buffer, ReduceOp::Avg).unwrap();
+        assert_bits(&buffer.to_vec().unwrap(), &wanted, "an average");
+        assert!(wanted.iter().all(|average| (20_000.0..20_200.0).contains(&average.to_f32())), "{wanted:?}");
+    });
 }
 
 #[test]

@@ -67,6 +67,16 @@ fn floats_of_8_bits_are_reduced_too() {
     }
 }
 
+#[test]
+fn an_average_of_f16_does_not_overflow_where_the_sum_would() {
+    in_all_worlds(|rank| {
+        let mut buffer = rank.buffer(&[half::f16::from_f32(32_768.0); 5]);
+        let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+        rank.comm.all_reduce(buffers, ReduceOp::Avg, &options()).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [half::f16::from_f32(32_768.0); 5]);
+    });
+}
+
 fn reduce<T: Small>(rank: &Rank) {
     let count = 5;
     for (op, root) in arithmetic::<T>().flat_map(|op| (0..rank.size).map(move |root| (op, root))) {

@@ -59,8 +59,8 @@ pub(super) fn combine(isa: Isa, reduction: Reduction, into: &mut [u8], from: Len
     whole
 }
 
-pub(super) fn divide(isa: Isa, dtype: DType, elements: &mut [u8], ranks: usize) {
-    floats(isa, dtype, Divide, elements, ranks as f64);
+pub(super) fn divide(isa: Isa, dtype: DType, elements: &mut [u8], divisor: f64) {
+    floats(isa, dtype, Divide, elements, divisor);
 }
 
 pub(super) fn multiply(isa: Isa, dtype: DType, elements: &mut [u8], factor: f64) {

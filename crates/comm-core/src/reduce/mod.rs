@@ -22,7 +22,9 @@ use crate::{DType, Invalid, Lent, ReduceOp, Result};
 
 /// An operator on an element type, checked to be defined.
 ///
-/// Floats of 16 bits are combined in 32 bits and rounded once per combination, to nearest, ties to even. Integers
+/// Floats of 16 bits are combined in 32 bits and rounded once per combination, to nearest, ties to even. Their average over
+/// n ranks is that of [`ReduceOp::Avg`]: contributions are multiplied by 2^-k before they are added, where 2^k is the
+/// smallest power of two that is at least n, and the sum is divided by n * 2^-k. Integers
 /// wrap around. NaN wins in minimum and maximum, and -0 is less than +0. Every NaN that comes out is the same, the
 /// positive quiet one without payload. So the order of two operands never shows, in no bit of the result, and neither
 /// does the instruction set of the machine.
@@ -68,6 +70,17 @@ impl Reduction {
         dispatch::combine(Isa::best(), self, into, from)
     }
 
+    /// Whether [`start`](Self::start) does anything to the contributions of so many ranks.
+    #[must_use]
+    #[inline]
+    pub const fn has_start(self, ranks: usize) -> bool {
+        match self.op {
+            ReduceOp::PreMulSum(_) => true,
+            ReduceOp::Avg => self.dtype.is_float16() && ranks > 1,
+            _ => false,
+        }
+    }
+
     /// Whether [`finish`](Self::finish) does anything.
     #[must_use]
     #[inline]
@@ -75,24 +88,42 @@ impl Reduction {
         self.op == ReduceOp::Avg
     }
 
+    /// Prepares a contribution, one of `ranks`: multiplies that to a premultiplied sum by its factor, and that to an average
+    /// of 16-bit floats by a power of two with which their sum does not overflow. Nothing for other operators.
+    ///
+    /// Only whole elements are multiplied. The factor is rounded first to the type that computes: `f64` for `f64`,
+    /// `f32` for the others.
+    #[inline]
+    pub fn start(self, elements: &mut [u8], ranks: usize) {
+        if !self.has_start(ranks) {
+            return;
+        }
+        let factor = match self.op {
+            ReduceOp::PreMulSum(factor) => factor,
+            _ => 1.0 / power_of_two(ranks),
+        };
+        dispatch::multiply(Isa::best(), self.dtype, elements, factor);
+    }
+
     /// Ends a reduction over `ranks` contributions: the division of an average. Nothing for other operators.
     ///
     /// Only whole elements are divided.
     #[inline]
     pub fn finish(self, elements: &mut [u8], ranks: usize) {
-        if self.has_finish() {
-            dispatch::divide(Isa::best(), self.dtype, elements, ranks);
+        if !self.has_finish() {
+            return;
+        }
+        let started = if self.has_start(ranks) { power_of_two(ranks) } else { 1.0 };
+        let divisor = ranks as f64 / started;
+        // By a power of two, an average of 16-bit floats has been divided before.
+        if divisor < 1.0 || !self.dtype.is_float16() {
+            dispatch::divide(Isa::best(), self.dtype, elements, divisor);
         }
     }
+}
 
-    /// Starts a contribution: the multiplication of a premultiplied sum. Nothing for other operators.
-    ///
-    /// Only whole elements are multiplied. The factor is rounded first to the type that computes: `f64` for `f64`,
-    /// `f32` for the others.
-    #[inline]
-    pub fn start(self, elements: &mut [u8]) {
-        if let ReduceOp::PreMulSum(factor) = self.op {
-            dispatch::multiply(Isa::best(), self.dtype, elements, factor);
-        }
-    }
+/// The smallest power of two that is not below the number of ranks. Sums of 16-bit floats fit in `f32` with all powers
+/// that memory has room for.
+const fn power_of_two(ranks: usize) -> f64 {
+    ranks.next_power_of_two() as f64
 }

@@ -156,8 +156,11 @@ impl Communicator for Member {
         let all = self.exchange(describe("all_reduce", &buffer), buffer.as_view().bytes().to_vec())?;
         let result = buffer.into_bytes();
         result.copy_from_slice(&all[0].1);
+        reduction.start(result, self.room.size);
         for (_, bytes) in &all[1..] {
-            reduction.combine(result, Lent::from_slice(bytes));
+            let mut bytes = bytes.clone();
+            reduction.start(&mut bytes, self.room.size);
+            reduction.combine(result, Lent::from_slice(&bytes));
         }
         reduction.finish(result, self.room.size);
         Ok(())

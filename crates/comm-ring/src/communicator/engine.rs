@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, CallOptions, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Transport};
+use comm_core::{Armed, CallOptions, During, Error, Exchange, Group, Result, Transport};
 
 use super::audit::Audit;
 use super::failure::Doom;
@@ -145,7 +145,7 @@ impl<T: Transport> Engine<T> {
         options: &CallOptions,
     ) -> Result<()> {
         let bytes = Bytes::of(buffers).copy_in();
-        start(&request, bytes.output)?;
+        self.start(&request, bytes.output)?;
         self.run(request, bytes, options)
     }
 
@@ -168,9 +168,9 @@ impl<T: Transport> Engine<T> {
     ) -> Result<()> {
         if request.root == Some(self.group.rank()) {
             let mut bytes = Bytes::of(buffers);
-            if matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
+            if self.has_start(&request)? {
                 bytes = bytes.copy_in();
-                start(&request, bytes.output)?;
+                self.start(&request, bytes.output)?;
             }
             return self.run(request, bytes, options);
         }
@@ -185,7 +185,7 @@ impl<T: Transport> Engine<T> {
     ) -> Result<()> {
         let bytes = Bytes::of(buffers);
         if bytes.in_place {
-            start(&request, bytes.output)?;
+            self.start(&request, bytes.output)?;
             return self.run(request, bytes, options);
         }
         self.with_input_aside(request, bytes, options)
@@ -246,6 +246,21 @@ impl<T: Transport> Engine<T> {
         self.run(request, nothing, options)
     }
 
+    /// Whether contributions must be multiplied before they are combined.
+    #[inline]
+    fn has_start(&self, request: &Request<'_>) -> Result<bool> {
+        Ok(request.reduction()?.is_some_and(|reduction| reduction.has_start(self.group.size())))
+    }
+
+    /// Multiplies contributions that must be multiplied before they are combined.
+    #[inline]
+    fn start(&self, request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
+        if let Some(reduction) = request.reduction()? {
+            reduction.start(contribution, self.group.size());
+        }
+        Ok(())
+    }
+
     /// Runs with an input apart from the output. It is copied to memory of our own if it lies in the output, or must be
     /// multiplied first.
     fn with_input_aside(
@@ -254,13 +269,13 @@ impl<T: Transport> Engine<T> {
         bytes: Bytes<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        if !bytes.in_place && !matches!(request.op, Some(ReduceOp::PreMulSum(_))) {
+        if !bytes.in_place && !self.has_start(&request)? {
             return self.run(request, bytes, options);
         }
         let mut aside = std::mem::take(&mut self.aside);
         aside.clear();
         aside.extend_from_slice(if bytes.in_place { bytes.output } else { bytes.input });
-        start(&request, &mut aside)?;
+        self.start(&request, &mut aside)?;
         let bytes = Bytes { input: &aside, output: bytes.output, in_place: false };
         let result = self.run(request, bytes, options);
         self.aside = aside;
@@ -407,13 +422,4 @@ impl<T: Transport> Drop for Rescue<'_, T> {
             self.engine.give_up(Error::Internal("a call panicked".into()));
         }
     }
-}
-
-/// Multiplies contributions that are to be multiplied before they are summed.
-#[inline]
-fn start(request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
-    if let (Some(op @ ReduceOp::PreMulSum(_)), Some(dtype)) = (request.op, request.dtype) {
-        Reduction::new(op, dtype)?.start(contribution);
-    }
-    Ok(())
 }

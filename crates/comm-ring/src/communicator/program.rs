@@ -97,7 +97,7 @@ impl Program {
             algorithm,
             params,
             steps: None,
-            reduction: reduction(request)?,
+            reduction: request.reduction()?,
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
             exposes: exposure::pays(&request.question(group, options.order)),
             layout,
@@ -130,17 +130,6 @@ impl Program {
             return 0;
         }
         self.steps.insert(steps.into()).len()
-    }
-}
-
-fn reduction(request: &Request<'_>) -> Result<Option<Reduction>> {
-    match (request.op, request.dtype) {
-        (Some(op), Some(dtype)) => Reduction::new(op, dtype).map(Some),
-        // A barrier reduces nothing.
-        _ if request.collective.base() == Collective::Barrier => {
-            Reduction::new(ReduceOp::Sum, DType::U8).map(Some)
-        }
-        _ => Ok(None),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use comm_core::{
     Call, Collective, DType, Exchange, Group, Host, HostView, HostViewMut, Layout, Partition, ReduceOp,
-    ReduceOrder, Shape, Shares,
+    ReduceOrder, Reduction, Result, Shape, Shares,
 };
 
 use crate::choose::Question;
@@ -86,6 +86,18 @@ impl<'a> Request<'a> {
     pub(super) const fn detail(mut self, detail: u64) -> Self {
         self.detail = detail;
         self
+    }
+
+    /// How contributions are combined, for collectives that reduce. A barrier reduces nothing, by an operator.
+    #[inline]
+    pub(super) fn reduction(&self) -> Result<Option<Reduction>> {
+        match (self.op, self.dtype) {
+            (Some(op), Some(dtype)) => Reduction::new(op, dtype).map(Some),
+            _ if self.collective.base() == Collective::Barrier => {
+                Reduction::new(ReduceOp::Sum, DType::U8).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn element_bytes(&self) -> usize {

@@ -199,11 +199,11 @@ fn check_each(dtype: DType, apply: impl Fn(&mut [u8]), expected: impl Fn(u64) ->
 
 #[test]
 #[cfg_attr(miri, ignore = "about values, not memory")]
-fn an_average_is_divided_by_the_ranks() {
+fn elements_are_divided_by_a_number() {
     for (isa, dtype) in Isa::all().into_iter().flat_map(|isa| FLOATS.map(|dtype| (isa, dtype))) {
-        for ranks in [1, 2, 3, 7, 8, 10, 1000, 70_000] {
-            let apply = |bytes: &mut [u8]| dispatch::divide(isa, dtype, bytes, ranks);
-            check_each(dtype, apply, |sample| reference::divide(dtype, sample, ranks));
+        for divisor in [0.75, 0.625, 1.0, 2.0, 3.0, 7.0, 8.0, 10.0, 1000.0, 70_000.0] {
+            let apply = |bytes: &mut [u8]| dispatch::divide(isa, dtype, bytes, divisor);
+            check_each(dtype, apply, |sample| reference::divide(dtype, sample, divisor));
         }
     }
 }
@@ -219,19 +219,32 @@ fn a_contribution_is_multiplied_by_the_factor() {
     }
 }
 
+/// What multiplies the contributions of so many ranks, and what divides their sum.
+fn expected_scaling(reduction: Reduction, ranks: usize) -> (Option<f64>, Option<f64>) {
+    let half = matches!(reduction.dtype, DType::F16 | DType::BF16);
+    match (reduction.op, ranks) {
+        (ReduceOp::PreMulSum(factor), _) => (Some(factor), None),
+        (ReduceOp::Avg, _) if !half => (None, Some(ranks as f64)),
+        (ReduceOp::Avg, 3) => (Some(0.25), Some(0.75)),
+        (ReduceOp::Avg, 5) => (Some(0.125), Some(0.625)),
+        (ReduceOp::Avg, 8) => (Some(0.125), None),
+        (ReduceOp::Avg, 70_000) => (Some(1.0 / 131_072.0), Some(70_000.0 / 131_072.0)),
+        _ => (None, None),
+    }
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "about values, not memory")]
-fn only_averages_finish_and_only_premultiplied_sums_start() {
-    for reduction in every_reduction() {
-        let (op, dtype) = (reduction.op, reduction.dtype);
-        let finished =
-            |sample| if op == ReduceOp::Avg { reference::divide(dtype, sample, 3) } else { sample };
-        check_each(dtype, |bytes| reduction.finish(bytes, 3), finished);
-        let started = |sample| match op {
-            ReduceOp::PreMulSum(factor) => reference::multiply(dtype, sample, factor),
-            _ => sample,
-        };
-        check_each(dtype, |bytes| reduction.start(bytes), started);
+fn contributions_are_multiplied_before_and_averages_divided_after() {
+    for (reduction, ranks) in every_reduction().flat_map(|r| [1, 3, 5, 8, 70_000].map(|ranks| (r, ranks))) {
+        let dtype = reduction.dtype;
+        let (factor, divisor) = expected_scaling(reduction, ranks);
+        let started = |sample| factor.map_or(sample, |factor| reference::multiply(dtype, sample, factor));
+        check_each(dtype, |bytes| reduction.start(bytes, ranks), started);
+        let finished = |sample| divisor.map_or(sample, |divisor| reference::divide(dtype, sample, divisor));
+        check_each(dtype, |bytes| reduction.finish(bytes, ranks), finished);
+        assert_eq!(reduction.has_start(ranks), factor.is_some(), "{reduction:?}, {ranks} ranks");
+        assert!(reduction.has_finish() || divisor.is_none(), "{reduction:?}, {ranks} ranks");
     }
 }
 

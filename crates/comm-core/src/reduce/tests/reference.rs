@@ -8,8 +8,8 @@ pub(super) fn combine(op: ReduceOp, dtype: DType, left: u64, right: u64) -> u64 
     if dtype.is_float() { float(op, dtype, left, right) } else { integer(op, dtype, left, right) }
 }
 
-pub(super) fn divide(dtype: DType, element: u64, ranks: usize) -> u64 {
-    round(dtype, value(dtype, element) / ranks as f64)
+pub(super) fn divide(dtype: DType, element: u64, divisor: f64) -> u64 {
+    round(dtype, value(dtype, element) / divisor)
 }
 
 pub(super) fn multiply(dtype: DType, element: u64, factor: f64) -> u64 {
