@@ -239,8 +239,17 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Tells everybody that this rank leaves in order.
+    /// Tells everybody that this rank leaves: in order, or because a member died. A program that meets the death in
+    /// another group, or in a message, often ends here before it makes another call.
     pub(super) fn say_goodbye(&mut self) {
+        if self.poison.is_none() {
+            // Only this looks whether the processes of the others live, where memory is shared.
+            let heard = self.control.arm().and_then(|_| self.hear());
+            let dead = self.control.dead().map(|(peer, loss)| self.lost(peer, loss));
+            if let Some(error) = heard.err().or(dead) {
+                self.give_up_idle(error);
+            }
+        }
         if self.poison.is_none()
             && let Err(stop) = self.audit(self.data.now())
         {

@@ -192,7 +192,11 @@ impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
 
 impl<T: Transport + 'static> Drop for RingCommunicator<T> {
     fn drop(&mut self) {
-        self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).say_goodbye();
+        let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        engine.say_goodbye();
+        if let Some(Error::PeerLost { peer, loss, .. }) = engine.poison.as_deref() {
+            self.messenger.report_death(*peer, loss);
+        }
     }
 }
 

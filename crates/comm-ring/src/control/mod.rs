@@ -186,13 +186,26 @@ impl<T: Transport> Control<T> {
         })
     }
 
-    /// A member that cannot take part in call `sequence` any more, and how that shows.
+    /// A member that cannot take part in call `sequence` any more, and how that shows. One that died comes first: it is
+    /// why others leave.
     pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
         let mut members = self.peers.iter().enumerate().filter(|(_, peer)| !peer.gave_up);
-        members.find_map(|(rank, peer)| match (peer.goodbye, &peer.loss) {
+        let gone = |(rank, peer): (usize, &Peer)| match (peer.goodbye, &peer.loss) {
             (Some(after), _) if after < sequence => Some((rank, Loss::Left { after })),
             (Some(_), _) | (None, None) => None,
             (None, Some(loss)) => Some((rank, loss.clone())),
+        };
+        self.dead().or_else(|| members.find_map(gone))
+    }
+
+    /// A member whose stream ended although it neither left nor gave up, nor was in the middle of saying so.
+    pub(crate) fn dead(&self) -> Option<(usize, Loss)> {
+        let mut members = self.peers.iter().enumerate();
+        members.find_map(|(rank, peer)| match &peer.loss {
+            Some(loss) if peer.goodbye.is_none() && !peer.gave_up && peer.inbox.is_empty() => {
+                Some((rank, loss.clone()))
+            }
+            _ => None,
         })
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum Frame {
     Goodbye,
     /// Somebody ended all messages of the group; the reason follows. Nothing comes after it.
     Abort { length: u64, by: u64 },
+    /// The sender has seen another rank die; how that showed follows.
+    Lost { length: u64, rank: u64 },
 }
 
 const EAGER: u8 = 1;
@@ -40,6 +42,7 @@ const DATA: u8 = 4;
 const CREDIT_BACK: u8 = 5;
 const GOODBYE: u8 = 6;
 const ABORT: u8 = 7;
+const LOST: u8 = 8;
 
 impl Frame {
     pub(crate) const BYTES: usize = 32;
@@ -53,6 +56,7 @@ impl Frame {
             Self::Credit { amount } => (CREDIT_BACK, 0, [0, amount, 0]),
             Self::Goodbye => (GOODBYE, 0, [0; 3]),
             Self::Abort { length, by } => (ABORT, 0, [0, length, by]),
+            Self::Lost { length, rank } => (LOST, 0, [0, length, rank]),
         };
         let mut bytes = [0; Self::BYTES];
         (bytes[0], bytes[1]) = (kind, dtype);
@@ -79,6 +83,7 @@ impl Frame {
             CREDIT_BACK => Self::Credit { amount: length },
             GOODBYE => Self::Goodbye,
             ABORT => Self::Abort { length, by: id },
+            LOST => Self::Lost { length, rank: id },
             _ => return None,
         };
         // Every byte that the kind does not use must be zero, and so must the padding.
@@ -92,7 +97,7 @@ impl Frame {
             Self::Eager { dtype, length, .. } => whole(dtype, length) && length <= CREDIT - MESSAGE_OVERHEAD,
             Self::Announce { dtype, length, .. } => whole(dtype, length) && usize::try_from(length).is_ok(),
             Self::Data { length, .. } => length > 0,
-            Self::Abort { length, .. } => length <= TEXT_MAX as u64,
+            Self::Abort { length, .. } | Self::Lost { length, .. } => length <= TEXT_MAX as u64,
             Self::Credit { amount } => (1..=CREDIT).contains(&amount),
             Self::Clear { .. } | Self::Goodbye => true,
         }
@@ -103,7 +108,7 @@ impl Frame {
 mod tests {
     use super::*;
 
-    const ALL: [Frame; 7] = [
+    const ALL: [Frame; 8] = [
         Frame::Eager { tag: 0x0102, dtype: DType::F32, length: 0x0304 },
         Frame::Announce { tag: u64::MAX, dtype: DType::U8, length: 1 << 40, id: 0x0506 },
         Frame::Clear { id: 7 },
@@ -111,6 +116,7 @@ mod tests {
         Frame::Credit { amount: 0x1000 },
         Frame::Goodbye,
         Frame::Abort { length: 3, by: 2 },
+        Frame::Lost { length: 5, rank: 4 },
     ];
 
     #[test]
@@ -126,11 +132,12 @@ mod tests {
         assert_eq!(announce[16..24], [0, 0, 0, 0, 0, 1, 0, 0]);
         assert_eq!(announce[24..26], [6, 5]);
         let kinds: Vec<u8> = ALL.iter().map(|frame| frame.encode()[0]).collect();
-        assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(ALL[2].encode()[24], 7);
         assert_eq!((ALL[3].encode()[16], ALL[3].encode()[24]), (9, 8));
         assert_eq!(ALL[4].encode()[16..18], [0, 0x10]);
         assert_eq!((ALL[6].encode()[16], ALL[6].encode()[24]), (3, 2));
+        assert_eq!((ALL[7].encode()[16], ALL[7].encode()[24]), (5, 4));
     }
 
     #[test]
@@ -157,11 +164,12 @@ mod tests {
             Frame::Credit { amount: 0 },
             Frame::Credit { amount: u64::MAX },
             Frame::Abort { length: u64::MAX, by: 0 },
+            Frame::Lost { length: TEXT_MAX as u64 + 1, rank: 0 },
         ];
         for frame in unsound {
             assert_eq!(Frame::decode(&frame.encode()), None, "{frame:?}");
         }
-        for kind in [0, 8, 255] {
+        for kind in [0, 9, 255] {
             let mut bytes = [0; Frame::BYTES];
             bytes[0] = kind;
             assert_eq!(Frame::decode(&bytes), None);

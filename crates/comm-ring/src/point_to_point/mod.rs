@@ -14,7 +14,7 @@ mod matching;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use comm_core::{Bell, Error, Result, Transport};
+use comm_core::{Bell, Error, Loss, Result, Transport};
 
 use crate::RingConfig;
 use crate::wait::Waiter;
@@ -70,6 +70,11 @@ impl<T: Transport> Messenger<T> {
     /// Communicates until nothing is under way in the background.
     pub(crate) fn drive(&self) {
         drop(self.work(self.enter(), &mut Mine::default(), |engine, _| !engine.has_background()));
+    }
+
+    /// Tells every peer that a rank died, before this one leaves.
+    pub(crate) fn report_death(&mut self, rank: usize, loss: &Loss) {
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).engine.report_death(rank, loss);
     }
 
     /// Ends everything, here and on every other rank.

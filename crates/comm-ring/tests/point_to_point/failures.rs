@@ -172,6 +172,38 @@ fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
     });
 }
 
+/// Rank 3 dies; rank 2 needs it and fails, leaves, and rank 1 needs rank 2, rank 0 rank 1.
+#[test]
+fn every_rank_names_the_one_that_died_and_none_that_left_because_of_it() {
+    for in_collective in [false, true] {
+        let connected = Barrier::new(4);
+        let errors = in_process::run(4, &in_process::InProcessConfig::default(), |lanes| {
+            let rank = lanes.group().rank();
+            if rank == 3 {
+                let lanes: Vec<_> = crate::hostile::lanes(&lanes);
+                connected.wait();
+                drop(lanes);
+                return None;
+            }
+            let timeout = Duration::from_secs(20);
+            let communicator = RingCommunicator::new(lanes, crate::tight(), timeout).unwrap();
+            let comm = Comm::new(communicator).with_timeout(timeout);
+            connected.wait();
+            if rank == 2 && in_collective {
+                return comm.barrier().err();
+            }
+            comm.recv(rank + 1, 1, &mut [0_u8]).err()
+        });
+        for (rank, error) in errors.into_iter().enumerate().take(3) {
+            let loss = assert_lost(Err::<(), _>(error.unwrap()), 3);
+            assert!(
+                rank == 2 || matches!(loss, Loss::Reported { by, .. } if by == rank + 1),
+                "{rank}: {loss}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_death_wakes_who_sleeps() {
     with_a_death(|comm, dies| {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use comm_core::{Error, Interest, Loss, Result, Source, Transport};
 
 use super::operation::{Kind, Matched, Operation, Recv};
-use super::peer::{Body as FrameBody, Queued, Then};
+use super::peer::{Body as FrameBody, Peer, Queued, Then};
 use super::{Body, Engine, Mine, Ticket};
 use crate::point_to_point::frame::{Frame, TEXT_MAX};
 
@@ -36,17 +36,22 @@ impl Engine {
         self.noted(peer, result)
     }
 
-    /// A peer is gone: what needs it fails.
+    /// A peer is gone: what needs it fails. If the peer had seen another rank die, that rank is named.
     pub(super) fn lose(&mut self, peer: usize, loss: Loss) {
         if !self.peers[peer].is_there() {
             return;
         }
+        let is_death = !matches!(loss, Loss::Finished);
         // What has gone out whole counts as sent, as it does where the transport copies: who is gone reads no memory.
         for (_, sent) in std::mem::take(&mut self.peers[peer].unreleased) {
             self.end(sent, Ok(None));
         }
         self.peers[peer].forget();
-        self.peers[peer].loss = Some(loss.clone());
+        self.peers[peer].loss = Some(loss);
+        let Some((culprit, loss)) = self.culprit(peer) else { return };
+        if is_death || culprit != peer {
+            self.report_death(culprit, &loss);
+        }
         let unfinished = |message: &super::Message| {
             message.label.source == peer && !matches!(message.body, Body::Whole(_))
         };
@@ -78,8 +83,38 @@ impl Engine {
             .collect();
         for ticket in failed {
             let Some(operation) = self.operations.get(&ticket) else { continue };
-            let error = Error::PeerLost { peer, during: operation.during(), loss: loss.clone() };
+            let error = Error::PeerLost { peer: culprit, during: operation.during(), loss: loss.clone() };
             self.end(ticket, Err(error));
+        }
+    }
+
+    /// The rank whose loss is the cause of that of `peer`, and how it showed; `None` while `peer` is there.
+    ///
+    /// A rank that sees another one die fails and leaves, and the ranks that wait for it fail in turn: all of them name
+    /// the rank that died.
+    pub(super) fn culprit(&self, peer: usize) -> Option<(usize, Loss)> {
+        let Peer { loss, witnessed, .. } = &self.peers[peer];
+        let loss = loss.clone()?;
+        match witnessed {
+            Some((dead, detail)) => Some((
+                *dead,
+                Loss::Reported { by: peer, detail: format!("{detail}; rank {peer} then: {loss}") },
+            )),
+            None => Some((peer, loss)),
+        }
+    }
+
+    /// Tells every peer that a rank died, so that those who wait for this rank know why, should it leave.
+    pub(crate) fn report_death(&mut self, rank: usize, loss: &Loss) {
+        let mut text = loss.to_string().into_bytes();
+        text.truncate(TEXT_MAX);
+        let frame = Frame::Lost { length: text.len() as u64, rank: rank as u64 };
+        for other in self.group.peers().filter(|&other| other != rank) {
+            let peer = &mut self.peers[other];
+            if peer.is_there() {
+                let body = FrameBody::Text(text.clone());
+                peer.queue.push_back(Queued { frame, body, then: Then::Nothing });
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use comm_core::{During, Error, Loss, Result, Transport};
 
 use super::operation::{Kind, Operation};
-use super::peer::{Into, Reading, Transfer};
+use super::peer::{Into, Reading, Report, Transfer};
 use super::{Body, Engine, Mine, Ticket, cost};
 use crate::point_to_point::frame::{ANNOUNCED_MAX, CREDIT, Frame};
 use crate::point_to_point::matching::Label;
@@ -78,12 +78,13 @@ impl Engine {
                 self.part_arrived(from, id, left, received);
                 Ok(received)
             }
-            Reading::Reason { text, have, by } => {
+            Reading::Text { text, have, of } => {
                 let received = transport.try_recv(from, &mut text[*have..])?;
                 *have += received;
                 if *have == text.len() {
-                    let (by, reason) = (*by, String::from_utf8_lossy(text).into_owned());
-                    self.end_all(Error::Aborted { by, reason });
+                    let (of, text) = (*of, String::from_utf8_lossy(text).into_owned());
+                    peer.reading = Reading::Head { have: 0 };
+                    self.reported(from, of, text);
                 }
                 Ok(received)
             }
@@ -153,15 +154,34 @@ impl Engine {
             Frame::Goodbye => self.lose(from, Loss::Finished),
             Frame::Abort { length, by } => {
                 let by = usize::try_from(by).ok().filter(|&by| by < self.group.size()).unwrap_or(from);
-                if length == 0 {
-                    self.end_all(Error::Aborted { by, reason: String::new() });
-                } else {
-                    // The head bounds the length.
-                    peer.reading = Reading::Reason { text: vec![0; length as usize], have: 0, by };
-                }
+                self.expect_text(from, length, Report::Aborted { by });
             }
+            Frame::Lost { length, rank } => match usize::try_from(rank) {
+                Ok(rank) if rank < self.group.size() => {
+                    self.expect_text(from, length, Report::Lost { rank });
+                }
+                _ => return Err(garbage(from, "the death of a rank that is no member")),
+            },
         }
         Ok(())
+    }
+
+    /// Reads the text of a report next. Its head bounds the length.
+    fn expect_text(&mut self, from: usize, length: u64, of: Report) {
+        if length == 0 {
+            return self.reported(from, of, String::new());
+        }
+        self.peers[from].reading = Reading::Text { text: vec![0; length as usize], have: 0, of };
+    }
+
+    /// Acts on a report of a peer.
+    fn reported(&mut self, from: usize, of: Report, text: String) {
+        match of {
+            Report::Aborted { by } => self.end_all(Error::Aborted { by, reason: text }),
+            // Whether this rank is alive it knows best itself.
+            Report::Lost { rank } if rank == self.group.rank() => {}
+            Report::Lost { rank } => drop(self.peers[from].witnessed.get_or_insert((rank, text))),
+        }
     }
 
     /// A message that came whole is complete.

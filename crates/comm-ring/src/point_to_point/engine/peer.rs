@@ -94,13 +94,24 @@ pub(crate) enum Reading {
     Head { have: usize },
     Eager { into: Into, done: usize, length: usize },
     Part { id: u64, left: usize },
-    Reason { text: Vec<u8>, have: usize, by: usize },
+    Text { text: Vec<u8>, have: usize, of: Report },
+}
+
+/// What a text explains.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Report {
+    /// This rank ended all messages.
+    Aborted { by: usize },
+    /// This rank died.
+    Lost { rank: usize },
 }
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// Why nothing more comes from it.
     pub(crate) loss: Option<Loss>,
+    /// The rank that it saw die, and how that showed: why it leaves, if it does.
+    pub(crate) witnessed: Option<(usize, String)>,
     /// How many operations have to do with it.
     pub(crate) involved: usize,
 
@@ -143,6 +154,7 @@ impl Peer {
     pub(crate) fn new() -> Self {
         Self {
             loss: None,
+            witnessed: None,
             involved: 0,
             is_mute: false,
             under_way: VecDeque::new(),
@@ -219,7 +231,7 @@ impl Peer {
 
     /// Forgets everything that was to be said, and what was being heard.
     pub(crate) fn forget(&mut self) {
-        let (loss, involved) = (self.loss.take(), self.involved);
-        *self = Self { loss, involved, ..Self::new() };
+        let (loss, witnessed, involved) = (self.loss.take(), self.witnessed.take(), self.involved);
+        *self = Self { loss, witnessed, involved, ..Self::new() };
     }
 }

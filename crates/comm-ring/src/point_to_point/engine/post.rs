@@ -88,11 +88,10 @@ impl Engine {
 
     /// Why nothing can come from there any more, and whose absence that is.
     pub(super) fn absence(&self, from: Source) -> Option<(usize, Loss)> {
-        let loss = |rank: usize| self.peers[rank].loss.clone().map(|loss| (rank, loss));
         match from {
-            Source::Rank(rank) => loss(rank),
+            Source::Rank(rank) => self.culprit(rank),
             Source::Any => {
-                let lost = || self.group.peers().filter_map(loss);
+                let lost = || self.group.peers().filter_map(|rank| self.culprit(rank));
                 let died = lost().find(|(_, loss)| !matches!(loss, Loss::Finished));
                 let alone = lost().count() + 1 == self.group.size();
                 died.or_else(|| lost().next().filter(|_| alone))
@@ -135,10 +134,12 @@ impl Engine {
             };
             let (tag, dtype, length) = (send.tag, send.dtype, send.length);
             let peer = &mut self.peers[to];
-            if let Some(loss) = peer.loss.clone() {
+            if !peer.is_there() {
                 peer.held_back.pop_front();
-                let error = Error::PeerLost { peer: to, during: super::operation::sending(to, tag), loss };
-                self.end(ticket, Err(error));
+                if let Some((peer, loss)) = self.culprit(to) {
+                    let during = super::operation::sending(to, tag);
+                    self.end(ticket, Err(Error::PeerLost { peer, during, loss }));
+                }
                 continue;
             }
             let length_u64 = length as u64;
