@@ -28,6 +28,18 @@ pub enum Refusal {
         /// The other side's world size.
         theirs: usize,
     },
+    /// Two ranks were given different values of a setting that must be equal on all ranks.
+    #[error("{name} is {theirs:?} on rank {rank} and {ours:?} on this rank; it must be equal on all ranks")]
+    Setting {
+        /// The name of the setting.
+        name: String,
+        /// This rank's value; empty if it has none.
+        ours: String,
+        /// The other rank's value; empty if it has none.
+        theirs: String,
+        /// The other rank.
+        rank: usize,
+    },
     /// Two processes claim the same rank.
     #[error("rank {rank} is taken by another process")]
     DuplicateRank {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store};
+use comm_rendezvous::Rendezvous;
 use comm_shm::SharedMemoryOpening;
 use comm_tcp::{TcpLanes, TcpOpening};
 
@@ -37,13 +38,25 @@ impl HybridLanes {
     /// A secret is asked of those who come over TCP.
     ///
     /// # Errors
-    /// [`Error::Timeout`] naming the ranks that did not come in time. [`Error::Handshake`] with
-    /// [`Refusal::DuplicateRank`](comm_core::Refusal::DuplicateRank) if another process has this rank already, or with
-    /// [`Refusal::WorldSize`](comm_core::Refusal::WorldSize) if ranks disagree on how many there are.
+    /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether there is a secret.
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
+        if config.tcp.world_size == 1 {
+            let group = Group::new(GroupId::WORLD, config.tcp.rank, 1)?;
+            return Ok(Self { group, met: rendezvous::alone(config)? });
+        }
+        Self::join(store, config).map(|(_, lanes)| lanes)
+    }
+
+    /// Meets the other ranks as [`HybridLanes::rendezvous`] does, in a world of more than one. Returns the rendezvous too,
+    /// in which ranks may tell each other more.
+    ///
+    /// # Errors
+    /// As [`HybridLanes::rendezvous`].
+    pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         let group = Group::new(GroupId::WORLD, config.tcp.rank, config.tcp.world_size)?;
-        Ok(Self { group, met: rendezvous::meet(store, config)? })
+        let (rendezvous, met) = rendezvous::meet(store, config)?;
+        Ok((rendezvous, Self { group, met }))
     }
 
     /// In which way the ranks reach each other.

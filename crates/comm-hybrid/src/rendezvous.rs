@@ -1,13 +1,12 @@
 //! How the ranks of a job find each other, and who shares memory with whom.
 //!
-//! They meet as ranks of shared memory do, which tells each of them the hosts of all. Only if some of them are on
-//! different hosts do all meet once more, as ranks of TCP do.
-
-use std::time::Instant;
+//! They meet with the records of shared memory, which tell each of them the hosts of all. Only if some of them are on
+//! different hosts do all exchange the records of TCP too.
 
 use comm_core::{Error, Result, Store};
-use comm_shm::{SharedMemoryConfig, SharedMemoryLanes};
-use comm_tcp::TcpLanes;
+use comm_rendezvous::Rendezvous;
+use comm_shm::{SharedMemoryConfig, SharedMemoryEndpoint, SharedMemoryLanes};
+use comm_tcp::{TcpEndpoint, TcpLanes};
 
 use crate::paths::{Path, Paths};
 
@@ -33,12 +32,20 @@ impl RendezvousConfig {
 
     fn memory(&self) -> comm_shm::RendezvousConfig {
         let mut memory = comm_shm::RendezvousConfig::new(self.tcp.rank, self.tcp.world_size);
-        memory.job = self.tcp.job;
-        memory.round = self.tcp.round;
-        memory.timeout = self.tcp.timeout;
         memory.part.clone_from(&self.part);
         memory.shm = self.shm.clone();
         memory
+    }
+
+    /// What of this the ranks of every transport say.
+    fn meeting(&self) -> comm_rendezvous::RendezvousConfig {
+        let tcp = &self.tcp;
+        let mut meeting = comm_rendezvous::RendezvousConfig::new(tcp.rank, tcp.world_size);
+        (meeting.job, meeting.round, meeting.timeout) = (tcp.job, tcp.round, tcp.timeout);
+        meeting.settings.clone_from(&tcp.settings);
+        meeting.settings.add("transport", "auto");
+        meeting.settings.add("secret", if tcp.secret.is_some() { "given" } else { "none" });
+        meeting
     }
 }
 
@@ -58,23 +65,32 @@ pub(crate) struct Met {
     pub(crate) paths: Paths,
 }
 
+/// What a rank of a world of one knows.
+pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
+    // A world of one asks no store.
+    let memory = SharedMemoryLanes::alone_with(&config.shm)?;
+    Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]) })
+}
+
 /// Meets the others.
-pub(crate) fn meet(store: &dyn Store, config: &RendezvousConfig) -> Result<Met> {
-    let (began, rank) = (Instant::now(), config.tcp.rank);
-    let memory = SharedMemoryLanes::rendezvous_of_neighbours(store, &config.memory())?;
+pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Met)> {
+    let rank = config.tcp.rank;
+    let memory = SharedMemoryEndpoint::open(&config.memory())?;
+    let (rendezvous, records) = Rendezvous::join(store, config.meeting(), &memory.record())?;
+    let memory = memory.connect(&records)?;
     let paths = Paths::new(rank, config.tcp.world_size, memory.hosts());
     if let Some(obstacle) = memory.obstacle() {
         tell(rank, obstacle);
     }
     let tcp = if paths.any(Path::Tcp) {
-        let mut tcp = config.tcp.clone();
-        tcp.timeout = tcp.timeout.saturating_sub(began.elapsed());
-        Some(TcpLanes::rendezvous(store, &tcp)?)
+        let endpoint = TcpEndpoint::bind(&config.tcp)?;
+        let records = rendezvous.all_gather(&endpoint.record())?;
+        Some(endpoint.connect(&records)?)
     } else {
         None
     };
     tracing::info!(rank, hosts = paths.hosts(), %paths, "met the other ranks");
-    Ok(Met { memory, tcp, paths })
+    Ok((rendezvous, Met { memory, tcp, paths }))
 }
 
 fn tell(rank: usize, obstacle: &Error) {

@@ -135,13 +135,26 @@ fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
 }
 
 #[test]
-fn a_second_process_with_the_same_rank_is_refused() {
-    let outcomes = meet([(0, "a"), (1, "b"), (1, "c")].map(|(rank, host)| config(rank, 2, host)).into());
-    let refused = |outcome: &&Result<HybridLanes>| {
-        matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
-    };
-    assert_eq!(outcomes.iter().filter(refused).count(), 1, "{outcomes:?}");
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 2, "{outcomes:?}");
+fn one_of_two_processes_with_the_same_rank_is_refused() {
+    let (_server, store) = store();
+    std::thread::scope(|scope| {
+        let (store, rank) = (&store, |rank, host: &str| config(rank, 2, host));
+        let rivals = ["b", "c"].map(|host| {
+            let config = rank(1, host);
+            scope.spawn(move || HybridLanes::rendezvous(store, &config).map(drop))
+        });
+        while !rivals.iter().any(|rival| rival.is_finished()) {
+            std::thread::yield_now();
+        }
+        // The other one is still there for rank 0.
+        HybridLanes::rendezvous(store, &rank(0, "a")).unwrap();
+        let outcomes = rivals.map(|rival| rival.join().unwrap());
+        let refused = |outcome: &&Result<()>| {
+            matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
+        };
+        assert_eq!(outcomes.iter().filter(refused).count(), 1, "{outcomes:?}");
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+    });
 }
 
 /// At the deadline, those that are awaited are named, and nobody who only waits for them.
@@ -186,8 +199,8 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
     for without in 0..4 {
         let (_server, store) = store();
         // In its place stands that it can share none.
-        let own = format!("/shm/{without}");
-        let value = |key: &str, value| if key.ends_with(&own) { b"4 4 -".to_vec() } else { value };
+        let own = format!("/records/{without}");
+        let value = |key: &str, value| if key.ends_with(&own) { b"5 -".to_vec() } else { value };
         let store = AlteredStore { store, value };
         let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
         comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |lanes| {

@@ -1,6 +1,6 @@
 //! What rendezvous yields: lanes between all ranks of a host.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,20 @@ use comm_core::{
     Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Refusal, Result,
     Store,
 };
+use comm_rendezvous::Rendezvous;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::config::SharedMemoryConfig;
+use crate::endpoint::SharedMemoryEndpoint;
 use crate::hello::LaneKey;
 use crate::host::HostId;
 use crate::identity::Identity;
 use crate::lender::Lending;
 use crate::mesh::Opening;
-use crate::random;
 use crate::reception::Reception;
-use crate::record::{Member, Place, Record};
 use crate::regions::Regions;
-use crate::rendezvous::{self, RendezvousConfig};
-use crate::segment::Segment;
+use crate::rendezvous::RendezvousConfig;
 use crate::socket;
 use crate::transport::SharedMemoryTransport;
 
@@ -62,58 +61,49 @@ impl SharedMemoryLanes {
     /// Who can read the store can share memory with this process if it belongs to the same user, and nobody else can.
     ///
     /// # Errors
-    /// [`Error::Handshake`] with [`Refusal::OtherHost`] naming the ranks that are not on this host, with
-    /// [`Refusal::DuplicateRank`] if another process has this rank already, or with [`Refusal::WorldSize`] if ranks
-    /// disagree on how many there are. [`Error::Timeout`] naming the ranks that did not come in time.
+    /// As [`Rendezvous::join`]; the settings that it compares include the transport. [`Error::Handshake`] with
+    /// [`Refusal::OtherHost`] naming the ranks that are not on this host.
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no socket or memory to give.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
-        let lanes = Self::rendezvous_of_neighbours(store, config)?;
+        if config.world_size == 1 {
+            Group::new(GroupId::WORLD, config.rank, 1)?;
+            return Self::alone_with(&config.shm);
+        }
+        Self::join(store, config).map(|(_, lanes)| lanes)
+    }
+
+    /// Meets the other ranks as [`SharedMemoryLanes::rendezvous`] does, in a world of more than one. Returns the rendezvous
+    /// too, in which ranks may tell each other more.
+    ///
+    /// # Errors
+    /// As [`SharedMemoryLanes::rendezvous`].
+    pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
+        let endpoint = SharedMemoryEndpoint::open(config)?;
+        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), &endpoint.record())?;
+        let lanes = endpoint.connect(&records)?;
         if let Some(obstacle) = lanes.obstacle {
             return Err(obstacle);
         }
         let ranks: Vec<usize> = lanes.group.peers().filter(|rank| !lanes.is_neighbour(*rank)).collect();
         if ranks.is_empty() {
-            return Ok(lanes);
+            return Ok((rendezvous, lanes));
         }
         let refusal = Refusal::OtherHost { ranks };
         Err(Error::Handshake { with: "the other ranks".into(), refusal })
     }
 
-    /// Meets the other ranks as [`SharedMemoryLanes::rendezvous`] does, wherever they are, for a transport that reaches
-    /// those on other hosts in another way. Lanes connect this rank with its neighbours only: a call that concerns
-    /// another rank is [`Error::Invalid`].
-    ///
-    /// A rank that can share no memory at all says so, and is nobody's neighbour: [`SharedMemoryLanes::obstacle`].
-    ///
-    /// # Errors
-    /// As [`SharedMemoryLanes::rendezvous`], except for ranks that are elsewhere, and for want of a socket or memory.
-    pub fn rendezvous_of_neighbours(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
-        let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
-        config.shm.check()?;
-        if config.world_size == 1 {
-            return Ok(Self::without_others(group, config.shm.clone()));
-        }
-        let (own, obstacle) = match take_place(config) {
-            Ok(own) => (Some(own), None),
+    /// The lanes of ranks that have met.
+    pub(crate) fn new(
+        group: Group,
+        config: SharedMemoryConfig,
+        hosts: Vec<Option<HostId>>,
+        own: Result<(Identity, Reception)>,
+    ) -> Self {
+        let (mesh, obstacle) = match own {
+            Ok((identity, reception)) => (Some(Mesh { identity, reception }), None),
             Err(obstacle) => (None, Some(obstacle)),
         };
-        let place = own.as_ref().map(|(place, _)| *place);
-        let records = rendezvous::meet(store, config, Record { world_size: config.world_size, place })?;
-        let mesh = own.map(|(own, listener)| {
-            let here = |record: &Record| record.place.filter(|place| place.host == own.host);
-            let members = records.iter().map(|record| here(record).map(|place| place.member)).collect();
-            let identity = Identity { rank: config.rank, token: own.member.token, members };
-            Ok::<_, Error>(Mesh { identity, reception: Reception::new(listener)? })
-        });
-        let hosts = records.iter().map(|record| record.place.map(|place| place.host)).collect();
-        Ok(Self {
-            group,
-            config: config.shm.clone(),
-            hosts,
-            obstacle,
-            mesh: mesh.transpose()?,
-            regions: Arc::default(),
-        })
+        Self { group, config, hosts, obstacle, mesh, regions: Arc::default() }
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -121,12 +111,18 @@ impl SharedMemoryLanes {
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
     pub fn alone() -> Result<Self> {
-        let group = Group::new(GroupId::WORLD, 0, 1)?;
-        Ok(Self::without_others(group, SharedMemoryConfig::default()))
+        Self::alone_with(&SharedMemoryConfig::default())
     }
 
-    fn without_others(group: Group, config: SharedMemoryConfig) -> Self {
-        Self { group, config, hosts: Vec::new(), obstacle: None, mesh: None, regions: Arc::default() }
+    /// The lanes of a world of one, with these settings.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a setting that cannot be used.
+    pub fn alone_with(config: &SharedMemoryConfig) -> Result<Self> {
+        config.check()?;
+        let group = Group::new(GroupId::WORLD, 0, 1)?;
+        let (config, hosts) = (config.clone(), Vec::new());
+        Ok(Self { group, config, hosts, obstacle: None, mesh: None, regions: Arc::default() })
     }
 
     /// Where each rank is, in the order of ranks; `None` for one that can share no memory. Empty in a world of one.
@@ -238,17 +234,6 @@ impl SharedMemoryOpening<'_> {
             descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
         socket::wait(&mut descriptors, until).map_err(|e| Error::io("wait for connections", e))
     }
-}
-
-/// Opens this rank's door, before anybody hears of it, and makes sure that it has memory to share.
-fn take_place(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
-    let host = HostId::of_this_process()?;
-    let host = config.part.as_ref().map_or(host, |part| host.part(part));
-    let draw = || random::number().map_err(|e| Error::io("draw a random number", e));
-    let member = Member { door: draw()?, token: draw()? };
-    let listener = socket::open_door(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
-    Segment::create(rustix::param::page_size()).map_err(|e| Error::io("make memory to share", e))?;
-    Ok((Place { host, member }, listener))
 }
 
 impl Lanes for SharedMemoryLanes {

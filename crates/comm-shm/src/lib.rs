@@ -54,6 +54,7 @@ mod credentials;
 mod dial;
 mod doze;
 mod echo;
+mod endpoint;
 mod everywhere;
 mod exposed;
 mod hello;
@@ -79,7 +80,9 @@ mod stream;
 mod sync;
 mod transport;
 
+pub use comm_rendezvous::{Rendezvous, Settings};
 pub use config::SharedMemoryConfig;
+pub use endpoint::SharedMemoryEndpoint;
 pub use host::{HostId, NoHostId};
 pub use lanes::{SharedMemoryLanes, SharedMemoryOpening};
 pub use rendezvous::RendezvousConfig;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::host::HostId;
 
 /// The first word of every record: the version of the format and of what is said on a connection.
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 
 /// Where a rank is found, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,21 +24,17 @@ pub(crate) struct Place {
     pub(crate) member: Member,
 }
 
-/// What a process says of itself.
+/// What a process says of itself: where it shares memory, if it can share any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) world_size: usize,
-    /// `None` if it can share no memory with anybody.
-    pub(crate) place: Option<Place>,
-}
+pub(crate) struct Record(pub(crate) Option<Place>);
 
 /// What stands for the place of a rank that has none.
 const NOWHERE: &str = "-";
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{VERSION} {} ", self.world_size)?;
-        match self.place {
+        write!(f, "{VERSION} ")?;
+        match self.0 {
             Some(Place { host, member: Member { door, token } }) => {
                 write!(f, "{host} {door:032x} {token:032x}")
             }
@@ -58,7 +54,6 @@ impl FromStr for Record {
         let parse = || {
             let mut words = text.split(' ');
             let version = words.next()?;
-            let world_size = words.next()?.parse().ok()?;
             let place = match words.next()? {
                 NOWHERE => None,
                 host => {
@@ -67,7 +62,7 @@ impl FromStr for Record {
                     Some(Place { host, member: Member { door: number()?, token: number()? } })
                 }
             };
-            (version == VERSION && words.next().is_none()).then_some(Self { world_size, place })
+            (version == VERSION && words.next().is_none()).then_some(Self(place))
         };
         parse().ok_or(Malformed)
     }
@@ -81,18 +76,18 @@ mod tests {
     fn records_survive_the_store() {
         let host: HostId = "0000000000000000000000000000000b.4026531833.4026531837.1000".parse().unwrap();
         let place = Place { host, member: Member { door: 0xd, token: u128::MAX } };
-        let record = Record { world_size: 3, place: Some(place) };
+        let record = Record(Some(place));
         let text = record.to_string();
         assert_eq!(
             text,
-            "4 3 0000000000000000000000000000000b.4026531833.4026531837.1000 \
+            "5 0000000000000000000000000000000b.4026531833.4026531837.1000 \
              0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
         );
         assert_eq!(text.parse(), Ok(record));
-        let nowhere = Record { place: None, ..record };
-        assert_eq!(nowhere.to_string(), "4 3 -");
-        assert_eq!("4 3 -".parse(), Ok(nowhere));
-        for other in ["", "4 3", "4 3 - 0", &text.replacen('4', "3", 1), &format!("{text} more")] {
+        let nowhere = Record(None);
+        assert_eq!(nowhere.to_string(), "5 -");
+        assert_eq!("5 -".parse(), Ok(nowhere));
+        for other in ["", "5", "5 - 0", &text.replacen('5', "4", 1), &format!("{text} more")] {
             assert_eq!(other.parse::<Record>(), Err(Malformed), "{other:?}");
         }
     }

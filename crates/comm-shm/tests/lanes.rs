@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
-use comm_shm::{HostId, RendezvousConfig, SharedMemoryLanes, SharedMemoryTransport};
+use comm_rendezvous::Rendezvous;
+use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryLanes, SharedMemoryTransport};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
 use common::{FolderStore, SOON, WORLD, config, meet, rings, world};
@@ -103,13 +104,24 @@ fn a_setting_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_second_process_with_the_same_rank_is_refused() {
-    let outcomes = meet([0, 1, 1].map(|rank| config(rank, 2, 4096)).into());
-    let refused = |outcome: &&Result<SharedMemoryLanes>| {
-        matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
-    };
-    assert_eq!(outcomes.iter().filter(refused).count(), 1, "{outcomes:?}");
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 2, "{outcomes:?}");
+fn one_of_two_processes_with_the_same_rank_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FolderStore(folder.path().to_owned());
+    let meet = &|rank| SharedMemoryLanes::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
+    thread::scope(|scope| {
+        let rivals = [(); 2].map(|()| scope.spawn(move || meet(1)));
+        while !rivals.iter().any(|rival| rival.is_finished()) {
+            thread::yield_now();
+        }
+        // The other one is still there for rank 0.
+        meet(0).unwrap();
+        let outcomes = rivals.map(|rival| rival.join().unwrap());
+        let refused = |outcome: &&Result<()>| {
+            matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
+        };
+        assert_eq!(outcomes.iter().filter(refused).count(), 1, "{outcomes:?}");
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+    });
 }
 
 #[test]
@@ -171,7 +183,10 @@ fn ranks_on_other_hosts_are_named() {
 #[test]
 fn neighbours_can_meet_alone() {
     let outcomes = with_two_elsewhere(|store, config| {
-        let lanes = SharedMemoryLanes::rendezvous_of_neighbours(store, config)?;
+        let endpoint = SharedMemoryEndpoint::open(config)?;
+        let meeting = comm_rendezvous::RendezvousConfig::new(config.rank, config.world_size);
+        let (_, records) = Rendezvous::join(store, meeting, &endpoint.record())?;
+        let lanes = endpoint.connect(&records)?;
         let rank = lanes.group().rank();
         if rank % 2 == 1 {
             return Ok(());

@@ -5,16 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use comm_core::{During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Result, Store};
+use comm_rendezvous::Rendezvous;
 
 use crate::config::TcpConfig;
-use crate::handshake::fill_random;
+use crate::endpoint::TcpEndpoint;
 use crate::identity::Identity;
-use crate::interface;
 use crate::mesh::Opening;
 use crate::reception::Reception;
-use crate::record::Member;
-use crate::rendezvous::{self, RendezvousConfig};
-use crate::socket::{self, Options};
+use crate::rendezvous::RendezvousConfig;
 use crate::stripes::Stripes;
 use crate::transport::TcpTransport;
 
@@ -51,26 +49,35 @@ impl TcpLanes {
     /// `comm/`. A world of one uses neither store nor socket.
     ///
     /// # Errors
-    /// [`Error::Handshake`] with [`Refusal::DuplicateRank`](comm_core::Refusal::DuplicateRank) if another process has
-    /// this rank already, or with [`Refusal::WorldSize`](comm_core::Refusal::WorldSize) if ranks disagree on how many
-    /// there are. [`Error::Timeout`] naming the ranks that did not come in time. [`Error::Invalid`] for a setting that
-    /// cannot be used, [`Error::Io`] if the store or a port cannot be had.
+    /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether there is a secret.
+    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
-        let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
-        config.tcp.congestion.check()?;
         if config.world_size == 1 {
+            config.check()?;
             return Self::alone(&config.tcp);
         }
-        let stripes = config.tcp.stripes()?;
-        let (listen, tell) = addresses(config)?;
-        let listener = socket::listen(SocketAddr::new(listen, 0), &Options::lane(&config.tcp, false))?;
-        let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
-        let own = Member { process: random_number()?, address, stripes };
-        let members = rendezvous::meet(store, config, own)?;
-        let (rank, job, secret) = (config.rank, config.job, config.secret.clone());
-        let identity = Identity { rank, job, secret, members };
-        let mesh = Mesh { identity, reception: Reception::new(listener)? };
-        Ok(Self { group, config: config.tcp.clone(), mesh: Some(mesh) })
+        Self::join(store, config).map(|(_, lanes)| lanes)
+    }
+
+    /// Meets the other ranks as [`TcpLanes::rendezvous`] does, in a world of more than one. Returns the rendezvous too, in
+    /// which ranks may tell each other more.
+    ///
+    /// # Errors
+    /// As [`TcpLanes::rendezvous`].
+    pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
+        let endpoint = TcpEndpoint::bind(config)?;
+        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), &endpoint.record())?;
+        Ok((rendezvous, endpoint.connect(&records)?))
+    }
+
+    /// The lanes of ranks that have met.
+    pub(crate) const fn new(
+        group: Group,
+        config: TcpConfig,
+        identity: Identity,
+        reception: Reception,
+    ) -> Self {
+        Self { group, config, mesh: Some(Mesh { identity, reception }) }
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -169,21 +176,6 @@ impl TcpOpening<'_> {
         let stripes = opening.stripes();
         TcpTransport::new(self.group, opening.finish(), stripes, &self.config)
     }
-}
-
-/// The address to listen on and the address to tell the others.
-fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
-    if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
-        return Ok((bind, bind));
-    }
-    let tell = interface::choose(config.interface.as_deref(), config.store)?;
-    Ok((config.bind.unwrap_or(tell), tell))
-}
-
-fn random_number() -> Result<u64> {
-    let mut bytes = [0; 8];
-    fill_random(&mut bytes).map_err(|e| Error::io("draw a random number", e))?;
-    Ok(u64::from_le_bytes(bytes))
 }
 
 impl Lanes for TcpLanes {

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | what is said first on a connection | `handshake.rs`, `hello.rs`, `secret.rs` |
 //! | where does a connect time out or try again | `dial.rs` |
-//! | how do ranks find each other | `rendezvous.rs`, `record.rs`, `interface.rs` |
+//! | what do ranks tell each other | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `reception.rs`, `identity.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
@@ -63,6 +63,7 @@ mod config;
 mod congestion;
 mod connection;
 mod dial;
+mod endpoint;
 mod handshake;
 mod hello;
 mod identity;
@@ -83,7 +84,9 @@ mod stripes;
 mod throttle;
 mod transport;
 
+pub use comm_rendezvous::{Rendezvous, Settings};
 pub use config::{Congestion, Keepalive, TcpConfig};
+pub use endpoint::TcpEndpoint;
 pub use lanes::{TcpLanes, TcpOpening};
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;

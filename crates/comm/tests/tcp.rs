@@ -269,6 +269,31 @@ fn ranks_that_disagree_on_the_size_are_told() {
     }
 }
 
+#[cfg(feature = "hybrid")]
+#[test]
+fn ranks_with_unlike_transports_are_told_both_at_once() {
+    use comm::TransportKind::{Auto, SharedMemory, Tcp};
+    for (ours, theirs) in [(Auto, Tcp), (Tcp, SharedMemory), (SharedMemory, Auto)] {
+        let store = store();
+        let start = Instant::now();
+        let errors = each(3, |rank| {
+            let mut config = config(rank, 3, store.local_addr());
+            config.transport = if rank == 1 { theirs } else { ours };
+            comm::init_with(&config).unwrap_err()
+        });
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        for (rank, error) in errors.into_iter().enumerate() {
+            let Error::Handshake { refusal: Refusal::Setting { name, ours, theirs, rank: other }, .. } =
+                &error
+            else {
+                panic!("{error}")
+            };
+            assert_eq!(name, "transport", "{error}");
+            assert_eq!((rank == 1, ours == theirs), (*other != 1, false), "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_shared_secret_is_enough() {
     let secret = || comm::tcp::Secret::new("open sesame").unwrap();

@@ -11,7 +11,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 18] = [
+const GRAPH: [Node; 19] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
     Node {
         name: "nccl-sys",
@@ -19,13 +19,18 @@ const GRAPH: [Node; 18] = [
         why: "says what NCCL has, for anybody, and knows nothing of collectives",
     },
     Node {
-        name: "comm-tcp",
+        name: "comm-rendezvous",
         may_use: &["comm-core"],
+        why: "ranks find each other alike over every transport, through the trait Store, whoever implements it",
+    },
+    Node {
+        name: "comm-tcp",
+        may_use: &["comm-core", "comm-rendezvous"],
         why: "moves bytes; meets algorithms only in the trait Transport",
     },
     Node {
         name: "comm-shm",
-        may_use: &["comm-core"],
+        may_use: &["comm-core", "comm-rendezvous"],
         why: "moves bytes; meets algorithms only in the trait Transport",
     },
     Node {
@@ -35,7 +40,7 @@ const GRAPH: [Node; 18] = [
     },
     Node {
         name: "comm-hybrid",
-        may_use: &["comm-core", "comm-nccl", "comm-shm", "comm-tcp"],
+        may_use: &["comm-core", "comm-nccl", "comm-rendezvous", "comm-shm", "comm-tcp"],
         why: "one whole of several, each of which knows none of the others: transports, and sides for host and device",
     },
     Node {
@@ -65,6 +70,7 @@ const GRAPH: [Node; 18] = [
             "comm-ddp",
             "comm-hybrid",
             "comm-nccl",
+            "comm-rendezvous",
             "comm-ring",
             "comm-shm",
             "comm-sim",

@@ -30,6 +30,22 @@ impl FolderStore {
         fs::write(&draft, value).map_err(|e| Error::io("write a draft", e))?;
         Ok(draft)
     }
+
+    /// Keeps others from changing anything until it is dropped.
+    fn lock(&self) -> Result<fs::File> {
+        let failed = |e| Error::io("lock the store", e);
+        let file = fs::File::create(self.0.join("lock")).map_err(failed)?;
+        file.lock().map_err(failed)?;
+        Ok(file)
+    }
+
+    /// The value of a key, empty if there is none.
+    fn look(&self, key: &str) -> Result<Vec<u8>> {
+        match fs::read(self.path(key)) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            read => read.map_err(|e| Error::io("read a value", e)),
+        }
+    }
 }
 
 impl Store for FolderStore {
@@ -42,20 +58,23 @@ impl Store for FolderStore {
         fs::read(self.path(key)).map_err(|e| Error::io("read a value", e))
     }
 
-    fn add(&self, _key: &str, _amount: i64) -> Result<i64> {
-        Err(Error::Internal("this store does not count".into()))
+    fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        let _lock = self.lock()?;
+        let old = self.look(key)?;
+        let old: i64 = if old.is_empty() { 0 } else { String::from_utf8(old).unwrap().parse().unwrap() };
+        let sum = old + amount;
+        self.set(key, sum.to_string().as_bytes())?;
+        Ok(sum)
     }
 
-    /// Only from a missing key.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
-        assert!(expected.is_empty());
-        let draft = self.draft(desired)?;
-        let linked = fs::hard_link(&draft, self.path(key));
-        fs::remove_file(draft).map_err(|e| Error::io("remove a draft", e))?;
-        match linked {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::io("link a value", error)),
-            _ => self.get(key, Duration::ZERO),
+        let _lock = self.lock()?;
+        let old = self.look(key)?;
+        if old != expected {
+            return Ok(old);
         }
+        self.set(key, desired)?;
+        Ok(desired.to_vec())
     }
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {

@@ -1,0 +1,45 @@
+//! Rendezvous of the comm collective communication library: how the ranks of a job find each other through a store.
+//!
+//! [`Rendezvous::join`] makes the processes that share a [`Store`](comm_core::Store) a group: every rank claims its number,
+//! settings that must be equal are compared, and every rank gets one line of text from each other rank. A transport puts
+//! into that line how it is reached. [`Rendezvous::all_gather`] exchanges further lines.
+//!
+//! Ranks may meet any number of times in one store, under the same job and round: a process that finds its rank taken by an
+//! earlier process starts a new meeting, and the others follow it. So a restarted job needs no number of its own.
+//!
+//! The first cause of a failure decides for all: every rank returns the same error, whoever found it. `docs/wire-tcp.md`
+//! specifies the keys and values.
+//!
+//! | question | file |
+//! |---|---|
+//! | who am I, and what must be equal | `config.rs`, `settings.rs` |
+//! | what happens in which order | `rendezvous.rs` |
+//! | how are keys used: claim, gather, fail | `meeting.rs` |
+//! | how did a phase end | `outcome.rs` |
+//!
+//! # Example
+//!
+//! ```
+//! use comm_core::{Result, Store};
+//! use comm_rendezvous::{Rendezvous, RendezvousConfig};
+//!
+//! /// Tells the other ranks an address, and returns those of all.
+//! fn exchange(store: &dyn Store, rank: usize, address: &str) -> Result<Vec<String>> {
+//!     let mut config = RendezvousConfig::new(rank, 4);
+//!     config.settings.add("transport", "tcp");
+//!     let (_, addresses) = Rendezvous::join(store, config, address)?;
+//!     Ok(addresses)
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod meeting;
+mod outcome;
+mod random;
+mod rendezvous;
+mod settings;
+
+pub use config::RendezvousConfig;
+pub use rendezvous::Rendezvous;
+pub use settings::Settings;

@@ -1,0 +1,109 @@
+//! Many meetings in one store, and ranks that do not fit together.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Refusal, Result, Store};
+use comm_tcp::{FileStore, Secret, TcpLanes};
+use common::{SOON, config, meet, store};
+
+/// Ranks that meet again and again, each as soon as it can.
+fn meet_again(store: &dyn Store, ranks: usize, times: usize) {
+    let rank = |rank: usize| {
+        for time in 0..times {
+            let lanes = TcpLanes::rendezvous(store, &config(rank, ranks));
+            assert!(lanes.is_ok(), "rank {rank}, time {time}: {lanes:?}");
+        }
+    };
+    thread::scope(|scope| {
+        let rank = &rank;
+        (0..ranks).for_each(|at| drop(scope.spawn(move || rank(at))));
+    });
+}
+
+#[test]
+fn ranks_meet_any_number_of_times_under_one_name() {
+    for ranks in [2, 3, 5, 8] {
+        let (_server, store) = store();
+        meet_again(&store, ranks, 200 / ranks);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    meet_again(&FileStore::open(folder.path()).unwrap(), 3, 10);
+}
+
+/// A process claims its rank and dies, in a store that does not notice; then all come again, this rank first or last.
+#[test]
+fn a_restarted_job_leaves_the_claims_of_dead_processes_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = FileStore::open(folder.path()).unwrap();
+    for first in 0..3 {
+        for dead in 0..3 {
+            // What it had written when it died.
+            let key = format!("comm/{:016x}/0/meeting", 0);
+            let number = String::from_utf8(store.compare_set(&key, b"", b"0").unwrap()).unwrap();
+            store.set(&format!("comm/{:016x}/0/{number}/joined/{dead}", 0), b"0000000000000bad").unwrap();
+            store.add(&format!("comm/{:016x}/0/{number}/joined/count", 0), 1).unwrap();
+            thread::scope(|scope| {
+                let store = &store;
+                for at in 0..3 {
+                    scope.spawn(move || {
+                        thread::sleep(Duration::from_millis(if at == first { 0 } else { 20 }));
+                        TcpLanes::rendezvous(store, &config(at, 3)).unwrap();
+                    });
+                }
+            });
+        }
+    }
+}
+
+fn refusals(outcomes: Vec<Result<TcpLanes>>) -> Vec<(String, String, String, usize)> {
+    let refusal = |outcome: Result<TcpLanes>| match outcome {
+        Err(Error::Handshake { with, refusal: Refusal::Setting { name, ours, theirs, rank } }) => {
+            assert_eq!(with, format!("rank {rank}"));
+            (name, ours, theirs, rank)
+        }
+        other => panic!("{other:?}"),
+    };
+    outcomes.into_iter().map(refusal).collect()
+}
+
+#[test]
+fn every_rank_learns_at_once_which_setting_differs() {
+    for n in [2, 3, 5] {
+        for odd in 0..n {
+            let (_server, store) = store();
+            let began = Instant::now();
+            let configs = (0..n).map(|rank| {
+                let mut config = config(rank, n);
+                config.settings.add("same", 7);
+                config.settings.add("color", if rank == odd { "red\n" } else { "blue" });
+                config
+            });
+            let refusals = refusals(meet(configs.collect(), &store));
+            assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+            for (rank, (name, ours, theirs, other)) in refusals.into_iter().enumerate() {
+                assert_eq!(name, "color");
+                let expected = if rank == odd { ("red\\n", "blue") } else { ("blue", "red\\n") };
+                assert_eq!((&*ours, &*theirs), expected, "rank {rank} of {n}");
+                assert_eq!(rank == odd, other != odd, "rank {rank} of {n} names rank {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_alone_has_a_secret_is_named() {
+    let (_server, store) = store();
+    let configs = (0..3).map(|rank| {
+        let mut config = config(rank, 3);
+        config.secret = (rank == 2).then(|| Secret::new("sesame").unwrap());
+        config
+    });
+    let refusals = refusals(meet(configs.collect(), &store));
+    assert_eq!(refusals[0], ("secret".into(), "none".into(), "given".into(), 2));
+    assert_eq!((&*refusals[2].1, &*refusals[2].2), ("given", "none"));
+}
