@@ -187,19 +187,28 @@ impl Dial {
 
     /// Dials until it ends or the deadline has passed, sleeping in between. `Pending` means the deadline.
     pub(crate) fn run(&mut self, deadline: Instant) -> io::Result<Dialed> {
-        loop {
-            let now = Instant::now();
-            match self.advance(now) {
-                Dialed::Pending if now >= deadline => return Ok(Dialed::Pending),
+        run_first(std::slice::from_mut(self), deadline).map(|(_, dialed)| dialed)
+    }
+}
+
+/// Dials several addresses at a time until one ends or the deadline has passed. Returns which it was, and what became
+/// of it. `Pending` means the deadline.
+pub(crate) fn run_first(dials: &mut [Dial], deadline: Instant) -> io::Result<(usize, Dialed)> {
+    loop {
+        let now = Instant::now();
+        for (at, dial) in dials.iter_mut().enumerate() {
+            match dial.advance(now) {
                 Dialed::Pending => {}
-                ended => return Ok(ended),
+                ended => return Ok((at, ended)),
             }
-            let until = self.next_attempt().map_or(deadline, |next| next.min(deadline));
-            match self.poll_fd() {
-                Some(descriptor) => socket::wait(&mut [descriptor], Some(until))?,
-                None => socket::wait(&mut [], Some(until))?,
-            };
         }
+        if now >= deadline {
+            return Ok((0, Dialed::Pending));
+        }
+        let until =
+            dials.iter().filter_map(Dial::next_attempt).min().map_or(deadline, |due| due.min(deadline));
+        let mut descriptors: Vec<PollFd<'_>> = dials.iter().filter_map(Dial::poll_fd).collect();
+        socket::wait(&mut descriptors, Some(until))?;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which of this machine's addresses the other ranks are told.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use comm_core::{Error, Result};
 use if_addrs::IfOperStatus;
@@ -70,6 +70,18 @@ pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Resu
         return Err(Error::setting(SETTING, interfaces.unwrap_or_default(), reason));
     }
     Ok(ip)
+}
+
+/// The address by which other hosts reach this one: the one on the way to the rest of the network, or else the first of
+/// its interfaces that is not loopback. `None` if this host has no other interface. Nothing is sent.
+#[must_use]
+pub fn outward_address() -> Option<IpAddr> {
+    // Addresses of documentation, which the default route leads to.
+    const ELSEWHERE: [IpAddr; 2] =
+        [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+    let routed = ELSEWHERE.into_iter().filter_map(|ip| source_towards(SocketAddr::new(ip, 9)).ok());
+    let own = candidates().unwrap_or_default().into_iter().map(|candidate| candidate.ip);
+    routed.chain(own).find(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 
 /// The address that the system puts on packets to `peer`. Nothing is sent.

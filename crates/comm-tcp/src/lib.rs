@@ -87,6 +87,7 @@ mod transport;
 pub use comm_rendezvous::{Rendezvous, Settings};
 pub use config::{Congestion, Keepalive, TcpConfig};
 pub use endpoint::TcpEndpoint;
+pub use interface::outward_address;
 pub use lanes::{TcpLanes, TcpOpening};
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;

@@ -1,9 +1,9 @@
 //! Everything that can be said about meeting the other ranks.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Result};
+use comm_core::{DEFAULT_TIMEOUT, Group, GroupId, Result};
 use comm_ring::RingConfig;
 use comm_tcp::{Secret, TcpConfig};
 
@@ -142,14 +142,5 @@ impl Config {
     #[must_use]
     pub fn is_launched() -> bool {
         crate::env::is_launched(&Environment::of_process())
-    }
-
-    /// The addresses of the store.
-    pub(crate) fn master(&self) -> Result<SocketAddr> {
-        let host = self.master_addr.trim_start_matches('[').trim_end_matches(']');
-        let wrong = |reason: String| Error::setting("MASTER_ADDR", &self.master_addr, reason);
-        let mut found =
-            (host, self.master_port).to_socket_addrs().map_err(|source| wrong(source.to_string()))?;
-        found.next().ok_or_else(|| wrong("the name has no address".into()))
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, HostCommunicator, Lanes, Result, Store};
+use comm_core::{Comm, HostCommunicator, Lanes, Result, Store};
 #[cfg(feature = "nccl")]
 use comm_hybrid::{DeviceChoice, HybridCommunicator};
 #[cfg(feature = "hybrid")]
@@ -14,6 +14,7 @@ use comm_ring::RingCommunicator;
 use comm_shm::SharedMemoryLanes;
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore};
 
+use crate::master::Master;
 use crate::{Config, StoreHost, TransportKind};
 
 /// How long rank 0 keeps the store up after a failed meeting, so that the others learn why from it.
@@ -129,14 +130,27 @@ impl Joined {
 /// Where ranks meet.
 struct Meeting {
     store: Arc<dyn Store>,
+    /// The address of the store, as other hosts see it.
+    address: SocketAddr,
     /// On the rank that serves it.
     server: Option<TcpStoreServer>,
 }
 
 impl Meeting {
-    fn open(config: &Config, master: SocketAddr) -> Result<Self> {
-        let server = serve(config, master)?;
-        Ok(Self { store: connect(config, master)?, server })
+    fn open(config: &Config, start: Instant) -> Result<Self> {
+        let master = Master::resolve(&config.master_addr, config.master_port, left(config, start))?;
+        let serves = config.store == StoreHost::RankZero && config.rank == 0;
+        if serves && config.secret.is_none() && !master.is_local_only() {
+            tracing::warn!(
+                master = config.master_addr,
+                port = config.master_port,
+                "no secret: whoever reaches this port can take part in the job and read what its ranks tell; \
+                 set COMM_SECRET to the same random text on every rank"
+            );
+        }
+        let server = if serves { Some(master.serve(&store_config(config))?) } else { None };
+        let (store, address) = connect(config, &master, start)?;
+        Ok(Self { store, address: master.seen_by_others(address), server })
     }
 
     /// Keeps the store up after a failure, so that the others learn why.
@@ -154,9 +168,8 @@ fn join(config: &Config) -> Result<Joined> {
         let host = communicator(TcpLanes::alone(&config.tcp)?, config, start)?;
         return Ok(Joined { host, reach: Reach::Tcp, meeting: None });
     }
-    let master = config.master()?;
-    let meeting = Meeting::open(config, master)?;
-    match meet(&*meeting.store, config, master, start) {
+    let meeting = Meeting::open(config, start)?;
+    match meet(&*meeting.store, config, meeting.address, start) {
         Ok((host, reach)) => Ok(Joined { host, reach, meeting: Some(meeting) }),
         Err(error) => {
             meeting.drain();
@@ -169,27 +182,20 @@ fn store_config(config: &Config) -> StoreConfig {
     StoreConfig::job(config.job).secret(config.secret.clone())
 }
 
-/// Serves the store, if that is this rank's duty.
-fn serve(config: &Config, master: SocketAddr) -> Result<Option<TcpStoreServer>> {
-    if config.store != StoreHost::RankZero || config.rank != 0 {
-        return Ok(None);
-    }
-    TcpStoreServer::bind(master, store_config(config)).map(Some).map_err(|error| match error {
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::AddrNotAvailable => Error::setting(
-            "MASTER_ADDR",
-            &config.master_addr,
-            "it is no address of the host on which rank 0 runs",
-        ),
-        other => other,
-    })
-}
-
-/// A client of the store.
-fn connect(config: &Config, master: SocketAddr) -> Result<Arc<dyn Store>> {
-    let (store, timeout) = (store_config(config), config.rendezvous_timeout);
+/// A client of the store, and the address at which it answered.
+fn connect(config: &Config, master: &Master, start: Instant) -> Result<(Arc<dyn Store>, SocketAddr)> {
+    let (store, timeout) = (store_config(config), left(config, start));
     Ok(match config.store {
-        StoreHost::TorchElastic => Arc::new(TorchStore::connect(master, store, timeout)?),
-        StoreHost::RankZero | StoreHost::Launcher => Arc::new(TcpStore::connect(master, store, timeout)?),
+        StoreHost::TorchElastic => {
+            let store = TorchStore::connect_first(master.addresses(), store, timeout)?;
+            let address = store.server_addr();
+            (Arc::new(store), address)
+        }
+        StoreHost::RankZero | StoreHost::Launcher => {
+            let store = TcpStore::connect_first(master.addresses(), store, timeout)?;
+            let address = store.server_addr();
+            (Arc::new(store), address)
+        }
     })
 }
 

@@ -37,6 +37,8 @@ mod config;
 mod env;
 #[cfg(feature = "tcp")]
 mod init;
+#[cfg(feature = "tcp")]
+mod master;
 #[cfg(feature = "objects")]
 pub mod objects;
 #[cfg(feature = "sim")]

@@ -12,11 +12,11 @@ use super::StoreConfig;
 use super::frame::{FrameError, FrameReader, FrameWriter};
 use super::idle::Idle;
 use super::patience::{
-    RECONNECT_MAX, after, await_socket, failed, nonsense, not_a_number, timed_out, unreachable, using,
-    with_grace,
+    RECONNECT_MAX, after, await_socket, failed, no_address, nonsense, not_a_number, timed_out, unreachable,
+    using, with_grace,
 };
 use super::protocol::{PREFIX_BYTES, Request, Response};
-use crate::dial::{Dial, Dialed};
+use crate::dial::{Dial, Dialed, run_first};
 use crate::hello::Hello;
 use crate::socket::Options;
 
@@ -38,8 +38,18 @@ impl TcpStore {
     /// [`Error::Handshake`] if the server is of another job or version, has another secret, or is no store at all.
     /// [`Error::Io`] if no server answers in time, with the address, the number of attempts and the last reason.
     pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
+        Self::connect_first(&[address], config, timeout)
+    }
+
+    /// Connects as [`TcpStore::connect`] does, to the first of several addresses of one server that answers. All are
+    /// tried at the same time.
+    ///
+    /// # Errors
+    /// As [`TcpStore::connect`]; an address that refuses this client ends the search. [`Error::Invalid`] if there are no
+    /// addresses.
+    pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
+        let (address, socket) = dial(addresses, &config, timeout)?;
         let store = Self { address, config, idle: Idle::default() };
-        let socket = store.dial(timeout)?;
         store.idle.keep(socket);
         Ok(store)
     }
@@ -48,19 +58,6 @@ impl TcpStore {
     #[must_use]
     pub const fn server_addr(&self) -> SocketAddr {
         self.address
-    }
-
-    fn dial(&self, timeout: Duration) -> Result<Socket> {
-        let hello = Hello::store(self.config.job);
-        let mut dial = Dial::new(self.address, hello, self.config.secret.clone(), Options::store());
-        match dial.run(after(timeout)) {
-            Ok(Dialed::Open(socket)) => Ok(socket),
-            Ok(Dialed::Refused(refusal)) => {
-                Err(Error::Handshake { with: format!("the store at {}", self.address), refusal })
-            }
-            Ok(Dialed::Pending) => Err(unreachable(&dial, timeout)),
-            Err(e) => Err(Error::io("wait for a connection", e)),
-        }
     }
 
     /// Sends a request and reads its response, which must come soon after `timeout`: the server counts too.
@@ -78,7 +75,10 @@ impl TcpStore {
         })?;
         let patience = timeout.map_or(self.config.operation_timeout, with_grace);
         let deadline = after(patience);
-        let socket = self.idle.take().map_or_else(|| self.dial(patience.min(RECONNECT_MAX)), Ok)?;
+        let socket = match self.idle.take() {
+            Some(socket) => socket,
+            None => dial(&[self.address], &self.config, patience.min(RECONNECT_MAX))?.1,
+        };
         let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
             .map_err(|e| failed(self.address, key, timeout.unwrap_or(patience), e))?;
         self.idle.keep(socket);
@@ -129,6 +129,25 @@ impl Store for TcpStore {
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.call(key, None, &Request::Delete { key }, |existed| Some(existed == [1]))
+    }
+}
+
+/// A connection to the first of these addresses that answers, which is returned too.
+fn dial(addresses: &[SocketAddr], config: &StoreConfig, timeout: Duration) -> Result<(SocketAddr, Socket)> {
+    if addresses.is_empty() {
+        return Err(no_address());
+    }
+    let dial = |address: &SocketAddr| {
+        Dial::new(*address, Hello::store(config.job), config.secret.clone(), Options::store())
+    };
+    let mut dials: Vec<Dial> = addresses.iter().map(dial).collect();
+    match run_first(&mut dials, after(timeout)) {
+        Ok((at, Dialed::Open(socket))) => Ok((addresses[at], socket)),
+        Ok((at, Dialed::Refused(refusal))) => {
+            Err(Error::Handshake { with: format!("the store at {}", addresses[at]), refusal })
+        }
+        Ok((_, Dialed::Pending)) => Err(unreachable(&dials, timeout)),
+        Err(e) => Err(Error::io("wait for a connection", e)),
     }
 }
 

@@ -38,10 +38,26 @@ pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant)
     }
 }
 
-pub(super) fn unreachable(dial: &Dial, timeout: Duration) -> Error {
-    let (address, attempts) = (dial.address(), dial.attempts());
-    let doing = format!("reach the store at {address} within {timeout:?}, in {attempts} attempts");
-    Error::io(doing, dial.excuse())
+/// There is nothing to dial.
+pub(super) fn no_address() -> Error {
+    Error::setting("addresses", "", "a client of a store needs an address to connect to")
+}
+
+/// None of the addresses that were dialed has answered.
+pub(super) fn unreachable(dials: &[Dial], timeout: Duration) -> Error {
+    let addresses: Vec<String> = dials.iter().map(|dial| dial.address().to_string()).collect();
+    let attempts: u32 = dials.iter().map(Dial::attempts).sum();
+    let doing =
+        format!("reach the store at {} within {timeout:?}, in {attempts} attempts", addresses.join(" or "));
+    let excuse = match dials {
+        [dial] => dial.excuse(),
+        _ => {
+            let excuses: Vec<String> =
+                dials.iter().map(|dial| format!("{}: {}", dial.address(), dial.excuse())).collect();
+            io::Error::new(io::ErrorKind::TimedOut, excuses.join("; "))
+        }
+    };
+    Error::io(doing, excuse)
 }
 
 pub(super) fn timed_out(key: &str, after: Duration) -> Error {

@@ -14,7 +14,6 @@ fn torchrun_style() {
     let config = from(&TORCH).unwrap();
     assert_eq!((config.rank, config.world_size, config.master_port), (1, 4, 29500));
     assert_eq!(config.store, StoreHost::RankZero);
-    assert_eq!(config.master().unwrap().port(), 29500);
 }
 
 #[test]
@@ -119,10 +118,4 @@ fn the_model_of_the_links_is_text_or_in_a_file() {
     let nonsense = with(&named).unwrap_err();
     assert!(!nonsense.is_fatal());
     assert!(nonsense.to_string().contains("COMM_LINKS"), "{nonsense}");
-}
-
-#[test]
-fn a_host_without_address_is_the_callers_fault() {
-    let config = Config::new(0, 2, "no.such.host.invalid", 1).unwrap();
-    assert!(!config.master().unwrap_err().is_fatal());
 }

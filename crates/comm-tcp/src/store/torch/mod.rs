@@ -15,8 +15,10 @@ use self::protocol::{KEY_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX};
 use super::StoreConfig;
 use super::frame::FrameError;
 use super::idle::Idle;
-use super::patience::{RECONNECT_MAX, after, failed, not_a_number, timed_out, unreachable, with_grace};
-use crate::dial::{Dial, Dialed};
+use super::patience::{
+    RECONNECT_MAX, after, failed, no_address, not_a_number, timed_out, unreachable, with_grace,
+};
+use crate::dial::{Dial, Dialed, run_first};
 use crate::socket::Options;
 
 /// A client of a `torch.distributed.TCPStore`, such as torchrun's agent serves, tried with PyTorch 2.15. Clients of
@@ -50,6 +52,22 @@ impl TorchStore {
     /// [`Error::Handshake`] if what answers is no store of PyTorch's. [`Error::Io`] if nothing answers in time, with
     /// the address, the number of attempts and the last reason.
     pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
+        Self::connect_first(&[address], config, timeout)
+    }
+
+    /// Connects as [`TorchStore::connect`] does, to the first of several addresses of one server that takes a
+    /// connection. All are tried at the same time.
+    ///
+    /// # Errors
+    /// As [`TorchStore::connect`]. [`Error::Invalid`] if there are no addresses.
+    pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
+        let begun = Instant::now();
+        let address = match addresses {
+            [] => return Err(no_address()),
+            [address] => *address,
+            several => first(several, timeout)?,
+        };
+        let timeout = timeout.saturating_sub(begun.elapsed());
         let store = Self { address, config, idle: Idle::default() };
         let conversation = store.dial(timeout, after(timeout))?;
         store.idle.keep(conversation.socket);
@@ -72,7 +90,7 @@ impl TorchStore {
             let mut dial = Dial::bare(self.address, Options::store());
             let socket = match dial.run(dial_by) {
                 Ok(Dialed::Open(socket)) => socket,
-                Ok(Dialed::Pending | Dialed::Refused(_)) => return Err(unreachable(&dial, timeout)),
+                Ok(Dialed::Pending | Dialed::Refused(_)) => return Err(unreachable(&[dial], timeout)),
                 Err(e) => return Err(Error::io("wait for a connection", e)),
             };
             let bytes_max = self.config.frame_bytes_max;
@@ -156,6 +174,17 @@ fn check_key(key: &str) -> Result<()> {
         return Err(Error::setting(key, "", format!("the key exceeds {KEY_BYTES_MAX} bytes")));
     }
     Ok(())
+}
+
+/// The first of several addresses that takes a connection.
+fn first(addresses: &[SocketAddr], timeout: Duration) -> Result<SocketAddr> {
+    let mut dials: Vec<Dial> =
+        addresses.iter().map(|address| Dial::bare(*address, Options::store())).collect();
+    match run_first(&mut dials, after(timeout)) {
+        Ok((at, Dialed::Open(_))) => Ok(addresses[at]),
+        Ok((_, Dialed::Pending | Dialed::Refused(_))) => Err(unreachable(&dials, timeout)),
+        Err(e) => Err(Error::io("wait for a connection", e)),
+    }
 }
 
 impl Store for TorchStore {
