@@ -15,7 +15,7 @@ pub(crate) fn in_buckets(comm: &Comm, variables: &[Variable], bucket_bytes: usiz
     let mut bucket = Vec::new();
     for members in buckets(&bytes, bucket_bytes) {
         match &variables[members] {
-            [alone] => write(&alone.var, |value| comm.broadcast(0, value))??,
+            [alone] => write(&alone.var, |mut value| comm.broadcast(0, &mut value))??,
             several => packed(comm, several, &mut bucket)?,
         }
     }

@@ -61,7 +61,7 @@ impl<T> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Host, IntoView, IntoViewMut, Shape};
+    use crate::{AsView, AsViewMut, Shape};
 
     struct Heap;
 
@@ -74,8 +74,8 @@ mod tests {
             assert!(buffer.iter().all(|element| element.to_bits() == 0) && buffer.len() == len);
             buffer.fill(2.5);
             assert_eq!(buffer[..], vec![2.5; len]);
-            assert_eq!(IntoView::<Host>::into_view(&buffer).len(), len);
-            assert_eq!(IntoViewMut::<Host>::into_view_mut(&mut buffer).len(), len);
+            assert_eq!(buffer.as_view().unwrap().len(), len);
+            assert_eq!(buffer.as_view_mut().unwrap().len(), len);
         }
         assert!(Buffer::<f64>::zeroed(&Heap, usize::MAX / 4).is_err());
     }

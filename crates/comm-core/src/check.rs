@@ -229,10 +229,10 @@ impl<M: Memory> Exchange<'_, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GroupId, Host, HostView, HostViewMut};
+    use crate::{GroupId, Host, HostView, HostViewMut, Membership};
 
     fn group(rank: usize) -> Group {
-        Group::new(GroupId::WORLD, rank, 2).unwrap()
+        Group::new(GroupId::WORLD, Membership { rank, size: 2 }).unwrap()
     }
 
     fn separate<'a>(send: &'a [f32], recv: &'a mut [f32]) -> Exchange<'a, Host> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::coalesced::Packing;
 use crate::{
-    CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, IntoView, IntoViewMut,
-    LinkModel, Memory, ReduceOp, ReduceOrder, Result, Shares, Worker,
+    AsView, AsViewMut, CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, LinkModel,
+    Memory, ReduceOp, ReduceOrder, Result, Shares, Worker,
 };
 
 /// A group of ranks that communicate: the handle on which collectives are called.
@@ -175,59 +175,59 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element type; otherwise as
     /// written at [`Communicator`].
-    pub fn all_reduce<'a>(&self, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
-        self.communicator.all_reduce(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    pub fn all_reduce(&self, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
+        self.communicator.all_reduce(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
     }
 
     /// Combines `send` of all ranks into `recv` of every rank. All buffers have the same length.
     ///
     /// # Errors
     /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
-    pub fn all_reduce_into<'a, S: IntoView<'a, M>>(
+    pub fn all_reduce_into<S: AsView<M> + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.all_reduce(separate(send, recv), op, &self.options)
+        self.communicator.all_reduce(separate(send, recv)?, op, &self.options)
     }
 
     /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only read.
     ///
     /// # Errors
     /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no member.
-    pub fn reduce<'a>(&self, root: usize, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
-        self.communicator.reduce(root, Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    pub fn reduce(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
+        self.communicator.reduce(root, Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
     }
 
     /// Combines `send` of all ranks into `root`'s `recv`. On other ranks `recv` is ignored and may be empty.
     ///
     /// # Errors
     /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or types differ.
-    pub fn reduce_into<'a, S: IntoView<'a, M>>(
+    pub fn reduce_into<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce(root, separate(send, recv), op, &self.options)
+        self.communicator.reduce(root, separate(send, recv)?, op, &self.options)
     }
 
     /// Contributes to a reduction whose result goes to `root`, another rank.
     ///
     /// # Errors
     /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) on the root itself.
-    pub fn reduce_send<'a>(&self, root: usize, send: impl IntoView<'a, M>, op: ReduceOp) -> Result<()> {
-        self.communicator.reduce(root, Exchange::SendOnly(send.into_view()), op, &self.options)
+    pub fn reduce_send(&self, root: usize, send: &(impl AsView<M> + ?Sized), op: ReduceOp) -> Result<()> {
+        self.communicator.reduce(root, Exchange::SendOnly(send.as_view()?), op, &self.options)
     }
 
     /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at [`Communicator`].
-    pub fn broadcast<'a>(&self, root: usize, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
-        self.communicator.broadcast(root, buffer.into_view_mut(), &self.options)
+    pub fn broadcast(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
+        self.communicator.broadcast(root, buffer.as_view_mut()?, &self.options)
     }
 
     /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times as long.
@@ -235,12 +235,12 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
     /// [`Communicator`].
-    pub fn all_gather<'a, S: IntoView<'a, M>>(
+    pub fn all_gather<S: AsView<M> + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv), Shares::Equal, &self.options)
+        self.communicator.all_gather(separate(send, recv)?, Shares::Equal, &self.options)
     }
 
     /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its contribution.
@@ -248,8 +248,8 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks; otherwise as written
     /// at [`Communicator`].
-    pub fn all_gather_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
-        self.communicator.all_gather(Exchange::InPlace(buffer.into_view_mut()), Shares::Equal, &self.options)
+    pub fn all_gather_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
+        self.communicator.all_gather(Exchange::InPlace(buffer.as_view_mut()?), Shares::Equal, &self.options)
     }
 
     /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
@@ -257,13 +257,13 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit; otherwise as written at
     /// [`Communicator`].
-    pub fn reduce_scatter<'a, S: IntoView<'a, M>>(
+    pub fn reduce_scatter<S: AsView<M> + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv), Shares::Equal, op, &self.options)
+        self.communicator.reduce_scatter(separate(send, recv)?, Shares::Equal, op, &self.options)
     }
 
     /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are unspecified.
@@ -271,9 +271,13 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or the operator does
     /// not fit; otherwise as written at [`Communicator`].
-    pub fn reduce_scatter_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>, op: ReduceOp) -> Result<()> {
+    pub fn reduce_scatter_in_place(
+        &self,
+        buffer: &mut (impl AsViewMut<M> + ?Sized),
+        op: ReduceOp,
+    ) -> Result<()> {
         self.communicator.reduce_scatter(
-            Exchange::InPlace(buffer.into_view_mut()),
+            Exchange::InPlace(buffer.as_view_mut()?),
             Shares::Equal,
             op,
             &self.options,
@@ -286,13 +290,13 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
     /// written at [`Communicator`].
-    pub fn gather<'a, S: IntoView<'a, M>>(
+    pub fn gather<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.gather(root, separate(send, recv), Shares::Equal, &self.options)
+        self.communicator.gather(root, separate(send, recv)?, Shares::Equal, &self.options)
     }
 
     /// A gather in which rank `i` contributes `counts[i]` elements. Only the root's `counts` are looked at; others may
@@ -300,14 +304,14 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::gather`].
-    pub fn gather_v<'a, S: IntoView<'a, M>>(
+    pub fn gather_v<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
     ) -> Result<()> {
-        self.communicator.gather(root, separate(send, recv), Shares::Counts(counts), &self.options)
+        self.communicator.gather(root, separate(send, recv)?, Shares::Counts(counts), &self.options)
     }
 
     /// Every rank gets its block of `root`'s `send`, which has one block per rank, into `recv`. On other ranks `send`
@@ -316,13 +320,13 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
     /// written at [`Communicator`].
-    pub fn scatter<'a, S: IntoView<'a, M>>(
+    pub fn scatter<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.scatter(root, separate(send, recv), Shares::Equal, &self.options)
+        self.communicator.scatter(root, separate(send, recv)?, Shares::Equal, &self.options)
     }
 
     /// A scatter in which rank `i` gets `counts[i]` elements. Only the root's `counts` are looked at; others may give
@@ -330,14 +334,14 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::scatter`].
-    pub fn scatter_v<'a, S: IntoView<'a, M>>(
+    pub fn scatter_v<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
     ) -> Result<()> {
-        self.communicator.scatter(root, separate(send, recv), Shares::Counts(counts), &self.options)
+        self.communicator.scatter(root, separate(send, recv)?, Shares::Counts(counts), &self.options)
     }
 
     /// An all-gather in which rank `i` contributes `counts[i]` elements, zero included. Every rank gives the same
@@ -345,13 +349,13 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::all_gather`].
-    pub fn all_gather_v<'a, S: IntoView<'a, M>>(
+    pub fn all_gather_v<S: AsView<M> + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
     ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv), Shares::Counts(counts), &self.options)
+        self.communicator.all_gather(separate(send, recv)?, Shares::Counts(counts), &self.options)
     }
 
     /// A reduce-scatter in which rank `i` gets `counts[i]` elements, zero included. Every rank gives the same
@@ -359,14 +363,14 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::reduce_scatter`].
-    pub fn reduce_scatter_v<'a, S: IntoView<'a, M>>(
+    pub fn reduce_scatter_v<S: AsView<M> + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv), Shares::Counts(counts), op, &self.options)
+        self.communicator.reduce_scatter(separate(send, recv)?, Shares::Counts(counts), op, &self.options)
     }
 
     /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have one block per rank, all
@@ -375,20 +379,20 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
     /// [`Communicator`].
-    pub fn all_to_all<'a, S: IntoView<'a, M>>(
+    pub fn all_to_all<S: AsView<M> + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, M, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.all_to_all(separate(send, recv), Shares::Equal, Shares::Equal, &self.options)
+        self.communicator.all_to_all(separate(send, recv)?, Shares::Equal, Shares::Equal, &self.options)
     }
 
     /// Exchanges in place: block `i` of `buffer` goes to rank `i`, and what comes from rank `i` takes its place.
     ///
     /// # Errors
     /// As [`Comm::all_to_all`].
-    pub fn all_to_all_in_place<'a>(&self, buffer: impl IntoViewMut<'a, M>) -> Result<()> {
-        let buffers = Exchange::InPlace(buffer.into_view_mut());
+    pub fn all_to_all_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
+        let buffers = Exchange::InPlace(buffer.as_view_mut()?);
         self.communicator.all_to_all(buffers, Shares::Equal, Shares::Equal, &self.options)
     }
 
@@ -398,13 +402,15 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// As [`Comm::all_to_all`].
-    pub fn all_to_all_v<'a, S: IntoView<'a, M>>(
+    pub fn all_to_all_v<S: AsView<M> + ?Sized>(
         &self,
-        (send, send_counts): (S, &[usize]),
-        (recv, recv_counts): (impl IntoViewMut<'a, M, Element = S::Element>, &[usize]),
+        send: &S,
+        send_counts: &[usize],
+        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
+        recv_counts: &[usize],
     ) -> Result<()> {
         let (sends, recvs) = (Shares::Counts(send_counts), Shares::Counts(recv_counts));
-        self.communicator.all_to_all(separate(send, recv), sends, recvs, &self.options)
+        self.communicator.all_to_all(separate(send, recv)?, sends, recvs, &self.options)
     }
 
     /// Returns once every rank has called it.
@@ -422,8 +428,11 @@ impl<M: Memory> Comm<M> {
     }
 }
 
-fn separate<'a, M: Memory>(send: impl IntoView<'a, M>, recv: impl IntoViewMut<'a, M>) -> Exchange<'a, M> {
-    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+fn separate<'a, M: Memory>(
+    send: &'a (impl AsView<M> + ?Sized),
+    recv: &'a mut (impl AsViewMut<M> + ?Sized),
+) -> Result<Exchange<'a, M>> {
+    Ok(Exchange::Separate { send: send.as_view()?, recv: recv.as_view_mut()? })
 }
 
 impl<M: Memory> Clone for Comm<M> {

@@ -141,6 +141,13 @@ mod sealed {
 /// A type whose values can be communicated: the Rust side of a [`DType`].
 ///
 /// The trait is sealed, so that a `DType` is never guessed from a size: what a buffer holds is known from its type.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an element of a buffer",
+    label = "not an element",
+    note = "elements are `i8` to `i64`, `u8` to `u64`, `f32`, `f64`, `comm::half::f16`, `comm::half::bf16`, \
+            `comm::float8::F8E4M3` and `comm::float8::F8E5M2`",
+    note = "other types are communicated as objects: see `comm::ObjectCollectives`"
+)]
 pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sealed {
     /// The element type of this Rust type.
     const DTYPE: DType;
@@ -154,6 +161,8 @@ macro_rules! elements {
                 const DTYPE: DType = DType::$dtype;
             }
         )+
+
+        crate::view::element_buffers!($($rust),+);
     };
 }
 

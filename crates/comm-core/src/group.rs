@@ -17,6 +17,15 @@ impl std::fmt::Display for GroupId {
     }
 }
 
+/// A member's place in a group: its rank and the size of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Membership {
+    /// The rank of the member, from 0 to `size - 1`.
+    pub rank: usize,
+    /// The number of ranks in the group.
+    pub size: usize,
+}
+
 /// A group of ranks, seen by one of its members. Ranks count from 0 to size - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
@@ -29,12 +38,12 @@ impl Group {
     /// The most ranks a group may have: ranks travel as 32-bit numbers, and the largest stands for "none".
     pub const SIZE_MAX: usize = u32::MAX as usize - 1;
 
-    /// The group `id` of `size` ranks, seen by `rank`.
+    /// The group `id`, seen by one of its members.
     ///
     /// # Errors
-    /// [`Invalid::Rank`] if `rank` is not below `size`, which also refuses a group of no ranks, or if `size` is above
-    /// [`Group::SIZE_MAX`].
-    pub fn new(id: GroupId, rank: usize, size: usize) -> Result<Self> {
+    /// [`Invalid::Rank`] if the rank is not below the size, which also refuses a group of no ranks, or if the size is
+    /// above [`Group::SIZE_MAX`].
+    pub fn new(id: GroupId, Membership { rank, size }: Membership) -> Result<Self> {
         if rank < size && size <= Self::SIZE_MAX {
             Ok(Self { id, rank, size })
         } else {
@@ -69,7 +78,7 @@ impl Group {
     /// [`Invalid::Absent`] if this rank is not in it.
     pub fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Self> {
         let position = self.check_members(members)?.ok_or(Invalid::Absent { rank: self.rank })?;
-        Self::new(id, position, members.len())
+        Self::new(id, Membership { rank: position, size: members.len() })
     }
 
     /// Refuses a list of members that names a rank which is none, or one twice. Returns where this rank is in it.
@@ -108,10 +117,10 @@ mod tests {
 
     #[test]
     fn members_of_a_subgroup_count_in_the_order_of_the_list() {
-        let group = Group::new(GroupId::WORLD, 2, 5).unwrap();
+        let group = Group::new(GroupId::WORLD, Membership { rank: 2, size: 5 }).unwrap();
         let list = [4, 0, 2];
         let subgroup = group.subgroup(GroupId(9), &list).unwrap();
-        assert_eq!(subgroup, Group::new(GroupId(9), 2, 3).unwrap());
+        assert_eq!(subgroup, Group::new(GroupId(9), Membership { rank: 2, size: 3 }).unwrap());
         assert_eq!(group.check_members(&[]).unwrap(), None);
         for (list, message) in [(&[2, 5][..], "rank 5"), (&[2, 0, 2], "twice"), (&[0, 1], "not a member")] {
             let error = group.subgroup(GroupId(9), list).unwrap_err().to_string();
@@ -121,9 +130,9 @@ mod tests {
 
     #[test]
     fn a_rank_outside_the_group_is_refused() {
-        assert!(Group::new(GroupId::WORLD, 4, 4).is_err());
-        assert!(Group::new(GroupId::WORLD, 0, 0).is_err());
-        let group = Group::new(GroupId::WORLD, 3, 4).unwrap();
+        assert!(Group::new(GroupId::WORLD, Membership { rank: 4, size: 4 }).is_err());
+        assert!(Group::new(GroupId::WORLD, Membership { rank: 0, size: 0 }).is_err());
+        let group = Group::new(GroupId::WORLD, Membership { rank: 3, size: 4 }).unwrap();
         assert_eq!(group.peers().collect::<Vec<_>>(), [0, 1, 2]);
         assert!(group.check_root(3).is_ok());
         assert!(group.check_root(4).is_err());

@@ -66,11 +66,9 @@ pub trait Lanes: Send + Sync {
     }
 
     /// Memory in which a rank puts what several ranks of this host are to read, so that it is written once and not for each
-    /// of them: lanes lend what is sent from it where it lies, from [`LinkModel::staged_from`] bytes on. `None`, which is
-    /// the default, if they cannot, or if there is not so much memory: any memory serves then, and is copied.
-    fn stage(&self, _bytes: usize) -> Option<Allocation> {
-        None
-    }
+    /// of them: lanes lend what is sent from it where it lies, from [`LinkModel::staged_from`] bytes on. `None` from lanes that
+    /// cannot lend, or if there is not so much memory: the caller then uses any other memory, which is copied.
+    fn stage(&self, bytes: usize) -> Option<Allocation>;
 
     /// Opens a lane between all ranks, in their order.
     ///

@@ -13,6 +13,8 @@
 //!
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
 
+pub use {float8, half};
+
 mod allocation;
 mod asynchronous;
 mod bell;
@@ -44,6 +46,7 @@ mod store;
 mod sync;
 mod transport;
 mod variable;
+mod view;
 mod work;
 mod worker;
 
@@ -57,13 +60,13 @@ pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange, Hos
 pub use dtype::{DType, Element};
 pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
-pub use group::{Group, GroupId};
+pub use group::{Group, GroupId, Membership};
 pub use groups::Groups;
 pub use lane::{LaneId, LaneKind, Lanes};
 pub use lent::Lent;
 pub use link::{Link, LinkModel};
-pub use memory::{Erased, Host, HostView, HostViewMut, IntoView, IntoViewMut, Memory, Shape};
-pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, Source, TagMatch};
+pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
+pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, RecvFrom, SendTo, Source, TagMatch};
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
 pub use reduce::Reduction;
@@ -73,5 +76,6 @@ pub use step::{Action, Blocks, Place, Step, Touch};
 pub use store::Store;
 pub use transport::{AbortHandle, Armed, Interest, Transport};
 pub use variable::VariableFault;
+pub use view::{AsView, AsViewMut, Erased};
 pub use work::Work;
 pub use worker::Worker;

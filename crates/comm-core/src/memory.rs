@@ -1,6 +1,6 @@
 //! Where buffers live.
 
-use crate::{Buffer, Communicator, DType, Element, HostCommunicator};
+use crate::{Communicator, DType, Element, HostCommunicator};
 
 /// What is known of a buffer without touching it.
 pub trait Shape {
@@ -108,6 +108,13 @@ impl<'a> HostViewMut<'a> {
         self.bytes
     }
 
+    /// The same elements, borrowed for a shorter time.
+    #[must_use]
+    #[inline]
+    pub const fn reborrow(&mut self) -> HostViewMut<'_> {
+        HostViewMut { bytes: self.bytes, dtype: self.dtype }
+    }
+
     /// The same elements, to be read.
     #[must_use]
     #[inline]
@@ -140,100 +147,9 @@ fn are_elements(bytes: &[u8], dtype: DType) -> bool {
     bytes.len().is_multiple_of(dtype.size()) && bytes.as_ptr().addr().is_multiple_of(dtype.size())
 }
 
-/// What a call can read from: slices, arrays, vectors and [`Buffer`]s of [`Element`]s for [`Host`].
-pub trait IntoView<'a, M: Memory> {
-    /// The type of the elements, so that the buffers of one call must agree.
-    type Element;
-
-    /// The erased view.
-    fn into_view(self) -> M::View<'a>;
-}
-
-/// What a call can write to: slices, arrays, vectors and [`Buffer`]s of [`Element`]s for [`Host`].
-pub trait IntoViewMut<'a, M: Memory> {
-    /// The type of the elements, so that the buffers of one call must agree.
-    type Element;
-
-    /// The erased view.
-    fn into_view_mut(self) -> M::ViewMut<'a>;
-}
-
-/// The element type of views that are erased already: it is checked when the call is made.
-#[derive(Debug, Clone, Copy)]
-pub enum Erased {}
-
-impl<'a> IntoView<'a, Host> for HostView<'a> {
-    type Element = Erased;
-
-    fn into_view(self) -> HostView<'a> {
-        self
-    }
-}
-
-impl<'a> IntoViewMut<'a, Host> for HostViewMut<'a> {
-    type Element = Erased;
-
-    fn into_view_mut(self) -> HostViewMut<'a> {
-        self
-    }
-}
-
-/// `&` and `&mut` of everything that is, or points to, a slice.
-macro_rules! host_buffers {
-    ($( [$($param:tt)*] $buffer:ty ),+ $(,)?) => {
-        $(
-            impl<'a, T: Element, $($param)*> IntoView<'a, Host> for &'a $buffer {
-                type Element = T;
-
-                fn into_view(self) -> HostView<'a> {
-                    HostView::new(&self[..])
-                }
-            }
-
-            impl<'a, T: Element, $($param)*> IntoViewMut<'a, Host> for &'a mut $buffer {
-                type Element = T;
-
-                fn into_view_mut(self) -> HostViewMut<'a> {
-                    HostViewMut::new(&mut self[..])
-                }
-            }
-        )+
-    };
-}
-
-host_buffers!([] [T], [const N: usize] [T; N], [] Vec<T>, [] Box<[T]>, [] Buffer<T>);
-
-impl<'a, T: Element> IntoViewMut<'a, Host> for &'a mut &mut [T] {
-    type Element = T;
-
-    fn into_view_mut(self) -> HostViewMut<'a> {
-        HostViewMut::new(self)
-    }
-}
-
-impl<'a, T: Element> IntoView<'a, Host> for &'a &mut [T] {
-    type Element = T;
-
-    fn into_view(self) -> HostView<'a> {
-        HostView::new(self)
-    }
-}
-
-impl<'a, T: Element> IntoView<'a, Host> for &'a &[T] {
-    type Element = T;
-
-    fn into_view(self) -> HostView<'a> {
-        HostView::new(self)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn len<'a>(buffer: impl IntoViewMut<'a, Host>) -> usize {
-        buffer.into_view_mut().len()
-    }
 
     #[test]
     fn bytes_are_elements_if_they_are_whole_and_aligned() {
@@ -250,19 +166,5 @@ mod tests {
                 [&bytes[..31], &bytes[1..25]].map(|bytes| HostView::from_bytes(bytes, dtype).is_none());
             assert_eq!(refused, [size > 1; 2], "{dtype}");
         }
-    }
-
-    #[test]
-    fn whatever_holds_a_slice_is_a_buffer() {
-        let mut vec = vec![1.0_f32; 3];
-        let mut boxed: Box<[u8]> = vec![0; 4].into();
-        assert_eq!(len(&mut vec), 3);
-        assert_eq!(len(&mut vec[1..]), 2);
-        assert_eq!(len(&mut [0_i64; 5]), 5);
-        assert_eq!(len(&mut boxed), 4);
-        let mut slice = &mut vec[..];
-        assert_eq!(len(&mut slice), 3);
-        let read: &[f32] = slice;
-        assert_eq!(IntoView::<Host>::into_view(read).len(), 3);
     }
 }

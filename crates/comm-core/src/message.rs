@@ -53,6 +53,57 @@ impl std::fmt::Display for TagMatch {
     }
 }
 
+/// The destination of a message: a rank and a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SendTo {
+    /// The rank that receives the message.
+    pub rank: usize,
+    /// The tag of the message.
+    pub tag: u64,
+}
+
+/// A message with tag 0.
+impl From<usize> for SendTo {
+    fn from(rank: usize) -> Self {
+        Self { rank, tag: 0 }
+    }
+}
+
+impl From<(usize, u64)> for SendTo {
+    fn from((rank, tag): (usize, u64)) -> Self {
+        Self { rank, tag }
+    }
+}
+
+/// The messages that a receive takes: their source and their tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RecvFrom {
+    /// The rank that sends the message.
+    pub source: Source,
+    /// The tag of the message.
+    pub tag: TagMatch,
+}
+
+/// Messages of any tag.
+impl From<usize> for RecvFrom {
+    fn from(rank: usize) -> Self {
+        Self { source: rank.into(), tag: ANY_TAG }
+    }
+}
+
+/// Messages of any tag.
+impl From<Source> for RecvFrom {
+    fn from(source: Source) -> Self {
+        Self { source, tag: ANY_TAG }
+    }
+}
+
+impl<S: Into<Source>, T: Into<TagMatch>> From<(S, T)> for RecvFrom {
+    fn from((source, tag): (S, T)) -> Self {
+        Self { source: source.into(), tag: tag.into() }
+    }
+}
+
 /// What is known of a message that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 use crate::work::Completer;
 use crate::{
-    Comm, Element, Host, HostView, HostViewMut, Incoming, IntoView, IntoViewMut, Outgoing, Received, Result,
-    Source, TagMatch, Work,
+    AsView, AsViewMut, Comm, Element, Host, HostView, HostViewMut, Incoming, Outgoing, Received, RecvFrom,
+    Result, SendTo, Source, TagMatch, Work,
 };
 
 /// Messages between two ranks. What holds for them, their order, errors and thread-safety, is written at
@@ -35,8 +35,8 @@ impl Comm<Host> {
     ///
     /// # Errors
     /// As written at [`PointToPoint`](crate::PointToPoint).
-    pub fn send<'a>(&self, to: usize, tag: u64, message: impl IntoView<'a, Host>) -> Result<()> {
-        self.communicator().send(to, tag, message.into_view(), self.options())
+    pub fn send(&self, to: usize, tag: u64, message: &(impl AsView + ?Sized)) -> Result<()> {
+        self.communicator().send(to, tag, message.as_view()?, self.options())
     }
 
     /// Receives the oldest message that matches into a buffer with room for it, and tells what came: the buffer may be
@@ -44,27 +44,43 @@ impl Comm<Host> {
     ///
     /// # Errors
     /// As written at [`PointToPoint`](crate::PointToPoint).
-    pub fn recv<'a>(
+    pub fn recv(
         &self,
         from: impl Into<Source>,
         tag: impl Into<TagMatch>,
-        buffer: impl IntoViewMut<'a, Host>,
+        buffer: &mut (impl AsViewMut + ?Sized),
     ) -> Result<Received> {
-        self.communicator().recv(from.into(), tag.into(), buffer.into_view_mut(), self.options())
+        self.communicator().recv(from.into(), tag.into(), buffer.as_view_mut()?, self.options())
     }
 
     /// Sends one message and receives another at once, so that ranks which do this in a circle do not wait for each
     /// other. The two may differ in length and type.
     ///
+    /// `to` is a rank, for tag 0, or a rank and a tag; `from` is a rank or [`Source::Any`], for any tag, or one of these
+    /// and a tag.
+    ///
+    /// ```
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// let (next, last) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+    /// let mut theirs = [0.0_f64; 3];
+    /// comm.sendrecv(next, &[1.0, 2.0, 3.0], last, &mut theirs)?;
+    /// comm.sendrecv((next, 7), &4.0_f64, (last, 7), &mut theirs[0])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As written at [`PointToPoint`](crate::PointToPoint).
-    pub fn sendrecv<'a, 'b>(
+    pub fn sendrecv(
         &self,
-        (to, send_tag, message): (usize, u64, impl IntoView<'a, Host>),
-        (from, recv_tag, buffer): (impl Into<Source>, impl Into<TagMatch>, impl IntoViewMut<'b, Host>),
+        to: impl Into<SendTo>,
+        message: &(impl AsView + ?Sized),
+        from: impl Into<RecvFrom>,
+        buffer: &mut (impl AsViewMut + ?Sized),
     ) -> Result<Received> {
-        let send = (to, send_tag, message.into_view());
-        let recv = (from.into(), recv_tag.into(), buffer.into_view_mut());
+        let (to, from) = (to.into(), from.into());
+        let send = (to.rank, to.tag, message.as_view()?);
+        let recv = (from.source, from.tag, buffer.as_view_mut()?);
         self.communicator().send_recv(send, recv, self.options())
     }
 

@@ -39,12 +39,11 @@ pub trait Transport: Send {
     /// receiver has consumed. Until then the memory must hold still.
     fn released(&self, to: usize) -> u64;
 
-    /// Says of which memory receivers may read what is sent from now on where it lies in this process, though it is memory like
-    /// any other, and that this pays: of no other than these pieces, of which there are at first none. A few are taken notice of. What
-    /// is sent from them must hold still until it is released, as all that is lent. A transport that copies everything takes no notice.
-    fn expose(&mut self, memory: &[&[u8]]) {
-        let _ = memory;
-    }
+    /// Lets receivers on this host read what is sent from these pieces of memory, and from no others, in place from now on.
+    /// At first there are none. It is permission, not a duty: a transport that copies everything does nothing here, and one
+    /// that lends may take only the first few. What is sent from the pieces must not change until it is
+    /// [`Transport::released`].
+    fn expose(&mut self, memory: &[&[u8]]);
 
     /// Receives into `into` as many bytes as have arrived and fit. Returns how many, zero if none.
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize>;

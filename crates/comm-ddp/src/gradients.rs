@@ -59,11 +59,11 @@ impl<T: Gradient> Gradients<T> {
     }
 }
 
-impl<'a, T: Gradient> comm_core::IntoViewMut<'a, comm_core::Host> for &'a mut Gradients<T> {
+impl<T: Gradient> comm_core::AsViewMut for Gradients<T> {
     type Element = T;
 
-    fn into_view_mut(self) -> HostViewMut<'a> {
-        HostViewMut::new(&mut self.elements)
+    fn as_view_mut(&mut self) -> comm_core::Result<HostViewMut<'_>> {
+        Ok(HostViewMut::new(&mut self.elements))
     }
 }
 

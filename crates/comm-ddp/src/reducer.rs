@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use comm_core::{Comm, Host, IntoViewMut, Memory, ReduceOp, Shape, Work, Worker};
+use comm_core::{AsViewMut, Comm, Host, Memory, ReduceOp, Shape, Work, Worker};
 
 use crate::{BucketPlan, BucketTimes, Clock, Error, ReadyQueue, Result, Timeline};
 
@@ -53,9 +53,8 @@ struct Landed<B> {
 
 impl<B, M> Reducer<B, M>
 where
-    B: Send + 'static,
+    B: AsViewMut<M> + Send + 'static,
     M: Memory,
-    for<'b> &'b mut B: IntoViewMut<'b, M>,
 {
     /// A reducer on its own thread. `allocate` makes the buffer of each bucket.
     ///
@@ -102,7 +101,7 @@ where
         self.buckets.clear();
         let mut bucket = |planned| {
             let mut buffer = allocate(planned)?;
-            let view = (&mut buffer).into_view_mut();
+            let view = buffer.as_view_mut()?;
             let bytes = view.len() * view.dtype().size();
             drop(view);
             Ok::<_, Error>(Bucket { place: Place::Here(buffer), bytes, filled: None, launched: None })
@@ -229,8 +228,8 @@ where
 /// What the communication thread does with a bucket.
 fn average<B, M>(comm: &Comm<M>, mut buffer: B, clock: Clock) -> comm_core::Result<Landed<B>>
 where
+    B: AsViewMut<M>,
     M: Memory,
-    for<'b> &'b mut B: IntoViewMut<'b, M>,
 {
     let started = clock();
     comm.all_reduce(&mut buffer, ReduceOp::Avg)?;

@@ -22,12 +22,12 @@ pub enum Remainder {
 /// `(r * (i + 1)) >> 64` where `r` runs through splitmix64 from the state `seed + epoch`; it will not change.
 ///
 /// ```
-/// use comm_core::{Group, GroupId};
+/// use comm_core::{Group, GroupId, Membership};
 /// use comm_ddp::DistributedSampler;
 ///
 /// # fn main() -> comm_core::Result<()> {
 /// // As a rule, the group is `comm.group()`.
-/// let mut sampler = DistributedSampler::new(10, Group::new(GroupId::WORLD, 1, 4)?);
+/// let mut sampler = DistributedSampler::new(10, Group::new(GroupId::WORLD, Membership { rank: 1, size: 4 })?);
 /// assert_eq!(sampler.indices(), [1, 5, 9]);
 /// sampler = sampler.shuffle(7);
 /// sampler.set_epoch(3);
@@ -119,12 +119,12 @@ const fn splitmix64(state: &mut u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use comm_core::GroupId;
+    use comm_core::{GroupId, Membership};
 
     use super::*;
 
     fn group(rank: usize, size: usize) -> Group {
-        Group::new(GroupId::WORLD, rank, size).unwrap()
+        Group::new(GroupId::WORLD, Membership { rank, size }).unwrap()
     }
 
     fn shares(samples: usize, size: usize, remainder: Remainder, seed: Option<u64>) -> Vec<Vec<usize>> {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store};
+use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Membership, Result, Store};
 use comm_rendezvous::Rendezvous;
 use comm_shm::SharedMemoryOpening;
 use comm_tcp::{TcpLanes, TcpOpening};
@@ -42,7 +42,7 @@ impl HybridLanes {
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.tcp.world_size == 1 {
-            let group = Group::new(GroupId::WORLD, config.tcp.rank, 1)?;
+            let group = Group::new(GroupId::WORLD, Membership { rank: config.tcp.rank, size: 1 })?;
             return Ok(Self { group, met: rendezvous::alone(config)? });
         }
         Self::join(store, config).map(|(_, lanes)| lanes)
@@ -54,7 +54,8 @@ impl HybridLanes {
     /// # Errors
     /// As [`HybridLanes::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        let group = Group::new(GroupId::WORLD, config.tcp.rank, config.tcp.world_size)?;
+        let group =
+            Group::new(GroupId::WORLD, Membership { rank: config.tcp.rank, size: config.tcp.world_size })?;
         let (rendezvous, met) = rendezvous::meet(store, config)?;
         Ok((rendezvous, Self { group, met }))
     }

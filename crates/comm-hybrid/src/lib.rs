@@ -30,12 +30,12 @@
 //! use std::io::IoSlice;
 //! use std::time::{Duration, Instant};
 //!
-//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Transport};
+//! use comm_core::{Membership, GroupId, LaneId, LaneKind, Lanes, Result, Transport};
 //! use comm_hybrid::{HybridLanes, Path, RendezvousConfig};
 //! use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
 //!
 //! fn rank(rank: usize, store: &TcpStore) -> Result<u8> {
-//!     let lanes = HybridLanes::rendezvous(store, &RendezvousConfig::new(rank, 2))?;
+//!     let lanes = HybridLanes::rendezvous(store, &RendezvousConfig::new(Membership { rank, size: 2 }))?;
 //!     assert_eq!(lanes.paths().to(1 - rank), Some(Path::SharedMemory));
 //!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
 //!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use comm_core::LinkModel;
+use comm_core::{LinkModel, Membership};
 use comm_shm::HostId;
 
 /// The way to another rank.
@@ -52,9 +52,9 @@ impl Paths {
 
     /// Paths of a world in which all ranks reach each other in the same way, seen by one of them.
     #[must_use]
-    pub fn all(rank: usize, world_size: usize, path: Path) -> Self {
+    pub fn all(Membership { rank, size }: Membership, path: Path) -> Self {
         let host = |rank| if path == Path::Tcp { rank } else { 0 };
-        Self { rank, hosts: (0..world_size).map(host).collect() }
+        Self { rank, hosts: (0..size).map(host).collect() }
     }
 
     /// The way between this rank and another one; `None` for this rank itself and for a rank that there is not.
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_world_may_know_one_way_only() {
         for (path, like) in [(Path::Tcp, "abc"), (Path::SharedMemory, "aaa")] {
-            assert_eq!(Paths::all(1, 3, path), paths(1, like));
+            assert_eq!(Paths::all(Membership { rank: 1, size: 3 }, path), paths(1, like));
         }
     }
 

@@ -3,7 +3,7 @@
 //! They meet with the records of shared memory, which tell each of them the hosts of all. Only if some of them are on
 //! different hosts do all exchange the records of TCP too.
 
-use comm_core::{Error, Result, Store};
+use comm_core::{Error, Membership, Result, Store};
 use comm_rendezvous::Rendezvous;
 use comm_shm::{SharedMemoryConfig, SharedMemoryEndpoint, SharedMemoryLanes};
 use comm_tcp::{TcpEndpoint, TcpLanes};
@@ -26,12 +26,13 @@ pub struct RendezvousConfig {
 impl RendezvousConfig {
     /// One rank of a world on one machine, with the default timeout of five minutes.
     #[must_use]
-    pub fn new(rank: usize, world_size: usize) -> Self {
-        Self::from(comm_tcp::RendezvousConfig::new(rank, world_size))
+    pub fn new(membership: Membership) -> Self {
+        Self::from(comm_tcp::RendezvousConfig::new(membership))
     }
 
     fn memory(&self) -> comm_shm::RendezvousConfig {
-        let mut memory = comm_shm::RendezvousConfig::new(self.tcp.rank, self.tcp.world_size);
+        let mut memory =
+            comm_shm::RendezvousConfig::new(Membership { rank: self.tcp.rank, size: self.tcp.world_size });
         memory.part.clone_from(&self.part);
         memory.shm = self.shm.clone();
         memory
@@ -40,7 +41,8 @@ impl RendezvousConfig {
     /// What of this the ranks of every transport say.
     fn meeting(&self) -> comm_rendezvous::RendezvousConfig {
         let tcp = &self.tcp;
-        let mut meeting = comm_rendezvous::RendezvousConfig::new(tcp.rank, tcp.world_size);
+        let mut meeting =
+            comm_rendezvous::RendezvousConfig::new(Membership { rank: tcp.rank, size: tcp.world_size });
         (meeting.job, meeting.round, meeting.timeout) = (tcp.job, tcp.round, tcp.timeout);
         meeting.settings.clone_from(&tcp.settings);
         meeting.settings.add("transport", "auto");

@@ -10,8 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Comm, Communicator, DType, Error, Exchange, IntoView, IntoViewMut, Invalid, Lanes, ReduceOp, Result,
-    Shares,
+    Comm, Communicator, DType, Error, Exchange, Invalid, Lanes, Membership, ReduceOp, Result, Shares,
 };
 use comm_hybrid::StagedCommunicator;
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
@@ -46,9 +45,9 @@ fn what_cannot_be_is_refused_before_anything_moves() {
         assert_invalid(comm.broadcast(2, &mut long), "root 2 in a group of 2");
         assert_invalid(comm.all_gather(&short, &mut long), "8 elements, 6 are needed");
         assert_invalid(comm.all_gather_v(&short, &mut long, &[3, 4]), "elements");
-        let floats = IntoView::<Cuda>::into_view(&long);
+        let floats = long.view();
         let mut halves = rank.buffer(&[0_u16; 8]);
-        let buffers = Exchange::Separate { send: floats, recv: (&mut halves).into_view_mut() };
+        let buffers = Exchange::Separate { send: floats, recv: halves.view_mut() };
         let mixed = rank.communicator.all_reduce(buffers, ReduceOp::Sum, &options());
         let types = Invalid::DTypes { send: DType::I32, recv: DType::U16 };
         assert!(matches!(&mixed, Err(Error::Invalid(told)) if *told == types), "{mixed:?}");
@@ -56,7 +55,7 @@ fn what_cannot_be_is_refused_before_anything_moves() {
         let mut foreign = DeviceBuffer::from_host(&elsewhere, &[1_i32; 8]).unwrap();
         assert_invalid(comm.all_reduce(&mut foreign, ReduceOp::Sum), "device");
         assert_invalid(comm.with_algorithm("magic").all_reduce(&mut long, ReduceOp::Sum), "magic");
-        let buffers = Exchange::InPlace((&mut long).into_view_mut());
+        let buffers = Exchange::InPlace(long.view_mut());
         let shares = (Shares::Counts(&[3, 5]), Shares::Counts(&[5, 3]));
         let unlike = rank.communicator.all_to_all(buffers, shares.0, shares.1, &options());
         assert_invalid(unlike, "what comes from a rank in place");
@@ -96,14 +95,20 @@ fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
         let alone = (rank.rank == 1).then(|| {
             let library = Library::load(&library()).unwrap();
             let id = UniqueId::generate(&library).unwrap();
-            NcclCommunicator::with_id(&library, &rank.device, &id, NcclConfig::new(0, 1).unwrap()).unwrap()
+            NcclCommunicator::with_id(
+                &library,
+                &rank.device,
+                &id,
+                NcclConfig::new(Membership { rank: 0, size: 1 }).unwrap(),
+            )
+            .unwrap()
         });
         if let Some(alone) = &alone {
-            let view = Exchange::InPlace(IntoViewMut::<Cuda>::into_view_mut(&mut buffer));
+            let view = Exchange::InPlace(buffer.view_mut());
             alone.all_reduce(view, ReduceOp::Sum, &options()).unwrap();
         }
         let patience = if rank.rank == 1 { timeout } else { SOON };
-        let view = Exchange::InPlace(IntoViewMut::<Cuda>::into_view_mut(&mut buffer));
+        let view = Exchange::InPlace(buffer.view_mut());
         let error = rank.communicator.all_reduce(view, ReduceOp::Sum, &within(patience)).unwrap_err();
         if let Some(alone) = alone {
             alone.abort("it hangs");

@@ -135,7 +135,7 @@ fn all_to_all_v<T: Small + Debug>(rank: &Rank, len: usize) {
     let send: Vec<T> = ranks.clone().flat_map(|peer| between(me, peer, sends[peer])).collect();
     let wanted: Vec<T> = ranks.flat_map(|peer| between(peer, me, recvs[peer])).collect();
     let (from, mut to) = (rank.buffer(&send), rank.buffer(&vec![T::of(9); wanted.len()]));
-    rank.staged.all_to_all_v((&from, &sends), (&mut to, &recvs)).unwrap();
+    rank.staged.all_to_all_v(&from, &sends, &mut to, &recvs).unwrap();
     assert_bits(&to.to_vec().unwrap(), &wanted, "all_to_all_v");
 }
 

@@ -7,7 +7,7 @@ mod common;
 
 use std::fmt::Debug;
 
-use comm_core::{Error, IntoViewMut, ReduceOp, ReduceOrder};
+use comm_core::{Error, ReduceOp, ReduceOrder};
 use comm_nccl::{Device, DeviceBuffer, DeviceComm};
 use comm_sim::exact::{Small, elements, f16, number, of_rank, reduced};
 use comm_sim::for_each_of_host;
@@ -128,13 +128,13 @@ fn many_buffers_are_one_call_for_whoever_makes_it() {
             rank.buffer(&contribution::<f32>(rank.rank, 100)),
             rank.buffer(&contribution::<i16>(rank.rank, 7)),
         );
-        let views = vec![(&mut floats).into_view_mut(), (&mut words).into_view_mut()];
+        let views = vec![floats.view_mut(), words.view_mut()];
         rank.staged.all_reduce_coalesced(views, ReduceOp::Sum).unwrap();
         let sum = |index| reduced(ReduceOp::Sum, rank.size, index);
         assert_bits(&floats.to_vec().unwrap(), &elements::<f32>(0..100, sum), "the floats");
         assert_bits(&words.to_vec().unwrap(), &elements::<i16>(0..7, sum), "the words");
         let (root, mut ours) = (rank.size - 1, rank.buffer(&[rank.rank as u8; 200]));
-        let views = vec![(&mut floats).into_view_mut(), (&mut ours).into_view_mut()];
+        let views = vec![floats.view_mut(), ours.view_mut()];
         rank.staged.broadcast_coalesced(root, views).unwrap();
         assert_bits(&ours.to_vec().unwrap(), &[root as u8; 200], "the bytes of the root");
     });
@@ -149,19 +149,19 @@ fn if_one_of_many_buffers_is_refused_nothing_is_done_with_any() {
         let mut theirs = DeviceBuffer::from_host(&elsewhere, &[1_u8; 100]).unwrap();
         let mut floats = rank.buffer(&[1.0_f32; 10]);
         let mut eights = rank.buffer(&[F8E4M3::ONE; 10]);
-        let views = vec![(&mut ours).into_view_mut(), (&mut eights).into_view_mut()];
+        let views = vec![ours.view_mut(), eights.view_mut()];
         let on_eight_bits = rank.staged.all_reduce_coalesced(views, ReduceOp::Sum);
-        let views = vec![(&mut ours).into_view_mut(), (&mut floats).into_view_mut()];
+        let views = vec![ours.view_mut(), floats.view_mut()];
         let on_bits = rank.staged.all_reduce_coalesced(views, ReduceOp::BitOr);
-        let views = vec![(&mut ours).into_view_mut(), (&mut theirs).into_view_mut()];
+        let views = vec![ours.view_mut(), theirs.view_mut()];
         let another_device = rank.staged.all_reduce_coalesced(views, ReduceOp::Sum);
-        let views = vec![(&mut ours).into_view_mut(), (&mut theirs).into_view_mut()];
+        let views = vec![ours.view_mut(), theirs.view_mut()];
         let from_there = rank.staged.broadcast_coalesced(rank.rank, views);
-        let no_root = rank.staged.broadcast_coalesced(2, vec![(&mut ours).into_view_mut()]);
+        let no_root = rank.staged.broadcast_coalesced(2, vec![ours.view_mut()]);
         for refused in [on_eight_bits, on_bits, another_device, from_there, no_root] {
             assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
         }
-        rank.staged.all_reduce_coalesced(vec![(&mut ours).into_view_mut()], ReduceOp::Sum).unwrap();
+        rank.staged.all_reduce_coalesced(vec![ours.view_mut()], ReduceOp::Sum).unwrap();
         assert_eq!(ours.to_vec().unwrap(), [2; 100]);
     });
 }

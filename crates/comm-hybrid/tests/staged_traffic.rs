@@ -10,11 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    Call, Communicator, Exchange, HostViewMut, IntoView, IntoViewMut, Lanes, ReduceOp, Result, Shares,
-};
+use comm_core::{Call, Communicator, Exchange, HostViewMut, Lanes, ReduceOp, Result, Shares};
 use comm_hybrid::StagedCommunicator;
-use comm_nccl::{Cuda, CudaView, Device, DeviceBuffer};
+use comm_nccl::{CudaView, Device, DeviceBuffer};
 use comm_sim::in_process::{InProcessConfig, run};
 
 use common::{Rank, SOON, control, devices, on_host, options, staged};
@@ -31,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Where the elements of a buffer are.
 fn place(buffer: &DeviceBuffer<i32>) -> Range<u64> {
-    let view: CudaView<'_> = IntoView::<Cuda>::into_view(buffer);
+    let view: CudaView<'_> = buffer.view();
     view.pointer()..view.pointer() + 4 * buffer.len() as u64
 }
 
@@ -118,7 +116,7 @@ fn a_gather_goes_up_on_the_root_alone_and_not_what_it_has() {
     assert_eq!(copied, [[LONG, 0], [LONG, 3 * LONG], [LONG, 0]]);
     let copied = traffic(3, (0, 3 * LONG), |rank, _, recv| {
         let buffers = Exchange::InPlace(if rank.rank == 1 {
-            recv.into_view_mut()
+            recv.view_mut()
         } else {
             recv.slice_mut(..LONG)?.into_view_mut()
         });
@@ -132,11 +130,8 @@ fn a_scatter_comes_down_from_the_root_alone_and_not_what_it_keeps() {
     let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| rank.staged.scatter(1, send, recv));
     assert_eq!(copied, [[0, LONG], [3 * LONG, LONG], [0, LONG]]);
     let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| {
-        let buffers = if rank.rank == 1 {
-            Exchange::SendOnly(send.into_view())
-        } else {
-            Exchange::InPlace(recv.into_view_mut())
-        };
+        let buffers =
+            if rank.rank == 1 { Exchange::SendOnly(send.view()) } else { Exchange::InPlace(recv.view_mut()) };
         rank.communicator.scatter(1, buffers, Shares::Equal, &options())
     });
     assert_eq!(copied, [[0, LONG], [2 * LONG, 0], [0, LONG]]);
@@ -183,7 +178,7 @@ fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
             let mut buffer = DeviceBuffer::from_host(&stream, &[1; PIECES * WIDTH]).unwrap();
             drop(control().take_calls());
             host.barrier(&options()).unwrap();
-            let view = Exchange::InPlace(IntoViewMut::<Cuda>::into_view_mut(&mut buffer));
+            let view = Exchange::InPlace(buffer.view_mut());
             staged.all_reduce(view, ReduceOp::Sum, &options()).unwrap();
             host.barrier(&options()).unwrap();
             assert_eq!(buffer.to_vec().unwrap(), [8; PIECES * WIDTH]);

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use comm_core::{Element, IntoView, IntoViewMut, Invalid, Result};
+use comm_core::{AsView, AsViewMut, Element, Invalid, Result};
 
 use crate::allocation::Allocation;
 use crate::memory::Cuda;
@@ -106,6 +106,18 @@ impl<T: Element> DeviceBuffer<T> {
         DeviceSliceMut::whole(&self.memory, self.len)
     }
 
+    /// The buffer as a backend sees it, to be read.
+    #[must_use]
+    pub fn view(&self) -> CudaView<'_> {
+        self.as_slice().into_view()
+    }
+
+    /// The buffer as a backend sees it, to be written.
+    #[must_use]
+    pub fn view_mut(&mut self) -> CudaViewMut<'_> {
+        self.as_mut_slice().into_view_mut()
+    }
+
     /// A part of it, to be read.
     ///
     /// # Errors
@@ -150,18 +162,18 @@ impl<T: Element> DeviceBuffer<T> {
     }
 }
 
-impl<'a, T: Element> IntoView<'a, Cuda> for &'a DeviceBuffer<T> {
+impl<T: Element> AsView<Cuda> for DeviceBuffer<T> {
     type Element = T;
 
-    fn into_view(self) -> CudaView<'a> {
-        self.as_slice().into_view()
+    fn as_view(&self) -> Result<CudaView<'_>> {
+        Ok(self.view())
     }
 }
 
-impl<'a, T: Element> IntoViewMut<'a, Cuda> for &'a mut DeviceBuffer<T> {
+impl<T: Element> AsViewMut<Cuda> for DeviceBuffer<T> {
     type Element = T;
 
-    fn into_view_mut(self) -> CudaViewMut<'a> {
-        self.as_mut_slice().into_view_mut()
+    fn as_view_mut(&mut self) -> Result<CudaViewMut<'_>> {
+        Ok(self.view_mut())
     }
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Failure, Group, GroupId, Result};
+use comm_core::{DEFAULT_TIMEOUT, Error, Failure, Group, GroupId, Membership, Result};
 
 use crate::handle::Setup;
 
@@ -33,13 +33,13 @@ pub struct NcclConfig {
 }
 
 impl NcclConfig {
-    /// The configuration of rank `rank` of `size`, with defaults for the rest.
+    /// The configuration of one rank, with defaults for the rest.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such rank.
-    pub fn new(rank: usize, size: usize) -> Result<Self> {
+    pub fn new(membership: Membership) -> Result<Self> {
         Ok(Self {
-            group: Group::new(GroupId::WORLD, rank, size)?,
+            group: Group::new(GroupId::WORLD, membership)?,
             timeout: DEFAULT_TIMEOUT,
             close_timeout: Duration::from_secs(10),
             failure: None,

@@ -34,12 +34,12 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use comm_core::{Comm, ReduceOp, Store};
+//! use comm_core::{Membership, Comm, ReduceOp, Store};
 //! use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig};
 //!
 //! fn sum(store: Arc<dyn Store>, rank: usize, size: usize) -> comm_core::Result<Vec<f32>> {
 //!     let device = Device::from_env()?;
-//!     let config = NcclConfig::new(rank, size)?;
+//!     let config = NcclConfig::new(Membership { rank, size })?;
 //!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, (store, "example"), config)?;
 //!     let comm = Comm::<Cuda>::over(Arc::new(communicator));
 //!

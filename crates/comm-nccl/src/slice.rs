@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use comm_core::{Element, IntoView, IntoViewMut, Invalid, Result};
+use comm_core::{AsView, AsViewMut, Element, Invalid, Result};
 
 use crate::allocation::Allocation;
 use crate::memory::Cuda;
@@ -198,18 +198,34 @@ fn same_length(got: usize, expected: usize) -> Result<()> {
     }
 }
 
-impl<'a, T: Element> IntoView<'a, Cuda> for DeviceSlice<'a, T> {
-    type Element = T;
-
-    fn into_view(self) -> CudaView<'a> {
+impl<'a, T: Element> DeviceSlice<'a, T> {
+    /// The slice as a backend sees it.
+    #[must_use]
+    pub fn into_view(self) -> CudaView<'a> {
         CudaView { span: self.span() }
     }
 }
 
-impl<'a, T: Element> IntoViewMut<'a, Cuda> for DeviceSliceMut<'a, T> {
+impl<'a, T: Element> DeviceSliceMut<'a, T> {
+    /// The slice as a backend sees it.
+    #[must_use]
+    pub fn into_view_mut(self) -> CudaViewMut<'a> {
+        CudaViewMut { span: self.span() }
+    }
+}
+
+impl<T: Element> AsView<Cuda> for DeviceSlice<'_, T> {
     type Element = T;
 
-    fn into_view_mut(self) -> CudaViewMut<'a> {
-        CudaViewMut { span: self.span() }
+    fn as_view(&self) -> Result<CudaView<'_>> {
+        Ok(CudaView { span: self.span() })
+    }
+}
+
+impl<T: Element> AsViewMut<Cuda> for DeviceSliceMut<'_, T> {
+    type Element = T;
+
+    fn as_view_mut(&mut self) -> Result<CudaViewMut<'_>> {
+        Ok(CudaViewMut { span: self.span() })
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use comm_core::{DType, Erased, Error, IntoView, IntoViewMut, Result, Shape};
+use comm_core::{AsView, AsViewMut, DType, Erased, Error, Result, Shape};
 
 use crate::health::Ticket;
 use crate::memory::Cuda;
@@ -184,18 +184,18 @@ macro_rules! views {
 
 views!(CudaView, CudaViewMut);
 
-impl<'a> IntoView<'a, Cuda> for CudaView<'a> {
+impl AsView<Cuda> for CudaView<'_> {
     type Element = Erased;
 
-    fn into_view(self) -> Self {
-        self
+    fn as_view(&self) -> Result<CudaView<'_>> {
+        Ok(CudaView { span: self.span })
     }
 }
 
-impl<'a> IntoViewMut<'a, Cuda> for CudaViewMut<'a> {
+impl AsViewMut<Cuda> for CudaViewMut<'_> {
     type Element = Erased;
 
-    fn into_view_mut(self) -> Self {
-        self
+    fn as_view_mut(&mut self) -> Result<CudaViewMut<'_>> {
+        Ok(CudaViewMut { span: self.span })
     }
 }

@@ -42,9 +42,9 @@ fn sums_means_and_broadcasts_of_two_ranks() {
 fn parts_of_buffers_are_buffers() {
     pair(|comm, buffer| {
         let mut all = buffer(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-        let (first, second) = all.as_mut_slice().split_at(2).unwrap();
-        comm.all_reduce(second, ReduceOp::Sum).unwrap();
-        comm.all_gather(buffer(&[comm.rank() as f32]).as_slice(), first).unwrap();
+        let (mut first, mut second) = all.as_mut_slice().split_at(2).unwrap();
+        comm.all_reduce(&mut second, ReduceOp::Sum).unwrap();
+        comm.all_gather(&buffer(&[comm.rank() as f32]).as_slice(), &mut first).unwrap();
         assert_eq!(all.to_vec().unwrap(), [0.0, 1.0, 6.0, 8.0, 10.0, 12.0]);
         assert!(all.slice(3..7).is_err() && all.slice_mut(7..).is_err());
         assert_eq!(all.slice(1..=2).unwrap().to_vec().unwrap(), [1.0, 6.0]);

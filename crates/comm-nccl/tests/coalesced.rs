@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use comm_core::{Comm, DType, Error, IntoViewMut, ReduceOp};
+use comm_core::{Comm, DType, Error, ReduceOp};
 use comm_nccl::{Cuda, CudaViewMut, DeviceBuffer, DeviceComm, DeviceCommunicator};
 use comm_sim::exact::{self, Small, elements};
 
@@ -31,12 +31,7 @@ fn each_buffer_has_what_a_call_of_its_own_would_give() {
             let (mut floats, mut halves) =
                 (buffer::<f32>(&rank, op, 100), buffer::<half::bf16>(&rank, op, 7));
             let (mut none, mut one) = (buffer::<f64>(&rank, op, 0), buffer::<f64>(&rank, op, 1));
-            let views = vec![
-                (&mut floats).into_view_mut(),
-                (&mut halves).into_view_mut(),
-                (&mut none).into_view_mut(),
-                (&mut one).into_view_mut(),
-            ];
+            let views = vec![floats.view_mut(), halves.view_mut(), none.view_mut(), one.view_mut()];
             rank.comm.all_reduce_coalesced(views, op, &options()).unwrap();
             assert_eq!(floats.to_vec().unwrap(), reduced::<f32>(&rank, op, 100));
             assert_eq!(halves.to_vec().unwrap(), reduced::<half::bf16>(&rank, op, 7));
@@ -45,7 +40,7 @@ fn each_buffer_has_what_a_call_of_its_own_would_give() {
         for root in 0..rank.size {
             let (mut words, mut bytes) =
                 (rank.buffer(&[rank.rank as i16; 30]), rank.buffer(&[rank.rank as u8; 5]));
-            let views = vec![(&mut words).into_view_mut(), (&mut bytes).into_view_mut()];
+            let views = vec![words.view_mut(), bytes.view_mut()];
             rank.comm.broadcast_coalesced(root, views, &options()).unwrap();
             assert_eq!(
                 (words.to_vec().unwrap(), bytes.to_vec().unwrap()),
@@ -75,7 +70,7 @@ fn hundreds_of_small_buffers_make_a_few_groups_and_join_their_stream_once_for_ea
         cost(|rank| {
             let memory = rank.buffer(&vec![rank.rank as f32 + 1.0; 3 * BUFFERS]);
             rank.stream.synchronize().unwrap();
-            let start = comm_core::IntoView::<Cuda>::into_view(&memory).pointer();
+            let start = memory.view().pointer();
             let part = |at: usize| {
                 // SAFETY: the memory lives until the stream is waited for, and these views of its parts are its only use.
                 unsafe { CudaViewMut::from_raw(start + 12 * at as u64, 3, DType::F32, &rank.stream) }
@@ -102,16 +97,16 @@ fn if_one_is_refused_nothing_is_done_with_any() {
         let (mut floats, mut words) = (rank.buffer(&[1.0_f32; 10]), rank.buffer(&[1_i16; 10]));
         let mut empty: Vec<DeviceBuffer<f32>> = (0..300).map(|_| rank.zeros(0)).collect();
         // More than go together: those that could go are in a group of their own.
-        let mut views = vec![(&mut floats).into_view_mut()];
-        views.extend(empty.iter_mut().map(IntoViewMut::<Cuda>::into_view_mut));
-        views.push((&mut words).into_view_mut());
+        let mut views = vec![floats.view_mut()];
+        views.extend(empty.iter_mut().map(DeviceBuffer::view_mut));
+        views.push(words.view_mut());
         let refused = rank.comm.all_reduce_coalesced(views, ReduceOp::Sum, &options()).unwrap_err();
         assert!(matches!(refused, Error::Invalid(_)), "{refused}");
-        let views = vec![(&mut floats).into_view_mut()];
+        let views = vec![floats.view_mut()];
         let refused = rank.comm.broadcast_coalesced(2, views, &options()).unwrap_err();
         assert!(matches!(refused, Error::Invalid(_)), "{refused}");
         assert_eq!(floats.to_vec().unwrap(), [1.0; 10]);
-        let views = vec![(&mut floats).into_view_mut()];
+        let views = vec![floats.view_mut()];
         rank.comm.all_reduce_coalesced(views, ReduceOp::Sum, &options()).unwrap();
         assert_eq!(floats.to_vec().unwrap(), [2.0; 10]);
     });
@@ -124,13 +119,13 @@ fn a_handle_gives_its_options() {
     world(&devices, |rank| {
         let (number, mut buffer) = (rank.rank, rank.buffer(&[1_u8; 10]));
         let comm = Comm::<Cuda>::over(Arc::new(rank.comm) as Arc<_>).with_timeout(SOON);
-        comm.all_reduce_coalesced(vec![(&mut buffer).into_view_mut()], ReduceOp::Sum).unwrap();
-        comm.broadcast_coalesced(1, vec![(&mut buffer).into_view_mut()]).unwrap();
+        comm.all_reduce_coalesced(vec![buffer.view_mut()], ReduceOp::Sum).unwrap();
+        comm.broadcast_coalesced(1, vec![buffer.view_mut()]).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2; 10]);
         // Only one rank comes, with little time.
         if number == 0 {
             let short = comm.with_timeout(Duration::from_millis(300));
-            short.all_reduce_coalesced(vec![(&mut buffer).into_view_mut()], ReduceOp::Sum).unwrap();
+            short.all_reduce_coalesced(vec![buffer.view_mut()], ReduceOp::Sum).unwrap();
             let error = short.synchronize().unwrap_err();
             assert!(matches!(error.root_cause(), Error::Timeout { .. }), "{error}");
         } else {

@@ -8,8 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallOptions, Communicator, During, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Result,
-    Shares, Store,
+    CallOptions, Communicator, During, Error, Exchange, Groups, ReduceOp, Result, Shares, Store,
 };
 use comm_nccl::Cuda;
 use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
@@ -26,7 +25,7 @@ fn in_folder<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
 /// A sum over so many elements, and its end on the device.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, count: usize, options: &CallOptions) -> Result<()> {
     let mut buffer = rank.buffer(&vec![1.0_f32; count]);
-    comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, options)?;
+    comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options)?;
     buffer.to_vec().map(drop)
 }
 
@@ -64,7 +63,7 @@ fn a_rank_that_has_gone_on_compares_its_past() {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         if rank.rank == 0 {
             let message = rank.buffer(&[1_u8]);
-            let buffers: Exchange<'_, Cuda> = Exchange::SendOnly((&message).into_view());
+            let buffers: Exchange<'_, Cuda> = Exchange::SendOnly(message.view());
             drop(rank.comm.reduce(1, buffers, ReduceOp::Max, &within(Duration::from_secs(2))));
         }
         cause(sum(&rank.comm, &rank, 5, &within(Duration::from_secs(2))))
@@ -154,15 +153,15 @@ fn messages_do_not_count_as_calls_of_all() {
         for _ in 0..3 {
             let mut buffer = rank.zeros::<u8>(4);
             match rank.rank {
-                0 => rank.comm.send(1, (&buffer).into_view(), &options()).unwrap(),
-                1 => rank.comm.recv(0, (&mut buffer).into_view_mut(), &options()).unwrap(),
+                0 => rank.comm.send(1, buffer.view(), &options()).unwrap(),
+                1 => rank.comm.recv(0, buffer.view_mut(), &options()).unwrap(),
                 _ => {}
             }
         }
         // The last rank is late, so that the others ask who they wait for, and find nothing wrong.
         thread::sleep(Duration::from_millis(if rank.rank == 2 { 1500 } else { 0 }));
         let (send, mut recv) = (rank.zeros::<u8>(1), rank.zeros::<u8>(3));
-        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
         rank.comm.all_gather(buffers, Shares::Equal, &options()).unwrap();
         rank.comm.barrier(&options())
     });

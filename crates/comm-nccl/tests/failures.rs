@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    CallOptions, Communicator, During, Error, Exchange, Failure, IntoViewMut, ReduceOp, Result, Store,
-};
+use comm_core::{CallOptions, Communicator, During, Error, Exchange, Failure, ReduceOp, Result, Store};
 use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, ShrinkMode, UniqueId};
 use comm_tcp::FileStore;
 use nccl_sys::ncclResult_t;
@@ -20,7 +18,7 @@ use common::{Rank, SOON, config, control, devices, library, options, within, wor
 const SHORT: Duration = Duration::from_millis(200);
 
 fn all_reduce(rank: &Rank, buffer: &mut DeviceBuffer<f32>, options: &CallOptions) -> Result<()> {
-    rank.comm.all_reduce(Exchange::InPlace(buffer.into_view_mut()), ReduceOp::Sum, options)
+    rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options)
 }
 
 /// The communicator is of no use any more, and says why.

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Comm, Communicator, Error, Exchange, Groups, IntoView, IntoViewMut, ReduceOp, Shares};
+use comm_core::{Comm, Communicator, Error, Exchange, Groups, ReduceOp, Shares};
 use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator, ShrinkMode};
 
 use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
@@ -17,7 +17,7 @@ const SHORT: Duration = Duration::from_millis(500);
 /// The sum over all ranks of a group of what each gives.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
     let mut buffer = rank.buffer(&[ours]);
-    comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options()).unwrap();
+    comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
     buffer.to_vec().unwrap()[0]
 }
 
@@ -109,10 +109,10 @@ fn messages_arrive_in_their_order() {
         let (comm, options) = (&rank.comm, &options());
         for value in 0..5_i16 {
             if rank.rank == 0 {
-                comm.send(1, (&rank.buffer(&[value, -value])).into_view(), options).unwrap();
+                comm.send(1, rank.buffer(&[value, -value]).view(), options).unwrap();
             } else {
                 let mut buffer = rank.zeros::<i16>(2);
-                comm.recv(0, (&mut buffer).into_view_mut(), options).unwrap();
+                comm.recv(0, buffer.view_mut(), options).unwrap();
                 assert_eq!(buffer.to_vec().unwrap(), [value, -value]);
             }
         }
@@ -127,9 +127,9 @@ fn a_batch_of_messages_goes_around_in_a_circle() {
         let ours = rank.buffer(&[rank.rank as u64; 3]);
         let mut theirs = rank.zeros::<u64>(3);
         let mut batch = rank.comm.batch();
-        batch.send(next, (&ours).into_view()).unwrap();
-        assert!(batch.send(rank.size, (&ours).into_view()).is_err(), "which leaves the batch as it was");
-        batch.recv(before, (&mut theirs).into_view_mut()).unwrap();
+        batch.send(next, ours.view()).unwrap();
+        assert!(batch.send(rank.size, ours.view()).is_err(), "which leaves the batch as it was");
+        batch.recv(before, theirs.view_mut()).unwrap();
         batch.run(&options()).unwrap();
         assert_eq!(theirs.to_vec().unwrap(), [before as u64; 3]);
     });
@@ -146,21 +146,18 @@ fn a_batch_of_collectives_does_what_they_do() {
         let blocks = rank.buffer(&vec![1.0_f64; size]);
         let mut batch = rank.comm.batch();
         batch
-            .all_reduce(Exchange::InPlace((&mut total).into_view_mut()), ReduceOp::Sum)
+            .all_reduce(Exchange::InPlace(total.view_mut()), ReduceOp::Sum)
             .unwrap()
-            .reduce(size - 1, Exchange::InPlace((&mut largest).into_view_mut()), ReduceOp::Max)
+            .reduce(size - 1, Exchange::InPlace(largest.view_mut()), ReduceOp::Max)
             .unwrap()
-            .all_reduce(Exchange::InPlace((&mut halves).into_view_mut()), ReduceOp::PreMulSum(0.5))
+            .all_reduce(Exchange::InPlace(halves.view_mut()), ReduceOp::PreMulSum(0.5))
             .unwrap()
-            .broadcast(size - 1, (&mut told).into_view_mut())
+            .broadcast(size - 1, told.view_mut())
             .unwrap()
-            .all_gather(
-                Exchange::Separate { send: (&ours).into_view(), recv: (&mut all).into_view_mut() },
-                Shares::Equal,
-            )
+            .all_gather(Exchange::Separate { send: ours.view(), recv: all.view_mut() }, Shares::Equal)
             .unwrap()
             .reduce_scatter(
-                Exchange::Separate { send: (&blocks).into_view(), recv: (&mut block).into_view_mut() },
+                Exchange::Separate { send: blocks.view(), recv: block.view_mut() },
                 Shares::Equal,
                 ReduceOp::Sum,
             )
@@ -184,9 +181,7 @@ fn a_registered_buffer_is_a_buffer_like_others() {
         let mut buffer = rank.buffer(&[1.0_f32, 2.0]);
         let registered = rank.comm.register(&buffer).unwrap();
         let empty = rank.comm.register(&rank.zeros::<u8>(0)).unwrap();
-        rank.comm
-            .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
-            .unwrap();
+        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0]);
         // NCCL is told before the memory goes, in whatever order they are dropped.
         drop((buffer, empty));
@@ -202,13 +197,13 @@ fn memory_of_nccls_own_is_zero_and_a_buffer_like_others() {
         assert_eq!(buffer.to_vec().unwrap(), [0.0_f64; 3]);
         let registered = rank.comm.register(&buffer).unwrap();
         buffer.copy_from_host(&[1.0, 2.0, rank.rank as f64]).unwrap();
-        let whole = Exchange::InPlace((&mut buffer).into_view_mut());
+        let whole = Exchange::InPlace(buffer.view_mut());
         rank.comm.all_reduce(whole, ReduceOp::Sum, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0, 1.0]);
         let empty = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 0).unwrap();
         assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
         // While work on it is under way, and before NCCL has forgotten it.
-        let whole = Exchange::InPlace((&mut buffer).into_view_mut());
+        let whole = Exchange::InPlace(buffer.view_mut());
         rank.comm.all_reduce(whole, ReduceOp::Sum, &options()).unwrap();
         drop((buffer, registered));
         let too_large = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 1 << 40).unwrap_err();

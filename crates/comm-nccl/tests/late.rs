@@ -6,7 +6,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, Error, Exchange, IntoViewMut, ReduceOp};
+use comm_core::{Communicator, Error, Exchange, ReduceOp};
 use gpu_emu::Setting;
 
 use common::{control, devices, faults_of, options, world};
@@ -25,7 +25,7 @@ fn memory_stays_until_a_call_that_did_not_get_through_is_over() {
                 thread::sleep(Duration::from_millis(LATE / 4));
                 rank.comm.abort("enough");
             });
-            let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+            let buffers = Exchange::InPlace(buffer.view_mut());
             let error = rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()).unwrap_err();
             assert!(matches!(&error, Error::Aborted { reason, .. } if reason == "enough"), "{error}");
             drop(buffer);

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{
-    Communicator, During, Error, Exchange, IntoViewMut, Invalid, ReduceOp, Refusal, Result, Store,
-};
+use comm_core::{Communicator, During, Error, Exchange, Invalid, ReduceOp, Refusal, Result, Store};
 use comm_nccl::{Device, NcclCommunicator, UniqueId};
 use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
 
@@ -32,7 +30,7 @@ fn connect<S: Store + 'static>(
                 let comm =
                     NcclCommunicator::connect(&library(), &device, (Arc::new(store()), "test"), config)?;
                 let mut sum = comm_nccl::DeviceBuffer::from_host(comm.stream(), &[rank as i32 + 1])?;
-                comm.all_reduce(Exchange::InPlace((&mut sum).into_view_mut()), ReduceOp::Sum, &options())?;
+                comm.all_reduce(Exchange::InPlace(sum.view_mut()), ReduceOp::Sum, &options())?;
                 Ok(sum.to_vec()?[0])
             })
         };

@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, Shares};
+use comm_core::{Communicator, Exchange, Shares};
 use comm_nccl::{Cuda, DeviceBuffer};
 use comm_sim::exact::{Small, block, joined};
 use comm_sim::for_each_type;
@@ -11,11 +11,11 @@ use comm_sim::for_each_type;
 use common::{Rank, in_all_worlds, options};
 
 fn separate<'a, T: Small>(send: &'a DeviceBuffer<T>, recv: &'a mut DeviceBuffer<T>) -> Exchange<'a, Cuda> {
-    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+    Exchange::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
 fn in_place<T: Small>(buffer: &mut DeviceBuffer<T>) -> Exchange<'_, Cuda> {
-    Exchange::InPlace(buffer.into_view_mut())
+    Exchange::InPlace(buffer.view_mut())
 }
 
 /// Counts per rank, all equal or not, some of them zero; and how they are told.
@@ -32,7 +32,7 @@ fn shares(counts: &[usize], equal: bool) -> Shares<'_> {
 fn broadcast<T: Small>(rank: &Rank) {
     for (root, count) in (0..rank.size).flat_map(|root| [0, 1, 7].map(|count| (root, count))) {
         let mut buffer = rank.buffer(&block::<T>(rank.rank, 0, count));
-        rank.comm.broadcast(root, (&mut buffer).into_view_mut(), &options()).unwrap();
+        rank.comm.broadcast(root, buffer.view_mut(), &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), block::<T>(root, 0, count), "{} from {root}", T::DTYPE);
     }
 }

@@ -8,7 +8,7 @@ mod hold;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, DType, Exchange, IntoViewMut, ReduceOp};
+use comm_core::{Communicator, DType, Exchange, ReduceOp};
 use comm_nccl::{CudaViewMut, DeviceBuffer, Stream};
 
 use common::{JITTERS, control, devices, faults_of, options, world};
@@ -39,7 +39,7 @@ fn a_call_waits_for_the_streams_that_used_its_buffers_and_they_for_it() {
                 let held = hold(&first);
                 fill(&mut buffer, &first, round);
                 rank.comm
-                    .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
+                    .all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options())
                     .unwrap();
                 let copy = rank.zeros::<u8>(1000);
                 let mut copied = copy;
@@ -68,9 +68,7 @@ fn calls_return_before_they_are_done_and_a_barrier_does_not() {
     world(&devices(2), |rank| {
         let held = hold(rank.comm.stream());
         let mut buffer = rank.buffer(&[1.0_f32]);
-        rank.comm
-            .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
-            .unwrap();
+        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
         thread::scope(|scope| {
             let barrier = scope.spawn(|| rank.comm.barrier(&options()).unwrap());
             thread::sleep(Duration::from_millis(50));
@@ -107,9 +105,7 @@ fn a_buffer_is_freed_behind_the_call_that_uses_it() {
     world(&devices, |rank| {
         let held = hold(rank.comm.stream());
         let mut buffer = rank.buffer(&[1.0_f32; 100]);
-        rank.comm
-            .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
-            .unwrap();
+        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
         drop(buffer);
         drop(held);
         rank.comm.synchronize().unwrap();
@@ -158,7 +154,7 @@ fn devices_that_cannot_allocate_in_order_do_without() {
     world(&devices, |rank| {
         for round in 1..10_u32 {
             let mut buffer = rank.buffer(&[round; 50]);
-            let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+            let buffers = Exchange::InPlace(buffer.view_mut());
             rank.comm
                 .all_to_all(buffers, comm_core::Shares::Equal, comm_core::Shares::Equal, &options())
                 .unwrap();

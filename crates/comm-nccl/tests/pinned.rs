@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, Error, Exchange, IntoView, IntoViewMut, ReduceOp};
+use comm_core::{Communicator, Error, Exchange, ReduceOp};
 use comm_nccl::{CopyStreams, CudaView, CudaViewMut, Device, DeviceBuffer, Part, PinnedBuffer, Stream};
 
 use common::{JITTERS, control, devices, faults_of, options, world};
@@ -39,11 +39,11 @@ fn part(elements: Range<usize>, at: usize) -> Part {
 }
 
 fn read(buffer: &DeviceBuffer<u16>) -> CudaView<'_> {
-    buffer.into_view()
+    buffer.view()
 }
 
 fn write(buffer: &mut DeviceBuffer<u16>) -> CudaViewMut<'_> {
-    buffer.into_view_mut()
+    buffer.view_mut()
 }
 
 fn words(bytes: &[u8]) -> Vec<u16> {
@@ -210,11 +210,9 @@ fn what_a_lost_call_was_to_write_is_no_result_on_the_host_either() {
     world(&devices, |rank| {
         let streams = CopyStreams::new(&rank.device).unwrap();
         let mut buffer = rank.buffer(&[1_i32; 10]);
-        rank.comm
-            .all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, &options())
-            .unwrap();
+        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
         let mut through = PinnedBuffer::new(&rank.device, 40).unwrap();
-        let view: CudaView<'_> = (&buffer).into_view();
+        let view: CudaView<'_> = buffer.view();
         view.transfer(&streams).unwrap().download(&[part(0..10, 0)], &mut through).unwrap();
         assert!(!through.wait_timeout(BRIEFLY).unwrap());
         rank.comm.abort("enough");

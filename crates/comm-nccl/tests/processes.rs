@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Comm, Communicator, During, Error, ReduceOp};
+use comm_core::{Comm, Communicator, During, Error, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig, ShrinkMode};
 
 use common::process::{self, Part};
@@ -23,7 +23,7 @@ fn a_rank_plays_its_part() {
     let library = library();
     let device = Device::from_env().unwrap();
     assert_eq!(device.ordinal(), rank);
-    let mut config = NcclConfig::new(rank, size).unwrap();
+    let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
     let communicator =
         NcclCommunicator::connect(&library, &device, (Arc::new(store), "test"), config).unwrap();

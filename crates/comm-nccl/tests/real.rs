@@ -9,7 +9,7 @@ mod libraries;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Error, Result, Store};
+use comm_core::{Error, Membership, Result, Store};
 use comm_nccl::{Device, Library, NcclCommunicator, NcclConfig, UniqueId, Version};
 use comm_tcp::FileStore;
 
@@ -54,7 +54,7 @@ fn without_a_gpu_there_is_an_error_and_no_communicator() {
     libraries::for_each("without_a_gpu_there_is_an_error_and_no_communicator", || {
         let library = Library::from_env().unwrap();
         let (id, folder) = (UniqueId::generate(&library).unwrap(), tempfile::tempdir().unwrap());
-        let mut config = NcclConfig::new(0, 1).unwrap();
+        let mut config = NcclConfig::new(Membership { rank: 0, size: 1 }).unwrap();
         config.timeout = Duration::from_secs(60);
         let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
         let given =

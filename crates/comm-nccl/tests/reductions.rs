@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Communicator, Exchange, IntoView, IntoViewMut, ReduceOp, Shares};
+use comm_core::{Communicator, Exchange, ReduceOp, Shares};
 use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
 use comm_sim::for_each_reduced;
 
@@ -17,11 +17,11 @@ fn all_reduce<T: Small>(rank: &Rank) {
         let wanted: Vec<T> = elements(0..count, |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
         let mut in_place = rank.buffer(&ours);
-        let buffers = Exchange::InPlace((&mut in_place).into_view_mut());
+        let buffers = Exchange::InPlace(in_place.view_mut());
         rank.comm.all_reduce(buffers, op, &options()).unwrap();
         assert_eq!(in_place.to_vec().unwrap(), wanted, "{op} {} x {count}", T::DTYPE);
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(count));
-        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
         rank.comm.all_reduce(buffers, op, &options()).unwrap();
         assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{op} {}", T::DTYPE);
     }
@@ -50,7 +50,7 @@ fn small_all_reduce<T: Small>(rank: &Rank) {
             _ => all(index).sum(),
         });
         let mut buffer = rank.buffer(&ours);
-        let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+        let buffers = Exchange::InPlace(buffer.view_mut());
         rank.comm.all_reduce(buffers, op, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), wanted, "{op} {}", T::DTYPE);
     }
@@ -71,7 +71,7 @@ fn floats_of_8_bits_are_reduced_too() {
 fn an_average_of_f16_does_not_overflow_where_the_sum_would() {
     in_all_worlds(|rank| {
         let mut buffer = rank.buffer(&[half::f16::from_f32(32_768.0); 5]);
-        let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+        let buffers = Exchange::InPlace(buffer.view_mut());
         rank.comm.all_reduce(buffers, ReduceOp::Avg, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [half::f16::from_f32(32_768.0); 5]);
     });
@@ -85,13 +85,13 @@ fn reduce<T: Small>(rank: &Rank) {
         let op = of_rank(op, rank.rank);
         let is_root = rank.rank == root;
         let mut in_place = rank.buffer(&ours);
-        let buffers = Exchange::InPlace((&mut in_place).into_view_mut());
+        let buffers = Exchange::InPlace(in_place.view_mut());
         rank.comm.reduce(root, buffers, op, &options()).unwrap();
         assert_eq!(&in_place.to_vec().unwrap(), if is_root { &result } else { &ours }, "{op} {}", T::DTYPE);
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros::<T>(count));
-        let send_view = (&send).into_view();
+        let send_view = send.view();
         let buffers = if is_root {
-            Exchange::Separate { send: send_view, recv: (&mut recv).into_view_mut() }
+            Exchange::Separate { send: send_view, recv: recv.view_mut() }
         } else {
             Exchange::SendOnly(send_view)
         };
@@ -115,11 +115,11 @@ fn reduce_scatter<T: Small>(rank: &Rank, counts: &[usize], shares: Shares<'_>) {
         let wanted: Vec<T> = elements(block.clone(), |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(block.len()));
-        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
         rank.comm.reduce_scatter(buffers, shares, op, &options()).unwrap();
         assert_eq!((send.to_vec().unwrap(), &recv.to_vec().unwrap()), (ours, &wanted), "{op} {}", T::DTYPE);
         let mut in_place = send;
-        let buffers = Exchange::InPlace((&mut in_place).into_view_mut());
+        let buffers = Exchange::InPlace(in_place.view_mut());
         rank.comm.reduce_scatter(buffers, shares, op, &options()).unwrap();
         assert_eq!(in_place.slice(block.clone()).unwrap().to_vec().unwrap(), wanted, "{op} {}", T::DTYPE);
     }

@@ -4,8 +4,7 @@
 mod common;
 
 use comm_core::{
-    Communicator, DType, Element, Error, Exchange, IntoView, IntoViewMut, ReduceOp, ReduceOrder, Result,
-    Shares,
+    Communicator, DType, Element, Error, Exchange, Membership, ReduceOp, ReduceOrder, Result, Shares,
 };
 use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
@@ -23,7 +22,7 @@ fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
             );
         }
         let mut buffer = rank.buffer(&[1_u8]);
-        let buffers = Exchange::InPlace((&mut buffer).into_view_mut());
+        let buffers = Exchange::InPlace(buffer.view_mut());
         rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2]);
     });
@@ -40,7 +39,7 @@ fn two<'a, T: Element>(
     send: &'a DeviceBuffer<T>,
     recv: &'a mut DeviceBuffer<T>,
 ) -> Exchange<'a, comm_nccl::Cuda> {
-    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+    Exchange::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
 /// All of it in one test, as calls are recorded for the whole process.
@@ -99,19 +98,19 @@ fn operators_and_types_that_nccl_lacks() {
         let (comm, options) = (&rank.comm, &options());
         vec![
             (
-                comm.all_reduce(Exchange::InPlace((&mut words).into_view_mut()), ReduceOp::Sum, options),
+                comm.all_reduce(Exchange::InPlace(words.view_mut()), ReduceOp::Sum, options),
                 "nccl has no sum on i16",
             ),
             (
-                comm.reduce(0, Exchange::InPlace((&mut bytes).into_view_mut()), ReduceOp::BitXor, options),
+                comm.reduce(0, Exchange::InPlace(bytes.view_mut()), ReduceOp::BitXor, options),
                 "nccl has no bxor on u8",
             ),
             (
-                comm.all_reduce(Exchange::InPlace((&mut bytes).into_view_mut()), ReduceOp::Avg, options),
+                comm.all_reduce(Exchange::InPlace(bytes.view_mut()), ReduceOp::Avg, options),
                 "avg is not defined on u8",
             ),
             (
-                comm.all_reduce(Exchange::InPlace((&mut floats).into_view_mut()), ReduceOp::BitOr, options),
+                comm.all_reduce(Exchange::InPlace(floats.view_mut()), ReduceOp::BitOr, options),
                 "bor is not defined on f32",
             ),
         ]
@@ -121,7 +120,7 @@ fn operators_and_types_that_nccl_lacks() {
 fn types_that_differ() {
     refused(|rank| {
         let (send, mut recv) = (rank.zeros::<i32>(2), rank.zeros::<f32>(2));
-        let buffers = Exchange::Separate { send: (&send).into_view(), recv: (&mut recv).into_view_mut() };
+        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
         vec![(rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()), "i32, the receive buffer f32")]
     });
 }
@@ -131,10 +130,10 @@ fn ranks_that_are_none() {
         let (send, mut recv) = (rank.zeros::<f32>(2), rank.zeros::<f32>(2));
         let (comm, options, mode) = (&rank.comm, &options(), ShrinkMode::Default);
         vec![
-            (comm.broadcast(5, (&mut recv).into_view_mut(), options), "root 5 in a group of 2"),
+            (comm.broadcast(5, recv.view_mut(), options), "root 5 in a group of 2"),
             (comm.gather(2, two(&send, &mut recv), Shares::Equal, options), "root 2"),
-            (comm.send(2, (&send).into_view(), options), "rank 2 in a group of 2"),
-            (comm.recv(9, (&mut recv).into_view_mut(), options), "rank 9"),
+            (comm.send(2, send.view(), options), "rank 2 in a group of 2"),
+            (comm.recv(9, recv.view_mut(), options), "rank 9"),
             (comm.shrink(&[rank.rank], mode, options).map(drop), "is not a member"),
             (comm.shrink(&[7], mode, options).map(drop), "rank 7"),
             (comm.shrink(&[], ShrinkMode::Abort, options).map(drop), "met in no store"),
@@ -163,9 +162,8 @@ fn options_that_nccl_cannot_keep() {
         let (mut ring, mut ordered) = (options(), options());
         ring.algorithm = Some("ring".into());
         ordered.order = ReduceOrder::Deterministic;
-        let mut call = |options| {
-            rank.comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, options)
-        };
+        let mut call =
+            |options| rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options);
         vec![
             (call(&ring), "no algorithm \"ring\" for all_reduce; there are: nccl"),
             (call(&ordered), "no order"),
@@ -176,6 +174,6 @@ fn options_that_nccl_cannot_keep() {
 #[test]
 fn a_configuration_that_cannot_be_is_refused() {
     control();
-    assert!(NcclConfig::new(2, 2).is_err());
+    assert!(NcclConfig::new(Membership { rank: 2, size: 2 }).is_err());
     assert!(Device::open(64).unwrap_err().to_string().contains("can see"));
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallOptions, Communicator, During, Error, Exchange, Groups, IntoViewMut, Invalid, ReduceOp, Result, Store,
+    CallOptions, Communicator, During, Error, Exchange, Groups, Invalid, ReduceOp, Result, Store,
 };
 use comm_nccl::{NcclCommunicator, ShrinkMode};
 use comm_tcp::FileStore;
@@ -35,7 +35,7 @@ fn sum(
     options: &CallOptions,
 ) -> Result<i64> {
     let mut buffer = rank.buffer(&[ours]);
-    comm.all_reduce(Exchange::InPlace((&mut buffer).into_view_mut()), ReduceOp::Sum, options)?;
+    comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options)?;
     Ok(buffer.to_vec()?[0])
 }
 
@@ -84,7 +84,7 @@ fn a_group_shrinks_again_and_again_until_one_is_left() {
                 return;
             }
             // The one that is gone takes no part in this.
-            let all = Exchange::InPlace((&mut buffer).into_view_mut());
+            let all = Exchange::InPlace(buffer.view_mut());
             let lost = rank.comm.all_reduce(all, ReduceOp::Sum, &within(SHORT));
             assert!(lost.and_then(|()| rank.comm.synchronize()).is_err());
             let left = abort(&rank, &[last], &options()).unwrap();

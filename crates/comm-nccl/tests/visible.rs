@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::Child;
 use std::sync::Arc;
 
-use comm_core::{Comm, Error, Invalid, ReduceOp};
+use comm_core::{Comm, Error, Invalid, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig};
 
 use common::process::{self, Part};
@@ -25,7 +25,7 @@ fn a_rank_plays_its_part() {
     let device = Device::from_env().unwrap();
     assert_eq!((Device::count().unwrap(), device.ordinal()), (1, 0), "shown one, a rank takes that");
     println!("device {}", device.uuid().unwrap()[15]);
-    let mut config = NcclConfig::new(rank, size).unwrap();
+    let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
     let connected = NcclCommunicator::connect(&library, &device, (Arc::new(store), "test"), config);
     if part == "refused" {

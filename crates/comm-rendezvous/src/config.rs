@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::DEFAULT_TIMEOUT;
+use comm_core::{DEFAULT_TIMEOUT, Membership};
 
 use crate::settings::Settings;
 
@@ -28,7 +28,7 @@ pub struct RendezvousConfig {
 impl RendezvousConfig {
     /// One rank of a world, with the default timeout of five minutes.
     #[must_use]
-    pub fn new(rank: usize, world_size: usize) -> Self {
+    pub fn new(Membership { rank, size: world_size }: Membership) -> Self {
         let settings = Settings::default();
         Self { rank, world_size, job: 0, round: 0, timeout: DEFAULT_TIMEOUT, settings }
     }

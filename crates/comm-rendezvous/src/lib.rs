@@ -20,12 +20,12 @@
 //! # Example
 //!
 //! ```
-//! use comm_core::{Result, Store};
+//! use comm_core::{Membership, Result, Store};
 //! use comm_rendezvous::{Rendezvous, RendezvousConfig};
 //!
 //! /// Tells the other ranks an address, and returns those of all.
 //! fn exchange(store: &dyn Store, rank: usize, address: &str) -> Result<Vec<String>> {
-//!     let mut config = RendezvousConfig::new(rank, 4);
+//!     let mut config = RendezvousConfig::new(Membership { rank, size: 4 });
 //!     config.settings.add("transport", "tcp");
 //!     let (_, addresses) = Rendezvous::join(store, config, address)?;
 //!     Ok(addresses)

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use comm_core::{During, Error, Group, GroupId, Loss, Refusal, Result, Store};
+use comm_core::{During, Error, Group, GroupId, Loss, Membership, Refusal, Result, Store};
 
 use crate::config::RendezvousConfig;
 use crate::meeting::{Meeting, Phase};
@@ -53,7 +53,7 @@ impl<'a> Rendezvous<'a> {
         mut config: RendezvousConfig,
         record: &str,
     ) -> Result<(Self, Vec<String>)> {
-        Group::new(GroupId::WORLD, config.rank, config.world_size)?;
+        Group::new(GroupId::WORLD, Membership { rank: config.rank, size: config.world_size })?;
         config.settings.add(WORLD_SIZE, config.world_size);
         let began = Instant::now();
         // What cannot be told is too far away to be waited for.

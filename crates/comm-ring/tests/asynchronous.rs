@@ -181,7 +181,7 @@ fn collectives_with_counts() {
             let sent: Vec<u16> = (0..ranks).flat_map(|to| vec![(rank * 10 + to) as u16; to + 1]).collect();
             let received = vec![0; ranks * (rank + 1)];
             let (sends, recvs) = ((1..=ranks).collect(), vec![rank + 1; ranks]);
-            let exchanged = comm.all_to_all_v_async((sent, sends), (received, recvs)).unwrap();
+            let exchanged = comm.all_to_all_v_async(sent, sends, received, recvs).unwrap();
             assert_eq!(everywhere.wait().unwrap().1, all);
             assert_eq!(gathered.wait().unwrap().1, of_root(all));
             assert_eq!(scattered.wait().unwrap().1, own);
@@ -226,7 +226,7 @@ fn many_buffers_at_once_between_other_calls() {
 fn what_is_refused_in_the_background_does_not_disturb_what_follows() {
     run(2, |comm| {
         let refused = [
-            comm.all_to_all_v_async(([1_u8; 2], vec![2]), ([0_u8; 4], vec![2, 2])).unwrap().wait().err(),
+            comm.all_to_all_v_async([1_u8; 2], vec![2], [0_u8; 4], vec![2, 2]).unwrap().wait().err(),
             comm.scatter_async(2, [1_u8; 4], [0_u8; 2]).unwrap().wait().err(),
             comm.all_gather_v_async([1_u8; 2], [0_u8; 4], vec![2, 3]).unwrap().wait().err(),
             comm.all_gather_coalesced_async(vec![[1_u8]], vec![[1_u8]]).unwrap().wait().err(),

@@ -260,7 +260,8 @@ fn a_wrong_call_is_refused_and_the_next_one_works() {
         assert!(!comm.broadcast(3, &mut floats).unwrap_err().is_fatal());
         assert!(!comm.all_gather(&floats, &mut vec![0.0_f32; 29]).unwrap_err().is_fatal());
         assert!(!comm.reduce_scatter(&floats, &mut vec![0.0_f32; 3], ReduceOp::Sum).unwrap_err().is_fatal());
-        let mixed = comm.all_reduce_into(HostView::new(&floats), HostViewMut::new(&mut ints), ReduceOp::Sum);
+        let mixed =
+            comm.all_reduce_into(&HostView::new(&floats), &mut HostViewMut::new(&mut ints), ReduceOp::Sum);
         assert!(!mixed.unwrap_err().is_fatal());
         assert!(!comm.with_algorithm("magic").barrier().unwrap_err().is_fatal());
         comm.all_reduce(&mut floats, ReduceOp::Sum).unwrap();

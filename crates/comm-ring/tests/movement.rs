@@ -143,7 +143,7 @@ fn all_to_all_v<T: Sample>(comm: &Comm, name: &str) {
     let send: Vec<T> = (0..ranks).flat_map(|to| between::<T>(rank, to, sent[to])).collect();
     let expected: Vec<T> = (0..ranks).flat_map(|from| between::<T>(from, rank, received[from])).collect();
     let mut recv = filled::<T>(expected.len());
-    comm.all_to_all_v((&send, &sent), (&mut recv, &received)).unwrap();
+    comm.all_to_all_v(&send, &sent, &mut recv, &received).unwrap();
     assert_eq!(recv, expected, "{name}");
 }
 

@@ -119,7 +119,7 @@ fn any_traffic_arrives(case: &Case, comm: &Comm) {
     let expected: Vec<i32> = ranks.flat_map(|from| from_to(case, from, rank)).collect();
     let mut recv = vec![0; expected.len()];
     let comm = case.force(comm, Collective::AllToAllV);
-    comm.all_to_all_v((&send, &send_counts), (&mut recv, &recv_counts)).unwrap();
+    comm.all_to_all_v(&send, &send_counts, &mut recv, &recv_counts).unwrap();
     assert_eq!(recv, expected);
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use comm_core::{Error, Group, GroupId, Result};
+use comm_core::{Error, Group, GroupId, Membership, Result};
 
 use crate::config::SharedMemoryConfig;
 use crate::host::HostId;
@@ -32,7 +32,7 @@ impl SharedMemoryEndpoint {
     /// # Errors
     /// [`Error::Invalid`] for a setting that cannot be used.
     pub fn open(config: &RendezvousConfig) -> Result<Self> {
-        let group = Group::new(GroupId::WORLD, config.rank, config.world_size)?;
+        let group = Group::new(GroupId::WORLD, Membership { rank: config.rank, size: config.world_size })?;
         config.shm.check()?;
         Ok(Self { group, config: config.shm.clone(), own: listen(config) })
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Refusal, Result,
-    Store,
+    Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Refusal,
+    Result, Store,
 };
 use comm_rendezvous::Rendezvous;
 use rustix::event::{PollFd, PollFlags};
@@ -66,7 +66,7 @@ impl SharedMemoryLanes {
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no socket or memory to give.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.world_size == 1 {
-            Group::new(GroupId::WORLD, config.rank, 1)?;
+            Group::new(GroupId::WORLD, Membership { rank: config.rank, size: 1 })?;
             return Self::alone_with(&config.shm);
         }
         Self::join(store, config).map(|(_, lanes)| lanes)
@@ -120,7 +120,7 @@ impl SharedMemoryLanes {
     /// [`Error::Invalid`] for a setting that cannot be used.
     pub fn alone_with(config: &SharedMemoryConfig) -> Result<Self> {
         config.check()?;
-        let group = Group::new(GroupId::WORLD, 0, 1)?;
+        let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
         let (config, hosts) = (config.clone(), Vec::new());
         Ok(Self { group, config, hosts, obstacle: None, mesh: None, regions: Arc::default() })
     }

@@ -32,11 +32,11 @@
 //! use std::io::IoSlice;
 //! use std::time::{Duration, Instant};
 //!
-//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Store, Transport};
+//! use comm_core::{Membership, GroupId, LaneId, LaneKind, Lanes, Result, Store, Transport};
 //! use comm_shm::{RendezvousConfig, SharedMemoryLanes};
 //!
 //! fn rank(rank: usize, store: &dyn Store) -> Result<u8> {
-//!     let lanes = SharedMemoryLanes::rendezvous(store, &RendezvousConfig::new(rank, 2))?;
+//!     let lanes = SharedMemoryLanes::rendezvous(store, &RendezvousConfig::new(Membership { rank, size: 2 }))?;
 //!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
 //!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;
 //!     let mut byte = [0];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Result};
+use comm_core::{DEFAULT_TIMEOUT, Error, Membership, Result};
 use comm_rendezvous::Settings;
 
 use crate::config::SharedMemoryConfig;
@@ -35,10 +35,10 @@ pub struct RendezvousConfig {
 impl RendezvousConfig {
     /// One rank of a world on one machine, with the default timeout of five minutes.
     #[must_use]
-    pub fn new(rank: usize, world_size: usize) -> Self {
+    pub fn new(Membership { rank, size }: Membership) -> Self {
         Self {
             rank,
-            world_size,
+            world_size: size,
             job: 0,
             round: 0,
             settings: Settings::default(),
@@ -50,7 +50,8 @@ impl RendezvousConfig {
 
     /// What of this the ranks of every transport say.
     pub(crate) fn meeting(&self) -> comm_rendezvous::RendezvousConfig {
-        let mut meeting = comm_rendezvous::RendezvousConfig::new(self.rank, self.world_size);
+        let mut meeting =
+            comm_rendezvous::RendezvousConfig::new(Membership { rank: self.rank, size: self.world_size });
         (meeting.job, meeting.round, meeting.timeout) = (self.job, self.round, self.timeout);
         meeting.settings.clone_from(&self.settings);
         meeting.settings.add("transport", "shm");

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
+use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Membership, Refusal, Result, Store, Transport};
 use comm_rendezvous::Rendezvous;
 use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryLanes, SharedMemoryTransport};
 use comm_sim::AlteredStore;
@@ -184,7 +184,8 @@ fn ranks_on_other_hosts_are_named() {
 fn neighbours_can_meet_alone() {
     let outcomes = with_two_elsewhere(|store, config| {
         let endpoint = SharedMemoryEndpoint::open(config)?;
-        let meeting = comm_rendezvous::RendezvousConfig::new(config.rank, config.world_size);
+        let meeting =
+            comm_rendezvous::RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
         let (_, records) = Rendezvous::join(store, meeting, &endpoint.record())?;
         let lanes = endpoint.connect(&records)?;
         let rank = lanes.group().rank();

@@ -4,7 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Result, Store};
+use comm_core::{
+    Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Result,
+    Store,
+};
 use comm_rendezvous::Rendezvous;
 
 use crate::config::TcpConfig;
@@ -85,7 +88,11 @@ impl TcpLanes {
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
     pub fn alone(config: &TcpConfig) -> Result<Self> {
-        Ok(Self { group: Group::new(GroupId::WORLD, 0, 1)?, config: config.clone(), mesh: None })
+        Ok(Self {
+            group: Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?,
+            config: config.clone(),
+            mesh: None,
+        })
     }
 
     /// Where each rank listens, in the order of ranks. Empty in a world of one.
@@ -195,6 +202,11 @@ impl Lanes for TcpLanes {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
         LinkModel::on_hosts(&hosts, link, 1e-10, std::thread::available_parallelism().ok())
+    }
+
+    /// Nothing is lent.
+    fn stage(&self, _bytes: usize) -> Option<Allocation> {
+        None
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, During, Error, Group, GroupId, Loss, Result};
+use comm_core::{DEFAULT_TIMEOUT, During, Error, Group, GroupId, Loss, Membership, Result};
 use comm_rendezvous::Settings;
 
 use crate::config::TcpConfig;
@@ -45,10 +45,10 @@ pub struct RendezvousConfig {
 impl RendezvousConfig {
     /// One rank of a world on one machine, with the default timeout of five minutes.
     #[must_use]
-    pub fn new(rank: usize, world_size: usize) -> Self {
+    pub fn new(Membership { rank, size }: Membership) -> Self {
         Self {
             rank,
-            world_size,
+            world_size: size,
             job: 0,
             round: 0,
             settings: Settings::default(),
@@ -64,12 +64,13 @@ impl RendezvousConfig {
     /// The group of all ranks, if the settings can be used.
     pub(crate) fn check(&self) -> Result<Group> {
         self.tcp.congestion.check()?;
-        Group::new(GroupId::WORLD, self.rank, self.world_size)
+        Group::new(GroupId::WORLD, Membership { rank: self.rank, size: self.world_size })
     }
 
     /// What of this the ranks of every transport say.
     pub(crate) fn meeting(&self) -> comm_rendezvous::RendezvousConfig {
-        let mut meeting = comm_rendezvous::RendezvousConfig::new(self.rank, self.world_size);
+        let mut meeting =
+            comm_rendezvous::RendezvousConfig::new(Membership { rank: self.rank, size: self.world_size });
         (meeting.job, meeting.round, meeting.timeout) = (self.job, self.round, self.timeout);
         meeting.settings.clone_from(&self.settings);
         meeting.settings.add("transport", "tcp");

@@ -5,6 +5,7 @@
 use std::thread;
 use std::time::Duration;
 
+use comm_core::Membership;
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer};
 
 /// The lanes of `n` ranks, in rank order. The store is gone when they are there: lanes do not need it.
@@ -13,7 +14,7 @@ fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpLanes> {
     let timeout = Duration::from_secs(30);
     let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
     let rank = |rank| {
-        let mut config = RendezvousConfig::new(rank, n);
+        let mut config = RendezvousConfig::new(Membership { rank, size: n });
         (config.timeout, config.tcp) = (timeout, tcp.clone());
         TcpLanes::rendezvous(&store, &config).unwrap()
     };

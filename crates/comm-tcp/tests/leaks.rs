@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{GroupId, LaneId, LaneKind, Lanes};
+use comm_core::{GroupId, LaneId, LaneKind, Lanes, Membership};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
 
 fn count(what: &str) -> usize {
@@ -13,7 +13,7 @@ fn count(what: &str) -> usize {
 }
 
 fn config(rank: usize, size: usize, round: u64, timeout: Duration) -> RendezvousConfig {
-    let mut config = RendezvousConfig::new(rank, size);
+    let mut config = RendezvousConfig::new(Membership { rank, size });
     (config.round, config.timeout) = (round, timeout);
     config
 }

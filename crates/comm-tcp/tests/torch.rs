@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Store};
+use comm_core::{Error, Membership, Store};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TorchStore};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -199,7 +199,7 @@ fn ranks_meet(store: &TorchStore) {
         thread::scope(|scope| {
             for rank in 0..RANKS {
                 scope.spawn(move || {
-                    let mut config = RendezvousConfig::new(rank, RANKS);
+                    let mut config = RendezvousConfig::new(Membership { rank, size: RANKS });
                     config.round = round;
                     config.timeout = SOON;
                     TcpLanes::rendezvous(store, &config).unwrap();

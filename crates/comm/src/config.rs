@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Group, GroupId, Result};
+use comm_core::{DEFAULT_TIMEOUT, Group, GroupId, Membership, Result};
 use comm_ring::RingConfig;
 use comm_tcp::{Secret, TcpConfig};
 
@@ -96,9 +96,10 @@ impl Config {
     /// A rank of a world on one host, whose rank 0 serves the store at `master_addr:master_port`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `rank` is not below `world_size`.
-    pub fn new(rank: usize, world_size: usize, master_addr: &str, master_port: u16) -> Result<Self> {
-        Group::new(GroupId::WORLD, rank, world_size)?;
+    /// [`Error::Invalid`] if the rank is not below the size.
+    pub fn new(membership: Membership, master_addr: &str, master_port: u16) -> Result<Self> {
+        Group::new(GroupId::WORLD, membership)?;
+        let Membership { rank, size: world_size } = membership;
         Ok(Self {
             rank,
             world_size,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, HostCommunicator, Lanes, Result, Store};
+use comm_core::{Comm, HostCommunicator, Lanes, Membership, Result, Store};
 #[cfg(feature = "nccl")]
 use comm_hybrid::{DeviceChoice, HybridCommunicator};
 #[cfg(feature = "hybrid")]
@@ -46,7 +46,7 @@ pub fn init_with(config: &Config) -> Result<Comm> {
 #[cfg(feature = "hybrid")]
 pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
     let joined = join(config)?;
-    let all = |path| Paths::all(config.rank, config.world_size, path);
+    let all = |path| Paths::all(Membership { rank: config.rank, size: config.world_size }, path);
     let paths = match &joined.reach {
         Reach::Tcp => all(Path::Tcp),
         Reach::SharedMemory => all(Path::SharedMemory),
@@ -243,7 +243,8 @@ fn anywhere(config: &Config, master: SocketAddr, start: Instant) -> comm_hybrid:
 
 #[cfg(feature = "shm")]
 fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
-    let mut rendezvous = comm_shm::RendezvousConfig::new(config.rank, config.world_size);
+    let mut rendezvous =
+        comm_shm::RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
     rendezvous.job = config.job;
     rendezvous.round = config.round;
     rendezvous.timeout = left(config, start);
@@ -253,7 +254,7 @@ fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
 }
 
 fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousConfig {
-    let mut rendezvous = RendezvousConfig::new(config.rank, config.world_size);
+    let mut rendezvous = RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
     rendezvous.job = config.job;
     rendezvous.round = config.round;
     rendezvous.secret.clone_from(&config.secret);

@@ -56,17 +56,19 @@ pub use init::{init_devices, init_devices_with};
 pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
-    ANY_TAG, Allocate, Allocation, Buffer, Call, CallOptions, Collective, Comm, Communicator,
-    DEFAULT_TIMEOUT, DType, Desync, During, Element, Error, Exchange, Group, GroupId, Groups, Host,
-    HostCommunicator, Invalid, Lanes, Lengths, Link, LinkModel, Loss, Memory, PointToPoint, Received,
-    ReduceOp, ReduceOrder, Refusal, Result, Scan, Shares, Source, Store, TagMatch, Transport, VariableFault,
-    Work, Worker,
+    ANY_TAG, Allocate, Allocation, AsView, AsViewMut, Buffer, Call, CallOptions, Collective, Comm,
+    Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange, Group, GroupId,
+    Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link, LinkModel, Loss,
+    Membership, Memory, PointToPoint, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan,
+    SendTo, Shape, Shares, Source, Store, TagMatch, Transport, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};
 #[cfg(feature = "nccl")]
 pub use comm_nccl::{Cuda, Device, DeviceBuffer};
 pub use comm_ring::{RingCommunicator, RingConfig};
+
+pub use comm_core::{float8, half};
 
 /// Schedules and the choice among them.
 pub use comm_ring as ring;

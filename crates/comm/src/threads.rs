@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Comm, Result};
+use comm_core::{Comm, Membership, Result};
 use comm_ring::{RingCommunicator, RingConfig};
 pub use comm_sim::in_process::InProcessConfig;
 use comm_sim::in_process::{self, InProcessLanes};
@@ -30,7 +30,7 @@ const START: Duration = Duration::from_secs(60);
 /// # Panics
 /// If a rank panics, once every rank has ended.
 pub fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Result<Vec<R>> {
-    comm_core::Group::new(comm_core::GroupId::WORLD, 0, ranks)?;
+    comm_core::Group::new(comm_core::GroupId::WORLD, Membership { rank: 0, size: ranks })?;
     in_process::run(ranks, &InProcessConfig::default(), |lanes| connect(lanes).map(&rank))
         .into_iter()
         .collect()

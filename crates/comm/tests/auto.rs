@@ -7,7 +7,7 @@ mod common;
 use std::process::Command;
 
 use comm::hybrid::Path;
-use comm::{Comm, Config, ReduceOp, TransportKind};
+use comm::{Comm, Config, Membership, ReduceOp, TransportKind};
 use common::{config, each, store};
 
 /// What each of the ranks, on hosts that are letters, says of the others.
@@ -57,7 +57,10 @@ fn a_way_that_is_asked_for_is_taken() {
 
 #[test]
 fn auto_is_the_default() {
-    assert_eq!(Config::new(0, 2, "127.0.0.1", 1).unwrap().transport, TransportKind::Auto);
+    assert_eq!(
+        Config::new(Membership { rank: 0, size: 2 }, "127.0.0.1", 1).unwrap().transport,
+        TransportKind::Auto
+    );
     assert_eq!(world("a", TransportKind::Auto, |comm, paths| (comm.size(), paths)), [(1, vec![None])]);
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Element, Exchange, IntoView, IntoViewMut, Result};
+use comm_core::{CallOptions, Element, Exchange, Membership, Result};
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Stream};
 use comm_tcp::FileStore;
 
@@ -38,7 +38,7 @@ impl Player {
     }
 
     pub(crate) fn config(&self) -> Result<NcclConfig> {
-        let mut config = NcclConfig::new(self.rank, self.size)?;
+        let mut config = NcclConfig::new(Membership { rank: self.rank, size: self.size })?;
         config.timeout = self.part.patience;
         config.close_timeout = self.part.patience;
         Ok(config)
@@ -108,11 +108,11 @@ pub(crate) fn separate<'a, T: Element>(
     send: &'a DeviceBuffer<T>,
     recv: &'a mut DeviceBuffer<T>,
 ) -> Exchange<'a, Cuda> {
-    Exchange::Separate { send: send.into_view(), recv: recv.into_view_mut() }
+    Exchange::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
 pub(crate) fn in_place<T: Element>(buffer: &mut DeviceBuffer<T>) -> Exchange<'_, Cuda> {
-    Exchange::InPlace(buffer.into_view_mut())
+    Exchange::InPlace(buffer.view_mut())
 }
 
 /// Plays a part: the whole life of a process that plays one rank. `open` loads NCCL, and whatever stands in for a driver. How

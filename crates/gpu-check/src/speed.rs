@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Write};
 use std::str::FromStr;
 use std::time::Instant;
 
-use comm_core::{Communicator, IntoViewMut, ReduceOp, Result, Shares};
+use comm_core::{Communicator, ReduceOp, Result, Shares};
 use comm_nccl::NcclCommunicator;
 
 use crate::gpu;
@@ -79,7 +79,7 @@ fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Out
         }
         "broadcast" => {
             let mut buffer = player.zeros::<f32>(all)?;
-            time(&mut || comm.broadcast(0, (&mut buffer).into_view_mut(), &options))
+            time(&mut || comm.broadcast(0, buffer.view_mut(), &options))
         }
         "all_gather" => {
             let (send, mut recv) = (player.zeros::<f32>(block)?, player.zeros(all)?);

@@ -38,7 +38,7 @@ mod timing;
 use std::env;
 use std::thread;
 
-use comm::Config;
+use comm::{Config, Membership};
 use comm_cli::launch::Launch;
 
 pub(crate) use args::Perf;
@@ -58,7 +58,7 @@ impl Perf {
     fn launch(&self) -> Result<()> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let ranks = self.ranks.map_or(cores.max(2), |ranks| ranks as usize);
-        let config = Config::new(0, ranks, "", 0)?;
+        let config = Config::new(Membership { rank: 0, size: ranks }, "", 0)?;
         let tuning = self.transport(&config).tuning(&config)?;
         for plan in self.plans(ranks)? {
             memory::check(&plan, &tuning, ranks)?;

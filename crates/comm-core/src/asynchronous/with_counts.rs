@@ -90,15 +90,17 @@ impl Comm<Host> {
     /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
     pub fn all_to_all_v_async<T: Element, S, R>(
         &self,
-        (send, send_counts): (S, Vec<usize>),
-        (recv, recv_counts): (R, Vec<usize>),
+        send: S,
+        send_counts: Vec<usize>,
+        recv: R,
+        recv_counts: Vec<usize>,
     ) -> Result<Work<(S, R)>>
     where
         S: AsRef<[T]> + Send + 'static,
         R: AsMut<[T]> + Send + 'static,
     {
         self.in_background((send, recv), move |comm, (send, recv)| {
-            comm.all_to_all_v((send.as_ref(), &send_counts), (recv.as_mut(), &recv_counts))
+            comm.all_to_all_v(send.as_ref(), &send_counts, recv.as_mut(), &recv_counts)
         })
     }
 }

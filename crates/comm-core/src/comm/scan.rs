@@ -1,7 +1,7 @@
 //! Prefix reductions, for users.
 
 use super::separate;
-use crate::{Comm, Exchange, Host, IntoView, IntoViewMut, ReduceOp, Result};
+use crate::{AsView, AsViewMut, Comm, Exchange, Host, ReduceOp, Result};
 
 /// Prefix reductions: what holds for them is written at [`Scan`](crate::Scan).
 impl Comm<Host> {
@@ -10,29 +10,29 @@ impl Comm<Host> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not defined on the element
     /// type; otherwise as written at [`Communicator`](crate::Communicator).
-    pub fn scan<'a>(&self, buffer: impl IntoViewMut<'a, Host>, op: ReduceOp) -> Result<()> {
-        self.communicator.scan(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    pub fn scan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
+        self.communicator.scan(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
     }
 
     /// Combines `send` of ranks 0 to `r` into `recv` of rank `r`. All buffers have the same length.
     ///
     /// # Errors
     /// As [`Comm::scan`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
-    pub fn scan_into<'a, S: IntoView<'a, Host>>(
+    pub fn scan_into<S: AsView + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, Host, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.scan(separate(send, recv), op, &self.options)
+        self.communicator.scan(separate(send, recv)?, op, &self.options)
     }
 
     /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's is left as it was.
     ///
     /// # Errors
     /// As [`Comm::scan`].
-    pub fn exscan<'a>(&self, buffer: impl IntoViewMut<'a, Host>, op: ReduceOp) -> Result<()> {
-        self.communicator.exscan(Exchange::InPlace(buffer.into_view_mut()), op, &self.options)
+    pub fn exscan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
+        self.communicator.exscan(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
     }
 
     /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as it was.
@@ -50,12 +50,12 @@ impl Comm<Host> {
     ///
     /// # Errors
     /// As [`Comm::scan_into`].
-    pub fn exscan_into<'a, S: IntoView<'a, Host>>(
+    pub fn exscan_into<S: AsView + ?Sized>(
         &self,
-        send: S,
-        recv: impl IntoViewMut<'a, Host, Element = S::Element>,
+        send: &S,
+        recv: &mut (impl AsViewMut<Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.exscan(separate(send, recv), op, &self.options)
+        self.communicator.exscan(separate(send, recv)?, op, &self.options)
     }
 }

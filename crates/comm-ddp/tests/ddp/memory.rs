@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use comm_core::{
-    CallOptions, Comm, Communicator, DType, Error, Exchange, Group, GroupId, IntoViewMut, Memory, ReduceOp,
-    Result, Shape, Shares,
+    AsViewMut, CallOptions, Comm, Communicator, DType, Error, Exchange, Group, GroupId, Membership, Memory,
+    ReduceOp, Result, Shape, Shares,
 };
 use comm_ddp::{BucketLimits, BucketPlan, Parameter, Reducer};
 
@@ -48,11 +48,11 @@ impl Shape for ViewMut<'_> {
     }
 }
 
-impl<'a> IntoViewMut<'a, Device> for &'a mut Buffer {
+impl AsViewMut<Device> for Buffer {
     type Element = f32;
 
-    fn into_view_mut(self) -> ViewMut<'a> {
-        ViewMut(self)
+    fn as_view_mut(&mut self) -> Result<ViewMut<'_>> {
+        Ok(ViewMut(self))
     }
 }
 
@@ -64,7 +64,7 @@ struct Recorder(Record);
 
 impl Communicator<Device> for Recorder {
     fn group(&self) -> Group {
-        Group::new(GroupId::WORLD, 0, 1).unwrap()
+        Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 }).unwrap()
     }
 
     fn all_reduce(&self, buffers: Exchange<'_, Device>, op: ReduceOp, _: &CallOptions) -> Result<()> {

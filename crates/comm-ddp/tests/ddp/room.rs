@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use comm_core::{
     Allocate, CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups,
-    HostCommunicator, HostView, HostViewMut, Incoming, Lent, Outgoing, PointToPoint, Received, ReduceOp,
-    Reduction, Result, Scan, Shape, Shares, Source, TagMatch,
+    HostCommunicator, HostView, HostViewMut, Incoming, Lent, Membership, Outgoing, PointToPoint, Received,
+    ReduceOp, Reduction, Result, Scan, Shape, Shares, Source, TagMatch,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -147,7 +147,8 @@ impl Member {
 
 impl Communicator for Member {
     fn group(&self) -> Group {
-        Group::new(GroupId::WORLD, self.rank, self.room.size).expect("the rank is below the size")
+        Group::new(GroupId::WORLD, Membership { rank: self.rank, size: self.room.size })
+            .expect("the rank is below the size")
     }
 
     fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, _: &CallOptions) -> Result<()> {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Comm, Error, Group, Host, HostCommunicator, Result, Store};
+use comm_core::{CallOptions, Comm, Error, Group, Host, HostCommunicator, Membership, Result, Store};
 use comm_nccl::{Cuda, Device, Library, NcclCommunicator, NcclConfig, UniqueId};
 
 use super::agreement::{self, Decision};
@@ -202,7 +202,7 @@ fn staged(
 fn nccl_config(bond: &Bond, group: Group, config: &DeviceConfig, began: Instant) -> Result<NcclConfig> {
     let mut nccl = match &config.nccl {
         Some(nccl) => nccl.clone(),
-        None => NcclConfig::new(group.rank(), group.size())?,
+        None => NcclConfig::new(Membership { rank: group.rank(), size: group.size() })?,
     };
     nccl.group = group;
     nccl.failure = Some(Arc::clone(bond.failure()));

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{GroupId, LaneId, LaneKind, Lanes, Result, Store};
+use comm_core::{GroupId, LaneId, LaneKind, Lanes, Membership, Result, Store};
 use comm_hybrid::{HybridLanes, HybridTransport, RendezvousConfig};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
 
@@ -20,7 +20,7 @@ pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
 
 /// A rank on the host of this name, that waits no longer than tests do.
 pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousConfig {
-    let mut config = RendezvousConfig::new(rank, world_size);
+    let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
     config.tcp.timeout = SOON;
     config.part = Some(host.into());
     config

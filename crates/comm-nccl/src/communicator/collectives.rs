@@ -1,8 +1,8 @@
 //! The collectives that every backend has.
 
 use comm_core::{
-    CallOptions, Collective, Communicator, Error, Exchange, Group, IntoViewMut, Invalid, ReduceOp,
-    ReduceOrder, Result, Shares,
+    CallOptions, Collective, Communicator, Error, Exchange, Group, Invalid, ReduceOp, ReduceOrder, Result,
+    Shares,
 };
 
 use super::NcclCommunicator;
@@ -119,7 +119,7 @@ impl Communicator<Cuda> for NcclCommunicator {
     fn barrier(&self, options: &CallOptions) -> Result<()> {
         check_options(Collective::Barrier, options)?;
         let mut cell = lock(&self.cell);
-        let cell = IntoViewMut::<Cuda>::into_view_mut(&mut *cell);
+        let cell = cell.view_mut();
         let sequence = self.carry_out(options, |plan| plan.barrier(cell))?;
         self.engine.wait(sequence, None)
     }

@@ -1,8 +1,6 @@
 //! Groups made of a group.
 
-use comm_core::{
-    Call, CallOptions, Exchange, GroupId, Groups, IntoView, IntoViewMut, Invalid, Result, Shares,
-};
+use comm_core::{Call, CallOptions, Exchange, GroupId, Groups, Invalid, Result, Shares};
 
 use super::NcclCommunicator;
 use super::deadline::Deadline;
@@ -61,8 +59,8 @@ impl NcclCommunicator {
         let send = DeviceBuffer::from_host(stream, said)?;
         let mut recv = DeviceBuffer::<u64>::zeros(stream, said.len() * self.engine.group.size())?;
         let mut plan = self.engine.plan();
-        let recv_view = IntoViewMut::<Cuda>::into_view_mut(&mut recv);
-        let buffers = Exchange::Separate { send: (&send).into_view(), recv: recv_view };
+        let recv_view = recv.view_mut();
+        let buffers = Exchange::Separate { send: send.view(), recv: recv_view };
         self.checked(plan.all_gather(buffers, Shares::Equal))?;
         let sequence = self.engine.enqueue(turn, plan, options)?;
         self.engine.wait(sequence, None)?;

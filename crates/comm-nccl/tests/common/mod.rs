@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Element, Store};
+use comm_core::{CallOptions, Element, Membership, Store};
 use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, Stream, UniqueId};
 use gpu_emu::{Control, Setting};
 
@@ -66,7 +66,7 @@ impl Rank {
 }
 
 pub(crate) fn config(rank: usize, size: usize) -> NcclConfig {
-    let mut config = NcclConfig::new(rank, size).unwrap();
+    let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
     config
 }

@@ -43,7 +43,7 @@ fn a_circle_of_exchanges_does_not_wait_for_itself() {
             for len in [0, 1, 64, 65, 500] {
                 let mut buffer = vec![0; len];
                 let message = payload(comm.rank(), 1, len);
-                let received = comm.sendrecv((next, 1, &message), (last, 1, &mut buffer)).unwrap();
+                let received = comm.sendrecv((next, 1), &message, (last, 1), &mut buffer).unwrap();
                 assert_eq!((received.source, received.len), (last, len));
                 assert_eq!(buffer, payload(last, 1, len));
             }
@@ -56,11 +56,11 @@ fn the_halves_of_an_exchange_may_differ_in_type_and_length() {
     run(2, |comm| {
         if comm.rank() == 0 {
             let mut buffer = [0_u8; 3];
-            comm.sendrecv((1, 1, &[1.5_f64]), (1, 2, &mut buffer)).unwrap();
+            comm.sendrecv((1, 1), &[1.5_f64], (1, 2), &mut buffer).unwrap();
             assert_eq!(buffer, [7, 8, 9]);
         } else {
             let mut buffer = vec![0.0_f64; 2];
-            let received = comm.sendrecv((0, 2, &[7_u8, 8, 9]), (Source::Any, ANY_TAG, &mut buffer)).unwrap();
+            let received = comm.sendrecv((0, 2), &[7_u8, 8, 9], (Source::Any, ANY_TAG), &mut buffer).unwrap();
             assert_eq!((received.len, buffer[0]), (1, 1.5));
         }
     });
@@ -169,8 +169,8 @@ fn ranks_outside_the_group_are_refused() {
         refused(comm.recv(2, 0, &mut [1_u8]).unwrap_err());
         refused(comm.probe(2, 0).unwrap_err());
         refused(comm.try_probe(2, 0).unwrap_err());
-        refused(comm.sendrecv((2, 0, &[1_u8]), (1, 0, &mut [1_u8])).unwrap_err());
-        refused(comm.sendrecv((1, 0, &[1_u8]), (2, 0, &mut [1_u8])).unwrap_err());
+        refused(comm.sendrecv((2, 0), &[1_u8], (1, 0), &mut [1_u8]).unwrap_err());
+        refused(comm.sendrecv((1, 0), &[1_u8], (2, 0), &mut [1_u8]).unwrap_err());
         refused(comm.send_async(2, 0, [1_u8]).unwrap().wait().unwrap_err());
         refused(comm.recv_async(2, 0, [1_u8]).unwrap().wait().unwrap_err());
         // Nothing was sent, and everything goes on.

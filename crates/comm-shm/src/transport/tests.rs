@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use comm_core::{GroupId, Loss};
+use comm_core::{GroupId, Loss, Membership};
 
 use super::*;
 use crate::segment::{Direction, Segment};
@@ -32,7 +32,7 @@ fn connections() -> [Connection; 2] {
 }
 
 fn transport(rank: usize, connection: Connection, lending: Option<&Lending>) -> SharedMemoryTransport {
-    let group = Group::new(GroupId::WORLD, rank, 2).unwrap();
+    let group = Group::new(GroupId::WORLD, Membership { rank, size: 2 }).unwrap();
     SharedMemoryTransport::new(group, [(1 - rank, connection)], lending).unwrap()
 }
 
@@ -251,7 +251,7 @@ fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
 #[test]
 fn a_death_is_heard_by_who_is_busy() {
     let ([first, living], [second, dead]) = (connections(), connections());
-    let group = Group::new(GroupId::WORLD, 0, 3).unwrap();
+    let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 3 }).unwrap();
     let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None).unwrap();
     let mut living = transport(1, living, None);
     drop(dead);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, GroupId, LaneId, LaneKind, Result, Store};
+use comm_core::{During, Error, GroupId, LaneId, LaneKind, Membership, Result, Store};
 use comm_shm::{RendezvousConfig, SharedMemoryConfig, SharedMemoryLanes};
 
 /// How long anything may take before it counts as hanging.
@@ -96,7 +96,7 @@ impl Store for FolderStore {
 
 /// One rank that waits no longer than tests do.
 pub(crate) fn config(rank: usize, world_size: usize, ring_bytes: usize) -> RendezvousConfig {
-    let mut config = RendezvousConfig::new(rank, world_size);
+    let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
     config.timeout = SOON;
     config.shm = rings(ring_bytes);
     config

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Group, GroupId, Invalid, LaneId, LaneKind, Lanes, Result, Transport};
+use comm_core::{Error, Group, GroupId, Invalid, LaneId, LaneKind, Lanes, Membership, Result, Transport};
 
 use super::Meet;
 use super::port::{Gate, Port, each, lost};
@@ -17,7 +17,8 @@ fn introduce<L: Lanes>(lanes: &L, group: u64, members: &[usize]) -> Result<Port<
     let world = lanes.group().rank();
     let mut port = Port::open_among(lanes, lane(group), members)?;
     let rank = members.iter().position(|&member| member == world);
-    let expected = Group::new(GroupId(group), rank.unwrap_or(usize::MAX), members.len())?;
+    let expected =
+        Group::new(GroupId(group), Membership { rank: rank.unwrap_or(usize::MAX), size: members.len() })?;
     assert_eq!(port.transport.group(), expected, "rank {world} in {members:?}");
     for peer in expected.peers() {
         port.send(peer, &[world as u8, peer as u8, group as u8])?;

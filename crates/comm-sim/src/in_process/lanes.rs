@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use comm_core::{During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Loss, Result};
+use comm_core::{
+    Allocation, During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Loss, Membership, Result,
+};
 
 use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
@@ -105,7 +107,7 @@ impl InProcessLanes {
         let config = InProcessConfig { capacity: config.capacity.max(1), ..config.clone() };
         let state = HubState { gone: vec![false; n], meetings: HashMap::new(), open: Vec::new() };
         let hub = Arc::new(Hub { config, state: Mutex::new(state), changed: Condvar::new() });
-        let group = |rank| Group::new(GroupId::WORLD, rank, n).ok();
+        let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
         (0..n).filter_map(group).map(|group| Self { group, hub: Arc::clone(&hub) }).collect()
     }
 
@@ -208,6 +210,11 @@ impl Lanes for InProcessLanes {
     /// An estimate of what queues behind locks cost.
     fn links(&self) -> LinkModel {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 2e-10 }, 1e-10)
+    }
+
+    /// Nothing is lent.
+    fn stage(&self, _bytes: usize) -> Option<Allocation> {
+        None
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<InProcessTransport> {

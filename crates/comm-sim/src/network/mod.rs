@@ -33,7 +33,7 @@ mod world;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use comm_core::{Group, GroupId, Result};
+use comm_core::{Group, GroupId, Membership, Result};
 
 use crate::Release;
 use crate::random::Random;
@@ -168,7 +168,9 @@ impl Network {
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptors left.
     pub fn new(n: usize, seed: u64, plan: &FaultPlan) -> Result<(Self, Vec<NetworkTransport>)> {
         let world = Shared(Arc::new(Mutex::new(World::new(n, seed, plan))));
-        let transport = |rank| NetworkTransport::new(Group::new(GroupId::WORLD, rank, n)?, world.clone());
+        let transport = |rank| {
+            NetworkTransport::new(Group::new(GroupId::WORLD, Membership { rank, size: n })?, world.clone())
+        };
         let transports = (0..n).map(transport).collect::<Result<_>>()?;
         Ok((Self { world, random: Random::new(seed, 1) }, transports))
     }

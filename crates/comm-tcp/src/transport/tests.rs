@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{GroupId, Loss};
+use comm_core::{GroupId, Loss, Membership};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
@@ -35,7 +35,7 @@ fn striped_world(size: usize, stripes: Stripes, config: &TcpConfig) -> (TcpTrans
         ours.push((rank, sockets));
         theirs.push(peers);
     }
-    let group = Group::new(GroupId::WORLD, 0, size).unwrap();
+    let group = Group::new(GroupId::WORLD, Membership { rank: 0, size }).unwrap();
     (TcpTransport::new(group, ours, stripes, config).unwrap(), theirs)
 }
 

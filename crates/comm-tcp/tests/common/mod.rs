@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, GroupId, Interest, LaneId, LaneKind, Lanes, Result, Transport};
+use comm_core::{Armed, GroupId, Interest, LaneId, LaneKind, Lanes, Membership, Result, Transport};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TcpTransport};
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ pub(crate) fn store_at(address: &str) -> Result<(TcpStoreServer, TcpStore)> {
 }
 
 pub(crate) fn config(rank: usize, world_size: usize) -> RendezvousConfig {
-    let mut config = RendezvousConfig::new(rank, world_size);
+    let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
     config.timeout = SOON;
     config
 }

@@ -15,7 +15,7 @@ mod variables;
 use std::fs;
 use std::time::Duration;
 
-use comm_core::{Error, Invalid, LinkModel, Result};
+use comm_core::{Error, Invalid, LinkModel, Membership, Result};
 use comm_tcp::Secret;
 
 pub(crate) use self::environment::Environment;
@@ -95,7 +95,7 @@ fn alone(environment: &Environment) -> Result<Config> {
     } else {
         tracing::info!("a world of one rank: no launcher has started this process");
     }
-    Config::new(0, 1, "", 0)
+    Config::new(Membership { rank: 0, size: 1 }, "", 0)
 }
 
 /// What the launcher says.
@@ -105,7 +105,7 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
         1 => (String::new(), 0),
         _ => launch.master(environment, &standing)?,
     };
-    let mut config = Config::new(standing.rank, standing.world_size, &addr, port)?;
+    let mut config = Config::new(Membership { rank: standing.rank, size: standing.world_size }, &addr, port)?;
     config.local_rank = standing.local_rank;
     config.local_world_size = standing.local_world_size;
     config.store = store_host(launch, environment)?;

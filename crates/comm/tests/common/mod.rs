@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use comm::tcp::{StoreConfig, TcpStoreServer};
-use comm::{Comm, Config, StoreHost, TransportKind};
+use comm::{Comm, Config, Membership, StoreHost, TransportKind};
 
 pub(crate) const JOB: u64 = 0x5eed;
 
@@ -18,7 +18,8 @@ pub(crate) fn store() -> TcpStoreServer {
 
 /// The configuration of a rank that meets the others at `store`, and reaches them over TCP.
 pub(crate) fn config(rank: usize, ranks: usize, store: SocketAddr) -> Config {
-    let mut config = Config::new(rank, ranks, &store.ip().to_string(), store.port()).unwrap();
+    let mut config =
+        Config::new(Membership { rank, size: ranks }, &store.ip().to_string(), store.port()).unwrap();
     config.store = StoreHost::Launcher;
     config.transport = TransportKind::Tcp;
     config.job = JOB;

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Communicator, During as Under, Error, ReduceOp};
+use comm_core::{Communicator, During as Under, Error, Membership, ReduceOp};
 use comm_nccl::{NcclCommunicator, UniqueId};
 
 use crate::gpu;
@@ -98,7 +98,7 @@ pub(super) fn deadline(player: &Player) -> Outcome {
 }
 
 pub(super) fn no_peer(player: &Player) -> Outcome {
-    let mut config = comm_nccl::NcclConfig::new(0, 3)?;
+    let mut config = comm_nccl::NcclConfig::new(Membership { rank: 0, size: 3 })?;
     config.timeout = SHORT;
     let id = UniqueId::generate(&player.library)?;
     let began = Instant::now();

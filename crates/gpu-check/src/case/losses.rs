@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Communicator, Error, IntoViewMut, ReduceOp, Result};
+use comm_core::{Communicator, Error, ReduceOp, Result};
 use comm_nccl::{NcclCommunicator, ShrinkMode};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -62,7 +62,7 @@ pub(super) fn different_calls(player: &Player) -> Outcome {
     let began = Instant::now();
     let mut buffer = player.zeros::<u8>(1 << 20)?;
     let root = usize::from(player.rank == 0);
-    let outcome = comm.broadcast(root, (&mut buffer).into_view_mut(), &player.options());
+    let outcome = comm.broadcast(root, buffer.view_mut(), &player.options());
     let error = refused("a broadcast with two roots", outcome.and_then(|()| buffer.to_vec().map(drop)))?;
     let error = error.root_cause();
     match error {

@@ -1,6 +1,6 @@
 //! Messages between two ranks, and calls that are made together.
 
-use comm_core::{IntoView, IntoViewMut, ReduceOp, Shares};
+use comm_core::{ReduceOp, Shares};
 
 use crate::player::{Player, in_place, separate};
 use crate::trouble::{During, Outcome, equal, refused, same_bits};
@@ -14,7 +14,7 @@ pub(super) fn circle(player: &Player) -> Outcome {
         let ours = player.buffer(&vec![rank as u64 + 1; count])?;
         let mut theirs = player.zeros::<u64>(count)?;
         let mut batch = comm.batch();
-        batch.send(next, (&ours).into_view())?.recv(before, (&mut theirs).into_view_mut())?;
+        batch.send(next, ours.view())?.recv(before, theirs.view_mut())?;
         batch.run(&player.options())?;
         same_bits(format!("{count} x u64"), &theirs.to_vec()?, &vec![before as u64 + 1; count])?;
     }
@@ -25,10 +25,10 @@ pub(super) fn in_order(player: &Player) -> Outcome {
     let comm = player.connect()?;
     for value in 0..20_i16 {
         match player.rank {
-            0 => comm.send(1, (&player.buffer(&[value, -value])?).into_view(), &player.options())?,
+            0 => comm.send(1, player.buffer(&[value, -value])?.view(), &player.options())?,
             1 => {
                 let mut buffer = player.zeros::<i16>(2)?;
-                comm.recv(0, (&mut buffer).into_view_mut(), &player.options())?;
+                comm.recv(0, buffer.view_mut(), &player.options())?;
                 same_bits(format!("message {value}"), &buffer.to_vec()?, &[value, -value])?;
             }
             _ => {}
@@ -46,13 +46,13 @@ pub(super) fn batch(player: &Player) -> Outcome {
     let blocks = player.buffer(&vec![1.5_f64; size])?;
     let mut halves = player.buffer(&[rank as f32])?;
     let mut batch = comm.batch();
-    let wrong = batch.send(size, (&ours).into_view()).map(drop);
+    let wrong = batch.send(size, ours.view()).map(drop);
     refused("a message to a rank that there is not", wrong)?;
     batch
         .all_reduce(in_place(&mut total), ReduceOp::Sum)?
         .reduce(size - 1, in_place(&mut largest), ReduceOp::Max)?
         .all_reduce(in_place(&mut halves), ReduceOp::PreMulSum(0.5))?
-        .broadcast(size - 1, (&mut told).into_view_mut())?
+        .broadcast(size - 1, told.view_mut())?
         .all_gather(separate(&ours, &mut all), Shares::Equal)?
         .reduce_scatter(separate(&blocks, &mut block), Shares::Equal, ReduceOp::Sum)?;
     batch.run(&player.options()).during("the batch")?;

@@ -1,6 +1,6 @@
 //! Collectives that move elements as they are, of every type.
 
-use comm_core::{Communicator, IntoViewMut, Shares};
+use comm_core::{Communicator, Shares};
 use comm_nccl::{DeviceBuffer, NcclCommunicator};
 use comm_sim::exact::{Small, block, joined};
 use comm_sim::for_each_type;
@@ -33,7 +33,7 @@ pub(super) fn broadcast(player: &Player) -> Outcome {
     fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
         for (root, count) in (0..player.size).flat_map(|root| [0, 1, 1025].map(|count| (root, count))) {
             let mut buffer = player.buffer(&block::<T>(player.rank, 0, count))?;
-            comm.broadcast(root, (&mut buffer).into_view_mut(), &player.options())?;
+            comm.broadcast(root, buffer.view_mut(), &player.options())?;
             let what = format!("{count} x {} from {root}", T::DTYPE);
             same_bits(what, &buffer.to_vec()?, &block::<T>(root, 0, count))?;
         }

@@ -1,6 +1,6 @@
 //! Reductions, bit by bit.
 
-use comm_core::{Communicator, Error, Exchange, IntoView, ReduceOp, Shares};
+use comm_core::{Communicator, Error, Exchange, ReduceOp, Shares};
 use comm_nccl::NcclCommunicator;
 use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
 use comm_sim::for_each_reduced;
@@ -59,8 +59,7 @@ fn reduce_to<T: Small>(player: &Player, comm: &NcclCommunicator, op: ReduceOp, r
     let (ours, result) = both::<T>(player, op, count);
     let (is_root, op) = (player.rank == root, of_rank(op, player.rank));
     let (mut buffer, mut recv) = (player.buffer(&ours)?, player.zeros::<T>(count)?);
-    let buffers =
-        if is_root { separate(&buffer, &mut recv) } else { Exchange::SendOnly((&buffer).into_view()) };
+    let buffers = if is_root { separate(&buffer, &mut recv) } else { Exchange::SendOnly(buffer.view()) };
     comm.reduce(root, buffers, op, &player.options())?;
     let untouched = elements(0..count, |_| 0);
     same_bits("what was received", &recv.to_vec()?, if is_root { &result } else { &untouched })?;

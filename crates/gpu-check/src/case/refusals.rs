@@ -1,8 +1,6 @@
 //! Calls that cannot be, which are refused before NCCL is asked.
 
-use comm_core::{
-    Communicator, Error, Exchange, IntoView, IntoViewMut, ReduceOp, ReduceOrder, Result, Shares,
-};
+use comm_core::{Communicator, Error, Exchange, ReduceOp, ReduceOrder, Result, Shares};
 use comm_nccl::NcclCommunicator;
 
 use crate::player::{Player, in_place, separate};
@@ -30,7 +28,7 @@ fn all(player: &Player, comm: &NcclCommunicator) -> Result<Vec<(&'static str, Re
     let (mut ring, mut ordered) = (options.clone(), options.clone());
     ring.algorithm = Some("ring".into());
     ordered.order = ReduceOrder::Deterministic;
-    let unlike = Exchange::Separate { send: (&numbers).into_view(), recv: (&mut short).into_view_mut() };
+    let unlike = Exchange::Separate { send: numbers.view(), recv: short.view_mut() };
     let types = comm.all_reduce(unlike, ReduceOp::Sum, options);
     Ok(vec![
         ("a sum of integers into floats", types),
@@ -45,9 +43,9 @@ fn all(player: &Player, comm: &NcclCommunicator) -> Result<Vec<(&'static str, Re
             comm.all_to_all(separate(&floats, &mut short), equal, equal, options)
         }),
         ("a gather to a short buffer", comm.gather(rank, separate(&floats, &mut short), equal, options)),
-        ("a root that is none", comm.broadcast(size + 3, (&mut short).into_view_mut(), options)),
-        ("a message to nobody", comm.send(size, (&floats).into_view(), options)),
-        ("a message from nobody", comm.recv(size, (&mut short).into_view_mut(), options)),
+        ("a root that is none", comm.broadcast(size + 3, short.view_mut(), options)),
+        ("a message to nobody", comm.send(size, floats.view(), options)),
+        ("a message from nobody", comm.recv(size, short.view_mut(), options)),
         ("a sum of i16", comm.all_reduce(in_place(&mut words), ReduceOp::Sum, options)),
         ("bits of bytes", comm.all_reduce(in_place(&mut bytes), ReduceOp::BitXor, options)),
         ("an average of bytes", comm.all_reduce(in_place(&mut bytes), ReduceOp::Avg, options)),

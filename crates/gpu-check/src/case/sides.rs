@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use comm_core::{Comm, HostCommunicator, ReduceOp};
+use comm_core::{Comm, HostCommunicator, Membership, ReduceOp};
 use comm_hybrid::{
     DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, HybridLanes, RendezvousConfig,
 };
@@ -22,7 +22,7 @@ const COUNTS: [usize; 4] = [0, 1, 1025, 200_003];
 /// All ranks of the case, on both sides.
 fn connect(player: &Player, path: DevicePath) -> Outcome<HybridCommunicator> {
     let store = Arc::new(FileStore::open(player.part.folder.join("store"))?);
-    let mut meeting = RendezvousConfig::new(player.rank, player.size);
+    let mut meeting = RendezvousConfig::new(Membership { rank: player.rank, size: player.size });
     meeting.tcp.timeout = player.part.patience;
     let lanes = HybridLanes::rendezvous(&*store, &meeting).during("meeting as processes")?;
     let host: Arc<dyn HostCommunicator> =
