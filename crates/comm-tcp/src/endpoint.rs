@@ -1,5 +1,6 @@
 //! What a rank has before it meets the others: a listener, and a record that says where it is.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use comm_core::{Error, Group, Result};
@@ -16,6 +17,9 @@ use crate::rendezvous::{self, RendezvousConfig};
 use crate::secret::Secret;
 use crate::socket::{self, Options};
 
+/// The name of the setting in errors.
+const PORTS: &str = "ports";
+
 /// A listener for the lanes of one rank, whose address the other ranks are still to be told.
 #[derive(Debug)]
 pub struct TcpEndpoint {
@@ -28,15 +32,16 @@ pub struct TcpEndpoint {
 }
 
 impl TcpEndpoint {
-    /// Listens on a port that the system chooses.
+    /// Listens on a port of [`RendezvousConfig::ports`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if a port cannot be had.
+    /// [`Error::Invalid`] for a setting that cannot be used, such as ports that are all in use; [`Error::Io`] if a port
+    /// cannot be had.
     pub fn bind(config: &RendezvousConfig) -> Result<Self> {
         let group = config.check()?;
         let stripes = config.tcp.stripes()?;
         let (listen, tell) = addresses(config)?;
-        let listener = socket::listen(SocketAddr::new(listen, 0), &Options::lane(&config.tcp, false))?;
+        let listener = listen_in(config, listen, &Options::lane(&config.tcp, false))?;
         let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
         let own = Member { process: random_number()?, address, stripes };
         let (job, secret) = (config.job, config.secret.clone());
@@ -61,6 +66,26 @@ impl TcpEndpoint {
     }
 }
 
+/// A listener at the first free port, counted from this rank's place so that ranks of a host seldom try the same one.
+fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result<Socket> {
+    let Some(ports) = &config.ports else { return socket::listen(SocketAddr::new(ip, 0), options) };
+    let (first, last) = (*ports.start(), *ports.end());
+    let refused = |reason: String| Error::setting(PORTS, format!("{first}-{last}"), reason);
+    if first == 0 || first > last {
+        return Err(refused("it must be from a lower to a higher port, and 0 is none".into()));
+    }
+    let count = usize::from(last - first) + 1;
+    for at in 0..count {
+        // Less than `count`, and so no more than `last` when added to `first`.
+        let offset = ((config.rank % count + at) % count) as u16;
+        match socket::listen(SocketAddr::new(ip, first + offset), options) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
+            listener => return listener,
+        }
+    }
+    Err(refused(format!("all {count} ports are in use on {ip}; each rank of a host needs one")))
+}
+
 /// The address to listen on and the address to tell the others.
 fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
     if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
@@ -74,4 +99,62 @@ fn random_number() -> Result<u64> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes).map_err(|e| Error::io("draw a random number", e))?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::ops::RangeInclusive;
+
+    use super::*;
+
+    fn bind(rank: usize, ports: RangeInclusive<u16>) -> Result<TcpEndpoint> {
+        let mut config = RendezvousConfig::new(rank, 1000);
+        config.ports = Some(ports);
+        TcpEndpoint::bind(&config)
+    }
+
+    /// Ports in a row that are free now.
+    fn free(count: u16) -> RangeInclusive<u16> {
+        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        // Below those that the system gives out by itself, and elsewhere in each process.
+        let start = 20_000 + 5 * (std::process::id() % 2_000) as u16;
+        let first = (start..).find(|first| (*first..first + count).all(is_free)).unwrap();
+        first..=first + count - 1
+    }
+
+    #[test]
+    fn ranks_of_a_host_share_a_range_of_ports_until_it_is_full() {
+        let ports = free(5);
+        // Ranks 3 and 8 begin at the same port.
+        let ranks = [3, 8, 0, 13, 4];
+        let bound: Vec<TcpEndpoint> = ranks.iter().map(|rank| bind(*rank, ports.clone()).unwrap()).collect();
+        let mut taken: Vec<u16> = bound.iter().map(|endpoint| endpoint.own.address.port()).collect();
+        assert_eq!(taken[0], ports.start() + 3);
+        taken.sort_unstable();
+        assert_eq!(taken, ports.clone().collect::<Vec<_>>());
+        let message = bind(0, ports.clone()).unwrap_err().to_string();
+        let told = format!("{}-{}", ports.start(), ports.end());
+        assert!(message.contains(&told) && message.contains("all 5 ports"), "{message}");
+        drop(bound);
+        assert_eq!(bind(0, ports.clone()).unwrap().own.address.port(), *ports.start());
+    }
+
+    #[test]
+    fn a_range_without_ports_is_refused() {
+        #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+        for ports in [0..=5, 5..=4, 0..=0] {
+            let error = bind(0, ports).unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains("ports"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_highest_port_belongs_to_a_range() {
+        let range = 65_534..=65_535;
+        // Another program may have them.
+        if let Ok(endpoint) = bind(1, range.clone()) {
+            assert!(range.contains(&endpoint.own.address.port()));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! What ranks of TCP tell each other through a store, and must have alike.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use comm_core::{DEFAULT_TIMEOUT, During, Error, Group, GroupId, Loss, Membership, Result};
@@ -38,6 +39,9 @@ pub struct RendezvousConfig {
     /// The address to listen on. It is also told to the others unless it is unspecified (`0.0.0.0`, `::`). Without it,
     /// it is the address that the others are told.
     pub bind: Option<IpAddr>,
+    /// The ports to listen on: the first of them that is free, beginning at this rank's place. Each rank of a host needs
+    /// one. `None` lets the system choose.
+    pub ports: Option<RangeInclusive<u16>>,
     /// How the sockets of lanes are set up.
     pub tcp: TcpConfig,
 }
@@ -57,6 +61,7 @@ impl RendezvousConfig {
             store: None,
             interface: None,
             bind: None,
+            ports: None,
             tcp: TcpConfig::default(),
         }
     }

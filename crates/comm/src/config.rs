@@ -1,6 +1,7 @@
 //! Everything that can be said about meeting the other ranks.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use comm_core::{DEFAULT_TIMEOUT, Group, GroupId, Membership, Result};
@@ -69,6 +70,9 @@ pub struct Config {
     pub interface: Option<String>,
     /// The address to listen on, if it is not the one that the others are told.
     pub bind: Option<IpAddr>,
+    /// The ports to listen on for other ranks over TCP, one per rank of a host; `None` lets the system choose. The port of
+    /// the store is `master_port`.
+    pub ports: Option<RangeInclusive<u16>>,
     /// How long to wait for the other ranks.
     pub rendezvous_timeout: Duration,
     /// How long a collective may take, unless the call says otherwise.
@@ -113,6 +117,7 @@ impl Config {
             secret: None,
             interface: None,
             bind: None,
+            ports: None,
             rendezvous_timeout: DEFAULT_TIMEOUT,
             timeout: DEFAULT_TIMEOUT,
             transport: TransportKind::default(),

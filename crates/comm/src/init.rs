@@ -262,6 +262,7 @@ fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousCo
     rendezvous.store = Some(master);
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;
+    rendezvous.ports.clone_from(&config.ports);
     rendezvous.tcp = config.tcp.clone();
     rendezvous
 }

@@ -2,6 +2,7 @@
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use comm::ReduceOp;
@@ -111,4 +112,34 @@ fn a_misspelt_secret_is_an_error_of_the_program() {
     let said = said(&[vec![("COMM_SECRT", "hunter2".to_owned())]]);
     assert!(said[0].contains("COMM_SECRT") && said[0].contains("COMM_SECRET"), "{said:?}");
     assert!(!said[0].contains("hunter2"), "{said:?}");
+}
+
+/// A rank 0 of two on this host.
+fn first_of_two(master: u16) -> Variables {
+    vec![
+        ("RANK", number(0)),
+        ("WORLD_SIZE", number(2)),
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_PORT", number(master.into())),
+    ]
+}
+
+#[test]
+fn a_port_in_use_is_told_by_its_variable() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let said = said(&[first_of_two(port)]);
+    assert!(said[0].contains(&format!("MASTER_PORT = \"{port}\"")) && said[0].contains("in use"), "{said:?}");
+}
+
+#[test]
+fn a_range_of_ports_in_use_is_told_by_its_variable() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut variables = first_of_two(master);
+    variables.push(("COMM_PORT_RANGE", port.to_string()));
+    variables.push(("COMM_TRANSPORT", "tcp".to_owned()));
+    let said = said(&[variables]);
+    assert!(said[0].contains("COMM_PORT_RANGE") && said[0].contains(&format!("{port}-{port}")), "{said:?}");
 }

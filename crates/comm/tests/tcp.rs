@@ -308,3 +308,18 @@ fn a_shared_secret_is_enough() {
         every_collective(&comm::init_with(&config).unwrap(), 10);
     });
 }
+
+#[test]
+fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
+    let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let start = 10_000 + 3 * (std::process::id() % 2_000) as u16;
+    let first = (start..).find(|first| (*first..first + 3).all(is_free)).unwrap();
+    let given = |config: &mut Config| config.ports = Some(first..=first + 2);
+    world_with(3, given, |comm| {
+        every_collective(&comm, 100);
+        // All three listen there, now that they have met.
+        comm.barrier().unwrap();
+        assert!((first..first + 3).all(|port| !is_free(port)));
+        comm.barrier().unwrap();
+    });
+}

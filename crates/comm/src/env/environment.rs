@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::ops::RangeInclusive;
 
 use comm_core::{Error, Invalid, Result, VariableFault};
 
@@ -63,10 +64,25 @@ impl Environment {
                 let reason = "it must be a hexadecimal number of at most 64 bits";
                 return number.map(Some).map_err(|_| refused(reason.into()));
             }
-            Values::OneOf(_) | Values::Text(_) => return Ok(None),
+            Values::OneOf(_) | Values::Ports | Values::Text(_) => return Ok(None),
         };
         let number = text.trim().parse().ok().filter(|number| (min..=max).contains(number));
         number.map(Some).ok_or_else(|| refused(format!("it must be a whole number from {min} to {max}")))
+    }
+
+    /// The ports that a variable holds, `None` if it is not set.
+    pub(super) fn ports(&self, variable: &Variable) -> Result<Option<RangeInclusive<u16>>> {
+        let Some(text) = self.text(variable)? else { return Ok(None) };
+        let port = |text: &str| text.trim().parse().ok().filter(|port| *port > 0);
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Some(first..=last)),
+            _ => {
+                let reason =
+                    "it must be a port from 1 to 65535, or two as in 29600-29699, the lower one first";
+                Err(Error::setting(variable.name, text, reason))
+            }
+        }
     }
 
     /// The number that a variable holds, which its bounds keep within a `usize`; `None` if it is not set.

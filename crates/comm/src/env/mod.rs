@@ -21,8 +21,8 @@ use comm_tcp::Secret;
 pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
 use self::variables::{
-    JOB_ID, LINKS, RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT,
-    Variable,
+    JOB_ID, LINKS, PORT_RANGE, RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S,
+    TRANSPORT, Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
 
@@ -66,6 +66,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     }
     config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
+    config.ports = environment.ports(&PORT_RANGE)?;
     if let Some(sockets) = environment.size(&TCP_SOCKETS)? {
         config.tcp.sockets_per_peer = sockets;
     }

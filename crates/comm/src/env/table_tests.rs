@@ -107,6 +107,9 @@ fn a_value_out_of_range_is_named_with_its_variable() {
             }
             Values::Hexadecimal => ["xyz", "10000000000000000", "-1"].map(str::to_owned).into(),
             Values::OneOf(_) => ["carrier pigeon", "TCP", "rank1", " tcp"].map(str::to_owned).into(),
+            Values::Ports => {
+                ["0", "0-5", "6-5", "1-65536", "a-b", "1-", "-1", "1-2-3"].map(str::to_owned).into()
+            }
             Values::Text(_) => continue,
         };
         for wrong in wrong {
@@ -130,6 +133,23 @@ fn the_ends_of_a_range_belong_to_it() {
                 assert_eq!(set(variable.name, word).unwrap().rank, 1, "{} = {word}", variable.name);
             }
         }
+    }
+}
+
+#[test]
+fn a_range_of_ports_is_one_port_or_two() {
+    let ports = |text: &str| set("COMM_PORT_RANGE", text).unwrap().ports;
+    assert_eq!(ports("29600-29699"), Some(29_600..=29_699));
+    assert_eq!((ports("1"), ports("65535-65535")), (Some(1..=1), Some(65_535..=65_535)));
+    assert_eq!(with("COMM_PORT_RANGE", None).unwrap().ports, None);
+}
+
+#[test]
+fn a_setting_of_the_crates_below_is_told_by_its_variable() {
+    for (setting, variable) in [("ports", "COMM_PORT_RANGE"), ("interface", "COMM_SOCKET_IFNAME"), ("x", "x")]
+    {
+        let error = name_variable(Error::setting(setting, "1", "no"));
+        assert_eq!(error.to_string(), format!("invalid: {variable} = \"1\": no"));
     }
 }
 
@@ -248,6 +268,7 @@ fn markdown() -> String {
             Values::OneOf(words) => {
                 words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
             }
+            Values::Ports => "a port, or two as in 29600-29699".to_owned(),
             Values::Text(what) => what.to_owned(),
         };
         let Variable { name, default, meaning, feature, .. } = variable;

@@ -26,6 +26,8 @@ pub(crate) enum Values {
     Number { min: u64, max: u64 },
     /// A number of at most 64 bits.
     Hexadecimal,
+    /// A port, or the first and the last of several with a hyphen in between.
+    Ports,
     /// One of some words.
     OneOf(&'static [&'static str]),
     /// Text, described for the documentation.
@@ -114,6 +116,13 @@ pub(super) const SOCKET_IFNAME: Variable = Variable::new(
     "the network interfaces whose address the other ranks are told, in NCCL's syntax",
 )
 .sets("interface");
+pub(super) const PORT_RANGE: Variable = Variable::new(
+    "COMM_PORT_RANGE",
+    Values::Ports,
+    "ports that the system chooses",
+    "the ports to listen on for other ranks over TCP; each rank of a host needs one, besides `MASTER_PORT`",
+)
+.sets("ports");
 pub(super) const TCP_SOCKETS: Variable = Variable::new(
     "COMM_TCP_SOCKETS",
     Values::Number { min: 1, max: comm_tcp::TcpConfig::SOCKETS_MAX as u64 },
@@ -175,12 +184,13 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 14] = [
+pub(crate) const ALL: [&Variable; 15] = [
     &STORE,
     &JOB_ID,
     &SECRET,
     &TRANSPORT,
     &SOCKET_IFNAME,
+    &PORT_RANGE,
     &TCP_SOCKETS,
     &HOST_PART,
     &LEND_BYTES,
