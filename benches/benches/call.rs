@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use comm_core::{Call, Collective, DType, GroupId, ReduceOp};
+use comm_core::{Accumulate, Call, Collective, DType, GroupId, ReduceOp};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn description(criterion: &mut Criterion) {
@@ -15,6 +15,7 @@ fn description(criterion: &mut Criterion) {
         collective: Collective::AllReduce,
         op: Some(ReduceOp::Sum),
         dtype: Some(DType::F32),
+        accumulate: Accumulate::Native,
         count: 1 << 20,
         root: None,
         detail: 0,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{DType, GroupId, ReduceOp};
+use crate::{Accumulate, DType, GroupId, ReduceOp};
 
 /// The kinds of collective calls. The discriminants are the codes on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,6 +146,8 @@ pub struct Call {
     pub op: Option<ReduceOp>,
     /// The element type, unless no data moves.
     pub dtype: Option<DType>,
+    /// In which type partial sums are kept: [`Accumulate::Native`] also where nothing else is possible.
+    pub accumulate: Accumulate,
     /// The number of elements: of the buffer, or of one rank's contribution in a gather or result in a scatter. Of all
     /// ranks together where every rank knows the lengths of all, and 0 where only the root does.
     pub count: u64,
@@ -170,6 +172,7 @@ impl Call {
     pub const NAME_MAX: usize = 40;
     const FIXED: usize = 8 + 8 + 8 + 4 + 3 + 1;
     const NO_ROOT: u32 = u32::MAX;
+    const SUMS_IN_F32: u8 = 0x80;
 
     /// A number for a list that must be equal on every rank; differs, but for a chance of 2^-64, between unequal lists.
     #[must_use]
@@ -225,7 +228,8 @@ impl Call {
         let call = Self {
             group: GroupId(u64::from_le_bytes(*group)),
             collective: Collective::from_code(collective).ok_or(DecodeError)?,
-            op: optional(op, ReduceOp::from_code)?,
+            op: optional(op & !Self::SUMS_IN_F32, ReduceOp::from_code)?,
+            accumulate: if op & Self::SUMS_IN_F32 == 0 { Accumulate::Native } else { Accumulate::F32 },
             dtype: optional(dtype, DType::from_code)?,
             count: u64::from_le_bytes(*count),
             root: (root != Self::NO_ROOT).then_some(root as usize),
@@ -239,8 +243,10 @@ impl Call {
         self.root.and_then(|root| u32::try_from(root).ok()).unwrap_or(Self::NO_ROOT)
     }
 
+    /// The operator, with a bit for partial sums in `f32`.
     fn op_code(&self) -> u8 {
-        self.op.map_or(0, ReduceOp::code)
+        let wide = if self.accumulate == Accumulate::F32 { Self::SUMS_IN_F32 } else { 0 };
+        self.op.map_or(0, ReduceOp::code) | wide
     }
 
     fn dtype_code(&self) -> u8 {
@@ -286,7 +292,8 @@ impl Eq for Call {}
 impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts: Vec<String> = Vec::with_capacity(5);
-        parts.extend(self.op.map(|op| op.to_string()));
+        let sums = if self.accumulate == Accumulate::F32 { " in f32" } else { "" };
+        parts.extend(self.op.map(|op| format!("{op}{sums}")));
         parts.extend(self.root.map(|root| format!("root {root}")));
         parts.extend(self.dtype.map(|dtype| format!("{} x {dtype}", self.count)));
         if self.detail != 0 {
@@ -310,6 +317,7 @@ mod tests {
             collective: Collective::Reduce,
             op: Some(ReduceOp::Sum),
             dtype: Some(DType::F32),
+            accumulate: Accumulate::Native,
             count: 1024,
             root: Some(3),
             detail: 0,
@@ -325,6 +333,7 @@ mod tests {
             Call { collective: Collective::AllReduce, ..call() },
             Call { op: Some(ReduceOp::Max), ..call() },
             Call { op: None, ..call() },
+            Call { accumulate: Accumulate::F32, ..call() },
             Call { dtype: Some(DType::I32), ..call() },
             Call { count: 1025, ..call() },
             Call { root: Some(2), ..call() },
@@ -401,5 +410,7 @@ mod tests {
     #[test]
     fn display_reads_like_the_call() {
         assert_eq!(call().to_string(), "reduce(sum, root 3, 1024 x f32, binomial, group 7)");
+        let wide = Call { dtype: Some(DType::F16), accumulate: Accumulate::F32, ..call() };
+        assert_eq!(wide.to_string(), "reduce(sum in f32, root 3, 1024 x f16, binomial, group 7)");
     }
 }

@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{Allocate, Group, Groups, Host, LinkModel, Memory, PointToPoint, ReduceOp, Result, Scan, Shares};
+use crate::{
+    Accumulate, Allocate, Group, Groups, Host, LinkModel, Memory, PointToPoint, ReduceOp, Result, Scan,
+    Shares,
+};
 
 /// How long a collective may take unless the caller says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -24,7 +27,7 @@ pub enum Exchange<'a, M: Memory = Host> {
     SendOnly(M::View<'a>),
 }
 
-/// How a call is to be carried out. None of it changes what the call means.
+/// How a call is to be carried out. None of it changes what the call means, but for the rounding of floats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
@@ -35,6 +38,8 @@ pub struct CallOptions {
     pub algorithm: Option<Cow<'static, str>>,
     /// In which order contributions are combined. Equal on every rank.
     pub order: ReduceOrder,
+    /// In which type partial sums of 16-bit floats are kept. Equal on every rank.
+    pub accumulate: Accumulate,
     /// What else must be equal on every rank for the call to mean the same, as a number: [`Call::detail_of`] the lengths
     /// of the buffers that were packed into one, for example. 0 if there is nothing. Ranks that give unequal numbers get
     /// [`Error::Desync`].
@@ -59,7 +64,13 @@ pub enum ReduceOrder {
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, algorithm: None, order: ReduceOrder::Any, detail: 0 }
+        Self {
+            timeout: DEFAULT_TIMEOUT,
+            algorithm: None,
+            order: ReduceOrder::Any,
+            accumulate: Accumulate::Native,
+            detail: 0,
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 
 pub use {float8, half};
 
+mod accumulate;
 mod allocation;
 mod asynchronous;
 mod bell;
@@ -50,6 +51,7 @@ mod view;
 mod work;
 mod worker;
 
+pub use accumulate::Accumulate;
 pub use allocation::{Allocate, Allocation};
 pub use bell::{Abort, Bell};
 pub use buffer::Buffer;
@@ -69,7 +71,7 @@ pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
 pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, RecvFrom, SendTo, Source, TagMatch};
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
-pub use reduce::Reduction;
+pub use reduce::{Reduction, Widening};
 pub use refusal::Refusal;
 pub use scan::Scan;
 pub use step::{Action, Blocks, Place, Step, Touch};

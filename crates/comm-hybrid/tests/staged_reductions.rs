@@ -7,7 +7,7 @@ mod common;
 
 use std::fmt::Debug;
 
-use comm_core::{Error, ReduceOp, ReduceOrder};
+use comm_core::{Accumulate, Comm, Error, ReduceOp, ReduceOrder};
 use comm_nccl::{Device, DeviceBuffer, DeviceComm};
 use comm_sim::exact::{Small, elements, f16, number, of_rank, reduced};
 use comm_sim::for_each_of_host;
@@ -113,6 +113,26 @@ fn an_average_of_large_f16_is_finite_and_has_the_bits_of_the_host() {
         ordered.1.all_reduce(&mut buffer, ReduceOp::Avg).unwrap();
         assert_bits(&buffer.to_vec().unwrap(), &wanted, "an average");
         assert!(wanted.iter().all(|average| (20_000.0..20_200.0).contains(&average.to_f32())), "{wanted:?}");
+    });
+}
+
+#[test]
+fn sums_in_f32_have_the_bits_of_the_host() {
+    in_all_worlds(PIECE, |rank| {
+        let wide = |comm: &Comm| comm.with_accumulate(Accumulate::F32);
+        let (host, staged) = (wide(&rank.host), rank.staged.with_accumulate(Accumulate::F32));
+        let mut own: Vec<f16> = elements(0..100, |index| number(rank.rank, index));
+        own.iter_mut().filter(|_| rank.rank == 0).for_each(|element| *element = f16::from_f32(2048.0));
+        let order = ReduceOrder::Deterministic;
+        for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::PreMulSum(0.3)] {
+            let (mut wanted, mut buffer) = (own.clone(), rank.buffer(&own));
+            host.with_reduce_order(order).all_reduce(&mut wanted, op).unwrap();
+            staged.with_reduce_order(order).all_reduce(&mut buffer, op).unwrap();
+            assert_bits(&buffer.to_vec().unwrap(), &wanted, &format!("{op}"));
+            let sum = |index| 2048 + (1..rank.size).map(|rank| number(rank, index)).sum::<i64>();
+            let rounded = (0..100).map(|index| f16::from_f64(sum(index) as f64)).collect::<Vec<_>>();
+            assert!(op != ReduceOp::Sum || wanted == rounded, "rounded once: {wanted:?}");
+        }
     });
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Communicator, Exchange, ReduceOp, Shares};
+use comm_core::{Accumulate, Communicator, Exchange, ReduceOp, Shares};
 use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
 use comm_sim::for_each_reduced;
 
@@ -74,6 +74,20 @@ fn an_average_of_f16_does_not_overflow_where_the_sum_would() {
         let buffers = Exchange::InPlace(buffer.view_mut());
         rank.comm.all_reduce(buffers, ReduceOp::Avg, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [half::f16::from_f32(32_768.0); 5]);
+    });
+}
+
+#[test]
+fn sums_in_f32_are_taken_where_they_are_what_nccl_has() {
+    in_all_worlds(|rank| {
+        let mut wide = options();
+        wide.accumulate = Accumulate::F32;
+        let mut floats = rank.buffer(&[1.5_f32; 5]);
+        rank.comm.all_reduce(Exchange::InPlace(floats.view_mut()), ReduceOp::Sum, &wide).unwrap();
+        assert_eq!(floats.to_vec().unwrap(), [1.5 * rank.size as f32; 5]);
+        let mut halves = rank.buffer(&[half::f16::ONE; 5]);
+        rank.comm.all_reduce(Exchange::InPlace(halves.view_mut()), ReduceOp::Max, &wide).unwrap();
+        assert_eq!(halves.to_vec().unwrap(), [half::f16::ONE; 5]);
     });
 }
 

@@ -4,7 +4,8 @@
 mod common;
 
 use comm_core::{
-    Communicator, DType, Element, Error, Exchange, Membership, ReduceOp, ReduceOrder, Result, Shares,
+    Accumulate, Communicator, DType, Element, Error, Exchange, Membership, ReduceOp, ReduceOrder, Result,
+    Shares,
 };
 use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
@@ -162,11 +163,17 @@ fn options_that_nccl_cannot_keep() {
         let (mut ring, mut ordered) = (options(), options());
         ring.algorithm = Some("ring".into());
         ordered.order = ReduceOrder::Deterministic;
+        let mut wide = options();
+        wide.accumulate = Accumulate::F32;
+        let mut halves = rank.zeros::<half::f16>(2);
+        let mut half =
+            |options| rank.comm.all_reduce(Exchange::InPlace(halves.view_mut()), ReduceOp::Avg, options);
         let mut call =
             |options| rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options);
         vec![
             (call(&ring), "no algorithm \"ring\" for all_reduce; there are: nccl"),
             (call(&ordered), "no order"),
+            (half(&wide), "in the type of the elements, here in f16"),
         ]
     });
 }

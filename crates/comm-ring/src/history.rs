@@ -73,7 +73,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::{Collective, GroupId};
+    use comm_core::{Accumulate, Collective, GroupId};
 
     fn call(count: u64) -> Call {
         Call {
@@ -81,6 +81,7 @@ mod tests {
             collective: Collective::Barrier,
             op: None,
             dtype: None,
+            accumulate: Accumulate::Native,
             count,
             root: None,
             detail: 0,

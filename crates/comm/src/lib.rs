@@ -56,10 +56,10 @@ pub use init::{init_devices, init_devices_with};
 pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
-    ANY_TAG, Allocate, Allocation, AsView, AsViewMut, Buffer, Call, CallOptions, Collective, Comm,
-    Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange, Group, GroupId,
-    Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link, LinkModel, Loss,
-    Membership, Memory, PointToPoint, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan,
+    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Buffer, Call, CallOptions, Collective,
+    Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange, Group,
+    GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link, LinkModel,
+    Loss, Membership, Memory, PointToPoint, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan,
     SendTo, Shape, Shares, Source, Store, TagMatch, Transport, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]

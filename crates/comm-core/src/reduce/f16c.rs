@@ -4,11 +4,16 @@ use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps
 
 use half::f16;
 
+use super::convert::{Narrow, Widen};
+use super::float::Float;
 use super::isa::Isa;
 use super::ops::Combine;
 
 /// Eight elements.
 pub(super) type Block = [f16; 8];
+
+/// The same elements as `f32`.
+pub(super) type WideBlock = [f32; 8];
 
 /// Splits a buffer into whole blocks and what remains.
 pub(super) fn split_blocks(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
@@ -19,7 +24,7 @@ pub(super) fn split_blocks(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
 /// An operator on `f32`, applied to blocks of `f16`. It exists only where the machine has AVX2 and F16C.
 pub(super) struct Blocks<O>(O);
 
-impl<O: Combine<f32>> Blocks<O> {
+impl<O> Blocks<O> {
     pub(super) fn new(isa: Isa, operator: O) -> Option<Self> {
         isa.has_f16c().then_some(Self(operator))
     }
@@ -49,15 +54,33 @@ impl<O: Combine<f32>> Combine<Block, f32> for Blocks<O> {
     }
 }
 
+/// Conversion to `f32`.
+impl Combine<WideBlock, Block> for Blocks<Widen> {
+    #[inline(always)]
+    fn combine(&self, _: WideBlock, right: Block) -> WideBlock {
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        unsafe { widen(right) }
+    }
+}
+
+/// Conversion from `f32`, of which every NaN is made the one NaN first.
+impl Combine<Block, WideBlock> for Blocks<Narrow> {
+    #[inline(always)]
+    fn combine(&self, _: Block, right: WideBlock) -> Block {
+        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        unsafe { narrow(right.map(<f32 as Float>::narrow)) }
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn widen(block: Block) -> [f32; 8] {
+fn widen(block: Block) -> WideBlock {
     bytemuck::cast(_mm256_cvtph_ps(bytemuck::cast(block)))
 }
 
 /// Rounds as [`Float::narrow`](super::float::Float::narrow) does. The NaN of `f32` operators becomes that of `f16`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn narrow(wide: [f32; 8]) -> Block {
+fn narrow(wide: WideBlock) -> Block {
     bytemuck::cast(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)))
 }

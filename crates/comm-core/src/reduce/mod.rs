@@ -5,8 +5,10 @@
 //! - `f16c`: the operators on blocks of `f16`, where the machine converts them;
 //! - `pass`: the one loop that applies an operator to buffers;
 //! - `isa`: compiles that loop for several instruction sets and picks one at run time;
+//! - `convert`: 16-bit floats to `f32` and back;
 //! - `dispatch`: from the values of [`ReduceOp`] and [`DType`] to types, outside of the loop.
 
+mod convert;
 mod dispatch;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
@@ -17,6 +19,7 @@ mod pass;
 #[cfg(test)]
 mod tests;
 
+pub use self::convert::Widening;
 use self::isa::Isa;
 use crate::{DType, Invalid, Lent, ReduceOp, Result};
 

@@ -101,6 +101,7 @@ impl<'a> Batch<'a> {
     /// See [`Error`](comm_core::Error).
     pub fn run(self, options: &CallOptions) -> Result<()> {
         let Self { communicator, plan } = self;
+        plan.check_accumulate(options)?;
         let engine = &communicator.engine;
         let turn = engine.turn()?;
         engine.enqueue(&turn, plan, options).map(drop)

@@ -47,6 +47,7 @@ impl NcclCommunicator {
             let mut plan = self.engine.plan();
             let mut next = buffers.by_ref().take(TOGETHER_MAX);
             self.checked(next.try_for_each(|buffer| call(&mut plan, buffer)))?;
+            plan.check_accumulate(options)?;
             plans.push(plan);
         }
         plans.into_iter().try_for_each(|plan| self.engine.enqueue(&turn, plan, options).map(drop))

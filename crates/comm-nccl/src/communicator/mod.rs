@@ -49,6 +49,7 @@ pub use shrink::ShrinkMode;
 ///   go on with [`NcclCommunicator::shrink`].
 /// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before anything is enqueued. It moves
 ///   all types.
+/// - Partial sums are kept in the type of the elements: [`CallOptions::accumulate`] is refused where it asks for another.
 /// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise an order:
 ///   [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is refused. What a NaN does to a minimum or a maximum is its choice too.
 /// - NCCL neither compares calls nor tells ranks of each other's failures. Ranks that met in a store do, through it: who waits in
@@ -226,6 +227,7 @@ impl NcclCommunicator {
         let mut calls = self.engine.plan();
         let turn = self.engine.turn()?;
         self.checked(plan(&mut calls))?;
+        calls.check_accumulate(options)?;
         self.engine.enqueue(&turn, calls, options)
     }
 

@@ -9,11 +9,15 @@ mod reduce;
 
 use std::ops::Range;
 
-use comm_core::{Call, Collective, DType, During, Exchange, Group, Invalid, ReduceOp, Result, Shares};
+use comm_core::{
+    Accumulate, Call, CallOptions, Collective, DType, During, Error, Exchange, Group, Invalid, ReduceOp,
+    Result, Shares,
+};
 use nccl_sys::ncclDataType_t;
 
 use crate::allocation::Allocation;
 use crate::dtype::Abilities;
+use crate::error::NCCL;
 use crate::handle::{Op, Verb};
 use crate::memory::Cuda;
 use crate::stream::Stream;
@@ -97,6 +101,25 @@ impl<'a> Plan<'a> {
 
     pub(crate) fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// Refuses partial sums in another type than that of the elements, which NCCL does not have.
+    pub(crate) fn check_accumulate(&self, options: &CallOptions) -> Result<()> {
+        let native = |call: &&Call| {
+            let combined = call.op.zip(call.dtype).map(|(op, dtype)| options.accumulate.dtype(op, dtype));
+            combined.is_none() || combined == call.dtype
+        };
+        match self.calls.iter().find(|call| !native(call)) {
+            None => Ok(()),
+            Some(call) => {
+                let reason = format!(
+                    "{NCCL} keeps partial sums in the type of the elements, here in {}; convert them to f32, or take the \
+                     way through the host",
+                    call.dtype.map_or("", DType::name)
+                );
+                Err(Error::setting("accumulate", format!("{:?}", options.accumulate), reason))
+            }
+        }
     }
 
     pub(crate) fn subject(&self) -> Subject {
@@ -195,6 +218,7 @@ fn call(group: Group) -> Call {
         collective: Collective::Barrier,
         op: None,
         dtype: None,
+        accumulate: Accumulate::Native,
         count: 0,
         root: None,
         detail: 0,

@@ -11,6 +11,7 @@ use super::failure::Doom;
 use super::program::Programs;
 use super::request::{Bytes, Request};
 use super::scratch::{Scratch, Stage};
+use super::wide::Wide;
 use crate::control::{Announce, Control, Event, Frame};
 use crate::executor::{Buffers, Executor, Job, Located, Progress, Stop};
 use crate::history::History;
@@ -34,6 +35,8 @@ pub(super) struct Engine<T> {
     stage: Stage,
     /// Contributions that were multiplied beforehand, or moved out of the way of the result.
     aside: Vec<u8>,
+    /// Contributions and results of reductions that compute in another type than that of the elements.
+    pub(super) wide: Wide,
     pub(super) poison: Option<Arc<Error>>,
     pub(super) doom: Option<Doom>,
 }
@@ -121,6 +124,7 @@ impl<T: Transport> Engine<T> {
             scratch: Scratch::default(),
             stage,
             aside: Vec::new(),
+            wide: Wide::default(),
             poison: None,
             doom: None,
         }
@@ -144,9 +148,11 @@ impl<T: Transport> Engine<T> {
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        let bytes = Bytes::of(buffers).copy_in();
-        self.start(&request, bytes.output)?;
-        self.run(request, bytes, options)
+        self.with_sums(&request, Bytes::of(buffers), |engine, bytes| {
+            let bytes = bytes.copy_in();
+            engine.start(&request, bytes.output)?;
+            engine.run(request, bytes, options)
+        })
     }
 
     /// What is reduced is moved out of the way of the result, which some ranks do not get.
@@ -156,7 +162,9 @@ impl<T: Transport> Engine<T> {
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        self.with_input_aside(request, Bytes::of(buffers), options)
+        self.with_sums(&request, Bytes::of(buffers), |engine, bytes| {
+            engine.with_input_aside(request, bytes, options)
+        })
     }
 
     /// The root gets the reduction; other ranks' memory is only read.
@@ -166,15 +174,18 @@ impl<T: Transport> Engine<T> {
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        if request.root == Some(self.group.rank()) {
-            let mut bytes = Bytes::of(buffers);
-            if self.has_start(&request)? {
-                bytes = bytes.copy_in();
-                self.start(&request, bytes.output)?;
+        let is_root = request.root == Some(self.group.rank());
+        let bytes = if is_root { Bytes::of(buffers) } else { Bytes::read_only(buffers) };
+        self.with_sums(&request, bytes, |engine, mut bytes| {
+            if !is_root {
+                return engine.with_input_aside(request, bytes, options);
             }
-            return self.run(request, bytes, options);
-        }
-        self.with_input_aside(request, Bytes::read_only(buffers), options)
+            if engine.has_start(&request)? {
+                bytes = bytes.copy_in();
+                engine.start(&request, bytes.output)?;
+            }
+            engine.run(request, bytes, options)
+        })
     }
 
     pub(super) fn reduce_scatter(
@@ -183,12 +194,13 @@ impl<T: Transport> Engine<T> {
         buffers: Exchange<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        let bytes = Bytes::of(buffers);
-        if bytes.in_place {
-            self.start(&request, bytes.output)?;
-            return self.run(request, bytes, options);
-        }
-        self.with_input_aside(request, bytes, options)
+        self.with_sums(&request, Bytes::of(buffers), |engine, bytes| {
+            if bytes.in_place {
+                engine.start(&request, bytes.output)?;
+                return engine.run(request, bytes, options);
+            }
+            engine.with_input_aside(request, bytes, options)
+        })
     }
 
     /// The root gets all contributions; other ranks' memory is only read.

@@ -12,6 +12,7 @@ mod program;
 mod request;
 mod scan;
 mod scratch;
+mod wide;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -96,13 +97,14 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
 
     fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
         let count = buffers.check_all_reduce(op)?;
-        let request = Request::new(Collective::AllReduce, count).of(&buffers).op(op);
+        let request = Request::new(Collective::AllReduce, count).of(&buffers).op(op).accumulate(options);
         self.engine(Collective::AllReduce, options)?.reduce_everywhere(request, buffers, options)
     }
 
     fn reduce(&self, root: usize, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
         let count = buffers.check_reduce(self.group, root, op)?;
-        let request = Request::new(Collective::Reduce, count).of(&buffers).op(op).root(root);
+        let request =
+            Request::new(Collective::Reduce, count).of(&buffers).op(op).accumulate(options).root(root);
         self.engine(Collective::Reduce, options)?.reduce_to_root(request, buffers, options)
     }
 
@@ -127,7 +129,11 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         options: &CallOptions,
     ) -> Result<()> {
         let count = buffers.check_reduce_scatter(self.group, shares, op)?;
-        let request = Request::new(Collective::ReduceScatter, count).of(&buffers).op(op).shares(shares);
+        let request = Request::new(Collective::ReduceScatter, count)
+            .of(&buffers)
+            .op(op)
+            .accumulate(options)
+            .shares(shares);
         self.engine(request.collective, options)?.reduce_scatter(request, buffers, options)
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::mem::{Discriminant, discriminant};
 
 use comm_core::{
-    Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
+    Accumulate, Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
 };
 
 use super::exposure;
@@ -44,6 +44,7 @@ struct Key {
     /// Without the factor of a premultiplied sum, which may be another in every call.
     op: Option<Discriminant<ReduceOp>>,
     dtype: Option<DType>,
+    accumulate: Accumulate,
     count: usize,
     root: Option<usize>,
     details: [u64; 2],
@@ -59,6 +60,7 @@ impl Key {
             && self.collective == request.collective
             && self.op == request.op.as_ref().map(discriminant)
             && self.dtype == request.dtype
+            && self.accumulate == request.accumulate
             && self.root == request.root
             && self.details == [request.detail, options.detail]
             && self.in_place == in_place
@@ -71,6 +73,7 @@ impl Key {
             collective: request.collective,
             op: request.op.as_ref().map(discriminant),
             dtype: request.dtype,
+            accumulate: request.accumulate,
             count: request.count,
             root: request.root,
             details: [request.detail, options.detail],

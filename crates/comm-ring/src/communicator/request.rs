@@ -1,8 +1,8 @@
 //! What a caller asked for, and how it is laid out.
 
 use comm_core::{
-    Call, Collective, DType, Exchange, Group, Host, HostView, HostViewMut, Layout, Partition, ReduceOp,
-    ReduceOrder, Reduction, Result, Shape, Shares,
+    Accumulate, Call, CallOptions, Collective, DType, Exchange, Group, Host, HostView, HostViewMut, Layout,
+    Partition, ReduceOp, ReduceOrder, Reduction, Result, Shape, Shares, Widening,
 };
 
 use crate::choose::Question;
@@ -14,6 +14,8 @@ pub(super) struct Request<'a> {
     pub(super) collective: Collective,
     pub(super) op: Option<ReduceOp>,
     pub(super) dtype: Option<DType>,
+    /// In which type the call keeps partial sums.
+    pub(super) accumulate: Accumulate,
     /// Elements as in [`Call::count`].
     pub(super) count: usize,
     pub(super) root: Option<usize>,
@@ -31,6 +33,7 @@ impl<'a> Request<'a> {
             collective,
             op: None,
             dtype: None,
+            accumulate: Accumulate::Native,
             count,
             root: None,
             detail: 0,
@@ -76,6 +79,16 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Combined in the type that the options ask for.
+    #[inline]
+    pub(super) fn accumulate(mut self, options: &CallOptions) -> Self {
+        let combined = self.op.zip(self.dtype).map(|(op, dtype)| options.accumulate.dtype(op, dtype));
+        if combined != self.dtype {
+            self.accumulate = options.accumulate;
+        }
+        self
+    }
+
     #[inline]
     pub(super) const fn root(mut self, root: usize) -> Self {
         self.root = Some(root);
@@ -91,7 +104,7 @@ impl<'a> Request<'a> {
     /// How contributions are combined, for collectives that reduce. A barrier reduces nothing, by an operator.
     #[inline]
     pub(super) fn reduction(&self) -> Result<Option<Reduction>> {
-        match (self.op, self.dtype) {
+        match (self.op, self.moved_dtype()) {
             (Some(op), Some(dtype)) => Reduction::new(op, dtype).map(Some),
             _ if self.collective.base() == Collective::Barrier => {
                 Reduction::new(ReduceOp::Sum, DType::U8).map(Some)
@@ -100,8 +113,23 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The type in which elements move between ranks, and are combined.
+    #[inline]
+    fn moved_dtype(&self) -> Option<DType> {
+        match self.op {
+            Some(op) => self.dtype.map(|dtype| self.accumulate.dtype(op, dtype)),
+            None => self.dtype,
+        }
+    }
+
+    /// How 16-bit floats become what moves between ranks, where that is something else.
+    #[inline]
+    pub(super) fn widening(&self) -> Option<Widening> {
+        if self.accumulate == Accumulate::Native { None } else { self.dtype.and_then(Widening::of) }
+    }
+
     fn element_bytes(&self) -> usize {
-        self.dtype.map_or(1, DType::size)
+        self.moved_dtype().map_or(1, DType::size)
     }
 
     /// The elements of all ranks together, where each has a chunk of its own; else those of the buffer.
@@ -179,6 +207,7 @@ impl<'a> Request<'a> {
             collective: self.collective,
             op: self.op,
             dtype: self.dtype,
+            accumulate: self.accumulate,
             count: self.known_count() as u64,
             root: self.root,
             detail: if self.detail == 0 { detail } else { self.detail },

@@ -248,7 +248,7 @@ fn take_ranked_call(rest: &mut &[u8]) -> Result<(usize, Option<Call>), DecodeErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::{Collective, DType, GroupId, ReduceOp};
+    use comm_core::{Accumulate, Collective, DType, GroupId, ReduceOp};
 
     fn call() -> Call {
         Call {
@@ -256,6 +256,7 @@ mod tests {
             collective: Collective::AllReduce,
             op: Some(ReduceOp::Max),
             dtype: Some(DType::U16),
+            accumulate: Accumulate::Native,
             count: 77,
             root: None,
             detail: 0,

@@ -1,7 +1,7 @@
 mod reference;
 
 use super::float::Float;
-use super::{DType, Isa, Lent, ReduceOp, Reduction, dispatch};
+use super::{DType, Isa, Lent, ReduceOp, Reduction, convert, dispatch};
 use half::{bf16, f16};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -294,6 +294,49 @@ fn floats_of_16_bits_are_rounded_to_nearest_even() {
                     );
                 }
             }
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn conversions_widen_exactly_and_round_to_nearest() {
+    for (isa, half) in Isa::all().into_iter().flat_map(|isa| [(isa, DType::F16), (isa, DType::BF16)]) {
+        let halves = to_bytes(half, 0..=u64::from(u16::MAX));
+        let mut wides = vec![GUARD; 2 * halves.len()];
+        convert::widen(isa, half, &halves, &mut wides);
+        for (bits, wide) in (0..).zip(from_bytes(DType::F32, &wides)) {
+            let (wide, expected) = (reference::value(DType::F32, wide), reference::value(half, bits));
+            assert!(
+                wide.total_cmp(&expected).is_eq() || wide.is_nan() && expected.is_nan(),
+                "{isa:?} {bits:#x}"
+            );
+        }
+        let numbers: Vec<u64> =
+            samples(DType::F32).into_iter().chain(from_bytes(DType::F32, &wides)).collect();
+        let mut narrow = vec![GUARD; 2 * numbers.len()];
+        convert::narrow(isa, half, &to_bytes(DType::F32, numbers.iter().copied()), &mut narrow);
+        for (number, rounded) in numbers.iter().zip(from_bytes(half, &narrow)) {
+            assert_eq!(rounded, reference::rounded(half, *number), "{isa:?} {number:#x}");
+        }
+    }
+}
+
+#[test]
+fn as_many_elements_are_converted_as_both_hold_at_any_alignment() {
+    let (halves, wides) =
+        (to_bytes(DType::F16, Random(11).take(40)), to_bytes(DType::F32, Random(12).take(40)));
+    for isa in Isa::all() {
+        for (given, room) in (0..=20).flat_map(|given| [0, 7, 8, 9, 17].map(|room| (given, room))) {
+            let count = given.min(room);
+            let mut wide = vec![GUARD; 1 + 4 * room + 4];
+            convert::widen(isa, DType::F16, &halves[1..][..2 * given], &mut wide[1..][..4 * room]);
+            assert!(wide[1 + 4 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {room}");
+            assert!(wide[..1] == [GUARD] && (count == 0 || wide[1..][..4 * count] != vec![GUARD; 4 * count]));
+            let mut narrow = vec![GUARD; 1 + 2 * room + 2];
+            convert::narrow(isa, DType::F16, &wides[1..][..4 * given], &mut narrow[1..][..2 * room]);
+            assert!(narrow[1 + 2 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {room}");
+            assert!(narrow[..1] == [GUARD]);
         }
     }
 }

@@ -105,6 +105,11 @@ pub(super) fn unbounded(dtype: DType, magnitude: u64) -> f64 {
     (implicit + fraction) as f64 * f64::from_bits(last_place << 52)
 }
 
+/// An `f32` as an element of 16 bits.
+pub(super) fn rounded(half: DType, number: u64) -> u64 {
+    round(half, value(DType::F32, number))
+}
+
 /// The element nearest to a number, by way of `f32` for the types that compute there. Rounding twice does no harm
 /// from `f64` to `f32`, which has less than half the digits.
 fn round(dtype: DType, number: f64) -> u64 {

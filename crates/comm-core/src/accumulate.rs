@@ -1,0 +1,61 @@
+//! In which type reductions compute.
+
+use crate::{Comm, DType, Memory, ReduceOp};
+
+/// The type in which a reduction of 16-bit floats keeps its partial sums, on every rank and between ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Accumulate {
+    /// The type of the elements. Every combination of two contributions is rounded to 16 bits: a ring of four ranks adds
+    /// 2048, 1, 1 and 1 up to 2048 in `f16`.
+    #[default]
+    Native,
+    /// `f32`, for sums, premultiplied sums, products and averages of `f16` and `bf16`; other reductions are as with
+    /// [`Accumulate::Native`]. Contributions are converted once, combined in `f32`, and the result is rounded once: 2048,
+    /// 1, 1 and 1 are 2052 in `f16`, as the nearest elements to 2051 are 2050 and 2052, of which the second is even. No sum
+    /// overflows on the way.
+    ///
+    /// It costs twice the bytes between ranks, and memory and time to copy all contributions and results of the call.
+    /// Communicators on top of NCCL refuse it with [`Error::Invalid`](crate::Error::Invalid), as NCCL has no such sums.
+    F32,
+}
+
+impl Accumulate {
+    /// The type in which contributions of this type are combined by this operator.
+    #[must_use]
+    #[inline]
+    pub const fn dtype(self, op: ReduceOp, dtype: DType) -> DType {
+        let rounds = matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Avg | ReduceOp::PreMulSum(_));
+        match self {
+            Self::F32 if rounds && dtype.is_float16() => DType::F32,
+            _ => dtype,
+        }
+    }
+}
+
+impl<M: Memory> Comm<M> {
+    /// A handle to the same communicator whose reductions keep their partial sums in this type. Every rank must give the
+    /// same; ranks that do not get [`Error::Desync`](crate::Error::Desync).
+    #[must_use]
+    pub fn with_accumulate(&self, accumulate: Accumulate) -> Self {
+        let mut options = self.options().clone();
+        options.accumulate = accumulate;
+        self.clone().with_options(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reductions_of_16_bit_floats_that_round_compute_in_f32() {
+        for (op, dtype) in ReduceOp::ALL.into_iter().flat_map(|op| DType::ALL.map(|dtype| (op, dtype))) {
+            let half = matches!(dtype, DType::F16 | DType::BF16);
+            let rounds = op.supports(DType::F32) && !matches!(op, ReduceOp::Min | ReduceOp::Max);
+            let expected = if half && rounds { DType::F32 } else { dtype };
+            assert_eq!(Accumulate::F32.dtype(op, dtype), expected, "{op} {dtype}");
+            assert_eq!(Accumulate::Native.dtype(op, dtype), dtype, "{op} {dtype}");
+        }
+    }
+}

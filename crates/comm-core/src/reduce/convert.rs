@@ -1,0 +1,102 @@
+//! Conversion of 16-bit floats to `f32` and back.
+
+use half::{bf16, f16};
+
+#[cfg(target_arch = "x86_64")]
+use super::f16c::{Block, Blocks, WideBlock};
+use super::float::Float;
+use super::isa::Isa;
+use super::ops::Combine;
+use super::pass::{Pass, lent_operands};
+use crate::{DType, Lent};
+
+/// The left operand is replaced by the right one, as an `f32`.
+#[derive(Clone, Copy)]
+pub(super) struct Widen;
+
+impl<T: Float<Wide = f32>> Combine<f32, T> for Widen {
+    #[inline(always)]
+    fn combine(&self, _: f32, right: T) -> f32 {
+        right.widen()
+    }
+}
+
+/// The left operand is replaced by the right one, rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Narrow;
+
+impl<T: Float<Wide = f32>> Combine<T, f32> for Narrow {
+    #[inline(always)]
+    fn combine(&self, _: T, right: f32) -> T {
+        T::narrow(right)
+    }
+}
+
+/// Conversion between one of the 16-bit float types and `f32`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Widening {
+    half: DType,
+}
+
+impl Widening {
+    /// The conversion of elements of this type. `None` if it is no 16-bit float.
+    #[must_use]
+    pub const fn of(dtype: DType) -> Option<Self> {
+        if dtype.is_float16() { Some(Self { half: dtype }) } else { None }
+    }
+
+    /// How many bytes so many bytes of 16-bit floats are as `f32`.
+    #[must_use]
+    pub const fn wide_bytes(half_bytes: usize) -> usize {
+        half_bytes * 2
+    }
+
+    /// Writes 16-bit floats as `f32`. Converts as many whole elements as both hold; neither needs alignment.
+    pub fn widen(self, halves: &[u8], wides: &mut [u8]) {
+        widen(Isa::best(), self.half, halves, wides);
+    }
+
+    /// Rounds `f32` to 16-bit floats: to nearest, ties to even, and every NaN to the positive quiet one. Converts as many
+    /// whole elements as both hold; neither needs alignment.
+    pub fn narrow(self, wides: &[u8], halves: &mut [u8]) {
+        narrow(Isa::best(), self.half, wides, halves);
+    }
+}
+
+pub(super) fn widen(isa: Isa, half: DType, halves: &[u8], wides: &mut [u8]) {
+    let halves = Lent::from_slice(halves);
+    match half {
+        DType::F16 => {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(blocks) = Blocks::new(isa, Widen) {
+                let whole = (halves.len() / size_of::<Block>()).min(wides.len() / size_of::<WideBlock>());
+                let (head, tail) = wides.split_at_mut(whole * size_of::<WideBlock>());
+                isa.run(Pass::<WideBlock, _, _>::new(head, blocks, lent_operands::<Block>(halves)));
+                let rest = lent_operands::<f16>(halves.skip(whole * size_of::<Block>()));
+                isa.run(Pass::<f32, _, _>::new(tail, Widen, rest));
+                return;
+            }
+            isa.run(Pass::<f32, _, _>::new(wides, Widen, lent_operands::<f16>(halves)));
+        }
+        _ => isa.run(Pass::<f32, _, _>::new(wides, Widen, lent_operands::<bf16>(halves))),
+    }
+}
+
+pub(super) fn narrow(isa: Isa, half: DType, wides: &[u8], halves: &mut [u8]) {
+    let wides = Lent::from_slice(wides);
+    match half {
+        DType::F16 => {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(blocks) = Blocks::new(isa, Narrow) {
+                let whole = (halves.len() / size_of::<Block>()).min(wides.len() / size_of::<WideBlock>());
+                let (head, tail) = halves.split_at_mut(whole * size_of::<Block>());
+                isa.run(Pass::<Block, _, _>::new(head, blocks, lent_operands::<WideBlock>(wides)));
+                let rest = lent_operands::<f32>(wides.skip(whole * size_of::<WideBlock>()));
+                isa.run(Pass::<f16, _, _>::new(tail, Narrow, rest));
+                return;
+            }
+            isa.run(Pass::<f16, _, _>::new(halves, Narrow, lent_operands::<f32>(wides)));
+        }
+        _ => isa.run(Pass::<bf16, _, _>::new(halves, Narrow, lent_operands::<f32>(wides))),
+    }
+}
