@@ -106,10 +106,12 @@ mod tests {
     use std::net::TcpListener;
     use std::ops::RangeInclusive;
 
+    use comm_core::Membership;
+
     use super::*;
 
     fn bind(rank: usize, ports: RangeInclusive<u16>) -> Result<TcpEndpoint> {
-        let mut config = RendezvousConfig::new(rank, 1000);
+        let mut config = RendezvousConfig::new(Membership { rank, size: 1000 });
         config.ports = Some(ports);
         TcpEndpoint::bind(&config)
     }
