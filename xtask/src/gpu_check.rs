@@ -32,16 +32,16 @@ pub(crate) enum GpuCheckError {
     #[error(transparent)]
     Commit(#[from] CompareError),
     /// A program could not be started.
-    #[error("cannot start {program}: {source}")]
+    #[error("cannot start {program}")]
     Start { program: String, source: io::Error },
     /// A program failed, and has said why.
     #[error("{program} failed: {status}")]
     Failed { program: String, status: ExitStatus },
     /// The program could not be put where it was wanted.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// Standard output is closed.
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 

@@ -56,8 +56,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nowhere is left to say that standard error is closed.
-            drop(writeln!(stderr(), "xtask: {error}"));
+            drop(writeln!(stderr(), "xtask: {}", chain(&*error)));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and the causes that its text leaves out, on one line.
+fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

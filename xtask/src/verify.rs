@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     Unfit { row: String, unfit: Unfit },
     #[error("the verifier let {} harmful mutants pass:\n{}", .0.len(), .0.join("\n"))]
     Survivors(Vec<String>),
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 

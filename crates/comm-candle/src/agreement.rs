@@ -30,7 +30,7 @@ fn first_refusal<M: Place>(comm: &Comm<M>, own: Option<&Error>) -> Result<Error>
     let (records, _) = records.as_chunks::<2>();
     let found = records.iter().map(|record| record.each_ref().map(decode)).enumerate();
     let refusal = found.into_iter().find(|(_, [_, why])| !why.is_empty());
-    let lost = || comm_core::Error::Internal("a rank refused to go on, and did not say why".into());
+    let lost = || comm_core::Error::malformed("the refusal of another rank", "it does not say why");
     let (rank, [name, why]) = refusal.ok_or_else(lost)?;
     Ok(Error::Refused { rank, name, why })
 }

@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike. [`Error::Gradient`], [`Error::Integers`] and
 /// [`Error::Changed`] are this rank's alone, and the others get [`Error::Refused`] for it: no data was sent, and all ranks may
 /// call again.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The ranks do not train the same model, or could not communicate.
@@ -70,6 +70,13 @@ pub enum Error {
         /// The variable.
         name: String,
     },
+}
+
+/// The text that users read, for programs whose `main` returns this error.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

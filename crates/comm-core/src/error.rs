@@ -15,12 +15,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// an [`Error::Timeout`] [`During::Await`]. [`Error::NotConnected`] leaves the communicator usable of which a group was
 /// to be made. Every other error of a communicator is fatal to it: the same error comes back as [`Error::Poisoned`]
 /// from every later call, and no later call returns data. [`Error::is_fatal`] tells them apart.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// The text of an error includes its causes, so none of them is a [`source`](std::error::Error::source) and a report of
+/// the chain of sources prints nothing twice. `Debug` prints the same text, for programs whose `main` returns a [`Result`].
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The caller asked for something that cannot be. Nothing was sent; go on.
     #[error("invalid: {0}")]
-    Invalid(#[from] Invalid),
+    Invalid(Invalid),
     /// A rank died, left, or can no longer be reached.
     #[error("rank {peer} was lost {during}: {loss}")]
     PeerLost {
@@ -42,7 +45,7 @@ pub enum Error {
         during: During,
     },
     /// Two ranks are in different calls.
-    #[error(transparent)]
+    #[error("{0}")]
     Desync(Box<Desync>),
     /// Another rank, or another thread of this one, aborted the communicator.
     #[error("aborted by rank {by}: {reason}")]
@@ -66,7 +69,7 @@ pub enum Error {
         /// What was tried, as in "bind 10.0.0.1:29500".
         doing: String,
         /// What the system said.
-        source: Arc<io::Error>,
+        r#source: Arc<io::Error>,
     },
     /// A backend's library failed with a code of its own.
     #[error("{backend} failed with code {code}: {detail}")]
@@ -93,8 +96,19 @@ pub enum Error {
     /// An earlier call failed for good; this one did nothing.
     #[error("the communicator is unusable since an earlier error: {0}")]
     Poisoned(Arc<Error>),
-    /// A rule that the library keeps was found broken: a bug here, or a peer that speaks another protocol.
-    #[error("internal error: {0}")]
+    /// Another process wrote what no process of this version of the library writes: a record in the store, or an answer
+    /// during an agreement between ranks.
+    #[error(
+        "{what} is malformed: {content}; it comes from another program, or another version of this library"
+    )]
+    Malformed {
+        /// What was read, as in "the record of rank 3".
+        what: String,
+        /// What it says, or what is wrong with it.
+        content: String,
+    },
+    /// An invariant of the library does not hold. This is a bug: please report it.
+    #[error("internal error, please report it: {0}")]
     Internal(String),
 }
 
@@ -137,8 +151,20 @@ pub enum During {
         /// The key, or the keys.
         key: String,
     },
-    /// Anything else, in words that follow "while".
-    Other(&'static str),
+    /// The opening of connections between the members of a group.
+    Connect,
+    /// The sending of bytes, as a transport sees it, which knows no calls.
+    Sending,
+    /// The receiving of bytes, as a transport sees it, which knows no calls.
+    Receiving,
+    /// The wait for work on the device of this rank.
+    Device,
+    /// The making of a group.
+    NewGroup,
+    /// The closing of a communicator.
+    Close,
+    /// Nothing: no call was under way.
+    Idle,
 }
 
 impl std::fmt::Display for During {
@@ -150,7 +176,13 @@ impl std::fmt::Display for During {
             Self::Recv { from, tag } => write!(f, "while receiving from rank {from} with tag {tag}"),
             Self::Rendezvous => f.write_str("during rendezvous"),
             Self::Store { key } => write!(f, "during a store operation on {key:?}"),
-            Self::Other(what) => write!(f, "while {what}"),
+            Self::Connect => f.write_str("while connecting the members of a group"),
+            Self::Sending => f.write_str("while sending"),
+            Self::Receiving => f.write_str("while receiving"),
+            Self::Device => f.write_str("while waiting for the device of this rank"),
+            Self::NewGroup => f.write_str("while making a group"),
+            Self::Close => f.write_str("while closing the communicator"),
+            Self::Idle => f.write_str("between calls"),
         }
     }
 }
@@ -395,6 +427,11 @@ impl Error {
         Self::Io { doing: doing.into(), source: Arc::new(source) }
     }
 
+    /// Something that another process wrote, and that no process of this version writes.
+    pub fn malformed(what: impl Into<String>, content: impl std::fmt::Display) -> Self {
+        Self::Malformed { what: what.into(), content: content.to_string() }
+    }
+
     /// A setting that cannot be used.
     pub fn setting(
         name: impl Into<String>,
@@ -402,6 +439,19 @@ impl Error {
         reason: impl std::fmt::Display,
     ) -> Self {
         Invalid::Setting { name: name.into(), value: value.into(), reason: reason.to_string() }.into()
+    }
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// Not derived: a derived conversion also makes the cause a source, and the text already includes it.
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
     }
 }
 
@@ -436,33 +486,4 @@ fn known(call: &Option<Call>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_name_ranks_and_reasons() {
-        let timeout = Error::Timeout {
-            waiting_for: vec![0, 2, 7],
-            after: Duration::from_millis(1500),
-            during: During::Rendezvous,
-        };
-        assert_eq!(
-            timeout.to_string(),
-            "timed out after 1.5s during rendezvous, waiting for ranks 0, 2 and 7"
-        );
-        let lost = Error::PeerLost { peer: 3, during: During::Other("connecting"), loss: Loss::Closed };
-        assert_eq!(
-            lost.to_string(),
-            "rank 3 was lost while connecting: its connection ended without a goodbye"
-        );
-    }
-
-    #[test]
-    fn only_the_callers_own_mistakes_are_not_fatal() {
-        assert!(!Error::from(Invalid::Root { root: 5, size: 2 }).is_fatal());
-        let first = Error::Aborted { by: 1, reason: "stop".into() };
-        let poisoned = Error::Poisoned(Arc::new(first.clone()));
-        assert!(poisoned.is_fatal());
-        assert_eq!(poisoned.root_cause().to_string(), first.to_string());
-    }
-}
+mod tests;

@@ -90,5 +90,5 @@ pub(crate) fn agree_on_order(comm: &Comm, order: &[usize], count: usize) -> Resu
 }
 
 fn malformed() -> Error {
-    comm_core::Error::Internal("the description of another rank's parameters makes no sense".into()).into()
+    comm_core::Error::malformed("the description of another rank's parameters", "it cannot be decoded").into()
 }

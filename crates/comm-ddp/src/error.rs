@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// [`Error::Comm`], [`Error::Mismatch`], [`Error::Abandoned`] and [`Error::Poisoned`] concern all ranks. The others are
 /// this caller's mistakes: nothing was sent and nothing has changed.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Two parameters have the same name.
@@ -74,6 +74,13 @@ pub enum Error {
     /// An earlier step failed for good; nothing was done.
     #[error("gradients can no longer be averaged since an earlier error: {0}")]
     Poisoned(Arc<Error>),
+}
+
+/// The text that users read, for programs whose `main` returns this error.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -162,8 +162,11 @@ impl PinnedBuffer {
 fn allocate(len: usize) -> Result<NonNull<u8>> {
     // SAFETY: the device is bound, and the length is not zero. Without flags, the host reads the memory through its caches.
     let start = unsafe { result::malloc_host(len, 0) }.map_err(error::cuda("allocate pinned memory"))?;
-    let start = NonNull::new(start.cast::<u8>())
-        .ok_or_else(|| Error::Internal("the driver gave no pinned memory and said that it did".into()))?;
+    let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Error::Backend {
+        backend: "cuda",
+        code: 0,
+        detail: "no pinned memory, and no error".into(),
+    })?;
     // SAFETY: so many bytes were allocated here, and nobody else knows them.
     unsafe { start.write_bytes(0, len) };
     Ok(start)

@@ -174,5 +174,5 @@ fn parse(key: &str, text: &[u8]) -> Result<Outcome> {
 
 pub(crate) fn malformed(key: &str, text: &[u8]) -> Error {
     let text = String::from_utf8_lossy(text);
-    Error::Internal(format!("key {key:?} of the store holds {text:?}, which no rank of this version writes"))
+    Error::malformed(format!("key {key:?} of the store"), format_args!("{text:?}"))
 }

@@ -169,7 +169,10 @@ impl<'a> Rendezvous<'a> {
             Outcome::Complete(said) if said.len() == self.config.world_size => Ok(said),
             Outcome::Complete(said) => {
                 let (told, ranks) = (said.len(), self.config.world_size);
-                Err(Error::Internal(format!("the store knows {told} ranks of {ranks}")))
+                Err(Error::malformed(
+                    "the list of ranks in the store",
+                    format!("it has {told} ranks of {ranks}"),
+                ))
             }
             Outcome::Failed(failure) => Err(self.error(failure)),
         }

@@ -47,7 +47,7 @@ impl SharedMemoryEndpoint {
     /// a call that concerns another rank is [`Error::Invalid`].
     ///
     /// # Errors
-    /// [`Error::Internal`] for text that is no record, [`Error::Io`] if the system has no descriptors left.
+    /// [`Error::Malformed`] for text that is no record, [`Error::Io`] if the system has no descriptors left.
     pub fn connect(self, records: &[String]) -> Result<SharedMemoryLanes> {
         let Self { group, config, own } = self;
         let records = rendezvous::read(records)?;

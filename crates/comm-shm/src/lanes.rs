@@ -213,7 +213,7 @@ impl SharedMemoryOpening<'_> {
     /// The error for a deadline that has passed: [`Error::Timeout`] naming the ranks of the lane that are awaited.
     #[must_use]
     pub fn timeout(&self) -> Error {
-        let during = During::Other("opening a lane");
+        let during = During::Connect;
         let nobody = || Error::Timeout { waiting_for: Vec::new(), after: Duration::ZERO, during };
         self.opening.as_ref().map_or_else(nobody, Opening::timeout)
     }

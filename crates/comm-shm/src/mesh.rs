@@ -16,7 +16,7 @@ use crate::segment::{Direction, Segment};
 use crate::socket;
 use comm_core::{Bell, During, Error, Loss, Refusal, Result};
 
-const DURING: During = During::Other("opening a lane");
+const DURING: During = During::Connect;
 
 /// A lane that is being opened.
 #[derive(Debug)]

@@ -131,13 +131,13 @@ impl Peer {
     }
 
     /// A peer that breaks the rules is not talked to any more.
-    fn garble(&mut self, doing: &'static str, what: impl Display) -> Error {
-        self.give_up(doing, Loss::Garbage(what.to_string()))
+    fn garble(&mut self, during: During, what: impl Display) -> Error {
+        self.give_up(during, Loss::Garbage(what.to_string()))
     }
 
     /// Ends both streams at once.
-    fn give_up(&mut self, doing: &'static str, loss: Loss) -> Error {
-        let end = Error::PeerLost { peer: self.rank, during: During::Other(doing), loss };
+    fn give_up(&mut self, during: During, loss: Loss) -> Error {
+        let end = Error::PeerLost { peer: self.rank, during, loss };
         self.end = Some(end.clone());
         self.garbled = true;
         end
@@ -148,8 +148,8 @@ impl Peer {
     pub(crate) fn hang_up(&mut self) {
         while self.hear_packet() {}
         if self.end.is_none() {
-            let during = During::Other("communicating");
-            self.end = Some(Error::PeerLost { peer: self.rank, during, loss: Loss::Closed });
+            self.end =
+                Some(Error::PeerLost { peer: self.rank, during: During::Receiving, loss: Loss::Closed });
         }
     }
 
@@ -179,14 +179,15 @@ impl Peer {
 
     /// Maps memory that the other side lends.
     fn take_region(&mut self, packet: Packet, file: Option<OwnedFd>) {
-        const DOING: &str = "mapping a buffer";
         // The system keeps a descriptor for which this process has no number left.
         let missing = || io::Error::other("no descriptor came with it");
         self.tidy_up();
         match file.ok_or_else(missing).and_then(|file| self.borrower.take(packet, &file)) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => drop(self.garble(DOING, error)),
-            Err(error) => drop(self.give_up(DOING, Loss::Io(Arc::new(error)))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                drop(self.garble(During::Receiving, error))
+            }
+            Err(error) => drop(self.give_up(During::Receiving, Loss::Io(Arc::new(error)))),
         }
     }
 

@@ -57,7 +57,7 @@ impl TcpEndpoint {
     /// The lanes between ranks that have these records, in the order of ranks.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Internal`] for text that is no record,
+    /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for text that is no record,
     /// [`Error::Io`] if the system has no descriptors left.
     pub fn connect(self, records: &[String]) -> Result<TcpLanes> {
         let Self { group, config, listener, job, secret, .. } = self;

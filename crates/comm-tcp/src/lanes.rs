@@ -164,11 +164,8 @@ impl TcpOpening<'_> {
     /// [`Error::PeerLost`] for one that could not be reached.
     #[must_use]
     pub fn timeout(&self) -> Error {
-        let nobody = || Error::Timeout {
-            waiting_for: Vec::new(),
-            after: Duration::ZERO,
-            during: During::Other("opening a lane"),
-        };
+        let nobody =
+            || Error::Timeout { waiting_for: Vec::new(), after: Duration::ZERO, during: During::Connect };
         self.opening.as_ref().map_or_else(nobody, Opening::timeout)
     }
 

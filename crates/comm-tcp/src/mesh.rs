@@ -19,7 +19,7 @@ use crate::reception::{Reception, Seat};
 use crate::socket::{self, Options};
 use crate::stripes::Stripes;
 
-const DURING: During = During::Other("opening a lane");
+const DURING: During = During::Connect;
 
 /// A lane that is being opened.
 #[derive(Debug)]

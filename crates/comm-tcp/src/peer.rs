@@ -143,7 +143,7 @@ impl Peer {
     /// What has arrived before a send failed can still be received.
     fn end_sending(&mut self, socket: usize, errno: Errno) -> Error {
         let loss = Loss::Io(Arc::new(errno.into()));
-        let end = self.lost("sending", loss);
+        let end = self.lost(During::Sending, loss);
         self.send_end = Some(end.clone());
         self.end_others(socket);
         end
@@ -233,14 +233,14 @@ impl Peer {
 
     /// A peer that no longer sends has gone, so sending to it fails too.
     fn end_receiving(&mut self, loss: Loss) -> Error {
-        let end = self.send_end.clone().unwrap_or_else(|| self.lost("receiving", loss));
+        let end = self.send_end.clone().unwrap_or_else(|| self.lost(During::Receiving, loss));
         self.send_end = Some(end.clone());
         self.recv_end = Some(end.clone());
         end
     }
 
-    const fn lost(&self, doing: &'static str, loss: Loss) -> Error {
-        Error::PeerLost { peer: self.rank, during: During::Other(doing), loss }
+    const fn lost(&self, during: During, loss: Loss) -> Error {
+        Error::PeerLost { peer: self.rank, during, loss }
     }
 
     /// Says that nothing more will be sent, and throws away what has arrived.

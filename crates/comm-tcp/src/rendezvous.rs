@@ -87,7 +87,7 @@ impl RendezvousConfig {
 /// Reads what each rank told the others, in the order of ranks.
 pub(crate) fn read(records: &[String]) -> Result<Vec<Member>> {
     let malformed =
-        |text: &String| Error::Internal(format!("a rank told {text:?}, which no rank of this version tells"));
+        |text: &String| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
     let members: Vec<Member> = records
         .iter()
         .map(|text| text.parse().map_err(|Malformed| malformed(text)))

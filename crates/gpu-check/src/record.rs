@@ -110,7 +110,7 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A line is none of a journal.
     #[error("{}, line {line}: {source}", path.display())]
@@ -120,7 +120,7 @@ pub enum JournalError {
         /// Counted from 1.
         line: usize,
         /// What is wrong with it.
-        source: serde_json::Error,
+        r#source: serde_json::Error,
     },
 }
 

@@ -36,7 +36,7 @@ pub(crate) enum Error {
     },
     /// The result could not be printed.
     #[error("cannot print: {0}")]
-    Print(#[source] std::io::Error),
+    Print(std::io::Error),
     /// The parameters of the ranks are not the same to the last bit.
     #[error("the replicas differ")]
     ReplicasDiffer,

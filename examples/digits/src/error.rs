@@ -27,7 +27,7 @@ pub enum Error {
     },
     /// The result could not be printed.
     #[error("cannot print: {0}")]
-    Print(#[source] std::io::Error),
+    Print(std::io::Error),
     /// A file could not be written.
     #[error("cannot write {}: {reason}", path.display())]
     Write {

@@ -29,19 +29,19 @@ const NOTICE: &str = "//
 enum Failure {
     #[error("usage: nccl-bindgen NCCL_H")]
     Usage,
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Header { path: PathBuf, source: io::Error },
     #[error("the header has no `#define {0}`")]
     NotDefined(&'static str),
     #[error("no target: {0}")]
     Target(io::Error),
-    #[error("bindgen: {0}")]
+    #[error("bindgen")]
     Bindgen(#[from] bindgen::BindgenError),
-    #[error("what bindgen wrote is not Rust: {0}")]
+    #[error("what bindgen wrote is not Rust")]
     NotRust(#[from] syn::Error),
     #[error(transparent)]
     Initializer(#[from] initializers::InitializerError),
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 
@@ -50,10 +50,16 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nowhere is left to say that standard error is closed.
-            drop(writeln!(stderr(), "nccl-bindgen: {failure}"));
+            drop(writeln!(stderr(), "nccl-bindgen: {}", chain(&failure)));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and the causes that its text leaves out, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn run() -> Result<(), Failure> {

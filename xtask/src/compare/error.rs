@@ -12,16 +12,16 @@ pub(crate) enum CompareError {
     #[error("{0}")]
     Usage(String),
     /// A file could be neither read nor written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// A line of a journal is none of its kinds.
-    #[error("{}:{line}: {source}", path.display())]
+    #[error("{}:{line}", path.display())]
     Journal { path: PathBuf, line: usize, source: serde_json::Error },
     /// A record has no JSON.
     #[error("cannot write a record: {0}")]
     Record(serde_json::Error),
     /// A program could not be started or watched.
-    #[error("{program}: {source}")]
+    #[error("{program}")]
     Start { program: String, source: io::Error },
     /// A program failed that nothing can be compared without.
     #[error("{program} failed: {reason}")]
@@ -33,7 +33,7 @@ pub(crate) enum CompareError {
     #[error(transparent)]
     Draw(#[from] DrawError),
     /// Standard output is closed.
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 

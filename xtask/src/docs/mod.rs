@@ -24,15 +24,15 @@ use crate::places;
 pub(crate) enum Failure {
     #[error("{what}: nobody can go on after {messages} messages")]
     Stuck { what: String, messages: usize },
-    #[error("cannot draw: {0}")]
+    #[error("cannot draw")]
     Drawing(#[from] std::fmt::Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Choice(#[from] comm_core::Error),
-    #[error("{}: {source}", .path.display())]
+    #[error("{}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{} generated files are not up to date; run `cargo xtask docs`:\n{}", .0.len(), .0.join("\n"))]
     Stale(Vec<String>),
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 

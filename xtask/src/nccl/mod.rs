@@ -55,19 +55,19 @@ pub(crate) enum NcclError {
     #[error(transparent)]
     Wheel(#[from] wheel::WheelError),
     /// A program could not be started.
-    #[error("cannot start {program}: {source}")]
+    #[error("cannot start {program}")]
     Start { program: &'static str, source: io::Error },
     /// A program failed, and has said why.
     #[error("{program} failed: {reason}")]
     Failed { program: &'static str, reason: String },
     /// A file could not be written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// The committed file is another one.
     #[error("the bindings are not up to date; run `cargo xtask nccl-bindings`:\n{0}")]
     Stale(String),
     /// Standard output is closed.
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 

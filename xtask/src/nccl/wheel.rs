@@ -20,13 +20,13 @@ pub(super) struct Wheel {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WheelError {
     /// There is no Python.
-    #[error("cannot fetch {wheel}: cannot start {}: {source}", python.display())]
+    #[error("cannot fetch {wheel}: cannot start {}", python.display())]
     NoPython { wheel: String, python: PathBuf, source: io::Error },
     /// There is no pip, no network, no such wheel, or it has another checksum.
     #[error("cannot fetch {wheel}: {} -m pip says:\n{}", python.display(), said.trim_end())]
     Pip { wheel: String, python: PathBuf, said: String },
     /// A file could not be put where it belongs, or is not in the wheel.
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
 }
 

@@ -8,6 +8,7 @@ mod crate_docs;
 mod default_members;
 mod dependencies;
 mod edges;
+mod error_sources;
 mod file_length;
 mod links;
 mod lints;
@@ -26,12 +27,13 @@ use tree::{Tree, TreeError};
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// Every rule, under the name that its findings carry.
-const RULES: [(&str, Rule); 11] = [
+const RULES: [(&str, Rule); 12] = [
     ("changelog", changelog::check),
     ("crate-docs", crate_docs::check),
     ("default-members", default_members::check),
     ("dependencies", dependencies::check),
     ("edges", edges::check),
+    ("error-sources", error_sources::check),
     ("file-length", file_length::check),
     ("links", links::check),
     ("lints", lints::check),
@@ -47,7 +49,7 @@ pub(crate) enum TidyError {
     #[error(transparent)]
     Tree(#[from] TreeError),
     /// The findings, already printed, could not be.
-    #[error("cannot print: {0}")]
+    #[error("cannot print")]
     Print(#[from] io::Error),
     /// Rules are violated.
     #[error("{0} violations of the rules in xtask/src/tidy")]

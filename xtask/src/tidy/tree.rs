@@ -20,7 +20,7 @@ const TEXTS: [&str; 6] = ["rs", "md", "toml", "sh", "yml", "yaml"];
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TreeError {
     /// A folder or a file is not readable.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// A folder could not be listed.
     #[error(transparent)]
@@ -29,7 +29,7 @@ pub(crate) enum TreeError {
     #[error("cargo metadata failed: {0}")]
     Metadata(String),
     /// `cargo metadata` printed something unexpected.
-    #[error("cannot understand cargo metadata: {0}")]
+    #[error("cannot understand cargo metadata")]
     Json(#[from] serde_json::Error),
 }
 

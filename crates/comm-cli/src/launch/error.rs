@@ -21,7 +21,7 @@ pub enum LaunchError {
     #[error("{0} is set by the launcher and cannot be given")]
     ReservedVariable(&'static str),
     /// The ranks could not be shown a device each; none was started.
-    #[error("{0}")]
+    #[error(transparent)]
     Devices(#[from] DevicesError),
     /// There is no such program; no rank is left behind.
     #[error("program not found: {}", program.display())]

@@ -114,7 +114,7 @@ impl Member {
         let round = state.round;
         if self.room.fault == Some((self.rank, round)) {
             let (waiting_for, after) = (vec![self.rank], Duration::from_millis(1));
-            let error = Error::Timeout { waiting_for, after, during: During::Other("testing") };
+            let error = Error::Timeout { waiting_for, after, during: During::Idle };
             return Err(self.room.fail(&mut state, error));
         }
         state.contributions[self.rank] = Some((call, bytes));

@@ -25,7 +25,9 @@ pub(super) fn agree(host: &dyn HostCommunicator, own: &Facts, options: &CallOpti
         Exchange::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
     host.all_gather(buffers, Shares::Equal, options)?;
     let facts: Option<Vec<Facts>> = all.chunks_exact(FACTS_BYTES).map(Facts::decode).collect();
-    let facts = facts.ok_or_else(|| Error::Internal("a rank told facts that make no sense".into()))?;
+    let facts = facts.ok_or_else(|| {
+        Error::malformed("the description of another rank's device", "it cannot be decoded")
+    })?;
     decide(&facts)
 }
 

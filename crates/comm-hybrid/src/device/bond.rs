@@ -221,7 +221,7 @@ impl Bond {
                 Ok(_) | Err(Error::Timeout { during: During::Await { .. }, .. }) => continue,
                 Err(Error::PeerLost { loss: Loss::Finished, .. }) => return,
                 Err(Error::PeerLost { peer, loss, .. }) => {
-                    Error::PeerLost { peer, during: During::Other("all ranks were expected to live"), loss }
+                    Error::PeerLost { peer, during: During::Idle, loss }
                 }
                 Err(error) => error.root_cause().clone(),
             };

@@ -173,8 +173,8 @@ impl Engine {
     }
 
     /// The error when something that is no call of its own has passed its deadline.
-    fn late(&self, deadline: Deadline, doing: &'static str) -> Error {
-        timeout(self.group, deadline, During::Other(doing))
+    fn late(&self, deadline: Deadline, during: During) -> Error {
+        timeout(self.group, deadline, during)
     }
 
     /// Uses NCCL's communicator for a moment.
@@ -199,7 +199,7 @@ impl Engine {
     ) -> Result<Option<Handle>> {
         let (birth, progress) = self.with_handle(begin)?;
         if progress == Progress::Busy {
-            self.settle(deadline, || self.late(deadline, "making a group"))?;
+            self.settle(deadline, || self.late(deadline, During::NewGroup))?;
         }
         let child = birth.finish();
         if let Some(child) = &child {
@@ -232,7 +232,7 @@ impl Engine {
                 }
             }
             if let Some(missed) = deadline.filter(Deadline::has_passed) {
-                return Err(self.fail(self.late(missed, "waiting for the device"), None));
+                return Err(self.fail(self.late(missed, During::Device), None));
             }
             pause.wait();
         }
@@ -302,7 +302,7 @@ impl Engine {
         self.wait(self.last(), Some(deadline))?;
         let closed = self.with_handle(Handle::finalize).and_then(|progress| match progress {
             Progress::Ready => Ok(()),
-            Progress::Busy => self.settle(deadline, || self.late(deadline, "closing the communicator")),
+            Progress::Busy => self.settle(deadline, || self.late(deadline, During::Close)),
         });
         if let Err(error) = closed {
             return Err(self.fail(error, None));

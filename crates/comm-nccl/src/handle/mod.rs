@@ -81,7 +81,11 @@ impl Handle {
             unsafe { nccl.ncclCommInitRankConfig(&raw mut handle.comm, size, id, rank, &raw mut config) };
         let progress = handle.progress_of("ncclCommInitRankConfig", code)?;
         if handle.comm.is_null() {
-            return Err(Error::Internal("NCCL made no communicator and said that it did".into()));
+            return Err(Error::Backend {
+                backend: "nccl",
+                code: 0,
+                detail: "no communicator, and no error".into(),
+            });
         }
         Ok((handle, progress))
     }

@@ -61,7 +61,7 @@ impl Subject {
             Self::Collective(call) => During::Call { call: Box::new(call.clone()), sequence },
             Self::Send { to } => During::Send { to: *to, tag: 0 },
             Self::Recv { from } => During::Recv { from: *from, tag: 0 },
-            Self::Nothing => During::Other("waiting for the device"),
+            Self::Nothing => During::Device,
         }
     }
 }

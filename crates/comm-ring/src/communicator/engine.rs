@@ -410,7 +410,7 @@ impl<T: Transport> Engine<T> {
         let sequence = self.history.last();
         match self.history.get(sequence) {
             Some(call) => During::Call { call: Box::new(call.clone()), sequence },
-            None => During::Other("no call was made yet"),
+            None => During::Idle,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Armed, Call, Desync, Error, Lengths, Loss, Result, Transport};
+use comm_core::{Armed, Call, Desync, During, Error, Lengths, Loss, Result, Transport};
 
 use super::engine::Engine;
 use crate::control::{Announce, Cause, Event, Frame};
@@ -162,7 +162,8 @@ impl<T: Transport> Engine<T> {
         let Some(call) =
             self.history.get(sequence).or_else(|| self.history.get(self.history.last())).cloned()
         else {
-            return Error::Internal("a message came before the first call".into());
+            let loss = Loss::Garbage(format!("a message of call {theirs}, before any call was made"));
+            return Error::PeerLost { peer: from, during: During::Idle, loss };
         };
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");
         let (rank, ours) = (self.group.rank(), Some(call.clone()));

@@ -2,13 +2,13 @@
 
 use std::io;
 
-use comm_core::{Lent, Loss, Result};
+use comm_core::{During, Lent, Loss, Result};
 
 use super::Peer;
 use super::receiving::ELEMENT_BYTES_MAX;
 use crate::loans::{Loan, SHOWN_BYTES_MAX};
 
-const DOING: &str = "reading memory of another process";
+const DURING: During = During::Receiving;
 /// The most bytes that are copied to be lent: they are still in the cache when they are combined.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -66,7 +66,7 @@ impl Peer {
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<()> {
         let Some(remote) = &self.remote else {
-            return Err(self.garble(DOING, "a loan of memory that cannot be read from here"));
+            return Err(self.garble(DURING, "a loan of memory that cannot be read from here"));
         };
         remote.read(address, into).map_err(|error| self.unread(error))
     }
@@ -77,8 +77,8 @@ impl Peer {
             return revoked;
         }
         match error.kind() {
-            io::ErrorKind::NotFound => self.give_up(DOING, Loss::Closed),
-            _ => self.garble(DOING, error),
+            io::ErrorKind::NotFound => self.give_up(DURING, Loss::Closed),
+            _ => self.garble(DURING, error),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How bytes come from a peer: out of the ring, or from where they are lent.
 
-use comm_core::{Error, Lent, Result};
+use comm_core::{During, Error, Lent, Result};
 
 use super::{Peer, revocation};
 use crate::loans::Loan;
@@ -201,13 +201,17 @@ impl Peer {
         match self.end.clone().filter(|_| self.garbled) {
             Some(end) => Err(end),
             None if self.borrower.holds(&loan) => Ok(()),
-            None => Err(self.garble("receiving", format_args!("{loan:?}, which is nowhere"))),
+            None => Err(self.garble(During::Receiving, format_args!("{loan:?}, which is nowhere"))),
         }
     }
 
     /// Fails if the peer has taken back what it lends.
     pub(super) fn check_revoked(&mut self) -> Result<()> {
-        if self.control_in().is_revoked() { Err(self.give_up("receiving", revocation())) } else { Ok(()) }
+        if self.control_in().is_revoked() {
+            Err(self.give_up(During::Receiving, revocation()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Fails if the peer is gone and no more than `left` bytes are there, which are of no use.
@@ -234,7 +238,7 @@ impl Peer {
             return Err(end.clone());
         }
         let control = self.connection.segment.control(self.incoming());
-        self.reader.look(control).map_err(|impossible| self.garble("receiving", impossible))?;
+        self.reader.look(control).map_err(|impossible| self.garble(During::Receiving, impossible))?;
         if self.reader.promised() == 0 {
             self.tell();
         }

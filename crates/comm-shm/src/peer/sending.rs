@@ -187,7 +187,7 @@ impl Peer {
     /// Looks how much room there is by now.
     fn look_for_room(&mut self) -> Result<()> {
         let control = self.connection.segment.control(self.connection.outgoing);
-        self.writer.look(control).map_err(|impossible| self.garble("sending", impossible))
+        self.writer.look(control).map_err(|impossible| self.garble(During::Sending, impossible))
     }
 
     /// Whether a send would move bytes or fail, or something was released since this was last asked. Who was sent all
@@ -215,7 +215,7 @@ impl Peer {
             return;
         }
         self.control_out().revoke();
-        let during = During::Other("sending");
+        let during = During::Sending;
         self.revoked = Some(Error::PeerLost { peer: self.rank, during, loss: revocation() });
     }
 }

@@ -80,8 +80,8 @@ fn portion(dribble: &mut Option<Random>, most: usize) -> usize {
     dribble.as_mut().map_or(most, |random| random.short(most))
 }
 
-fn lost(peer: usize, loss: Loss, doing: &'static str) -> Error {
-    Error::PeerLost { peer, during: During::Other(doing), loss }
+fn lost(peer: usize, loss: Loss, during: During) -> Error {
+    Error::PeerLost { peer, during, loss }
 }
 
 impl Transport for InProcessTransport {
@@ -97,7 +97,7 @@ impl Transport for InProcessTransport {
         self.check(to)?;
         let mut pipe = self.lane.pipe(self.group.rank(), to);
         if let Some(loss) = pipe.send_loss() {
-            return Err(lost(to, loss, "sending"));
+            return Err(lost(to, loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
         let room = pipe.room(self.lane.config.capacity).min(offered);
@@ -124,7 +124,7 @@ impl Transport for InProcessTransport {
         self.check(from)?;
         let mut pipe = self.lane.pipe(from, self.group.rank());
         if let Some(loss) = pipe.recv_loss() {
-            return Err(lost(from, loss, "receiving"));
+            return Err(lost(from, loss, During::Receiving));
         }
         let received = pipe.bytes().show(|hidden| portion(&mut self.dribble, hidden)).min(into.len());
         pipe.bytes().peek(&mut into[..received]);
@@ -136,7 +136,7 @@ impl Transport for InProcessTransport {
         self.check(from)?;
         let mut pipe = self.lane.pipe(from, self.group.rank());
         if let Some(loss) = pipe.recv_loss() {
-            return Err(lost(from, loss, "receiving"));
+            return Err(lost(from, loss, During::Receiving));
         }
         let shown = pipe.bytes().show(|hidden| portion(&mut self.dribble, hidden)).min(at_most);
         self.lent.resize(shown, 0);
@@ -149,7 +149,7 @@ impl Transport for InProcessTransport {
         self.check(from)?;
         let mut pipe = self.incoming(from);
         if let Some(loss) = pipe.recv_loss() {
-            return Err(lost(from, loss, "receiving"));
+            return Err(lost(from, loss, During::Receiving));
         }
         let shown = pipe.bytes().shown();
         if bytes > shown {

@@ -63,10 +63,10 @@ impl Survey {
 pub enum Unfit {
     /// The verifier refuses it.
     #[error("the program is refused: {0}")]
-    Refused(#[from] Fault),
+    Refused(Fault),
     /// It fails on numbers.
     #[error("the program does harm: {0}")]
-    Harmful(#[from] Wrong),
+    Harmful(Wrong),
 }
 
 /// Breaks a program in every place and every way, one at a time, and asks the verifier about each.
@@ -76,8 +76,8 @@ pub enum Unfit {
 pub fn survey(program: &Program<'_>, options: &Options) -> Result<Survey, Unfit> {
     let original: Vec<Vec<Step>> =
         (0..program.spec.ranks).map(|rank| (program.steps)(rank).collect()).collect();
-    verify(program)?;
-    interpret(program, options.seed)?;
+    verify(program).map_err(Unfit::Refused)?;
+    interpret(program, options.seed).map_err(Unfit::Harmful)?;
     let mut survey = Survey::default();
     let mut mutants = mutants::all(&original, &program.spec);
     sample(&mut mutants, options);

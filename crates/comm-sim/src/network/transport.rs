@@ -50,7 +50,7 @@ impl NetworkTransport {
     fn receive(&self, from: usize) -> Result<MutexGuard<'_, World>> {
         let mut world = self.enter(from)?;
         match world.link(from, self.group.rank()).recv_loss() {
-            Some(loss) => Err(lost(from, loss, "receiving")),
+            Some(loss) => Err(lost(from, loss, During::Receiving)),
             None => Ok(world),
         }
     }
@@ -65,8 +65,8 @@ impl NetworkTransport {
     }
 }
 
-fn lost(peer: usize, loss: Loss, doing: &'static str) -> Error {
-    Error::PeerLost { peer, during: During::Other(doing), loss }
+fn lost(peer: usize, loss: Loss, during: During) -> Error {
+    Error::PeerLost { peer, during, loss }
 }
 
 /// The first `count` bytes of `parts`.
@@ -87,7 +87,7 @@ impl Transport for NetworkTransport {
         let rank = self.group.rank();
         let mut world = self.enter(to)?;
         if let Some(loss) = world.link(rank, to).send_loss() {
-            return Err(lost(to, loss, "sending"));
+            return Err(lost(to, loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
         let capacity = world.plan.capacity.max(1);

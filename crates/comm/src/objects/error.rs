@@ -8,7 +8,7 @@ pub(super) type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// Why a collective of objects failed.
 ///
 /// Only [`ObjectError::Comm`] can be fatal to the communicator; [`ObjectError::is_fatal`] tells.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
     /// A collective failed.
@@ -18,7 +18,7 @@ pub enum ObjectError {
     #[error("an object of this rank cannot be encoded: {source}")]
     Encode {
         /// What its `Serialize` said.
-        source: Source,
+        r#source: Source,
     },
     /// This rank, the root, did not give as many objects as it must.
     #[error("the root gave {got} objects, {expected} are needed")]
@@ -52,8 +52,15 @@ pub enum ObjectError {
         /// The rank that sent it.
         rank: usize,
         /// What its `Deserialize` said.
-        source: Source,
+        r#source: Source,
     },
+}
+
+/// The text that users read, for programs whose `main` returns this error.
+impl std::fmt::Debug for ObjectError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// What went wrong with the objects of another rank.

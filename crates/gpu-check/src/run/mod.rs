@@ -49,7 +49,7 @@ pub enum RunError {
         /// What was tried.
         doing: &'static str,
         /// What the system says.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 

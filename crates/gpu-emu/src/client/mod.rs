@@ -31,13 +31,13 @@ pub enum LoadError {
         /// The file.
         path: PathBuf,
         /// What the loader says.
-        source: libloading::Error,
+        r#source: libloading::Error,
     },
     /// A symbol that was to be left out is not there in the first place.
     #[error("the library has no symbol {0}")]
     NoSymbol(String),
     /// The copy without some symbols could not be made.
-    #[error("cannot copy the library: {0}")]
+    #[error("cannot copy the library")]
     Copy(#[from] io::Error),
     /// Another library answers to the name that it should have.
     #[error("libcuda.so is loaded already, and is not the emulator")]

@@ -203,7 +203,7 @@ impl StagedCommunicator {
     fn longest_of(&self, root: usize, longest: usize, options: &CallOptions) -> Result<usize> {
         let mut said = [longest as u64];
         self.host.0.broadcast(root, HostViewMut::new(&mut said), &agreement(options))?;
-        usize::try_from(said[0]).map_err(|_| Error::Internal("a block is longer than memory".into()))
+        usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
     }
 
     /// Every rank learns the longest block of all.
@@ -211,7 +211,7 @@ impl StagedCommunicator {
         let mut said = [longest as u64];
         let buffers = Exchange::InPlace(HostViewMut::new(&mut said));
         self.host.0.all_reduce(buffers, ReduceOp::Max, &agreement(options))?;
-        usize::try_from(said[0]).map_err(|_| Error::Internal("a block is longer than memory".into()))
+        usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
     }
 }
 

@@ -156,6 +156,6 @@ impl Pipeline {
 
 /// This rank's device did not come to the copy of a piece.
 fn late(flow: &Flow<'_>) -> Error {
-    let during = During::Other("waiting for the device of this rank");
+    let during = During::Device;
     Error::Timeout { waiting_for: vec![flow.rank], after: flow.options.timeout, during }
 }

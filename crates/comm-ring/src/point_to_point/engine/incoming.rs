@@ -260,5 +260,5 @@ fn space_of<'a>(
 
 fn garbage(peer: usize, what: &str) -> Error {
     let loss = Loss::Garbage(what.to_owned());
-    Error::PeerLost { peer, during: During::Other("reading messages"), loss }
+    Error::PeerLost { peer, during: During::Receiving, loss }
 }

@@ -1,0 +1,68 @@
+//! Errors read as sentences, and say each cause once.
+
+use super::*;
+
+#[test]
+fn messages_name_ranks_and_reasons() {
+    let timeout = Error::Timeout {
+        waiting_for: vec![0, 2, 7],
+        after: Duration::from_millis(1500),
+        during: During::Rendezvous,
+    };
+    assert_eq!(timeout.to_string(), "timed out after 1.5s during rendezvous, waiting for ranks 0, 2 and 7");
+    let lost = Error::PeerLost { peer: 3, during: During::Connect, loss: Loss::Closed };
+    assert_eq!(
+        lost.to_string(),
+        "rank 3 was lost while connecting the members of a group: its connection ended without a goodbye"
+    );
+}
+
+/// All text of an error that a reporter of chains prints, from the error to its last source.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| text + ": " + &cause.to_string())
+}
+
+#[test]
+fn a_chain_of_sources_says_nothing_twice() {
+    let io = Error::io("bind 10.0.0.1:29500", io::Error::other("address in use"));
+    let errors = [
+        (io.clone(), "address in use"),
+        (Error::from(Invalid::Root { root: 5, size: 2 }), "root 5"),
+        (Error::NotConnected(Arc::new(io.clone())), "address in use"),
+        (Error::Poisoned(Arc::new(io)), "address in use"),
+        (
+            Error::PeerLost {
+                peer: 1,
+                during: During::Idle,
+                loss: Loss::Io(Arc::new(io::Error::other("reset by peer"))),
+            },
+            "reset by peer",
+        ),
+    ];
+    for (error, cause) in errors {
+        assert_eq!(chain(&error).matches(cause).count(), 1, "{}", chain(&error));
+    }
+}
+
+/// The standard library prints `Error: ` and the `Debug` text of what `main` returns.
+#[test]
+fn debug_is_the_text_that_users_read() {
+    let timeout =
+        Error::Timeout { waiting_for: vec![1], after: Duration::from_secs(3), during: During::Rendezvous };
+    let poisoned = Error::Poisoned(Arc::new(timeout));
+    assert_eq!(
+        format!("{poisoned:?}"),
+        "the communicator is unusable since an earlier error: \
+         timed out after 3s during rendezvous, waiting for rank 1"
+    );
+}
+
+#[test]
+fn only_the_callers_own_mistakes_are_not_fatal() {
+    assert!(!Error::from(Invalid::Root { root: 5, size: 2 }).is_fatal());
+    let first = Error::Aborted { by: 1, reason: "stop".into() };
+    let poisoned = Error::Poisoned(Arc::new(first.clone()));
+    assert!(poisoned.is_fatal());
+    assert_eq!(poisoned.root_cause().to_string(), first.to_string());
+}
