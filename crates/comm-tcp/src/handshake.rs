@@ -118,6 +118,11 @@ impl Handshake {
         self.state = State::Ended(verdict);
     }
 
+    /// Whether the other side has begun the handshake as this protocol does.
+    pub(crate) const fn has_greeted(&self) -> bool {
+        !matches!(self.state, State::Greeting)
+    }
+
     /// Whether the handshake waits for room to send, not for bytes to read.
     pub(crate) fn wants_write(&self) -> bool {
         !self.outgoing.is_empty()

@@ -72,6 +72,7 @@ mod lanes;
 mod mesh;
 mod message;
 mod peer;
+mod pending;
 mod probe;
 mod read_ahead;
 mod reception;

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use comm_core::{Bell, Error, LaneId, LaneKind, Refusal, Result};
 use rustix::event::Timespec;
@@ -21,21 +21,14 @@ use crate::config::TcpConfig;
 use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
 use crate::identity::Identity;
+use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim, pending_max};
 use crate::socket::{self, Options};
 use crate::throttle::Throttle;
 
 const LISTENER: u64 = 0;
-/// Connections that have not yet said who they are; a further one takes the place of the oldest, if that has been
-/// silent for a while, or waits. Members say it at once, so that a flood of silent strangers holds them up but little.
-const GUESTS_MAX: usize = 1024;
 /// Lanes for which connections are kept although nobody here has opened them.
 const UNOPENED_MAX: usize = 4096;
 const EVENTS_AT_ONCE: usize = 64;
-/// How long a connection may be silent when others want its place.
-const SILENCE: Duration = Duration::from_secs(1);
-/// How long to leave the listener alone when there is no place, or when the system has no descriptors or memory left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// Where the other ranks' connections arrive.
 #[derive(Debug)]
 pub(crate) struct Reception {
@@ -115,6 +108,10 @@ impl Reception {
         let mut desk = self.desk();
         desk.openers.retain(|(_, other)| !Arc::ptr_eq(other, bell));
         desk.arrived.retain(|(other, _), _| *other != lane);
+        if desk.openers.is_empty() {
+            // Nobody would watch them until the next lane is opened. A peer among them connects again.
+            desk.guests.clear();
+        }
     }
 
     /// Serves whoever is at the door, without blocking, and hands out those of the `expected` connections of a lane
@@ -155,25 +152,22 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
+    /// Handles one batch of events, so that its caller keeps its deadline in a flood of connections.
     fn serve(mut self) -> Result<()> {
         self.expire();
         let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
-        loop {
-            let events = match epoll::wait(self.epoll, &mut room, Some(&Timespec::default())) {
-                Ok((events, _)) => events,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::io("look at a listener", errno.into())),
-            };
-            for event in &*events {
-                match event.data.u64() {
-                    LISTENER => self.accept_all(),
-                    id => self.attend(id),
-                }
-            }
-            if events.len() < EVENTS_AT_ONCE {
-                return Ok(());
+        let events = match epoll::wait(self.epoll, &mut room, Some(&Timespec::default())) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(Error::io("look at a listener", errno.into())),
+        };
+        for event in &*events {
+            match event.data.u64() {
+                LISTENER => self.accept_some(),
+                id => self.attend(id),
             }
         }
+        Ok(())
     }
 
     fn expire(&mut self) {
@@ -200,31 +194,36 @@ impl Service<'_> {
         }
     }
 
-    fn accept_all(&mut self) {
-        while self.make_place() {
+    fn accept_some(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if self.desk.guests.len() >= pending_max() && !self.close_pending() {
+                return self.listen(Instant::now().checked_add(ACCEPT_PAUSE));
+            }
             match socket::accept(&self.desk.listener) {
                 Ok(Some((socket, address))) => self.admit(socket, address),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    break;
+                    if let Some(withheld) = self.desk.warnings.admit(Instant::now()) {
+                        tracing::warn!(%error, withheld, "cannot accept a connection");
+                    }
+                    if !self.close_pending() {
+                        return self.listen(Instant::now().checked_add(ACCEPT_PAUSE));
+                    }
                 }
             }
         }
-        self.listen(Instant::now().checked_add(ACCEPT_PAUSE));
     }
 
-    /// Whether there is place for a guest, if need be that of the oldest.
-    fn make_place(&mut self) -> bool {
-        if self.desk.guests.len() < GUESTS_MAX {
-            return true;
-        }
-        let oldest = self.desk.guests.first_entry();
-        let Some(oldest) = oldest.filter(|guest| guest.get().since.elapsed() >= SILENCE) else {
-            return false;
+    /// Closes a connection that has not authenticated, if one is to be had.
+    fn close_pending(&mut self) -> bool {
+        let describe = |(&id, guest): (&u64, &Guest)| {
+            let (source, has_greeted) = (guest.address.ip(), guest.handshake.has_greeted());
+            Pending { id, source, since: guest.since, has_greeted }
         };
-        let address = oldest.remove().address;
-        refuse(&mut self.desk.warnings, address, "it was silent while many others came");
+        let pending: Vec<Pending> = self.desk.guests.iter().map(describe).collect();
+        let victim = choose_victim(&pending, Instant::now());
+        let Some(guest) = victim.and_then(|id| self.desk.guests.remove(&id)) else { return false };
+        refuse(&mut self.desk.warnings, guest.address, "it said nothing while many others came");
         true
     }
 
@@ -239,7 +238,7 @@ impl Service<'_> {
             Ok(handshake) => {
                 self.desk.next += 1;
                 let since = Instant::now();
-                let deadline = since + self.config.handshake_timeout;
+                let deadline = socket::after(self.config.handshake_timeout);
                 let guest =
                     Guest { socket, address, handshake, since, deadline, hello: None, writing: false };
                 self.desk.guests.insert(id, guest);
@@ -328,3 +327,6 @@ fn refuse(warnings: &mut Throttle, address: SocketAddr, reason: impl std::fmt::D
         tracing::warn!(%address, %reason, withheld, "refused a connection");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,6 +165,13 @@ pub(crate) fn wait_for(descriptor: impl AsFd, flags: PollFlags, until: Instant) 
     wait(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(until))
 }
 
+/// The instant after a time, or the latest that can be told.
+pub(crate) fn after(timeout: Duration) -> Instant {
+    const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
+    let now = Instant::now();
+    now.checked_add(timeout.min(LATEST)).unwrap_or(now)
+}
+
 /// `None`, which waits for ever, for a time that the kernel cannot count.
 pub(crate) fn timespec(duration: Duration) -> Option<Timespec> {
     Timespec::try_from(duration).ok()

@@ -129,6 +129,14 @@ impl Connection {
         matches!(self.phase, Phase::Handshake(_))
     }
 
+    /// Whether it has at least begun the handshake as a client does.
+    pub(super) const fn has_greeted(&self) -> bool {
+        match &self.phase {
+            Phase::Handshake(handshake) => handshake.has_greeted(),
+            _ => true,
+        }
+    }
+
     /// What must happen on the socket before there is something to do. While a request is parked, only its client's
     /// departure matters.
     pub(super) fn events(&self) -> EventFlags {

@@ -36,10 +36,11 @@ pub struct StoreConfig {
     pub frame_bytes_max: usize,
     /// The most bytes of keys and values that the server holds.
     pub stored_bytes_max: usize,
-    /// The most clients' connections that the server holds. Further ones are closed.
+    /// The most clients' connections that the server holds, at most half of the descriptors that its process may have.
+    /// Further ones are closed.
     pub connections_max: usize,
-    /// The most connections that have not yet said who they are. A further one takes the place of the oldest if that has
-    /// been silent for a second, or waits.
+    /// The most connections that have not yet authenticated, at most 64 and one in 16 of the descriptors that the
+    /// process may have. A further one takes the place of one that has said nothing, or waits.
     pub strangers_max: usize,
     /// How long a connection to the server has for its handshake.
     pub handshake_timeout: Duration,
@@ -56,7 +57,7 @@ impl Default for StoreConfig {
             frame_bytes_max: 16 << 20,
             stored_bytes_max: 256 << 20,
             connections_max: 16_384,
-            strangers_max: 256,
+            strangers_max: 64,
             handshake_timeout: Duration::from_secs(5),
             operation_timeout: Duration::from_secs(30),
         }

@@ -11,6 +11,7 @@ use socket2::Socket;
 use super::frame::FrameError;
 use crate::dial::Dial;
 use crate::socket;
+pub(super) use crate::socket::after;
 
 /// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
 pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
@@ -20,13 +21,6 @@ pub(super) fn with_grace(timeout: Duration) -> Duration {
     const GRACE_MIN: Duration = Duration::from_secs(1);
     const GRACE_MAX: Duration = Duration::from_secs(5);
     timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
-}
-
-/// The instant after a time, or the latest that can be told.
-pub(super) fn after(timeout: Duration) -> Instant {
-    const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
-    let now = Instant::now();
-    now.checked_add(timeout.min(LATEST)).unwrap_or(now)
 }
 
 /// Sleeps until a socket is ready; past the deadline that is an error of kind `TimedOut`.

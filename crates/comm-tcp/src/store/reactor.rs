@@ -16,6 +16,7 @@ use super::connection::{Connection, Gone, Phase, Told};
 use super::table::Table;
 use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
+use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim, descriptor_limit, pending_max};
 use crate::socket::{self, Options};
 use crate::throttle::Throttle;
 
@@ -23,10 +24,8 @@ use crate::throttle::Throttle;
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
-/// How long a connection may be silent when others want its place.
-const SILENCE: Duration = Duration::from_secs(1);
-/// How long to leave the listener alone when there is no place, or when the system has no descriptors or memory left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most that is done before the thread looks whether it is to stop.
+const EVENTS_PER_TURN: usize = 64;
 
 /// All that the server's thread owns.
 #[derive(Debug)]
@@ -95,7 +94,7 @@ impl Reactor {
 
     /// Serves until it is told to stop.
     pub(super) fn run(mut self) {
-        let mut events = Vec::with_capacity(256);
+        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         loop {
             match self.wait(&mut events) {
                 Ok(()) => {}
@@ -104,10 +103,13 @@ impl Reactor {
                     return;
                 }
             }
+            if events.iter().any(|event| event.data.u64() == STOP) {
+                return;
+            }
             for event in &events {
                 match event.data.u64() {
-                    STOP => return,
-                    LISTENER => self.accept_all(),
+                    STOP => {}
+                    LISTENER => self.accept_some(),
                     id => self.serve(id, Self::advance),
                 }
             }
@@ -126,28 +128,48 @@ impl Reactor {
         }
     }
 
-    fn accept_all(&mut self) {
-        while self.make_place() {
+    /// Accepts a bounded number of connections, so that a flood of them does not keep clients waiting: epoll says
+    /// again that there are more.
+    fn accept_some(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if !self.make_room() {
+                return self.pause();
+            }
             match socket::accept(&self.listener) {
                 Ok(Some((socket, address))) => self.admit(socket, address),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "the store cannot accept a connection");
-                    break;
+                    if let Some(withheld) = self.warnings.admit(Instant::now()) {
+                        tracing::warn!(%error, withheld, "the store cannot accept a connection");
+                    }
+                    if !self.close_pending() {
+                        return self.pause();
+                    }
                 }
             }
         }
+    }
+
+    fn pause(&mut self) {
         self.deadlines.insert((Instant::now() + ACCEPT_PAUSE, LISTENER));
         self.listen(EventFlags::empty());
     }
 
-    /// Whether there is place for a stranger, if need be that of the oldest.
-    fn make_place(&mut self) -> bool {
-        if self.strangers.len() < self.config.strangers_max.max(1) {
-            return true;
-        }
-        let oldest = self.strangers.first_key_value().filter(|(_, since)| since.elapsed() >= SILENCE);
-        let Some(id) = oldest.map(|(&id, _)| id) else { return false };
+    /// Whether one more connection may be pending, if need be in place of another.
+    fn make_room(&mut self) -> bool {
+        let max = self.config.strangers_max.min(pending_max()).max(1);
+        self.strangers.len() < max || self.close_pending()
+    }
+
+    /// Closes a connection that has not authenticated, if one is to be had.
+    fn close_pending(&mut self) -> bool {
+        let describe = |(&id, &since): (&u64, &Instant)| {
+            let connection = self.connections.get(&id)?;
+            let source = connection.address.ip();
+            Some(Pending { id, source, since, has_greeted: connection.has_greeted() })
+        };
+        let pending: Vec<Pending> = self.strangers.iter().filter_map(describe).collect();
+        let Some(id) = choose_victim(&pending, Instant::now()) else { return false };
         self.serve(id, |_, _, _| Err(Gone::Crowded));
         true
     }
@@ -160,8 +182,9 @@ impl Reactor {
     }
 
     fn admit(&mut self, socket: Socket, address: SocketAddr) {
-        if self.connections.len() >= self.config.connections_max {
-            let limit = self.config.connections_max;
+        // Half of the descriptors are for the rest of the program.
+        let limit = self.config.connections_max.min(descriptor_limit() / 2);
+        if self.connections.len() >= limit {
             if let Some(withheld) = self.warnings.admit(Instant::now()) {
                 tracing::warn!(%address, limit, withheld, "the store has no room for a client");
             }
@@ -177,7 +200,7 @@ impl Reactor {
         };
         let id = self.next;
         let since = Instant::now();
-        let deadline = since + self.config.handshake_timeout;
+        let deadline = socket::after(self.config.handshake_timeout);
         let connection = Connection::new(socket, address, handshake, deadline);
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
@@ -319,3 +342,6 @@ impl Reactor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Strangers that connect in great number, while a store serves and while ranks open lanes.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Error, Lanes, Result, Store};
+use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
+use common::{SOON, WORLD, config, introduce, meet, open, store};
+use socket2::{Domain, Socket, Type};
+
+/// The silent connections of one flood.
+const SILENT: usize = 300;
+/// No flood lasts longer, so that a test that fails ends.
+const FLOOD_MAX: Duration = Duration::from_secs(40);
+
+fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+}
+
+/// Connects and resets, as fast as it can.
+fn connect_and_reset(address: SocketAddr, stop: &AtomicBool) {
+    let began = Instant::now();
+    while !stop.load(Ordering::Relaxed) && began.elapsed() < FLOOD_MAX {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        // It fails where the listener has gone.
+        let _ = socket.connect(&address.into());
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// Runs while two threads connect and reset without a pause.
+fn in_a_flood<T>(address: SocketAddr, body: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| connect_and_reset(address, &stop));
+        }
+        thread::sleep(Duration::from_millis(300));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn serve(config: StoreConfig) -> TcpStoreServer {
+    TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), config).unwrap()
+}
+
+#[test]
+fn a_store_serves_and_stops_while_strangers_connect_and_reset() {
+    let server = serve(StoreConfig::default());
+    let address = server.local_addr();
+    let client = TcpStore::connect(address, StoreConfig::default(), SOON).unwrap();
+    in_a_flood(address, || {
+        let mut times: Vec<Duration> = (0..101)
+            .map(|_| {
+                let began = Instant::now();
+                client.set("k", b"v").unwrap();
+                began.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        assert!(times[50] < Duration::from_millis(200), "the median is {:?}", times[50]);
+        TcpStore::connect(address, StoreConfig::default(), SOON).unwrap().set("k", b"w").unwrap();
+        let began = Instant::now();
+        drop(server);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn a_client_gets_in_past_silent_connections_whatever_time_they_have() {
+    let mut config = StoreConfig::default();
+    config.handshake_timeout = Duration::MAX;
+    let server = serve(config.clone());
+    let mut silent = silent(server.local_addr(), SILENT);
+    let client = TcpStore::connect(server.local_addr(), config, SOON).unwrap();
+    client.set("k", b"v").unwrap();
+    // Those that came first had to make room.
+    silent[0].set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn opening_a_lane_keeps_its_deadline_while_strangers_connect_and_reset() {
+    let (_server, store) = store();
+    let lanes: Vec<_> =
+        meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    in_a_flood(lanes[0].addresses()[0], || {
+        let began = Instant::now();
+        let opened = lanes[0].open(WORLD, began + Duration::from_millis(500)).map(drop);
+        assert!(matches!(&opened, Err(Error::Timeout { .. })), "{opened:?}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn ranks_open_a_lane_in_a_flood_of_silent_and_of_reset_connections() {
+    let (_server, store) = store();
+    let lanes: Vec<_> =
+        meet((0..3).map(|rank| config(rank, 3)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    let address = lanes[0].addresses()[0];
+    let _silent = silent(address, SILENT);
+    in_a_flood(address, || {
+        thread::scope(|scope| {
+            for lanes in &lanes {
+                scope.spawn(|| introduce(&mut open(lanes, WORLD).unwrap()));
+            }
+        });
+    });
+}
+
+#[test]
+fn a_handshake_without_a_limit_of_time_is_possible() {
+    let (_server, store) = store();
+    let configs = (0..2).map(|rank| {
+        let mut config = config(rank, 2);
+        config.tcp.handshake_timeout = Duration::MAX;
+        config
+    });
+    let outcomes = common::run(configs.collect(), &store, |lanes| {
+        introduce(&mut open(&lanes, WORLD)?);
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
