@@ -421,6 +421,28 @@ impl<M: Memory> Comm<M> {
         self.communicator.barrier(&self.options)
     }
 
+    /// Leaves the group, and returns once every rank has called this. Calls in the background come first. It is the last
+    /// call on the communicator: on clones of this handle, every later one fails.
+    ///
+    /// This is where a program learns that its last calls did not fit together. A rank that only sends, as the root of a
+    /// broadcast does, returns before anybody can tell it that the others took another rank for the root. Dropping a
+    /// communicator compares calls, too, as far as others have left before, but has nobody to return the error to: it goes
+    /// to the log.
+    ///
+    /// # Errors
+    /// [`Error::Desync`](crate::Error::Desync) if ranks did not make the same calls;
+    /// [`Error::PeerLost`](crate::Error::PeerLost) for a rank that died, or left after fewer calls;
+    /// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not leave before the deadline.
+    pub fn finalize(self) -> Result<()> {
+        match self.worker.get() {
+            Some(worker) => {
+                let options = self.options.clone();
+                worker.submit(move |comm| comm.communicator.finalize(&options)).wait()
+            }
+            None => self.communicator.finalize(&self.options),
+        }
+    }
+
     /// Ends the call in progress here and on every other rank with [`Error::Aborted`](crate::Error::Aborted), and
     /// makes the communicator unusable. Any thread may call this.
     pub fn abort(&self, reason: &str) {

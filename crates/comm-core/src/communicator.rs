@@ -195,6 +195,16 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
     /// See [`Error`](crate::Error).
     fn barrier(&self, options: &CallOptions) -> Result<()>;
 
+    /// The last call: leaves the group, and returns once every rank has done so. Every later call fails.
+    ///
+    /// Backends that count calls compare here what all ranks called last. By default this is a barrier.
+    ///
+    /// # Errors
+    /// See [`Error`](crate::Error).
+    fn finalize(&self, options: &CallOptions) -> Result<()> {
+        self.barrier(options)
+    }
+
     /// Ends the call in progress, here and on every other rank, and makes the communicator unusable. Any thread may
     /// call this while another is in a collective.
     fn abort(&self, reason: &str);

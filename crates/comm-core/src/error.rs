@@ -144,6 +144,8 @@ pub enum During {
         /// Its tag.
         tag: u64,
     },
+    /// The leaving of the group.
+    Finalize,
     /// The meeting of all ranks.
     Rendezvous,
     /// An operation on a store, with its key.
@@ -174,6 +176,7 @@ impl std::fmt::Display for During {
             Self::Send { to, tag } => write!(f, "while sending to rank {to} with tag {tag}"),
             Self::Await { from, tag } => write!(f, "while expecting a message from {from} with {tag}"),
             Self::Recv { from, tag } => write!(f, "while receiving from rank {from} with tag {tag}"),
+            Self::Finalize => f.write_str("while leaving the group"),
             Self::Rendezvous => f.write_str("during rendezvous"),
             Self::Store { key } => write!(f, "during a store operation on {key:?}"),
             Self::Connect => f.write_str("while connecting the members of a group"),
@@ -367,6 +370,9 @@ pub enum Invalid {
     /// The root of a reduction gave no buffer to receive into.
     #[error("the root must give a buffer to receive into")]
     RootWithoutRecv,
+    /// A call on a communicator that was finalized.
+    #[error("the communicator was finalized")]
+    Finalized,
     /// A collective that needs a receive buffer got none.
     #[error("the call needs a buffer to receive into")]
     WithoutRecv,

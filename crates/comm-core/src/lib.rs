@@ -80,4 +80,4 @@ pub use transport::{AbortHandle, Armed, Interest, Transport};
 pub use variable::VariableFault;
 pub use view::{AsView, AsViewMut, Erased};
 pub use work::Work;
-pub use worker::Worker;
+pub use worker::{Worker, is_unwinding};

@@ -54,6 +54,12 @@ impl<M: Memory> Worker<M> {
     }
 }
 
+/// Returns true while this thread unwinds after a panic: a communicator that is dropped now does not leave in order.
+#[must_use]
+pub fn is_unwinding() -> bool {
+    thread::panicking()
+}
+
 impl<M: Memory> Drop for Worker<M> {
     fn drop(&mut self) {
         self.jobs = None;

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use comm_core::Call;
 
+use crate::control::PastCall;
+
 /// How many calls are remembered. A peer that is further behind learns of a mismatch from its own side.
 const REMEMBERED: u64 = 64;
 
@@ -68,6 +70,27 @@ impl History {
         let run = self.runs.iter().rfind(|run| remembered && run.first <= sequence)?;
         Some(&run.call)
     }
+
+    /// The last calls before number `end`, to be compared with those of others.
+    pub(crate) fn before(&self, end: u64) -> Vec<PastCall> {
+        let runs = self.runs.iter().filter(|run| run.first < end);
+        let past = |run: &Run| PastCall { first: run.first.max(self.oldest()), call: run.call.clone() };
+        let skipped = runs.clone().count().saturating_sub(PastCall::MAX);
+        runs.skip(skipped).map(past).collect()
+    }
+
+    /// The first call before number `end` that is not what another rank made under its number: the number and both
+    /// calls. Calls that either rank does not remember, or has yet to make, count as alike.
+    pub(crate) fn difference(&self, past: &[PastCall], end: u64) -> Option<(u64, Call, Call)> {
+        let ends = past.iter().skip(1).map(|next| next.first).chain([end]);
+        past.iter().zip(ends).find_map(|(PastCall { first, call: theirs }, end)| {
+            let mut numbers = (*first).max(self.oldest())..end.min(self.next);
+            numbers.find_map(|number| {
+                let ours = self.get(number).filter(|ours| *ours != theirs)?;
+                Some((number, ours.clone(), theirs.clone()))
+            })
+        })
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +129,44 @@ mod tests {
         assert_eq!(history.get(136), None);
         assert_eq!(history.get(201), None);
         assert_eq!(history.get(0), None);
+    }
+
+    fn history(counts: &[u64]) -> History {
+        let mut history = History::default();
+        for &count in counts {
+            push(&mut history, count);
+        }
+        history
+    }
+
+    #[test]
+    fn the_first_difference_of_two_histories_is_found_from_both_sides() {
+        let (ours, theirs) = ([9, 1, 1, 2, 3, 3, 4], [9, 1, 1, 2, 5, 3]);
+        let ((ours, end), (theirs, other_end)) = ((history(&ours), 7), (history(&theirs), 6));
+        assert_eq!(theirs.difference(&ours.before(end), end), Some((4, call(5), call(3))));
+        assert_eq!(ours.difference(&theirs.before(other_end), other_end), Some((4, call(3), call(5))));
+        assert_eq!(ours.difference(&theirs.before(4), 4), None);
+        assert_eq!(ours.difference(&ours.before(end), end), None);
+        assert_eq!(
+            ours.difference(&ours.before(3), u64::MAX),
+            Some((3, call(2), call(1))),
+            "a run that went on"
+        );
+        assert_eq!(History::default().difference(&ours.before(end), end), None);
+    }
+
+    #[test]
+    fn histories_are_compared_as_far_as_both_reach() {
+        let mut counts: Vec<u64> = (0..100).collect();
+        let long = history(&counts);
+        assert_eq!(long.before(100).len(), PastCall::MAX);
+        assert_eq!(long.before(100).last(), Some(&PastCall { first: 99, call: call(99) }));
+        counts[95] = 0;
+        assert_eq!(history(&counts).difference(&long.before(100), 100), Some((95, call(0), call(95))));
+        counts[91] = 0;
+        let other = history(&counts).difference(&long.before(100), 100);
+        assert_eq!(other, Some((95, call(0), call(95))), "what is not listed is not compared");
+        assert_eq!(history(&[7; 500]).difference(&history(&[7; 90]).before(90), 90), None, "too old");
     }
 
     #[test]

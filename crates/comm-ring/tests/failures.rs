@@ -110,6 +110,22 @@ fn a_call_that_would_not_send_a_byte() {
 }
 
 #[test]
+fn a_rank_that_panics_is_not_said_to_have_left_in_order() {
+    let errors = in_process::run(3, &InProcessConfig::default(), |lanes| {
+        let comm = Comm::new(RingCommunicator::new(lanes, talkative(), Duration::from_secs(20)).unwrap());
+        let call = catch_unwind(AssertUnwindSafe(move || {
+            assert_ne!(comm.rank(), 1, "a bug of the program");
+            comm.barrier().unwrap_err()
+        }));
+        call.ok()
+    });
+    for error in [&errors[0], &errors[2]] {
+        let error = error.as_ref().unwrap();
+        assert!(matches!(error, Error::Aborted { by: 1, reason } if reason.contains("panicked")), "{error}");
+    }
+}
+
+#[test]
 fn a_timeout_names_the_absent_rank_on_every_rank() {
     for ranks in [2, 5, 8] {
         let absent = ranks - 2;

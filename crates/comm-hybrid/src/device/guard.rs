@@ -100,6 +100,10 @@ impl Communicator for Guarded {
         self.call(|host| host.barrier(options))
     }
 
+    fn finalize(&self, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.finalize(options))
+    }
+
     fn abort(&self, reason: &str) {
         // First the others are told by whom.
         if let Some(bond) = self.bond.upgrade() {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use comm_core::{Call, Collective, Error, Result, Transport};
 
 use super::engine::Engine;
-use crate::control::{Announce, Frame};
 
 impl<T: Transport> Engine<T> {
     /// The peers without which the call cannot go on now.
@@ -40,8 +39,7 @@ impl<T: Transport> Engine<T> {
     fn absent_from_barrier(&mut self, sequence: u64, call: &Call, timeout: Duration) -> Result<Vec<usize>> {
         let at_deadline = self.not_heard_of(sequence);
         for peer in &at_deadline {
-            let question = Announce { sequence, question: true, call: call.clone(), waiting_for: Vec::new() };
-            self.control.send(*peer, &Frame::Announce(question));
+            self.ask(*peer, sequence, call.clone());
         }
         // Not much longer than the caller wanted to wait.
         let at_most = self.config.diagnosis.min(timeout / 4);

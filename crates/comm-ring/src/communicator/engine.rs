@@ -402,7 +402,9 @@ impl<T: Transport> Engine<T> {
         let Some(call) = self.history.get(sequence).cloned() else { return };
         let mut waiting_for = self.waiting_for();
         waiting_for.truncate(Announce::WAITING_MAX);
-        self.control.send_all(&Frame::Announce(Announce { sequence, question: false, call, waiting_for }));
+        let past = self.history.before(sequence);
+        let announce = Announce { sequence, question: false, call, waiting_for, past };
+        self.control.send_all(&Frame::Announce(announce));
     }
 
     /// The call under way, for errors.

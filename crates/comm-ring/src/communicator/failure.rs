@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Armed, Call, Desync, During, Error, Lengths, Loss, Result, Transport};
+use comm_core::{Armed, Call, Desync, During, Error, Invalid, Lengths, Loss, Result, Transport};
 
 use super::engine::Engine;
-use crate::control::{Announce, Cause, Event, Frame};
+use crate::control::{Announce, Cause, Event, Frame, PastCall};
 use crate::executor::Stop;
 use crate::wait::wait_for;
 
 /// How long a rank that fails or leaves tries to get its last words out.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// A time that can be added to any instant.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// What another rank said as it gave up, for calls that this rank has yet to make.
 #[derive(Debug)]
@@ -61,18 +64,36 @@ impl<T: Transport> Engine<T> {
             }
             Event::Abort { from, cause, .. } => Err(self.reported(from, cause)),
             Event::Announce { from, announce } => {
-                let Some(ours) = self.history.get(announce.sequence).cloned() else { return Ok(()) };
-                if announce.question {
-                    let answer = Announce {
-                        sequence: announce.sequence,
-                        question: false,
-                        call: ours.clone(),
-                        waiting_for: Vec::new(),
-                    };
-                    self.control.send(from, &Frame::Announce(answer));
+                let ours = self.history.get(announce.sequence).cloned();
+                if let Some(ours) = ours.as_ref().filter(|_| announce.question) {
+                    self.speak_of(from, announce.sequence, ours.clone(), false);
                 }
-                self.compare(announce.sequence, &ours, from, announce.call)
+                self.compare_past(from, &announce.past, announce.sequence)?;
+                ours.map_or(Ok(()), |ours| self.compare(announce.sequence, &ours, from, announce.call))
             }
+            Event::Goodbye { from, sequence, past } => {
+                self.compare_past(from, &past, sequence.saturating_add(1))
+            }
+        }
+    }
+
+    /// Asks a peer what it called under this number.
+    pub(super) fn ask(&mut self, peer: usize, sequence: u64, ours: Call) {
+        self.speak_of(peer, sequence, ours, true);
+    }
+
+    fn speak_of(&mut self, peer: usize, sequence: u64, call: Call, question: bool) {
+        let past = self.history.before(sequence);
+        let announce = Announce { sequence, question, call, waiting_for: Vec::new(), past };
+        self.control.send(peer, &Frame::Announce(announce));
+    }
+
+    /// Fails if a call of another rank before number `end` is not what this rank made under its number. A rank that only
+    /// sends in a call ends it without noticing: it shows here, in a later call or when a rank leaves.
+    fn compare_past(&self, peer: usize, past: &[PastCall], end: u64) -> Result<()> {
+        match self.history.difference(past, end) {
+            Some((sequence, ours, theirs)) => self.compare(sequence, &ours, peer, theirs),
+            None => Ok(()),
         }
     }
 
@@ -171,11 +192,11 @@ impl<T: Transport> Engine<T> {
             // It is in the same call, as far as a description tells: there is nothing to ask.
             return Desync { sequence, rank, ours, peer: from, theirs: Some(call), lengths }.into();
         }
-        let question = Announce { sequence, question: true, call, waiting_for: Vec::new() };
-        self.control.send(from, &Frame::Announce(question));
+        self.ask(from, sequence, call);
         let heard = self.listen(self.config.diagnosis, |engine| Ok(engine.control.has_ended(from)));
         heard.err().unwrap_or_else(|| {
-            Desync { sequence, rank, ours, peer: from, theirs: None, lengths: None }.into()
+            let theirs = self.control.past_call(from, sequence).cloned();
+            Desync { sequence, rank, ours, peer: from, theirs, lengths: None }.into()
         })
     }
 
@@ -240,28 +261,71 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Tells everybody that this rank leaves: in order, or because a member died. A program that meets the death in
-    /// another group, or in a message, often ends here before it makes another call.
+    /// Leaves without waiting for the others. What is wrong is in the log, as there is nobody to return it to.
     pub(super) fn say_goodbye(&mut self) {
-        if self.poison.is_none() {
-            // Only this looks whether the processes of the others live, where memory is shared.
-            let heard = self.control.arm().and_then(|_| self.hear());
-            let dead = self.control.dead().map(|(peer, loss)| self.lost(peer, loss));
-            if let Some(error) = heard.err().or(dead) {
-                self.give_up_idle(error);
-            }
-        }
         if self.poison.is_none()
-            && let Err(stop) = self.audit(self.data.now())
+            && let Err(error) = self.leave()
         {
-            let error = self.diagnose(stop);
-            tracing::error!(%error, "left a group whose ranks did not agree");
+            tracing::error!(%error, "left a group in which something is wrong");
             self.give_up_idle(error);
         }
-        if self.poison.is_none() {
-            self.control.send_all(&Frame::Goodbye { sequence: self.history.last() });
-            self.flush();
+    }
+
+    /// Leaves, and waits until all others have left, too.
+    pub(super) fn finalize(&mut self, timeout: Duration) -> Result<()> {
+        match self.leave().and_then(|()| self.await_goodbyes(timeout)) {
+            Ok(()) => {
+                self.poison(&Invalid::Finalized.into());
+                Ok(())
+            }
+            Err(error) => Err(self.give_up_idle(error)),
         }
+    }
+
+    /// Tells everybody that this rank leaves in order, unless a member died, or ranks did not make the same calls. A
+    /// program that meets a death in another group, or in a message, often ends here before it makes another call.
+    fn leave(&mut self) -> Result<()> {
+        // Only this looks whether the processes of the others live, where memory is shared.
+        self.control.arm()?;
+        self.hear()?;
+        if let Some((peer, loss)) = self.control.dead() {
+            return Err(Error::PeerLost { peer, during: During::Finalize, loss });
+        }
+        self.audit(self.data.now()).map_err(|stop| self.diagnose(stop))?;
+        let sequence = self.history.last();
+        let past = self.history.before(sequence + 1);
+        self.control.send_all(&Frame::Goodbye { sequence, past });
+        self.flush();
+        Ok(())
+    }
+
+    fn await_goodbyes(&mut self, timeout: Duration) -> Result<()> {
+        self.listen(timeout.min(FOREVER), |engine| {
+            engine.check_leaving()?;
+            Ok(engine.control.present().is_empty())
+        })?;
+        let waiting_for = self.control.present();
+        if waiting_for.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Timeout { waiting_for, after: timeout, during: During::Finalize })
+    }
+
+    /// Fails if another rank gave up, died, or left after another number of calls than this one.
+    fn check_leaving(&self) -> Result<()> {
+        if let Some(doom) = &self.doom {
+            return Err(self.reported(doom.from, doom.cause.clone()));
+        }
+        let last = self.history.last();
+        if let Some((peer, loss)) = self.control.lost(last) {
+            return Err(Error::PeerLost { peer, during: During::Finalize, loss });
+        }
+        let Some(peer) = self.group.peers().find(|&peer| self.control.left_after(peer) > Some(last)) else {
+            return Ok(());
+        };
+        let (sequence, rank) = (last + 1, self.group.rank());
+        let theirs = self.control.past_call(peer, sequence).cloned();
+        Err(Desync { sequence, rank, ours: None, peer, theirs, lengths: None }.into())
     }
 
     /// Gets queued words out, as far as that goes in a short time.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, Allocate, Allocation, CallOptions, Collective, Communicator, Error, Exchange, Group, Host,
-    HostViewMut, Lanes, LinkModel, ReduceOp, Result, Shares, Transport,
+    HostViewMut, Lanes, LinkModel, ReduceOp, Result, Shares, Transport, is_unwinding,
 };
 
 use crate::choose::{self, Question};
@@ -177,6 +177,10 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         self.engine(Collective::Barrier, options)?.barrier(Request::new(Collective::Barrier, 0), options)
     }
 
+    fn finalize(&self, options: &CallOptions) -> Result<()> {
+        self.engine(Collective::Barrier, &CallOptions::default())?.finalize(options.timeout)
+    }
+
     fn abort(&self, reason: &str) {
         let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
         self.abort.abort(cause.clone());
@@ -199,6 +203,10 @@ impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
 impl<T: Transport + 'static> Drop for RingCommunicator<T> {
     fn drop(&mut self) {
         let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if is_unwinding() && engine.usable().is_ok() {
+            let (by, reason) = (self.group.rank(), "its thread panicked".into());
+            engine.give_up_idle(Error::Aborted { by, reason });
+        }
         engine.say_goodbye();
         if let Some(Error::PeerLost { peer, loss, .. }) = engine.poison.as_deref() {
             self.messenger.report_death(*peer, loss);

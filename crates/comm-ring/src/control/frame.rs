@@ -20,7 +20,23 @@ pub(crate) enum Frame {
     Goodbye {
         /// The last call that it completed.
         sequence: u64,
+        /// Its last calls up to that one.
+        past: Vec<PastCall>,
     },
+}
+
+/// A call that a rank made, and perhaps repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PastCall {
+    /// The number under which it was made first. It was repeated until the next one of the list, or the list's end.
+    pub(crate) first: u64,
+    /// The call.
+    pub(crate) call: Call,
+}
+
+impl PastCall {
+    /// The most that a frame lists.
+    pub(crate) const MAX: usize = 8;
 }
 
 /// Which call a rank is, or was, in.
@@ -34,6 +50,8 @@ pub(crate) struct Announce {
     pub(crate) call: Call,
     /// The ranks that the sender waits for, at most [`Announce::WAITING_MAX`] of them.
     pub(crate) waiting_for: Vec<usize>,
+    /// The sender's calls before this one, at most [`PastCall::MAX`] of them.
+    pub(crate) past: Vec<PastCall>,
 }
 
 impl Announce {
@@ -78,15 +96,17 @@ impl Frame {
                 into.extend_from_slice(&announce.sequence.to_le_bytes());
                 announce.call.encode(into);
                 put_ranks(into, &announce.waiting_for);
+                put_past(into, &announce.past);
             }
             Self::Abort { sequence, cause } => {
                 into.push(ABORT);
                 into.extend_from_slice(&sequence.to_le_bytes());
                 cause.encode(into);
             }
-            Self::Goodbye { sequence } => {
+            Self::Goodbye { sequence, past } => {
                 into.push(GOODBYE);
                 into.extend_from_slice(&sequence.to_le_bytes());
+                put_past(into, past);
             }
         }
         let length = (into.len() - start - 4) as u32;
@@ -111,11 +131,11 @@ impl Frame {
             ANNOUNCE => {
                 let question = take::<1>(rest)?[0] != 0;
                 let sequence = take_u64(rest)?;
-                let call = take_call(rest)?;
-                Self::Announce(Announce { sequence, question, call, waiting_for: take_ranks(rest)? })
+                let (call, waiting_for) = (take_call(rest)?, take_ranks(rest)?);
+                Self::Announce(Announce { sequence, question, call, waiting_for, past: take_past(rest)? })
             }
             ABORT => Self::Abort { sequence: take_u64(rest)?, cause: Cause::decode(rest)? },
-            GOODBYE => Self::Goodbye { sequence: take_u64(rest)? },
+            GOODBYE => Self::Goodbye { sequence: take_u64(rest)?, past: take_past(rest)? },
             _ => return Err(DecodeError),
         };
         if rest.is_empty() { Ok(frame) } else { Err(DecodeError) }
@@ -192,6 +212,15 @@ fn put_ranks(into: &mut Vec<u8>, ranks: &[usize]) {
     }
 }
 
+fn put_past(into: &mut Vec<u8>, past: &[PastCall]) {
+    let past = &past[past.len().saturating_sub(PastCall::MAX)..];
+    into.push(past.len() as u8);
+    for PastCall { first, call } in past {
+        into.extend_from_slice(&first.to_le_bytes());
+        call.encode(into);
+    }
+}
+
 fn put_text(into: &mut Vec<u8>, text: &str) {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
@@ -221,6 +250,14 @@ fn take_ranks(rest: &mut &[u8]) -> Result<Vec<usize>, DecodeError> {
         return Err(DecodeError);
     }
     (0..count).map(|_| take_rank(rest)).collect()
+}
+
+fn take_past(rest: &mut &[u8]) -> Result<Vec<PastCall>, DecodeError> {
+    let count = usize::from(take::<1>(rest)?[0]);
+    if count > PastCall::MAX {
+        return Err(DecodeError);
+    }
+    (0..count).map(|_| Ok(PastCall { first: take_u64(rest)?, call: take_call(rest)? })).collect()
 }
 
 fn take_text(rest: &mut &[u8]) -> Result<String, DecodeError> {
@@ -275,8 +312,10 @@ mod tests {
                 question: true,
                 call: call(),
                 waiting_for: vec![1, 70_000],
+                past: vec![PastCall { first: 7, call: call() }],
             }),
-            Frame::Goodbye { sequence: u64::MAX },
+            Frame::Goodbye { sequence: u64::MAX, past: vec![] },
+            Frame::Goodbye { sequence: 3, past: vec![PastCall { first: 0, call: call() }; PastCall::MAX] },
             abort(Cause::Lost { peer: 3, detail: "gone".into() }),
             abort(Cause::Timeout { millis: 1500, waiting_for: vec![] }),
             abort(Cause::Desync { sequence: 4, ranks: [0, 2], calls: [Some(call()), None], lengths: None }),
@@ -313,7 +352,8 @@ mod tests {
         let name = "n".repeat(Call::NAME_MAX);
         let call = Call { algorithm: name.into(), ..call() };
         let waiting_for = (0..500).collect();
-        let announce = Announce { sequence: 1, question: false, call: call.clone(), waiting_for };
+        let past = vec![PastCall { first: 0, call: call.clone() }; 20];
+        let announce = Announce { sequence: 1, question: false, call: call.clone(), waiting_for, past };
         let lengths = Some(Lengths { expected: 1, sent: 2 });
         let calls = [Some(call.clone()), Some(call)];
         let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };

@@ -5,7 +5,7 @@
 
 mod frame;
 
-pub(crate) use frame::{Announce, Cause, Frame};
+pub(crate) use frame::{Announce, Cause, Frame, PastCall};
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -28,6 +28,8 @@ struct Peer {
     loss: Option<Loss>,
     /// The last call that it completed before it left in order.
     goodbye: Option<u64>,
+    /// The calls that it listed as it left.
+    past: Vec<PastCall>,
     /// Whether it gave up: then its end has a cause that it told, and is none itself.
     gave_up: bool,
     /// Which call it said last that it is blocked in.
@@ -54,6 +56,15 @@ pub(crate) enum Event {
         from: usize,
         /// What it said.
         announce: Announce,
+    },
+    /// A peer left in order.
+    Goodbye {
+        /// Who.
+        from: usize,
+        /// The last call that it completed.
+        sequence: u64,
+        /// Its last calls up to that one.
+        past: Vec<PastCall>,
     },
 }
 
@@ -160,7 +171,11 @@ impl<T: Transport> Control<T> {
         while let Some((frame, length)) = Frame::decode(&peer.inbox[taken..])? {
             taken += length;
             match frame {
-                Frame::Goodbye { sequence } => peer.goodbye = Some(sequence),
+                Frame::Goodbye { sequence, past } => {
+                    peer.goodbye = Some(sequence);
+                    peer.past.clone_from(&past);
+                    events.push(Event::Goodbye { from, sequence, past });
+                }
                 Frame::Abort { sequence, cause } => {
                     peer.gave_up = true;
                     events.push(Event::Abort { from, sequence, cause });
@@ -178,12 +193,31 @@ impl<T: Transport> Control<T> {
         Ok(())
     }
 
-    /// A rank that announced to be blocked in another call under this number, and that call.
+    /// A rank that announced to be blocked in another call under this number, or left after one, and that call.
     pub(crate) fn contradiction(&self, sequence: u64, ours: &Call) -> Option<(usize, &Call)> {
         self.peers.iter().enumerate().find_map(|(rank, peer)| {
-            let announced = peer.announced.as_ref()?;
-            (announced.sequence == sequence && announced.call != *ours).then_some((rank, &announced.call))
+            let blocked = peer.announced.as_ref().filter(|announced| announced.sequence == sequence);
+            let theirs =
+                blocked.map(|announced| &announced.call).or_else(|| self.past_call(rank, sequence))?;
+            (theirs != ours).then_some((rank, theirs))
         })
+    }
+
+    /// What a rank that has left called under this number, if it listed that call.
+    pub(crate) fn past_call(&self, rank: usize, sequence: u64) -> Option<&Call> {
+        let peer = &self.peers[rank];
+        peer.goodbye.filter(|&after| after >= sequence)?;
+        peer.past.iter().rfind(|past| past.first <= sequence).map(|past| &past.call)
+    }
+
+    /// The last call that a rank completed before it left in order.
+    pub(crate) fn left_after(&self, rank: usize) -> Option<u64> {
+        self.peers[rank].goodbye
+    }
+
+    /// The members that have neither left nor been lost.
+    pub(crate) fn present(&self) -> Vec<usize> {
+        self.group.peers().filter(|&peer| !self.has_ended(peer)).collect()
     }
 
     /// A member that cannot take part in call `sequence` any more, and how that shows. One that died comes first: it is

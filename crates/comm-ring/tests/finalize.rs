@@ -1,0 +1,128 @@
+//! Leaving a group: the last calls are compared, and who does not leave is named.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use comm_core::{Comm, Error, Invalid, Loss, ReduceOp, Result};
+use comm_ring::RingConfig;
+use comm_sim::in_process::InProcessConfig;
+use common::world;
+
+/// A rank that waits says so soon, so that tests are short.
+fn talkative() -> RingConfig {
+    let mut config = RingConfig::default();
+    config.announce_after = Duration::from_millis(20);
+    config
+}
+
+fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
+    world(ranks, &InProcessConfig::default(), &talkative(), rank)
+}
+
+/// What every rank of a world gets from its last call and from finalizing.
+fn finalized(ranks: usize, last: impl Fn(&Comm) -> Result<()> + Sync) -> Vec<(bool, Error)> {
+    let ends = run(ranks, |comm| {
+        comm.barrier().unwrap();
+        let call = last(&comm);
+        (call.is_ok(), comm.finalize().err().or(call.err()))
+    });
+    ends.into_iter()
+        .map(|(is_ok, error)| (is_ok, error.expect("every rank must hear of the mismatch")))
+        .collect()
+}
+
+/// The calls of both ranks of a mismatch, in the order of their ranks.
+fn calls_of(error: &Error) -> Vec<String> {
+    let Error::Desync(desync) = error.root_cause() else { panic!("expected a mismatch, got: {error}") };
+    let mut calls = [(desync.rank, &desync.ours), (desync.peer, &desync.theirs)];
+    calls.sort_by_key(|(rank, _)| *rank);
+    calls.into_iter().map(|(rank, call)| format!("{rank}: {}", call.as_ref().unwrap())).collect()
+}
+
+#[test]
+fn unlike_roots_of_the_last_call_are_found_when_ranks_finalize() {
+    for ranks in [2, 3, 5, 8] {
+        let broadcast = finalized(ranks, |comm| comm.broadcast(comm.rank(), &mut [comm.rank() as f32; 4]));
+        let scatter =
+            finalized(ranks, |comm| comm.scatter(comm.rank(), &vec![1_u8; 4 * ranks], &mut [0_u8; 4]));
+        for (name, ends) in [("broadcast", broadcast), ("scatter", scatter)] {
+            for (rank, (_, error)) in ends.iter().enumerate() {
+                for call in calls_of(error) {
+                    let (rank, call) = call.split_once(": ").unwrap();
+                    assert!(call.starts_with(&format!("{name}(root {rank}, ")), "{call}");
+                }
+                assert_eq!(calls_of(error).len(), 2, "rank {rank}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_gather_at_unlike_roots_all_hear_of_it() {
+    let ends = finalized(3, |comm| {
+        let root = comm.rank();
+        comm.with_timeout(Duration::from_secs(1)).gather(root, &[1_u8; 4], &mut [0_u8; 12])
+    });
+    for (_, error) in ends {
+        assert!(calls_of(&error).iter().all(|call| call.contains("gather(root")), "{error}");
+    }
+}
+
+#[test]
+fn finalizing_ends_a_group_whose_ranks_made_the_same_calls() {
+    for ranks in [1, 2, 3, 5, 8] {
+        run(ranks, |comm| {
+            let mut sum = [1_u32; 10];
+            let work = comm.all_reduce_async(vec![1_u32; 1000], ReduceOp::Sum).unwrap();
+            let clone = comm.clone();
+            comm.clone().finalize().unwrap();
+            assert_eq!(work.wait().unwrap(), vec![ranks as u32; 1000]);
+            let error = clone.all_reduce(&mut sum, ReduceOp::Sum).unwrap_err();
+            assert!(matches!(error.root_cause(), Error::Invalid(Invalid::Finalized)), "{error}");
+            assert_eq!(sum, [1; 10]);
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_makes_a_call_where_others_finalize_is_told() {
+    let errors = run(3, |comm| {
+        if comm.rank() == 1 { comm.barrier().unwrap_err() } else { comm.clone().finalize().unwrap_err() }
+    });
+    for error in [&errors[0], &errors[2]] {
+        assert!(matches!(error, Error::Aborted { by: 1, .. } | Error::PeerLost { .. }), "{error}");
+    }
+    assert!(matches!(errors[1], Error::PeerLost { loss: Loss::Left { after: 0 }, .. }), "{}", errors[1]);
+}
+
+#[test]
+fn a_rank_that_does_not_finalize_is_named_at_the_deadline() {
+    let meeting = Barrier::new(3);
+    run(3, |comm| {
+        if comm.rank() == 2 {
+            meeting.wait();
+            return;
+        }
+        let error = comm.with_timeout(Duration::from_millis(200)).finalize().unwrap_err();
+        assert!(matches!(&error, Error::Timeout { waiting_for, .. } if *waiting_for == [2]), "{error}");
+        meeting.wait();
+    });
+}
+
+#[test]
+fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
+    let errors = run(3, |comm| {
+        let root = if comm.rank() == 2 { 2 } else { 0 };
+        let mut buffer = [comm.rank() as u8; 4];
+        let sent = comm.with_algorithm("binomial").broadcast(root, &mut buffer);
+        if comm.rank() == 2 {
+            std::thread::sleep(Duration::from_millis(100));
+            return sent.and_then(|()| comm.barrier()).err();
+        }
+        None
+    });
+    assert_eq!(calls_of(errors[2].as_ref().unwrap()).len(), 2);
+}
