@@ -1,8 +1,9 @@
 //! What the environment says. No other file of this crate reads it.
 
 use std::env;
+use std::ffi::OsString;
 
-use comm_core::{Error, Result};
+use comm_core::{Error, Invalid, Result, VariableFault};
 
 /// The number of this process among those of its host, by launcher.
 const LOCAL_RANK: [&str; 4] =
@@ -10,7 +11,7 @@ const LOCAL_RANK: [&str; 4] =
 
 /// The number that a launcher gave this process on its host; 0 if no launcher did.
 pub(crate) fn local_rank() -> Result<usize> {
-    local_rank_of(&|name| env::var(name).ok())
+    local_rank_of(&|name| env::var_os(name))
 }
 
 /// Tells NCCL that ranks may share a device.
@@ -25,22 +26,30 @@ fn is_on(value: &str) -> bool {
     value.trim().parse::<i64>().is_ok_and(|number| number != 0)
 }
 
-fn local_rank_of(lookup: &dyn Fn(&str) -> Option<String>) -> Result<usize> {
+fn local_rank_of(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<usize> {
     let Some((name, value)) = LOCAL_RANK.iter().find_map(|name| Some((*name, lookup(name)?))) else {
         return Ok(0);
     };
-    value.trim().parse().map_err(|error| Error::setting(name, value.clone(), error))
+    let fault =
+        |fault| Invalid::Variable { name: name.to_owned(), fault, advice: "set it to a number".into() };
+    match value.to_str() {
+        None => Err(fault(VariableFault::NotText).into()),
+        Some("") => Err(fault(VariableFault::Empty).into()),
+        Some(text) => text.trim().parse().map_err(|error| Error::setting(name, text, error)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     #[test]
     fn the_first_launcher_that_says_a_number_is_taken_at_its_word() {
         let local_rank = |set: &[(&str, &str)]| {
             local_rank_of(&|name| {
-                set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
             })
         };
         assert_eq!(local_rank(&[]).unwrap(), 0);
@@ -48,6 +57,11 @@ mod tests {
         assert_eq!(local_rank(&[("SLURM_LOCALID", "3"), ("LOCAL_RANK", "1")]).unwrap(), 1);
         let refused = local_rank(&[("LOCAL_RANK", "one")]).unwrap_err().to_string();
         assert!(refused.contains("LOCAL_RANK = \"one\""), "{refused}");
+        let empty = local_rank(&[("LOCAL_RANK", ""), ("SLURM_LOCALID", "3")]).unwrap_err().to_string();
+        assert!(empty.contains("LOCAL_RANK is set, but empty"), "{empty}");
+        let bytes = |name: &str| (name == "LOCAL_RANK").then(|| OsString::from_vec(vec![b'1', 0xff]));
+        let not_text = local_rank_of(&bytes).unwrap_err().to_string();
+        assert!(not_text.contains("LOCAL_RANK is not text"), "{not_text}");
     }
 
     #[test]

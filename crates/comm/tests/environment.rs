@@ -2,17 +2,19 @@
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
+use std::ffi::OsString;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStringExt;
 use std::process::{Command, Stdio};
 
 use comm::ReduceOp;
 
 const ROLE: &str = "COMM_TEST_ROLE";
 
-type Variables = Vec<(&'static str, String)>;
+type Variables = Vec<(&'static str, OsString)>;
 
 /// Starts a process of this test with these variables and none of a launcher besides.
-fn start(variables: &[(&'static str, String)]) -> Command {
+fn start(variables: &[(&'static str, OsString)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
@@ -57,8 +59,8 @@ fn rank() {
     }
 }
 
-fn number(of: usize) -> String {
-    of.to_string()
+fn number(of: usize) -> OsString {
+    of.to_string().into()
 }
 
 #[test]
@@ -69,7 +71,7 @@ fn a_program_without_a_launcher_is_a_world_of_one() {
 #[test]
 fn a_program_in_a_batch_script_is_a_world_of_one() {
     let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "17")];
-    assert_eq!(said(&[script.map(|(name, value)| (name, value.to_owned())).into()]), ["0 of 1, sum 1"]);
+    assert_eq!(said(&[script.map(|(name, value)| (name, value.into())).into()]), ["0 of 1, sum 1"]);
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn ranks_of_open_mpi_on_one_host_meet_without_an_address() {
             ("OMPI_COMM_WORLD_SIZE", number(3)),
             ("OMPI_COMM_WORLD_LOCAL_RANK", number(rank)),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", number(3)),
-            ("PMIX_NAMESPACE", job.clone()),
+            ("PMIX_NAMESPACE", job.clone().into()),
         ]
     };
     let ranks: Vec<Variables> = (0..3).map(rank).collect();
@@ -97,8 +99,8 @@ fn tasks_of_a_step_of_slurm_meet_without_an_address() {
             ("SLURM_NTASKS", number(4)),
             ("SLURM_LOCALID", number(rank % 2)),
             ("SLURM_NODEID", number(rank / 2)),
-            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)".to_owned()),
-            ("SLURM_STEP_NODELIST", "127.0.0.[1-2]".to_owned()),
+            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)".into()),
+            ("SLURM_STEP_NODELIST", "127.0.0.[1-2]".into()),
             ("SLURM_JOB_ID", number(std::process::id() as usize)),
             ("SLURM_STEP_ID", number(0)),
         ]
@@ -109,7 +111,7 @@ fn tasks_of_a_step_of_slurm_meet_without_an_address() {
 
 #[test]
 fn a_misspelt_secret_is_an_error_of_the_program() {
-    let said = said(&[vec![("COMM_SECRT", "hunter2".to_owned())]]);
+    let said = said(&[vec![("COMM_SECRT", "hunter2".into())]]);
     assert!(said[0].contains("COMM_SECRT") && said[0].contains("COMM_SECRET"), "{said:?}");
     assert!(!said[0].contains("hunter2"), "{said:?}");
 }
@@ -119,7 +121,7 @@ fn first_of_two(master: u16) -> Variables {
     vec![
         ("RANK", number(0)),
         ("WORLD_SIZE", number(2)),
-        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_ADDR", "127.0.0.1".into()),
         ("MASTER_PORT", number(master.into())),
     ]
 }
@@ -138,8 +140,33 @@ fn a_range_of_ports_in_use_is_told_by_its_variable() {
     let port = taken.local_addr().unwrap().port();
     let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut variables = first_of_two(master);
-    variables.push(("COMM_PORT_RANGE", port.to_string()));
-    variables.push(("COMM_TRANSPORT", "tcp".to_owned()));
+    variables.push(("COMM_PORT_RANGE", number(port.into())));
+    variables.push(("COMM_TRANSPORT", "tcp".into()));
     let said = said(&[variables]);
     assert!(said[0].contains("COMM_PORT_RANGE") && said[0].contains(&format!("{port}-{port}")), "{said:?}");
+}
+
+#[test]
+fn a_secret_of_random_bytes_is_an_error_and_not_no_secret() {
+    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut variables = first_of_two(master);
+    let bytes = vec![0x9c, 0xff, 0xc3, 0x28, 0x80];
+    variables.push(("COMM_SECRET", OsString::from_vec(bytes)));
+    let said = said(&[variables]);
+    assert!(said[0].contains("COMM_SECRET is not text"), "{said:?}");
+}
+
+#[cfg(feature = "hybrid")]
+#[test]
+fn unlike_transports_are_told_by_their_variable() {
+    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let rank = |rank: usize| {
+        let mut variables = first_of_two(master);
+        variables[0].1 = number(rank);
+        variables.push(("COMM_TRANSPORT", ["tcp", "shm"][rank].into()));
+        variables
+    };
+    for said in said(&[rank(0), rank(1)]) {
+        assert!(["COMM_TRANSPORT", "tcp", "shm"].iter().all(|part| said.contains(part)), "{said}");
+    }
 }

@@ -15,7 +15,7 @@ mod variables;
 use std::fs;
 use std::time::Duration;
 
-use comm_core::{Error, Invalid, LinkModel, Membership, Result};
+use comm_core::{Error, Invalid, LinkModel, Membership, Refusal, Result};
 use comm_tcp::Secret;
 
 pub(crate) use self::environment::Environment;
@@ -37,11 +37,17 @@ pub(crate) fn is_launched(environment: &Environment) -> bool {
 
 /// The same error, with a setting of the crates below under the name of the variable that set it.
 pub(crate) fn name_variable(error: Error) -> Error {
+    let variable = |name: String| {
+        let variable = variables::ALL.into_iter().find(|ours| ours.setting == Some(name.as_str()));
+        variable.map_or(name, |variable| variable.name.to_owned())
+    };
     match error {
         Error::Invalid(Invalid::Setting { name, value, reason }) => {
-            let variable = variables::ALL.into_iter().find(|ours| ours.setting == Some(name.as_str()));
-            let name = variable.map_or(name, |variable| variable.name.to_owned());
-            Invalid::Setting { name, value, reason }.into()
+            Invalid::Setting { name: variable(name), value, reason }.into()
+        }
+        Error::Handshake { with, refusal: Refusal::Setting { name, ours, theirs, rank } } => {
+            let refusal = Refusal::Setting { name: variable(name), ours, theirs, rank };
+            Error::Handshake { with, refusal }
         }
         other => other,
     }

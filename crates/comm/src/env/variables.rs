@@ -102,13 +102,15 @@ pub(super) const SECRET: Variable = Variable::new(
     Values::Text("text, at least 16 random characters"),
     "none: whoever reaches a port can take part",
     "the secret that every connection is authenticated with; equal on every rank",
-);
+)
+.sets("secret");
 pub(super) const TRANSPORT: Variable = Variable::new(
     "COMM_TRANSPORT",
     Values::OneOf(&["auto", "tcp", "shm"]),
     "`auto`: shared memory within a host and TCP between hosts (TCP alone without the feature `hybrid`)",
     "how ranks reach each other; equal on every rank",
-);
+)
+.sets("transport");
 pub(super) const SOCKET_IFNAME: Variable = Variable::new(
     "COMM_SOCKET_IFNAME",
     Values::Text("`eth`, `=eth0`, `^docker`, or a list"),
@@ -179,7 +181,7 @@ const NCCL_PATH: Variable = Variable::new(
     "COMM_NCCL_PATH",
     Values::Text("a file or a folder"),
     "the system's search path",
-    "where NCCL's library is loaded from; read by `nccl-sys`",
+    "where NCCL's library is loaded from; read by `nccl-sys`, for which an empty one is not set",
 )
 .needs("nccl", cfg!(feature = "nccl"));
 

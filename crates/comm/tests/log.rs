@@ -1,0 +1,92 @@
+//! What the library says through `tracing` while it comes to its group.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fmt;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use comm::{Config, Membership};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Keeps the level and the fields of every event of this library.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push_str(&format!("{field} = {value:?}; "));
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("comm")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().unwrap().push((*event.metadata().level(), fields.0));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// What is said on this thread while `work` is done, from this level on.
+fn said(level: Level, work: impl FnOnce()) -> Vec<String> {
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), work);
+    let events = log.0.lock().unwrap();
+    events.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect()
+}
+
+/// A rank 0 of two that serves its store at this host, and waits for nobody.
+fn alone_of_two(master: &str, secret: Option<&str>) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut config = Config::new(Membership { rank: 0, size: 2 }, master, port).unwrap();
+    config.secret = secret.map(|secret| comm::tcp::Secret::new(secret).unwrap());
+    config.rendezvous_timeout = Duration::from_millis(50);
+    comm::init_with(&config).unwrap_err();
+}
+
+fn warns_of_no_secret(master: &str, secret: Option<&str>) -> bool {
+    said(Level::WARN, || alone_of_two(master, secret)).iter().any(|text| text.contains("COMM_SECRET"))
+}
+
+#[test]
+fn a_store_for_other_hosts_without_a_secret_is_worth_a_warning() {
+    let Some(here) = comm::tcp::outward_address() else { return };
+    assert!(warns_of_no_secret(&here.to_string(), None));
+    assert!(!warns_of_no_secret(&here.to_string(), Some("open sesame")));
+}
+
+#[test]
+fn a_store_for_this_host_alone_is_not() {
+    assert!(!warns_of_no_secret("127.0.0.1", None));
+    assert!(!warns_of_no_secret("localhost", None));
+}
+
+#[test]
+fn a_process_that_nobody_launched_says_that_it_is_alone() {
+    // Under a launcher there is nothing to say.
+    if !Config::is_launched() {
+        let said = said(Level::INFO, || assert_eq!(Config::from_env().unwrap().world_size, 1));
+        assert!(said.iter().any(|text| text.contains("a world of one rank")), "{said:?}");
+    }
+}
