@@ -13,16 +13,22 @@ use comm_core::{Bell, Error, Result};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::credentials;
 use crate::hello::{HELLO_BYTES, Hello, LaneKey};
 use crate::identity::Identity;
+use crate::segment::Segment;
 use crate::socket;
 
 const LISTENER: u64 = 0;
-/// Connections on which nothing was said yet; a further one takes the place of the oldest. Members speak at once, or
-/// are silent as long as they wait for us to dial them.
-const GUESTS_MAX: usize = 1024;
+/// The most connections to accept before the caller looks at its deadline.
+const ACCEPTS_PER_TURN: usize = 16;
+/// The most connections on which nothing was said yet, in a small world; a further one takes the place of the oldest.
+/// A peer that dials speaks at once. One that waits to be dialed is silent, and connects again where it was closed.
+const PENDING_MAX: usize = 64;
+/// How many silent connections a peer may have: one for each lane that it is opening.
+const PENDING_PER_PEER: usize = 4;
 /// Lanes for which connections are kept although nobody here has opened them.
 const UNOPENED_MAX: usize = 1024;
 const EVENTS_AT_ONCE: usize = 64;
@@ -44,7 +50,7 @@ struct Desk {
     /// Connections whose lane nobody here has opened yet, or is just opening, with the rank of the dialer.
     arrived: HashMap<(LaneKey, usize), Arrival>,
     openers: Vec<(LaneKey, Arc<Bell>)>,
-    /// Any user of the host can knock at will, so that one warning must do.
+    /// Any user of the host can connect at will, so that one warning must do.
     warned: bool,
 }
 
@@ -87,6 +93,10 @@ impl Reception {
         let mut desk = self.desk();
         desk.openers.retain(|(_, other)| !Arc::ptr_eq(other, bell));
         desk.arrived.retain(|(other, _), _| *other != key);
+        if desk.openers.is_empty() {
+            // Nobody would watch them until the next lane is opened. A peer among them connects again.
+            desk.guests.clear();
+        }
     }
 
     /// Serves whoever is at the door, without blocking, and hands out the connections for a lane that have arrived
@@ -119,42 +129,51 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
+    /// Handles one batch of events, so that its caller keeps its deadline in a flood of connections.
     fn serve(mut self) -> io::Result<()> {
         let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
-        loop {
-            let events = match epoll::wait(self.epoll, &mut room, Some(&Timespec::default())) {
-                Ok((events, _)) => events,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            for event in &*events {
-                match event.data.u64() {
-                    LISTENER => self.let_all_in()?,
-                    id => self.attend(id),
-                }
-            }
-            if events.len() < EVENTS_AT_ONCE {
-                return Ok(());
+        let events = match epoll::wait(self.epoll, &mut room, Some(&Timespec::default())) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        };
+        for event in &*events {
+            match event.data.u64() {
+                LISTENER => self.accept_some()?,
+                id => self.attend(id),
             }
         }
+        Ok(())
     }
 
-    fn let_all_in(&mut self) -> io::Result<()> {
-        while let Some(socket) = socket::let_in(&self.desk.listener)? {
-            if credentials::user(&socket)? != credentials::own_user() {
-                self.refuse("it belongs to another user");
-                continue;
+    fn accept_some(&mut self) -> io::Result<()> {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match socket::let_in(&self.desk.listener) {
+                Ok(Some(socket)) => self.admit(socket)?,
+                Ok(None) => return Ok(()),
+                // What strangers hold is given up before this process goes without descriptors.
+                Err(_) if self.desk.guests.pop_first().is_some() => {}
+                Err(error) => return Err(error),
             }
-            if self.desk.guests.len() >= GUESTS_MAX.max(self.identity.members.len() * 16) {
-                drop(self.desk.guests.pop_first());
-                self.refuse("it was silent while many others came");
-            }
-            let id = self.desk.next;
-            self.desk.next += 1;
-            epoll::add(self.epoll, &socket, EventData::new_u64(id), EventFlags::IN)?;
-            self.desk.guests.insert(id, socket);
-            self.attend(id);
         }
+        Ok(())
+    }
+
+    fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
+        if credentials::user(&socket)? != credentials::own_user() {
+            self.refuse("it belongs to another user");
+            return Ok(());
+        }
+        let peers = self.identity.members.iter().flatten().count();
+        if self.desk.guests.len() >= pending_max(peers) {
+            drop(self.desk.guests.pop_first());
+            self.refuse("it was silent while many others came");
+        }
+        let id = self.desk.next;
+        self.desk.next += 1;
+        epoll::add(self.epoll, &socket, EventData::new_u64(id), EventFlags::IN)?;
+        self.desk.guests.insert(id, socket);
+        self.attend(id);
         Ok(())
     }
 
@@ -170,6 +189,9 @@ impl Service<'_> {
                 let hello = Hello::decode(&said)
                     .filter(|hello| packet.len == HELLO_BYTES && self.identity.knows(hello));
                 match (hello, packet.descriptor) {
+                    (Some(hello), Some(_)) if !Segment::can_hold(hello.capacity) => {
+                        self.refuse("it offers rings of an impossible capacity");
+                    }
                     (Some(hello), Some(segment)) => self.seat(socket, &hello, segment),
                     _ => self.refuse("it is no member of this job"),
                 }
@@ -203,3 +225,14 @@ impl Service<'_> {
         }
     }
 }
+
+/// The most silent connections at a time: a small part of the descriptors, but one for each lane of each peer.
+fn pending_max(peers: usize) -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.and_then(|soft| usize::try_from(soft).ok());
+    let part = descriptors.unwrap_or(usize::MAX) / 16;
+    part.clamp(1, PENDING_MAX).max(peers * PENDING_PER_PEER)
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

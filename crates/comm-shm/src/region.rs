@@ -184,7 +184,8 @@ impl Mapping {
 
     /// Whether its owner has no more use for it.
     pub(crate) fn is_retired(&self) -> bool {
-        self.0.retired().load(Ordering::Acquire) != 0
+        // Only relaxed loads are sound in memory that is mapped to be read, and nothing is ordered after this one.
+        self.0.retired().load(Ordering::Relaxed) != 0
     }
 
     /// Whether so many bytes from there on lie within.

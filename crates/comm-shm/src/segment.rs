@@ -18,6 +18,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::config::SharedMemoryConfig;
 use crate::positions::Control;
 use crate::random;
 use crate::remote::Proof;
@@ -25,6 +26,9 @@ use crate::stream;
 
 /// Nobody may make the file shorter or longer, or take that back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The unit of a file's blocks, on all file systems.
+const BLOCK_BYTES: u64 = 512;
 
 /// Which of the two rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,22 +77,33 @@ impl Segment {
         Ok((segment, file))
     }
 
+    /// Whether a ring may have this capacity, which another process says.
+    pub(crate) fn can_hold(capacity: u64) -> bool {
+        let max = SharedMemoryConfig::RING_BYTES_MAX.max(rustix::param::page_size());
+        let min = rustix::param::page_size();
+        capacity.is_power_of_two() && (min as u64..=max as u64).contains(&capacity)
+    }
+
     /// Maps the segment that another rank has made.
     ///
     /// # Errors
-    /// If the descriptor is of anything but a sealed segment of this size.
+    /// If the descriptor is of anything but a sealed segment of this size whose memory is there.
     pub(crate) fn open(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
         let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-        if !capacity.is_power_of_two() || capacity < rustix::param::page_size() {
+        if !Self::can_hold(capacity as u64) {
             return refuse("a ring of an impossible capacity");
         }
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
             return refuse("memory that another process could take away");
         }
-        if u64::try_from(rustix::fs::fstat(file)?.st_size) != Ok(file_bytes(capacity)) {
+        let stat = rustix::fs::fstat(file)?;
+        if u64::try_from(stat.st_size) != Ok(file_bytes(capacity)) {
             return refuse("memory of another size than its rings need");
         }
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
+        // This process does not pay for what its maker did not: that may be a great deal.
+        if u64::try_from(stat.st_blocks).unwrap_or(0) < file_bytes(capacity) / BLOCK_BYTES {
+            return refuse("memory that its maker has not allocated");
+        }
         let segment = Self::map(file, capacity)?;
         segment.promise(Direction::Back);
         Ok(segment)
@@ -274,10 +289,19 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_its_maker_has_not_allocated_is_refused() {
+        let file = create_file().unwrap();
+        rustix::fs::ftruncate(&file, file_bytes(1 << 30)).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+        assert_eq!(Segment::open(&file, 1 << 30).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0, "and is not allocated here");
+    }
+
+    #[test]
     fn anything_but_a_sealed_segment_of_the_size_is_refused() {
         let (_near, file) = Segment::create(8192).unwrap();
-        for capacity in [0, 1, 4096, 5000, 12_288, 16_384] {
-            assert!(Segment::open(&file, capacity).is_err(), "{capacity}");
+        for capacity in [0, 1, 4096, 5000, 12_288, 16_384, 1 << 31, 1 << 62, 1 << 63, usize::MAX] {
+            assert_eq!(Segment::open(&file, capacity).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
         assert!(Segment::open(&file, 8192).is_ok());
         let unsealed = rustix::fs::memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).unwrap();
