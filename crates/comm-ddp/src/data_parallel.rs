@@ -32,8 +32,10 @@ impl Default for Options {
 /// average of their gradients, the same to the last bit, so that equal optimizers keep the replicas equal.
 ///
 /// Gradients live in the memory of buckets, which is allocated once. A bucket is sent by a thread of its own as soon
-/// as it and those before it are full; backward runs on meanwhile. The communicator must not be used for anything
-/// else between the first gradient of a step and the end of [`Step::finish`].
+/// as it and those before it are full; backward runs on meanwhile. Buckets have a communicator of their own, a duplicate
+/// of the caller's, so the caller's is free for other calls at any time, also in the middle of a step.
+///
+/// All gradients have the type `T`. A model with parameters of two types takes two of these, one for each type.
 ///
 /// After [`Error::Comm`] or [`Error::Abandoned`] every call fails with [`Error::Poisoned`].
 #[derive(Debug)]
@@ -58,28 +60,38 @@ enum Rebuild {
 }
 
 impl<T: Gradient> DataParallel<T> {
-    /// Prepares to train a model. A collective: every rank calls it, with the same parameters.
+    /// Prepares to train a model, and duplicates the communicator for it. A collective: every rank calls it, with the
+    /// same parameters.
     ///
     /// # Errors
     /// [`Error::Mismatch`], on every rank, if the parameters are not the same on all; [`Error::WrongType`] if one does
     /// not hold `T`; [`Error::Comm`] if `T` is no floating point type or communication fails.
     pub fn new(comm: &Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
+        Self::over(comm.duplicate()?, parameters, options)
+    }
+
+    /// Prepares to train a model over a communicator that is used for nothing else, which saves making one. A call on it
+    /// while buckets are under way would be taken for one of them.
+    ///
+    /// # Errors
+    /// As [`DataParallel::new`].
+    pub fn over(comm: Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
         // Ranks are compared first: if only one has a wrong type, all should learn it instead of waiting.
-        check_parameters(comm, &parameters)?;
+        check_parameters(&comm, &parameters)?;
         if let Some(wrong) = parameters.not_of(T::DTYPE) {
             let (name, got) = (wrong.name().to_owned(), wrong.dtype());
             return Err(Error::WrongType { name, expected: T::DTYPE, got });
         }
         ReduceOp::Avg.check(T::DTYPE).map_err(comm_core::Error::from)?;
         let settings = Settings { limits: options.limits, follow_first_step: options.follow_first_step };
-        let (settings, mut order) = agree_on_settings(comm, &settings, &parameters)?;
+        let (settings, mut order) = agree_on_settings(&comm, &settings, &parameters)?;
         order.reverse();
         let plan = BucketPlan::new(parameters.sorted(), &order, settings.limits);
-        let allocate = |bucket: &crate::Bucket| Gradients::new(comm, bucket);
+        let allocate = |bucket: &crate::Bucket| Gradients::new(&comm, bucket);
         let reducer = Reducer::new(comm.clone(), plan, options.clock, allocate)?;
         let rebuild = if settings.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
-        Ok(Self { comm: comm.clone(), parameters, settings, reducer, written, rebuild })
+        Ok(Self { comm, parameters, settings, reducer, written, rebuild })
     }
 
     /// The parameters.

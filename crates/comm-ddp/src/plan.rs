@@ -3,8 +3,11 @@
 //! Small gradients are gathered into buckets, because a collective costs much more than the bytes of a bias. A bucket
 //! is sent when all its gradients are there, so buckets are filled in the order in which backward finds gradients,
 //! and the first is small: the network should start early. (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3.)
+//! All gradients of a bucket have one type, as they are one buffer of one collective.
 
 use std::ops::Range;
+
+use comm_core::DType;
 
 use crate::Parameter;
 
@@ -28,11 +31,12 @@ impl Default for BucketLimits {
     }
 }
 
-/// Gradients that are reduced together.
+/// Gradients of one type that are reduced together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
     slots: Vec<usize>,
     len: usize,
+    dtype: DType,
 }
 
 impl Bucket {
@@ -40,6 +44,12 @@ impl Bucket {
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.slots
+    }
+
+    /// The type of the elements of all gradients.
+    #[must_use]
+    pub const fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// The number of elements of all gradients together.
@@ -76,32 +86,37 @@ pub struct BucketPlan {
 impl BucketPlan {
     /// Fills buckets with `parameters` in this `order` of slots. Equal arguments give equal plans, on every rank.
     ///
+    /// A bucket is closed when it is full, and filled with parameters of one type; of each type one bucket is open at a time.
+    /// Buckets are sent in the order in which they were opened.
+    ///
     /// Slots that `order` lacks come at the end, and what it has beyond once each is ignored: there is a plan for any
     /// order, and every parameter is in it.
     #[must_use]
     pub fn new(parameters: &[Parameter], order: &[usize], limits: BucketLimits) -> Self {
         let nowhere = Location { bucket: usize::MAX, position: 0, elements: 0..0 };
         let mut plan = Self { buckets: Vec::new(), locations: vec![nowhere; parameters.len()] };
-        let mut open = Bucket { slots: Vec::new(), len: 0 };
-        let mut open_bytes = 0_usize;
+        // Of each type the bucket that is not full yet.
+        let mut open: Vec<usize> = Vec::new();
         for slot in order.iter().copied().chain(0..parameters.len()) {
             let Some(parameter) = parameters.get(slot) else { continue };
             if plan.locations[slot].bucket != usize::MAX {
                 continue;
             }
-            let elements = open.len..open.len + parameter.len();
-            plan.locations[slot] =
-                Location { bucket: plan.buckets.len(), position: open.slots.len(), elements };
-            open.slots.push(slot);
-            open.len += parameter.len();
-            open_bytes += parameter.len() * parameter.dtype().size();
-            if open_bytes >= limits.for_bucket(plan.buckets.len()) {
-                plan.buckets.push(std::mem::replace(&mut open, Bucket { slots: Vec::new(), len: 0 }));
-                open_bytes = 0;
+            let dtype = parameter.dtype();
+            let number = open.iter().copied().find(|&open| plan.buckets[open].dtype == dtype);
+            let number = number.unwrap_or_else(|| {
+                plan.buckets.push(Bucket { slots: Vec::new(), len: 0, dtype });
+                open.push(plan.buckets.len() - 1);
+                plan.buckets.len() - 1
+            });
+            let bucket = &mut plan.buckets[number];
+            let (position, elements) = (bucket.slots.len(), bucket.len..bucket.len + parameter.len());
+            bucket.len = elements.end;
+            bucket.slots.push(slot);
+            plan.locations[slot] = Location { bucket: number, position, elements };
+            if bucket.len * dtype.size() >= limits.for_bucket(number) {
+                open.retain(|open| *open != number);
             }
-        }
-        if !open.slots.is_empty() {
-            plan.buckets.push(open);
         }
         plan
     }
@@ -174,6 +189,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_bucket_holds_gradients_of_one_type() {
+        let dtypes = [DType::F32, DType::BF16, DType::F32, DType::BF16, DType::F64, DType::F32];
+        let named = |(slot, dtype): (usize, &DType)| Parameter::with_dtype(format!("{slot}"), [4], *dtype);
+        let parameters: Vec<Parameter> = dtypes.iter().enumerate().map(named).collect();
+        let plan = BucketPlan::new(&parameters, &[], BucketLimits { first_bytes: 32, bytes: 1000 });
+        assert_eq!(slots(&plan), [&[0, 2][..], &[1, 3], &[4], &[5]]);
+        for bucket in plan.buckets() {
+            assert!(bucket.slots().iter().all(|&slot| dtypes[slot] == bucket.dtype()));
+        }
+        assert_eq!(plan.locations()[3], Location { bucket: 1, position: 1, elements: 4..8 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comm_core::Comm;
+use comm_core::{Comm, ReduceOp};
 use comm_ddp::{BucketLimits, DataParallel, Error, Options, Parameter, ParameterSet, Result};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
@@ -62,6 +62,45 @@ fn every_rank_has_the_same_bits_and_they_are_near_the_average() {
     for size in [1, 2, 3, 5, 8] {
         check(size, &InProcessConfig::default());
         check(size, &dribbling);
+    }
+}
+
+/// What a step comes to: the average of the loss, and that of every gradient.
+type LossAndGradients = (Vec<f32>, Vec<Vec<f32>>);
+
+/// The average of a loss, as long as a bucket, that every rank asks for in the middle of a step, at another moment.
+fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<LossAndGradients>> {
+    let parameters = (0..4).map(|index| Parameter::new::<f32>(format!("p{index}"), [length]));
+    let limits = BucketLimits { first_bytes: 1, bytes: 1 };
+    let options = Options { limits, follow_first_step: false, ..Options::default() };
+    let mut replicas = DataParallel::<f32>::new(comm, ParameterSet::new(parameters)?, options)?;
+    let mut seen = Vec::new();
+    for number in 0..20 {
+        let mut step = replicas.step()?;
+        let mut loss = vec![100.0 * comm.rank() as f32; length + 1];
+        for index in (0..4).rev() {
+            if index == (comm.rank() + number) % 4 {
+                comm.all_reduce(&mut loss, ReduceOp::Avg)?;
+            }
+            step.ready(index, &vec![comm.rank() as f32; length])?;
+        }
+        let averaged = step.finish()?;
+        seen.push((loss, averaged.iter().map(<[f32]>::to_vec).collect()));
+    }
+    Ok(seen)
+}
+
+#[test]
+fn calls_of_the_program_in_the_middle_of_a_step_do_not_meet_its_buckets() {
+    for (size, length) in [(2, 1), (3, 1), (3, 100), (4, 3000)] {
+        let all = on_ranks(size, &InProcessConfig::default(), |comm| {
+            losses_in_the_middle_of_a_step(&comm, length).unwrap()
+        });
+        let average = (size - 1) as f32 / 2.0;
+        for (loss, gradients) in all.into_iter().flatten() {
+            assert_eq!(loss, vec![100.0 * average; length + 1]);
+            assert_eq!(gradients, vec![vec![average; length]; 4]);
+        }
     }
 }
 
