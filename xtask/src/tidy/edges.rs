@@ -64,7 +64,7 @@ const GRAPH: [Node; 19] = [
         why: "trains candle's models over any communicator, and on GPUs over NCCL's, where memory is handed out by address",
     },
     Node {
-        name: "comm",
+        name: "comm-world",
         may_use: &[
             "comm-core",
             "comm-ddp",
@@ -80,7 +80,7 @@ const GRAPH: [Node; 19] = [
     },
     Node {
         name: "comm-cli",
-        may_use: &["comm", "comm-sim"],
+        may_use: &["comm-world", "comm-sim"],
         why: "the tool uses what users use, and the simulator",
     },
     Node {
@@ -95,12 +95,12 @@ const GRAPH: [Node; 19] = [
     },
     Node {
         name: "digits",
-        may_use: &["comm", "comm-cli"],
+        may_use: &["comm-world", "comm-cli"],
         why: "an example shows what a user can do, with what a user has",
     },
     Node {
         name: "candle-digits",
-        may_use: &["comm", "comm-candle", "comm-cli", "digits"],
+        may_use: &["comm-world", "comm-candle", "comm-cli", "digits"],
         why: "an example shows what a user can do, with what a user has, on the images of another",
     },
     Node {
@@ -121,7 +121,7 @@ const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 const FOR_TESTS_OF: [(&str, &[&str]); 4] = [
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
     ("comm-hybrid", &["gpu-emu", "nccl-sys"]),
-    ("comm", &["gpu-emu"]),
+    ("comm-world", &["gpu-emu"]),
     ("gpu-check", &["gpu-emu"]),
 ];
 const VOCABULARY: &str = "comm-core";
