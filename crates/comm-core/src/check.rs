@@ -34,6 +34,16 @@ fn total(counts: &[usize], group: Group) -> Result<usize> {
     })
 }
 
+/// Checks that a rank sends to itself as many elements as it receives from itself. Each direction comes with the count
+/// that [`Shares::check`] returned for it.
+fn check_own_block(rank: usize, sends: (Shares<'_>, usize), recvs: (Shares<'_>, usize)) -> Result<()> {
+    let own = |(shares, count): (Shares<'_>, usize)| match shares {
+        Shares::Equal => count,
+        Shares::Counts(counts) => counts[rank],
+    };
+    length("the block that this rank receives from itself", own(recvs), own(sends))
+}
+
 /// How long each rank's share is.
 #[derive(Debug, Clone, Copy)]
 pub enum Shares<'a> {
@@ -166,6 +176,7 @@ impl<M: Memory> Exchange<'_, M> {
             Self::InPlace(buffer) => {
                 let sent = sends.check("the buffer", buffer.len(), None, group)?;
                 let received = recvs.check("the buffer", buffer.len(), None, group)?;
+                check_own_block(group.rank(), (sends, sent), (recvs, received))?;
                 Ok(if let Shares::Equal = sends { sent } else { received })
             }
             Self::Separate { send, recv } => {
@@ -175,6 +186,7 @@ impl<M: Memory> Exchange<'_, M> {
                 }
                 let sent = sends.check("the send buffer", send.len(), None, group)?;
                 let received = recvs.check("the receive buffer", recv.len(), None, group)?;
+                check_own_block(group.rank(), (sends, sent), (recvs, received))?;
                 Ok(if let Shares::Equal = sends { sent } else { received })
             }
             Self::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
@@ -271,8 +283,10 @@ mod tests {
         assert!(gather(&[3, usize::MAX], 0).is_err());
         let mut all_to_all =
             |sends, recvs| separate(&three, &mut five).check_all_to_all(group(0), sends, recvs);
-        assert!(all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[5, 0])).is_ok());
-        assert!(all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[5, 1])).is_err());
+        assert!(all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[1, 4])).is_ok());
+        assert!(all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[1, 5])).is_err());
+        let own = all_to_all(Shares::Counts(&[1, 2]), Shares::Counts(&[2, 3])).unwrap_err().to_string();
+        assert!(own.contains("receives from itself has 2 elements, 1 are needed"), "{own}");
         assert!(all_to_all(Shares::Equal, Shares::Equal).is_err());
     }
 

@@ -264,6 +264,11 @@ fn a_wrong_call_is_refused_and_the_next_one_works() {
             comm.all_reduce_into(&HostView::new(&floats), &mut HostViewMut::new(&mut ints), ReduceOp::Sum);
         assert!(!mixed.unwrap_err().is_fatal());
         assert!(!comm.with_algorithm("magic").barrier().unwrap_err().is_fatal());
+        // Each rank sends three elements to itself and expects two.
+        let mut counts = [1; 3];
+        counts[comm.rank()] = 3;
+        let own = comm.all_to_all_v(&[0_u8; 5], &counts, &mut [0_u8; 6], &[2; 3]).unwrap_err();
+        assert!(!own.is_fatal(), "{own}");
         comm.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
         assert_eq!(floats, [3.0; 10]);
     });
