@@ -19,7 +19,7 @@ pub(crate) struct Packing(Arc<Mutex<Vec<u64>>>);
 impl Packing {
     /// Lends memory for so many elements to `call`. Their contents are whatever was there before. If another thread has
     /// the kept memory, fresh memory serves.
-    fn with<T: Element, R>(&self, elements: usize, call: impl FnOnce(&mut [T]) -> R) -> R {
+    pub(crate) fn with<T: Element, R>(&self, elements: usize, call: impl FnOnce(&mut [T]) -> R) -> R {
         let mut fresh = Vec::new();
         let mut kept = match self.0.try_lock() {
             Ok(kept) => Some(kept),

@@ -2,6 +2,7 @@
 
 mod alloc;
 mod scan;
+mod single;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};

@@ -1,10 +1,16 @@
 //! What can go wrong, whose fault it is, and what still works afterwards.
 
+mod invalid;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Call, DType, ReduceOp, Refusal, Source, TagMatch, VariableFault};
+use crate::{Call, Refusal, Source, TagMatch};
+
+pub use invalid::Invalid;
 
 /// The result of anything that communicates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -252,162 +258,6 @@ pub struct Lengths {
     pub sent: u64,
 }
 
-/// What the caller did wrong.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Invalid {
-    /// A root that is not a member.
-    #[error("root {root} in a group of {size}")]
-    Root {
-        /// The root asked for.
-        root: usize,
-        /// The size of the group.
-        size: usize,
-    },
-    /// A rank that is not a member, or a group too large.
-    #[error("rank {rank} in a group of {size}")]
-    Rank {
-        /// The rank asked for.
-        rank: usize,
-        /// The size of the group.
-        size: usize,
-    },
-    /// A list of members that names a rank twice.
-    #[error("rank {rank} is named twice among the members of a group")]
-    Repeated {
-        /// The rank.
-        rank: usize,
-    },
-    /// A list of members without the rank that uses it.
-    #[error("rank {rank} is not a member of the group")]
-    Absent {
-        /// The rank.
-        rank: usize,
-    },
-    /// An operator that is not defined on the element type.
-    #[error("{op} is not defined on {dtype}")]
-    Op {
-        /// The operator.
-        op: ReduceOp,
-        /// The element type.
-        dtype: DType,
-    },
-    /// An operator that a backend lacks on the element type, although it is defined there.
-    #[error("{backend} has no {op} on {dtype}")]
-    BackendOp {
-        /// The backend, as in "nccl".
-        backend: &'static str,
-        /// The operator.
-        op: ReduceOp,
-        /// The element type.
-        dtype: DType,
-    },
-    /// An operator that the collective does not have.
-    #[error("{collective} has no operator {op}")]
-    OpOf {
-        /// The operator.
-        op: ReduceOp,
-        /// The collective.
-        collective: &'static str,
-    },
-    /// A buffer of the wrong length.
-    #[error("{what} has {got} elements, {expected} are needed")]
-    Length {
-        /// Which buffer.
-        what: &'static str,
-        /// The length it must have, in elements.
-        expected: usize,
-        /// The length it has.
-        got: usize,
-    },
-    /// A buffer whose length does not divide among the ranks.
-    #[error("{what} has {got} elements, which do not divide among {size} ranks")]
-    Indivisible {
-        /// Which buffer.
-        what: &'static str,
-        /// The length it has, in elements.
-        got: usize,
-        /// The size of the group.
-        size: usize,
-    },
-    /// Two ranks on one device, where each needs one of its own.
-    #[error("ranks {} and {} are both on device {device}: {advice}", .ranks.0, .ranks.1)]
-    SharedDevice {
-        /// The ranks.
-        ranks: (usize, usize),
-        /// The device, by the name that it has everywhere.
-        device: String,
-        /// What is possible instead.
-        advice: String,
-    },
-    /// Send and receive buffers of different types.
-    #[error("the send buffer holds {send}, the receive buffer {recv}")]
-    DTypes {
-        /// The type of the send buffer.
-        send: DType,
-        /// The type of the receive buffer.
-        recv: DType,
-    },
-    /// A message that does not fit the buffer of the receive that it matches. It is not lost: the next receive that
-    /// matches it gets it.
-    #[error(
-        "the message from rank {source_rank} with tag {tag} has {len} x {dtype}, the buffer {room} x {wanted}"
-    )]
-    Message {
-        /// Who sent it.
-        source_rank: usize,
-        /// Its tag.
-        tag: u64,
-        /// How many elements it has.
-        len: usize,
-        /// The type of its elements.
-        dtype: DType,
-        /// How many elements the buffer has room for.
-        room: usize,
-        /// The type of the buffer's elements.
-        wanted: DType,
-    },
-    /// The root of a reduction gave no buffer to receive into.
-    #[error("the root must give a buffer to receive into")]
-    RootWithoutRecv,
-    /// A call on a communicator that was finalized.
-    #[error("the communicator was finalized")]
-    Finalized,
-    /// A collective that needs a receive buffer got none.
-    #[error("the call needs a buffer to receive into")]
-    WithoutRecv,
-    /// An algorithm that does not exist or cannot carry out the call.
-    #[error("no algorithm {name:?} for {collective}; there are: {known}")]
-    Algorithm {
-        /// The name asked for.
-        name: String,
-        /// The collective.
-        collective: &'static str,
-        /// The names that exist.
-        known: String,
-    },
-    /// A setting, from the environment or a configuration, that cannot be used.
-    #[error("{name} = {value:?}: {reason}")]
-    Setting {
-        /// The name of the setting.
-        name: String,
-        /// What it was set to; empty if it is missing.
-        value: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A variable of the environment that is not set, is empty, is not text or is misspelt.
-    #[error("{name} {fault}; {advice}")]
-    Variable {
-        /// The name of the variable.
-        name: String,
-        /// What is wrong with it.
-        fault: VariableFault,
-        /// What to do about it.
-        advice: String,
-    },
-}
-
 impl Error {
     /// Whether the communicator can no longer be used. What holds for messages is written at
     /// [`PointToPoint`](crate::PointToPoint).
@@ -490,6 +340,3 @@ fn told(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
 fn known(call: &Option<Call>) -> String {
     call.as_ref().map_or_else(|| "an unknown call".into(), ToString::to_string)
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 
 use crate::work::Completer;
 use crate::{
-    AsView, AsViewMut, Comm, Element, Host, HostView, HostViewMut, Incoming, Outgoing, Received, RecvFrom,
-    Result, SendTo, Source, TagMatch, Work,
+    AsView, AsViewMut, Comm, Element, Error, Host, HostView, HostViewMut, Incoming, Invalid, Outgoing,
+    Received, RecvFrom, Result, SendTo, Source, TagMatch, Work,
 };
 
 /// Messages between two ranks. What holds for them, their order, errors and thread-safety, is written at
@@ -51,6 +51,48 @@ impl Comm<Host> {
         buffer: &mut (impl AsViewMut + ?Sized),
     ) -> Result<Received> {
         self.communicator().recv(from.into(), tag.into(), buffer.as_view_mut()?, self.options())
+    }
+
+    /// Receives the oldest message that matches into a vector of its length, for messages of unknown length.
+    ///
+    /// The message is probed first, so the call may take up to twice the timeout. Another thread that receives the
+    /// probed message meanwhile does no harm: this call then receives the next one.
+    ///
+    /// ```
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::{ANY_TAG, Source};
+    ///
+    /// let (numbers, received) = comm.recv_vec::<f64>(Source::Any, ANY_TAG)?;
+    /// println!("rank {} sent {} numbers", received.source, numbers.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Comm::recv`]: [`Error::Invalid`](crate::Error::Invalid) if the message has elements of another type.
+    pub fn recv_vec<T: Element>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<TagMatch>,
+    ) -> Result<(Vec<T>, Received)> {
+        let (from, tag) = (from.into(), tag.into());
+        let mut len = self.probe(from, tag)?.len;
+        loop {
+            let mut buffer = vec![T::zeroed(); len];
+            match self.recv(from, tag, &mut buffer) {
+                Ok(received) => {
+                    buffer.truncate(received.len);
+                    return Ok((buffer, received));
+                }
+                // The probed message went to another thread, and the next one is longer.
+                Err(Error::Invalid(Invalid::Message { len: next, dtype, .. }))
+                    if dtype == T::DTYPE && next > len =>
+                {
+                    len = next;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Sends one message and receives another at once, so that ranks which do this in a circle do not wait for each

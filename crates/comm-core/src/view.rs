@@ -1,5 +1,8 @@
 //! The types that calls accept as buffers.
 
+#[cfg(feature = "ndarray")]
+mod ndarray;
+
 use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
 
 /// A buffer that calls can read: the bound of every `send` parameter.
@@ -15,6 +18,20 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
 ///
 /// fn send_to_next(comm: &Comm, message: &(impl AsView + ?Sized)) -> Result<()> {
 ///     comm.send((comm.rank() + 1) % comm.size(), 0, message)
+/// }
+/// ```
+///
+/// Other types are refused by the compiler, which lists those that are buffers:
+///
+/// ```compile_fail,E0277
+/// fn send(comm: &comm_core::Comm) -> comm_core::Result<()> {
+///     comm.send(1, 0, "not a buffer")
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn send(comm: &comm_core::Comm, words: &[String]) -> comm_core::Result<()> {
+///     comm.send(1, 0, words)
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
@@ -46,6 +63,12 @@ pub trait AsView<M: Memory = Host> {
 /// fn sum_then_share(comm: &Comm, buffer: &mut (impl AsViewMut + ?Sized)) -> Result<()> {
 ///     comm.reduce(0, buffer, ReduceOp::Sum)?;
 ///     comm.broadcast(0, buffer)
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn reduce(comm: &comm_core::Comm, words: &mut Vec<String>) -> comm_core::Result<()> {
+///     comm.all_reduce(words, comm_core::ReduceOp::Sum)
 /// }
 /// ```
 #[diagnostic::on_unimplemented(

@@ -27,6 +27,7 @@
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
 //! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and [`nccl`] for the parts;
+//! - `ndarray`: arrays of ndarray are buffers;
 //! - `sim`: ranks as threads of one process, for tests, in [`threads`].
 
 #![forbid(unsafe_code)]
@@ -56,11 +57,12 @@ pub use init::{init_devices, init_devices_with};
 pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
-    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Buffer, Call, CallOptions, Collective,
-    Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange, Group,
-    GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link, LinkModel,
-    Loss, Membership, Memory, PointToPoint, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan,
-    SendTo, Shape, Shares, Source, Store, TagMatch, Transport, VariableFault, Work, Worker,
+    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Call, CallOptions, Cart,
+    Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange,
+    Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link,
+    LinkModel, Loss, Membership, Memory, Neighbor, PROC_NULL, PointToPoint, Received, RecvFrom, ReduceOp,
+    ReduceOrder, Refusal, Result, Scan, SendTo, Shape, Shares, Shift, Source, Store, TagMatch, Transport,
+    VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -401,3 +401,28 @@ fn a_rank_that_does_not_come_is_named() {
 fn ranks_that_are_threads() {
     comm::threads::run(3, |comm| every_collective(&comm, report)).unwrap();
 }
+
+#[test]
+fn objects_are_sent_and_received() {
+    for ranks in [1, 2, 3, 5] {
+        run(ranks, |comm| {
+            let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
+            comm.send_object(next, 9, &(format!("from {}", comm.rank()), vec![0.5; comm.rank()])).unwrap();
+            let ((name, numbers), received): ((String, Vec<f64>), _) = comm.recv_object(last, 9).unwrap();
+            assert_eq!((name, numbers, received.source), (format!("from {last}"), vec![0.5; last], last));
+        });
+    }
+}
+
+#[test]
+fn an_object_above_the_limit_is_neither_sent_nor_received() {
+    run(1, |comm| {
+        let limited = comm.with_object_limit(10);
+        let refused = limited.send_object(0, 1, &vec![7_u32; 100]).unwrap_err();
+        assert!(matches!(refused, ObjectError::TooLarge { limit: 10, .. }), "{refused}");
+        comm.send_object(0, 1, &vec![7_u32; 100]).unwrap();
+        let refused = limited.recv_object::<Vec<u32>>(0, 1).unwrap_err();
+        assert!(matches!(refused, ObjectError::TooLarge { limit: 10, .. }), "{refused}");
+        assert_eq!(comm.recv_object::<Vec<u32>>(0, 1).unwrap().0, [7; 100]);
+    });
+}

@@ -8,7 +8,7 @@ use super::tree::{Package, Tree};
 const MODEL: &str = "cfg(loom)";
 
 /// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace builds these.
-const EXACT: [(&str, &[&str]); 1] = [("comm-core", &["bytemuck", "float8", "half", "thiserror"])];
+const EXACT: [(&str, &[&str]); 1] = [("comm-core", &["bytemuck", "float8", "half", "ndarray", "thiserror"])];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let listed = |package: &&Package| EXACT.iter().find(|(name, _)| *name == package.name);

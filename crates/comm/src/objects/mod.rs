@@ -38,7 +38,7 @@ mod codec;
 mod error;
 mod sizes;
 
-use comm_core::{Call, Collective, Comm};
+use comm_core::{Call, Collective, Comm, Received, Source, TagMatch};
 use serde_core::Serialize;
 use serde_core::de::DeserializeOwned;
 
@@ -139,6 +139,33 @@ pub trait ObjectCollectives: endpoint::Endpoint {
         codec::decode_all(&bytes, &counts)
     }
 
+    /// Sends an object to rank `to`, which receives it with [`ObjectCollectives::recv_object`].
+    ///
+    /// # Errors
+    /// [`ObjectError::Encode`], [`ObjectError::TooLarge`] before anything is sent, and as [`Comm::send`].
+    fn send_object<T: Serialize>(&self, to: usize, tag: u64, object: &T) -> Result<(), ObjectError> {
+        let (bytes, _) = codec::encode_all([object], 1)?;
+        self.check_size(self.comm().rank(), bytes.len())?;
+        Ok(self.comm().send(to, tag, &bytes)?)
+    }
+
+    /// Receives an object that a rank sent with [`ObjectCollectives::send_object`], and tells its source and tag.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooLarge`] for a message that is larger than the limit, which is not received;
+    /// [`ObjectError::Decode`], and as [`Comm::recv_vec`].
+    fn recv_object<T: DeserializeOwned>(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<TagMatch>,
+    ) -> Result<(T, Received), ObjectError> {
+        let (from, tag) = (from.into(), tag.into());
+        let probed = self.comm().probe(from, tag)?;
+        self.check_size(probed.source, probed.len)?;
+        let (bytes, received) = self.comm().recv_vec::<u8>(from, tag)?;
+        Ok((codec::decode(received.source, &bytes)?, received))
+    }
+
     /// Every rank gets one of `root`'s objects: that with its rank, of as many as there are ranks. What other ranks give
     /// is ignored.
     ///
@@ -176,7 +203,7 @@ pub struct LimitedObjects {
 impl ObjectCollectives for LimitedObjects {}
 
 mod endpoint {
-    use super::{Call, Collective, Comm, LimitedObjects, OBJECT_LIMIT};
+    use super::{Call, Collective, Comm, LimitedObjects, OBJECT_LIMIT, ObjectError};
 
     /// What marks calls of objects in a call's detail.
     const MARK: u64 = u64::from_le_bytes(*b"objects\0");
@@ -186,6 +213,12 @@ mod endpoint {
         fn comm(&self) -> &Comm;
 
         fn limit(&self) -> u64;
+
+        /// Refuses an encoded object that is larger than the limit.
+        fn check_size(&self, rank: usize, bytes: usize) -> Result<(), ObjectError> {
+            let (bytes, limit) = (bytes as u64, self.limit());
+            if bytes > limit { Err(ObjectError::TooLarge { rank, bytes, limit }) } else { Ok(()) }
+        }
 
         /// A handle whose collectives only agree with those of the same kind of call with the same limit.
         fn agreeing(&self, kind: Collective) -> Comm {

@@ -1,0 +1,65 @@
+//! Calls that save a buffer: of single values, and of data that only the root owns.
+
+use crate::{AsView, Comm, Element, Host, HostViewMut, ReduceOp, Result, Shape};
+
+impl Comm<Host> {
+    /// Combines one value of each rank; every rank gets the result. [`Comm::all_reduce`] without a buffer.
+    ///
+    /// ```
+    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// use comm_core::ReduceOp;
+    ///
+    /// let largest_error = comm.all_reduce_scalar(0.5_f64 * comm.rank() as f64, ReduceOp::Max)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Comm::all_reduce`].
+    pub fn all_reduce_scalar<T: Element>(&self, value: T, op: ReduceOp) -> Result<T> {
+        let mut value = [value];
+        self.all_reduce(&mut value, op)?;
+        Ok(value[0])
+    }
+
+    /// Gathers one value of each rank; every rank gets all, in rank order. [`Comm::all_gather`] without buffers.
+    ///
+    /// # Errors
+    /// As [`Comm::all_gather`].
+    pub fn all_gather_scalar<T: Element>(&self, value: T) -> Result<Vec<T>> {
+        let mut values = vec![value; self.size()];
+        self.all_gather(&[value], &mut values)?;
+        Ok(values)
+    }
+
+    /// Broadcasts from this rank, the root, which keeps its data borrowed immutably. The other ranks call
+    /// [`Comm::broadcast`] with this rank as the root.
+    ///
+    /// The data is copied once into memory that the communicator keeps for such calls.
+    ///
+    /// ```
+    /// # fn example(comm: comm_core::Comm, table: &[u32]) -> comm_core::Result<()> {
+    /// if comm.rank() == 0 {
+    ///     comm.broadcast_from_here(table)?;
+    /// } else {
+    ///     let mut theirs = vec![0_u32; 256];
+    ///     comm.broadcast(0, &mut theirs)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Comm::broadcast`].
+    pub fn broadcast_from_here(&self, data: &(impl AsView + ?Sized)) -> Result<()> {
+        let data = data.as_view()?;
+        self.packing().with(data.bytes().len(), |packed: &mut [u8]| {
+            packed.copy_from_slice(data.bytes());
+            // The kept memory is aligned for every element type, and has the bytes of whole elements.
+            match HostViewMut::from_bytes(packed, data.dtype()) {
+                Some(mut packed) => self.broadcast(self.rank(), &mut packed),
+                None => Err(crate::Error::Internal("packed elements are not aligned".into())),
+            }
+        })
+    }
+}
