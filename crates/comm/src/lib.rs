@@ -15,15 +15,15 @@
 //! ```
 //!
 //! Processes are started by `commctl run -n 4 -- PROGRAM`, by torchrun, by `mpirun`, by `srun`, or by hand with the
-//! variables that [`Config::from_env`] reads. Everything that the environment says can be said with a [`Config`]
-//! instead.
+//! variables that [`Config::from_env`] lists. A process that none of them has started is a world of one rank.
+//! Everything that the environment says can be said with a [`Config`] instead.
 //!
 //! # Features
 //!
 //! - `tcp` (default): ranks in different processes, over sockets;
 //! - `shm` (default): ranks in different processes of one host, over shared memory;
-//! - `hybrid` (default): each where it can be, shared memory within a host and sockets between hosts, which is then the
-//!   default of [`Config::transport`];
+//! - `hybrid` (default): each where it can be, shared memory within a host and sockets between hosts, which is what
+//!   [`TransportKind::Auto`] then is; ranks built with and without it do not meet unless both are told `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
 //! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and [`nccl`] for the parts;

@@ -64,6 +64,9 @@ fn rank() {
     if part == "connect" {
         std::thread::spawn(|| tell_when_connecting(control));
     }
+    if part == "again" {
+        return meet_again();
+    }
     let comm = match comm::init_devices() {
         Ok(comm) => comm,
         Err(error) => return println!("said: {}", error.to_string().replace('\n', " ")),
@@ -77,6 +80,17 @@ fn rank() {
     if part == "wait" {
         wait(&comm);
     }
+}
+
+/// Makes a group and drops it, five times, in one store.
+fn meet_again() {
+    for time in 0..5 {
+        match comm::init_devices() {
+            Ok(comm) => assert_eq!(sum(&comm, 100).unwrap(), vec![comm.group().size() as f32; 100]),
+            Err(error) => return println!("said: time {time}: {}", error.to_string().replace('\n', " ")),
+        }
+    }
+    println!("said: met five times");
 }
 
 fn tell_when_connecting(control: &Control) {
@@ -176,5 +190,17 @@ fn without_nccl_nothing_is_staged_unasked() {
     let (_store, mut processes) = start("once", 2, DevicePath::Auto, |rank| rank == 0);
     for (rank, process) in processes.iter_mut().enumerate() {
         assert_eq!(process.said(), Some(format!("staged on device {rank}")));
+    }
+}
+
+#[test]
+fn processes_meet_again_in_the_same_store() {
+    for path in [DevicePath::Nccl, DevicePath::Staged] {
+        for ranks in [2, 3] {
+            let (_store, mut processes) = start("again", ranks, path, |_| true);
+            for process in &mut processes {
+                assert_eq!(process.said().as_deref(), Some("met five times"), "{path} {ranks}");
+            }
+        }
     }
 }
