@@ -15,6 +15,7 @@ fn description(criterion: &mut Criterion) {
         collective: Collective::AllReduce,
         op: Some(ReduceOp::Sum),
         dtype: Some(DType::F32),
+        user_op: None,
         accumulate: Accumulate::Native,
         count: 1 << 20,
         root: None,

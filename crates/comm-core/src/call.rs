@@ -144,6 +144,8 @@ pub struct Call {
     pub collective: Collective,
     /// The reduction operator, for reductions.
     pub op: Option<ReduceOp>,
+    /// The name of an operator of the program, which has no [`op`](Self::op) then.
+    pub user_op: Option<Cow<'static, str>>,
     /// The element type, unless no data moves.
     pub dtype: Option<DType>,
     /// In which type partial sums are kept: [`Accumulate::Native`] also where nothing else is possible.
@@ -167,8 +169,8 @@ pub struct DecodeError;
 
 impl Call {
     /// The longest encoding in bytes.
-    pub const ENCODED_MAX: usize = Self::FIXED + Self::NAME_MAX;
-    /// The longest name of an algorithm in bytes; a longer one is cut.
+    pub const ENCODED_MAX: usize = Self::FIXED + Self::NAME_MAX + 4 + 1 + Self::NAME_MAX;
+    /// The longest name of an algorithm, or an operator of the program, in bytes; a longer one is cut.
     pub const NAME_MAX: usize = 40;
     const FIXED: usize = 8 + 8 + 8 + 4 + 3 + 1;
     const NO_ROOT: u32 = u32::MAX;
@@ -190,11 +192,12 @@ impl Call {
             | u64::from(self.dtype_code());
         let words = [self.group.0, self.count, self.detail, packed];
         let hash = words.into_iter().fold(0x636f_6d6d_2e72_7331, mix);
-        self.name().chunks(8).fold(hash, |hash, chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            mix(hash, u64::from_le_bytes(word))
-        })
+        let hash = mix_name(hash, self.name());
+        let hash = match self.plain_size() {
+            0 => hash,
+            size => mix(hash, u64::from(size)),
+        };
+        self.user_op_name().map_or(hash, |name| mix_name(hash, name))
     }
 
     /// Appends the encoding, at most [`Call::ENCODED_MAX`] bytes.
@@ -207,6 +210,14 @@ impl Call {
         let name = self.name();
         into.push(name.len() as u8);
         into.extend_from_slice(name);
+        match self.plain_size() {
+            0 => {}
+            size => into.extend_from_slice(&size.to_le_bytes()),
+        }
+        if let Some(name) = self.user_op_name() {
+            into.push(name.len() as u8);
+            into.extend_from_slice(name);
+        }
     }
 
     /// Reads an encoding and returns the bytes behind it.
@@ -220,21 +231,35 @@ impl Call {
         let (root, rest) = rest.split_first_chunk::<4>().ok_or(DecodeError)?;
         let (&[collective, op, dtype, name_bytes], rest) =
             rest.split_first_chunk::<4>().ok_or(DecodeError)?;
-        let (name, rest) = rest.split_at_checked(usize::from(name_bytes)).ok_or(DecodeError)?;
-        if name.len() > Self::NAME_MAX {
-            return Err(DecodeError);
+        let (name, mut rest) = take_name(rest, name_bytes)?;
+        let mut plain_size = 0;
+        if dtype == DType::PLAIN_CODE {
+            let (size, behind) = rest.split_first_chunk::<4>().ok_or(DecodeError)?;
+            (plain_size, rest) = (u32::from_le_bytes(*size), behind);
+        }
+        let wide = op & Self::SUMS_IN_F32 != 0;
+        let op = op & !Self::SUMS_IN_F32;
+        let mut user_op = None;
+        if op == ReduceOp::USER_CODE {
+            let (&bytes, behind) = rest.split_first().ok_or(DecodeError)?;
+            let (name, behind) = take_name(behind, bytes)?;
+            if name.is_empty() {
+                return Err(DecodeError);
+            }
+            (user_op, rest) = (Some(text(name)), behind);
         }
         let root = u32::from_le_bytes(*root);
         let call = Self {
             group: GroupId(u64::from_le_bytes(*group)),
             collective: Collective::from_code(collective).ok_or(DecodeError)?,
-            op: optional(op & !Self::SUMS_IN_F32, ReduceOp::from_code)?,
-            accumulate: if op & Self::SUMS_IN_F32 == 0 { Accumulate::Native } else { Accumulate::F32 },
-            dtype: optional(dtype, DType::from_code)?,
+            op: if user_op.is_some() { None } else { optional(op, ReduceOp::from_code)? },
+            user_op,
+            accumulate: if wide { Accumulate::F32 } else { Accumulate::Native },
+            dtype: optional(dtype, |code| DType::from_wire(code, plain_size))?,
             count: u64::from_le_bytes(*count),
             root: (root != Self::NO_ROOT).then_some(root as usize),
             detail: u64::from_le_bytes(*detail),
-            algorithm: Cow::Owned(String::from_utf8_lossy(name).into_owned()),
+            algorithm: text(name),
         };
         Ok((call, rest))
     }
@@ -246,7 +271,17 @@ impl Call {
     /// The operator, with a bit for partial sums in `f32`.
     fn op_code(&self) -> u8 {
         let wide = if self.accumulate == Accumulate::F32 { Self::SUMS_IN_F32 } else { 0 };
-        self.op.map_or(0, ReduceOp::code) | wide
+        let op = if self.user_op.is_some() { ReduceOp::USER_CODE } else { self.op.map_or(0, ReduceOp::code) };
+        op | wide
+    }
+
+    fn user_op_name(&self) -> Option<&[u8]> {
+        let name = self.user_op.as_ref()?.as_bytes();
+        Some(&name[..name.len().min(Self::NAME_MAX)])
+    }
+
+    fn plain_size(&self) -> u32 {
+        self.dtype.map_or(0, DType::plain_size)
     }
 
     fn dtype_code(&self) -> u8 {
@@ -257,6 +292,25 @@ impl Call {
         let name = self.algorithm.as_bytes();
         &name[..name.len().min(Self::NAME_MAX)]
     }
+}
+
+/// A name of so many bytes, and what follows it.
+fn take_name(bytes: &[u8], length: u8) -> Result<(&[u8], &[u8]), DecodeError> {
+    let taken = bytes.split_at_checked(usize::from(length)).ok_or(DecodeError)?;
+    if taken.0.len() > Call::NAME_MAX { Err(DecodeError) } else { Ok(taken) }
+}
+
+fn text(name: &[u8]) -> Cow<'static, str> {
+    Cow::Owned(String::from_utf8_lossy(name).into_owned())
+}
+
+/// A name in words of 8 bytes, the last one padded with zeros.
+fn mix_name(hash: u64, name: &[u8]) -> u64 {
+    name.chunks(8).fold(hash, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        mix(hash, u64::from_le_bytes(word))
+    })
 }
 
 /// Zero is "none"; any other code must be known.
@@ -278,6 +332,7 @@ impl PartialEq for Call {
         self.group == other.group
             && self.collective == other.collective
             && self.op_code() == other.op_code()
+            && self.user_op_name() == other.user_op_name()
             && self.dtype == other.dtype
             && self.count == other.count
             && self.root == other.root
@@ -294,6 +349,7 @@ impl std::fmt::Display for Call {
         let mut parts: Vec<String> = Vec::with_capacity(5);
         let sums = if self.accumulate == Accumulate::F32 { " in f32" } else { "" };
         parts.extend(self.op.map(|op| format!("{op}{sums}")));
+        parts.extend(self.user_op.as_ref().map(ToString::to_string));
         parts.extend(self.root.map(|root| format!("root {root}")));
         parts.extend(self.dtype.map(|dtype| format!("{} x {dtype}", self.count)));
         if self.detail != 0 {
@@ -310,12 +366,14 @@ impl std::fmt::Display for Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PlainType;
 
     fn call() -> Call {
         Call {
             group: GroupId(7),
             collective: Collective::Reduce,
             op: Some(ReduceOp::Sum),
+            user_op: None,
             dtype: Some(DType::F32),
             accumulate: Accumulate::Native,
             count: 1024,
@@ -334,6 +392,15 @@ mod tests {
             Call { op: Some(ReduceOp::Max), ..call() },
             Call { op: None, ..call() },
             Call { accumulate: Accumulate::F32, ..call() },
+            Call { op: None, user_op: Some("merge".into()), ..call() },
+            Call { op: None, user_op: Some("n".repeat(Call::NAME_MAX).into()), ..call() },
+            Call { dtype: PlainType::new(32).map(DType::Plain), ..call() },
+            Call {
+                dtype: PlainType::new(33).map(DType::Plain),
+                op: None,
+                user_op: Some("merge".into()),
+                ..call()
+            },
             Call { dtype: Some(DType::I32), ..call() },
             Call { count: 1025, ..call() },
             Call { root: Some(2), ..call() },
@@ -412,5 +479,8 @@ mod tests {
         assert_eq!(call().to_string(), "reduce(sum, root 3, 1024 x f32, binomial, group 7)");
         let wide = Call { dtype: Some(DType::F16), accumulate: Accumulate::F32, ..call() };
         assert_eq!(wide.to_string(), "reduce(sum in f32, root 3, 1024 x f16, binomial, group 7)");
+        let dtype = PlainType::new(24).map(DType::Plain);
+        let user = Call { op: None, user_op: Some("merge".into()), dtype, ..call() };
+        assert_eq!(user.to_string(), "reduce(merge, root 3, 1024 x struct of 24 bytes, binomial, group 7)");
     }
 }

@@ -27,11 +27,12 @@ impl Packing {
             Err(TryLockError::WouldBlock) => None,
         };
         let words = kept.as_deref_mut().unwrap_or(&mut fresh);
-        let needed = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
+        let bytes = elements * size_of::<T>();
+        let needed = bytes.div_ceil(size_of::<u64>());
         if words.len() < needed {
             words.resize(needed, 0);
         }
-        let result = call(&mut cast_slice_mut(words)[..elements]);
+        let result = call(cast_slice_mut(&mut cast_slice_mut::<u64, u8>(words)[..bytes]));
         if size_of_val(&words[..]) > KEPT_MAX {
             *words = Vec::new();
         }

@@ -1,8 +1,44 @@
 //! Element types.
 
+use std::num::NonZeroU32;
+
 use bytemuck::Pod;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
+
+/// The size of a [`Plain`] type, which is not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PlainType(NonZeroU32);
+
+impl PlainType {
+    /// The type of so many bytes. `None` for 0.
+    #[must_use]
+    pub const fn new(size: u32) -> Option<Self> {
+        match NonZeroU32::new(size) {
+            Some(size) => Some(Self(size)),
+            None => None,
+        }
+    }
+
+    /// The size of one element in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn size(self) -> usize {
+        self.0.get() as usize
+    }
+
+    const fn of<T>() -> Self {
+        assert!(
+            size_of::<T>() > 0 && size_of::<T>() <= u32::MAX as usize,
+            "an element has 1 to 2^32 - 1 bytes"
+        );
+        assert!(align_of::<T>() <= align_of::<u64>(), "an element is aligned to at most 8 bytes");
+        match Self::new(size_of::<T>() as u32) {
+            Some(size) => size,
+            None => unreachable!(),
+        }
+    }
+}
 
 /// The type of the elements of a buffer.
 ///
@@ -40,10 +76,15 @@ pub enum DType {
     F8E4M3 = 13,
     /// Five bits of exponent and two of mantissa, E5M2 of the same specification. The host moves it; devices reduce it.
     F8E5M2 = 14,
+    /// A plain struct of the program, of which the library knows the size alone: see [`Plain`]. Only operators of the
+    /// program reduce it: see [`Operator`](crate::Operator).
+    Plain(PlainType) = 15,
 }
 
 impl DType {
-    /// Every element type, in the order of their codes.
+    pub(crate) const PLAIN_CODE: u8 = 15;
+
+    /// Every built-in element type, in the order of their codes: all but [`DType::Plain`].
     pub const ALL: [Self; 14] = [
         Self::I8,
         Self::U8,
@@ -70,7 +111,18 @@ impl DType {
             Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
+            Self::Plain(plain) => plain.size(),
         }
+    }
+
+    /// How views of erased elements are aligned, in bytes: built-in types as they are large, others at will.
+    pub(crate) const fn align(self) -> usize {
+        if let Self::Plain(_) = self { 1 } else { self.size() }
+    }
+
+    /// Whether this is the same type, in constants.
+    pub(crate) const fn is(self, other: Self) -> bool {
+        self.code() == other.code() && self.size() == other.size()
     }
 
     /// Whether this is one of the floating point types.
@@ -96,17 +148,49 @@ impl DType {
 
     /// The code on the wire, never zero.
     #[must_use]
+    #[inline]
     pub const fn code(self) -> u8 {
-        self as u8
+        match self {
+            Self::I8 => 1,
+            Self::U8 => 2,
+            Self::I16 => 3,
+            Self::U16 => 4,
+            Self::I32 => 5,
+            Self::U32 => 6,
+            Self::I64 => 7,
+            Self::U64 => 8,
+            Self::F16 => 9,
+            Self::BF16 => 10,
+            Self::F32 => 11,
+            Self::F64 => 12,
+            Self::F8E4M3 => 13,
+            Self::F8E5M2 => 14,
+            Self::Plain(_) => Self::PLAIN_CODE,
+        }
     }
 
-    /// The type with this code on the wire.
+    /// What is on the wire beside the code: the size of a [`DType::Plain`], 0 for others.
+    #[must_use]
+    pub const fn plain_size(self) -> u32 {
+        if let Self::Plain(plain) = self { plain.0.get() } else { 0 }
+    }
+
+    /// The type with this code and this [`plain_size`](Self::plain_size) on the wire.
+    #[must_use]
+    pub fn from_wire(code: u8, plain_size: u32) -> Option<Self> {
+        match Self::from_code(code) {
+            None if code == Self::PLAIN_CODE => PlainType::new(plain_size).map(Self::Plain),
+            dtype => dtype.filter(|_| plain_size == 0),
+        }
+    }
+
+    /// The built-in type with this code on the wire.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// The name as in Rust: `f32`, `u8`, `bf16`.
+    /// The name as in Rust: `f32`, `u8`, `bf16`; `struct` for plain structs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -124,13 +208,17 @@ impl DType {
             Self::F64 => "f64",
             Self::F8E4M3 => "f8e4m3",
             Self::F8E5M2 => "f8e5m2",
+            Self::Plain(_) => "struct",
         }
     }
 }
 
 impl std::fmt::Display for DType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
+        match self {
+            Self::Plain(plain) => write!(f, "struct of {} bytes", plain.size()),
+            _ => f.pad(self.name()),
+        }
     }
 }
 
@@ -140,17 +228,43 @@ mod sealed {
 
 /// A type whose values can be communicated: the Rust side of a [`DType`].
 ///
-/// The trait is sealed, so that a `DType` is never guessed from a size: what a buffer holds is known from its type.
+/// These are the integers and floats below, `usize` and `isize`, which are integers of their width, and types of the
+/// program that are [`Plain`]. The trait is sealed, so that a `DType` is never guessed from a size: what a buffer holds is known
+/// from its type.
+///
+/// `bool` and `char` are no elements: a call writes bytes of other ranks to a buffer, and not all bytes are one of their
+/// values. Send `u8::from(flag)`, and read what comes as `byte != 0`; with [`ReduceOp::Min`](crate::ReduceOp::Min) it is the
+/// conjunction of all flags, with [`ReduceOp::Max`](crate::ReduceOp::Max) the disjunction.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an element of a buffer",
     label = "not an element",
     note = "elements are `i8` to `i64`, `u8` to `u64`, `f32`, `f64`, `comm::half::f16`, `comm::half::bf16`, \
-            `comm::float8::F8E4M3` and `comm::float8::F8E5M2`",
+            `comm::float8::F8E4M3`, `comm::float8::F8E5M2`, `usize` and `isize`; `bool` is not: send `u8`",
+    note = "a struct of your own is an element if it is `bytemuck::Pod` and you implement `comm::Plain` for it",
     note = "other types are communicated as objects: see `comm::ObjectCollectives`"
 )]
 pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sealed {
     /// The element type of this Rust type.
     const DTYPE: DType;
+}
+
+/// A type of the program that may be communicated: a struct without references, padding or invalid values, moved as its
+/// bytes. `MPI_Type_contiguous` over bytes.
+///
+/// `#[derive(Pod, Zeroable)]` of [`bytemuck`] checks at compile time that a type is like that; an `impl Plain` then makes slices
+/// of it buffers of all calls: broadcasts, gathers, messages, with counts in elements. Reductions take it with an
+/// [`Operator`](crate::Operator) of the program. Ranks compare the size of the type, and nothing else of it: all must
+/// declare it alike.
+///
+/// It has at least one byte and is aligned to at most 8; a type that is not does not compile.
+///
+/// For a type of another crate, such as `num_complex::Complex<f64>`, wrap it in a `#[repr(transparent)]` struct. A sum of
+/// complex numbers needs neither: cast the slice to one of `f64`.
+pub trait Plain: Pod + Send + Sync + std::fmt::Debug + PartialEq {}
+
+impl<T: Plain> sealed::Sealed for T {}
+impl<T: Plain> Element for T {
+    const DTYPE: DType = DType::Plain(PlainType::of::<T>());
 }
 
 macro_rules! elements {
@@ -172,9 +286,15 @@ elements! {
     F8E4M3 => F8E4M3, F8E5M2 => F8E5M2,
 }
 
+#[cfg(target_pointer_width = "64")]
+elements!(usize => U64, isize => I64);
+#[cfg(target_pointer_width = "32")]
+elements!(usize => U32, isize => I32);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytemuck::Zeroable;
 
     #[test]
     fn codes_round_trip_and_zero_is_no_type() {
@@ -184,6 +304,26 @@ mod tests {
         assert_eq!(DType::from_code(0), None);
         assert_eq!(DType::from_code(15), None);
         assert_eq!(DType::from_code(255), None);
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+    #[repr(C)]
+    struct Odd([u8; 5]);
+
+    impl Plain for Odd {}
+
+    #[test]
+    fn a_plain_type_is_known_by_its_size() {
+        assert_eq!(Odd::DTYPE.size(), 5);
+        assert_eq!(Odd::DTYPE.to_string(), "struct of 5 bytes");
+        assert_eq!(DType::from_wire(Odd::DTYPE.code(), Odd::DTYPE.plain_size()), Some(Odd::DTYPE));
+        for dtype in DType::ALL {
+            assert_eq!(DType::from_wire(dtype.code(), dtype.plain_size()), Some(dtype));
+            assert_eq!(DType::from_wire(dtype.code(), 1), None);
+        }
+        assert_eq!(DType::from_wire(15, 0), None);
+        assert_eq!(usize::DTYPE.size(), size_of::<usize>());
+        assert_eq!(isize::DTYPE.size(), size_of::<isize>());
     }
 
     #[test]

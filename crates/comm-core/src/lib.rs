@@ -13,7 +13,7 @@
 //!
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
 
-pub use {float8, half};
+pub use {bytemuck, float8, half};
 
 mod accumulate;
 mod allocation;
@@ -61,7 +61,7 @@ pub use cart::{Axis, Cart, Neighbor, PROC_NULL, Shift};
 pub use check::Shares;
 pub use comm::Comm;
 pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange, HostCommunicator, ReduceOrder};
-pub use dtype::{DType, Element};
+pub use dtype::{DType, Element, Plain, PlainType};
 pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
 pub use group::{Group, GroupId, Membership};
@@ -73,7 +73,7 @@ pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
 pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, RecvFrom, SendTo, Source, TagMatch};
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
-pub use reduce::{Reduction, Widening};
+pub use reduce::{Operator, Reduction, UserOp, Widening};
 pub use refusal::Refusal;
 pub use scan::Scan;
 pub use step::{Action, Blocks, Place, Step, Touch};

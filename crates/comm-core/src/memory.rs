@@ -142,9 +142,9 @@ impl Shape for HostViewMut<'_> {
     }
 }
 
-/// Elements of every type are as aligned as they are large.
+/// Elements of every built-in type are as aligned as they are large; of others only the bytes are touched.
 fn are_elements(bytes: &[u8], dtype: DType) -> bool {
-    bytes.len().is_multiple_of(dtype.size()) && bytes.as_ptr().addr().is_multiple_of(dtype.size())
+    bytes.len().is_multiple_of(dtype.size()) && bytes.as_ptr().addr().is_multiple_of(dtype.align())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reduction operators.
 
-use crate::{DType, Invalid};
+use crate::{DType, Invalid, Operator, UserOp};
 
 /// How the contributions of the ranks are combined.
 ///
@@ -36,10 +36,18 @@ pub enum ReduceOp {
     BitOr,
     /// Bitwise exclusive or. Integers only.
     BitXor,
+    /// An operator of the program, on the element type that it is for. Made by [`ReduceOp::of`].
+    User(UserOp),
 }
 
 impl ReduceOp {
-    /// One of every operator, with a factor of 0.5 for [`ReduceOp::PreMulSum`].
+    /// The operator of the program, for calls on the host.
+    #[must_use]
+    pub const fn of<O: Operator>() -> Self {
+        Self::User(UserOp::of::<O>())
+    }
+
+    /// One of every built-in operator, with a factor of 0.5 for [`ReduceOp::PreMulSum`].
     pub const ALL: [Self; 9] = [
         Self::Sum,
         Self::Prod,
@@ -57,6 +65,8 @@ impl ReduceOp {
     #[inline]
     pub const fn supports(self, dtype: DType) -> bool {
         match self {
+            Self::User(operator) => operator.dtype().is(dtype),
+            _ if matches!(dtype, DType::Plain(_)) => false,
             Self::Sum | Self::Prod | Self::Min | Self::Max => true,
             Self::Avg | Self::PreMulSum(_) => dtype.is_float(),
             Self::BitAnd | Self::BitOr | Self::BitXor => !dtype.is_float(),
@@ -85,10 +95,14 @@ impl ReduceOp {
             Self::BitAnd => 7,
             Self::BitOr => 8,
             Self::BitXor => 9,
+            Self::User(_) => Self::USER_CODE,
         }
     }
 
-    /// The operator with this code on the wire; the factor of [`ReduceOp::PreMulSum`] is unknown and reads as NaN.
+    /// The code of all operators of programs, which are known by their names.
+    pub(crate) const USER_CODE: u8 = 10;
+
+    /// The built-in operator with this code on the wire; the factor of [`ReduceOp::PreMulSum`] is unknown and reads as NaN.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         match Self::ALL.get(usize::from(code).checked_sub(1)?)? {
@@ -97,7 +111,7 @@ impl ReduceOp {
         }
     }
 
-    /// The name that NCCL and c10d use, in lower case.
+    /// The name that NCCL and c10d use, in lower case; that which an operator of the program gives itself.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,6 +124,7 @@ impl ReduceOp {
             Self::BitAnd => "band",
             Self::BitOr => "bor",
             Self::BitXor => "bxor",
+            Self::User(operator) => operator.name(),
         }
     }
 }

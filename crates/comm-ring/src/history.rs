@@ -104,6 +104,7 @@ mod tests {
             collective: Collective::Barrier,
             op: None,
             dtype: None,
+            user_op: None,
             accumulate: Accumulate::Native,
             count,
             root: None,

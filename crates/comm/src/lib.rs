@@ -60,9 +60,9 @@ pub use comm_core::{
     ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Call, CallOptions, Cart,
     Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange,
     Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link,
-    LinkModel, Loss, Membership, Memory, Neighbor, PROC_NULL, PointToPoint, Received, RecvFrom, ReduceOp,
-    ReduceOrder, Refusal, Result, Scan, SendTo, Shape, Shares, Shift, Source, Store, TagMatch, Transport,
-    VariableFault, Work, Worker,
+    LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
+    Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan, SendTo, Shape, Shares, Shift, Source,
+    Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};
@@ -70,7 +70,7 @@ pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator
 pub use comm_nccl::{Cuda, Device, DeviceBuffer};
 pub use comm_ring::{RingCommunicator, RingConfig};
 
-pub use comm_core::{float8, half};
+pub use comm_core::{bytemuck, float8, half};
 
 /// Schedules and the choice among them.
 pub use comm_ring as ring;

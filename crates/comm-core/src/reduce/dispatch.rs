@@ -55,6 +55,7 @@ pub(super) fn combine(isa: Isa, reduction: Reduction, into: &mut [u8], from: Len
         ReduceOp::BitAnd => pairs::<u8, _>(isa, And, into, from),
         ReduceOp::BitOr => pairs::<u8, _>(isa, Or, into, from),
         ReduceOp::BitXor => pairs::<u8, _>(isa, Xor, into, from),
+        ReduceOp::User(operator) => operator.combine(isa, into, from),
     }
     whole
 }
@@ -95,8 +96,8 @@ fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, into: &mut [u8], fr
         DType::BF16 => pairs::<bf16, _>(isa, operator, into, from),
         DType::F32 => pairs::<f32, _>(isa, operator, into, from),
         DType::F64 => pairs::<f64, _>(isa, operator, into, from),
-        // There is no reduction of these.
-        DType::F8E4M3 | DType::F8E5M2 => {}
+        // No built-in operator is defined on these.
+        DType::F8E4M3 | DType::F8E5M2 | DType::Plain(_) => {}
     }
 }
 

@@ -6,6 +6,7 @@
 //! - `pass`: the one loop that applies an operator to buffers;
 //! - `isa`: compiles that loop for several instruction sets and picks one at run time;
 //! - `convert`: 16-bit floats to `f32` and back;
+//! - `user`: operators that users define;
 //! - `dispatch`: from the values of [`ReduceOp`] and [`DType`] to types, outside of the loop.
 
 mod convert;
@@ -18,9 +19,11 @@ mod ops;
 mod pass;
 #[cfg(test)]
 mod tests;
+mod user;
 
 pub use self::convert::Widening;
 use self::isa::Isa;
+pub use self::user::{Operator, UserOp};
 use crate::{DType, Invalid, Lent, ReduceOp, Result};
 
 /// An operator on an element type, checked to be defined.
@@ -46,7 +49,7 @@ impl Reduction {
     #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Result<Self> {
         op.check(dtype)?;
-        if dtype.is_float8() {
+        if dtype.is_float8() && !matches!(op, ReduceOp::User(_)) {
             return Err(Invalid::BackendOp { backend: "the host", op, dtype }.into());
         }
         Ok(Self { op, dtype })

@@ -218,6 +218,7 @@ fn call(group: Group) -> Call {
         collective: Collective::Barrier,
         op: None,
         dtype: None,
+        user_op: None,
         accumulate: Accumulate::Native,
         count: 0,
         root: None,

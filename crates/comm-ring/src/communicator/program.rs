@@ -1,7 +1,6 @@
 //! What calls that are alike have in common: worked out for the first of them, and kept.
 
 use std::borrow::Cow;
-use std::mem::{Discriminant, discriminant};
 
 use comm_core::{
     Accumulate, Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
@@ -42,7 +41,7 @@ pub(super) struct Program {
 struct Key {
     collective: Collective,
     /// Without the factor of a premultiplied sum, which may be another in every call.
-    op: Option<Discriminant<ReduceOp>>,
+    op: Option<ReduceOp>,
     dtype: Option<DType>,
     accumulate: Accumulate,
     count: usize,
@@ -58,7 +57,7 @@ impl Key {
     fn matches(&self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> bool {
         self.count == request.count
             && self.collective == request.collective
-            && self.op == request.op.as_ref().map(discriminant)
+            && self.op == request.op.map(without_factor)
             && self.dtype == request.dtype
             && self.accumulate == request.accumulate
             && self.root == request.root
@@ -71,7 +70,7 @@ impl Key {
     fn of(request: &Request<'_>, in_place: bool, options: &CallOptions) -> Self {
         Self {
             collective: request.collective,
-            op: request.op.as_ref().map(discriminant),
+            op: request.op.map(without_factor),
             dtype: request.dtype,
             accumulate: request.accumulate,
             count: request.count,
@@ -81,6 +80,15 @@ impl Key {
             order: options.order,
             forced: options.algorithm.clone(),
         }
+    }
+}
+
+/// The operator, as far as calls with it are alike.
+#[inline]
+const fn without_factor(op: ReduceOp) -> ReduceOp {
+    match op {
+        ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(1.0),
+        op => op,
     }
 }
 

@@ -205,7 +205,11 @@ impl<'a> Request<'a> {
         Call {
             group: group.id(),
             collective: self.collective,
-            op: self.op,
+            op: self.op.filter(|op| !matches!(op, ReduceOp::User(_))),
+            user_op: match self.op {
+                Some(ReduceOp::User(operator)) => Some(operator.name().into()),
+                _ => None,
+            },
             dtype: self.dtype,
             accumulate: self.accumulate,
             count: self.known_count() as u64,

@@ -59,6 +59,7 @@ impl Announce {
 }
 
 /// Why a communicator was given up.
+#[expect(clippy::large_enum_variant, reason = "a communicator has one cause, when it ends")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A rank was lost.
@@ -285,7 +286,7 @@ fn take_ranked_call(rest: &mut &[u8]) -> Result<(usize, Option<Call>), DecodeErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::{Accumulate, Collective, DType, GroupId, ReduceOp};
+    use comm_core::{Accumulate, Collective, DType, GroupId, PlainType, ReduceOp};
 
     fn call() -> Call {
         Call {
@@ -293,6 +294,7 @@ mod tests {
             collective: Collective::AllReduce,
             op: Some(ReduceOp::Max),
             dtype: Some(DType::U16),
+            user_op: None,
             accumulate: Accumulate::Native,
             count: 77,
             root: None,
@@ -350,7 +352,9 @@ mod tests {
     #[test]
     fn the_largest_frames_stay_below_the_limit() {
         let name = "n".repeat(Call::NAME_MAX);
-        let call = Call { algorithm: name.into(), ..call() };
+        let dtype = PlainType::new(u32::MAX).map(DType::Plain);
+        let call =
+            Call { algorithm: name.clone().into(), op: None, user_op: Some(name.into()), dtype, ..call() };
         let waiting_for = (0..500).collect();
         let past = vec![PastCall { first: 0, call: call.clone() }; 20];
         let announce = Announce { sequence: 1, question: false, call: call.clone(), waiting_for, past };

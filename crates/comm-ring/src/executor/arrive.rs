@@ -82,14 +82,22 @@ pub(super) fn reduce(
     Ok(done)
 }
 
+/// About so many bytes: as many as whole elements have, and at least one element.
+#[inline]
+pub(super) fn whole_elements(bytes: usize, reduction: Reduction) -> usize {
+    let size = reduction.dtype().size();
+    (bytes / size).max(1) * size
+}
+
 /// Combines what a transport lends with what is there already, or with what is at another place and copied there piece by
 /// piece. Returns how much of it was used.
 #[inline]
 fn combine(into: &mut [u8], own: Option<&[u8]>, lent: Lent<'_>, reduction: Reduction) -> usize {
     let Some(own) = own else { return reduction.combine(into, lent) };
     let (mut used, len) = (0, into.len().min(lent.len()));
+    let piece_bytes = whole_elements(PIECE_BYTES, reduction);
     while used < len {
-        let piece = used..len.min(used + PIECE_BYTES);
+        let piece = used..len.min(used + piece_bytes);
         let into = &mut into[piece.clone()];
         into.copy_from_slice(&own[piece]);
         match reduction.combine(into, lent.skip(used)) {

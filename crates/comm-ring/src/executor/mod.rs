@@ -16,7 +16,7 @@ use std::io::IoSlice;
 
 use comm_core::{Action, Error, Interest, Lengths, Lent, Reduction, Result, Transport};
 
-use arrive::{at_once, fill, reduce};
+use arrive::{at_once, fill, reduce, whole_elements};
 pub use buffers::Buffers;
 pub(crate) use located::together;
 pub use located::{Located, locate};
@@ -338,7 +338,8 @@ impl Executor {
         if (Header::BYTES..whole).contains(&entry.moved) {
             let done = entry.moved - Header::BYTES;
             let rest = &mut payload[done..];
-            let (turn, _) = rest.split_at_mut(rest.len().min(TURN_BYTES));
+            let turn_bytes = reduction.map_or(TURN_BYTES, |reduction| whole_elements(TURN_BYTES, reduction));
+            let (turn, _) = rest.split_at_mut(rest.len().min(turn_bytes));
             entry.moved += match reduction {
                 Some(reduction) => {
                     let own = own.map(|own| &own[done..]);

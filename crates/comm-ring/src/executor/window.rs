@@ -101,7 +101,7 @@ impl Window {
         let entry = self.entry(at);
         entry.located = *located;
         (entry.stage, entry.moved) = (Stage::Open, 0);
-        entry.carry = Carry::default();
+        entry.carry.clear();
         entry
     }
 

@@ -49,17 +49,18 @@ impl Frame {
 
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let (kind, dtype, words) = match self {
-            Self::Eager { tag, dtype, length } => (EAGER, dtype.code(), [tag, length, 0]),
-            Self::Announce { tag, dtype, length, id } => (ANNOUNCE, dtype.code(), [tag, length, id]),
-            Self::Clear { id } => (CLEAR, 0, [0, 0, id]),
-            Self::Data { length, id } => (DATA, 0, [0, length, id]),
-            Self::Credit { amount } => (CREDIT_BACK, 0, [0, amount, 0]),
-            Self::Goodbye => (GOODBYE, 0, [0; 3]),
-            Self::Abort { length, by } => (ABORT, 0, [0, length, by]),
-            Self::Lost { length, rank } => (LOST, 0, [0, length, rank]),
+            Self::Eager { tag, dtype, length } => (EAGER, Some(dtype), [tag, length, 0]),
+            Self::Announce { tag, dtype, length, id } => (ANNOUNCE, Some(dtype), [tag, length, id]),
+            Self::Clear { id } => (CLEAR, None, [0, 0, id]),
+            Self::Data { length, id } => (DATA, None, [0, length, id]),
+            Self::Credit { amount } => (CREDIT_BACK, None, [0, amount, 0]),
+            Self::Goodbye => (GOODBYE, None, [0; 3]),
+            Self::Abort { length, by } => (ABORT, None, [0, length, by]),
+            Self::Lost { length, rank } => (LOST, None, [0, length, rank]),
         };
         let mut bytes = [0; Self::BYTES];
-        (bytes[0], bytes[1]) = (kind, dtype);
+        (bytes[0], bytes[1]) = (kind, dtype.map_or(0, DType::code));
+        bytes[2..6].copy_from_slice(&dtype.map_or(0, DType::plain_size).to_le_bytes());
         for (bytes, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -74,7 +75,8 @@ impl Frame {
             u64::from_le_bytes(word)
         };
         let (tag, length, id) = (word(8), word(16), word(24));
-        let dtype = || DType::from_code(bytes[1]);
+        let plain_size = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
+        let dtype = || DType::from_wire(bytes[1], plain_size);
         let frame = match bytes[0] {
             EAGER => Self::Eager { tag, dtype: dtype()?, length },
             ANNOUNCE => Self::Announce { tag, dtype: dtype()?, length, id },
@@ -107,6 +109,14 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytemuck::{Pod, Zeroable};
+    use comm_core::{Element, Plain};
+
+    #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+    #[repr(C)]
+    struct Pixel([u8; 3]);
+
+    impl Plain for Pixel {}
 
     const ALL: [Frame; 8] = [
         Frame::Eager { tag: 0x0102, dtype: DType::F32, length: 0x0304 },
@@ -173,6 +183,14 @@ mod tests {
             let mut bytes = [0; Frame::BYTES];
             bytes[0] = kind;
             assert_eq!(Frame::decode(&bytes), None);
+        }
+        let plain = Frame::Eager { tag: 1, dtype: Pixel::DTYPE, length: 6 };
+        assert_eq!(plain.encode()[..8], [1, 15, 3, 0, 0, 0, 0, 0]);
+        assert_eq!(Frame::decode(&plain.encode()), Some(plain));
+        for size in [0, 4] {
+            let mut hostile = plain.encode();
+            hostile[2] = size;
+            assert_eq!(Frame::decode(&hostile), None, "6 bytes in structs of {size}");
         }
         let mut typeless = ALL[0].encode();
         typeless[1] = 0;

@@ -33,7 +33,7 @@ fn integer(op: ReduceOp, dtype: DType, left: u64, right: u64) -> u64 {
         ReduceOp::BitAnd => left & right,
         ReduceOp::BitOr => left | right,
         ReduceOp::BitXor => left ^ right,
-        ReduceOp::Avg | ReduceOp::PreMulSum(_) => panic!("{op} of {dtype}"),
+        ReduceOp::Avg | ReduceOp::PreMulSum(_) | ReduceOp::User(_) => panic!("{op} of {dtype}"),
     };
     (result as u64) << unused >> unused
 }
@@ -50,7 +50,9 @@ fn float(op: ReduceOp, dtype: DType, left: u64, right: u64) -> u64 {
             let left_is_less = a < b || a == b && a.is_sign_negative();
             if left_is_less == (op == ReduceOp::Min) { left } else { right }
         }
-        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => panic!("{op} of {dtype}"),
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor | ReduceOp::User(_) => {
+            panic!("{op} of {dtype}")
+        }
     }
 }
 
