@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// A key-value store shared by all ranks of a job: c10d's `Store`.
 ///
@@ -32,4 +32,19 @@ pub trait Store: Send + Sync {
 
     /// Removes a key and returns whether it existed.
     fn delete(&self, key: &str) -> Result<bool>;
+
+    /// Returns whether all keys exist now, without waiting.
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        match self.wait(keys, Duration::ZERO) {
+            Ok(()) => Ok(true),
+            Err(Error::Timeout { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns how many keys exist. A store that cannot tell says so with an [`Error::Io`](crate::Error::Io) of kind
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported), as does one that does not implement this method.
+    fn num_keys(&self) -> Result<u64> {
+        Err(Error::io("count the keys of a store", std::io::ErrorKind::Unsupported.into()))
+    }
 }

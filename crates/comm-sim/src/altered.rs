@@ -149,4 +149,12 @@ impl<S: Store, F: Fn(&str, Vec<u8>) -> Vec<u8> + Send + Sync> Store for AlteredS
     fn delete(&self, key: &str) -> Result<bool> {
         self.store.delete(key)
     }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        self.store.check(keys)
+    }
+
+    fn num_keys(&self) -> Result<u64> {
+        self.store.num_keys()
+    }
 }

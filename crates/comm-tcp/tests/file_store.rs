@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,33 @@ fn operations_are_those_of_every_store() {
     assert!(store.add("c", 1).unwrap_err().to_string().contains("not a number"));
     assert_eq!((store.delete("c").unwrap(), store.delete("c").unwrap()), (true, false));
     store.wait(&["a/b", "n"], Duration::ZERO).unwrap();
+    assert_eq!(store.num_keys().unwrap(), 2);
+    assert_eq!((store.check(&["a/b", "n"]).unwrap(), store.check(&["n", "c"]).unwrap()), (true, false));
+}
+
+#[test]
+fn values_can_be_read_by_their_owner_alone() {
+    let (_folder, store) = store();
+    store.set("k", b"v").unwrap();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&store.folder().join("k")), 0o600);
+    assert_eq!(mode(store.folder()), 0o700);
+}
+
+#[test]
+fn a_pipe_in_the_folder_is_an_error_and_blocks_nobody() {
+    let (_folder, store) = store();
+    for name in ["k", ".lock"] {
+        assert!(Command::new("mkfifo").arg(store.folder().join(name)).status().unwrap().success());
+    }
+    let (send, receive) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let outcomes = [store.get("k", Duration::ZERO).map(drop), store.set("other", b"v")];
+        send.send(outcomes).unwrap();
+    });
+    for outcome in receive.recv_timeout(SOON).unwrap() {
+        assert!(matches!(outcome, Err(Error::Io { .. })), "{outcome:?}");
+    }
 }
 
 #[test]

@@ -55,6 +55,11 @@ fn operations_do_what_c10d_does() {
     assert!(matches!(store.add("b", 1), Err(Error::Invalid(_))));
     store.set("", b"").unwrap();
     assert_eq!(store.get("", SOON).unwrap(), b"");
+    assert_eq!(store.num_keys().unwrap(), 2);
+    assert!(store.check(&["", "b"]).unwrap() && store.check(&[]).unwrap());
+    assert!(!store.check(&["b", "a"]).unwrap());
+    assert!(matches!(store.check(&vec!["b"; 65_537]), Err(Error::Invalid(_))));
+    assert!(matches!(store.wait(&vec!["b"; 65_537], SOON), Err(Error::Invalid(_))));
 }
 
 #[test]
@@ -70,7 +75,7 @@ fn large_values_pass_and_too_large_ones_are_the_callers_mistake() {
 #[test]
 fn a_full_store_says_so_and_goes_on() {
     let mut config = StoreConfig::default();
-    config.stored_bytes_max = 100;
+    config.stored_bytes_max = 250;
     let (_server, store) = pair(config);
     store.set("k", &[0; 90]).unwrap();
     assert!(store.set("l", &[0; 90]).unwrap_err().to_string().contains("full"));

@@ -9,13 +9,13 @@ use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::StoreConfig;
-use super::frame::{FrameError, FrameReader, FrameWriter};
+use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::idle::Idle;
 use super::patience::{
-    RECONNECT_MAX, after, await_socket, failed, no_address, nonsense, not_a_number, timed_out, unreachable,
-    using, with_grace,
+    RECONNECT_MAX, after, await_socket, failed, no_address, nonsense, not_a_number, printable, timed_out,
+    unreachable, using, with_grace,
 };
-use super::protocol::{PREFIX_BYTES, Request, Response};
+use super::protocol::{KEYS_MAX, PREFIX_BYTES, Request, Response};
 use crate::dial::{Dial, Dialed, run_first};
 use crate::hello::Hello;
 use crate::socket::Options;
@@ -84,9 +84,7 @@ impl TcpStore {
         self.idle.keep(socket);
         match Response::decode(&response) {
             Some(Response::Done(value)) => read(value).ok_or_else(|| self.nonsense(key)),
-            Some(Response::TimedOut(keys)) => {
-                Err(timed_out(&String::from_utf8_lossy(keys), timeout.unwrap_or(patience)))
-            }
+            Some(Response::TimedOut(keys)) => Err(timed_out(&printable(keys), timeout.unwrap_or(patience))),
             Some(Response::NotANumber(value)) => Err(not_a_number(key, value)),
             Some(Response::Full) => Err(self.full(key)),
             None => Err(self.nonsense(key)),
@@ -123,6 +121,7 @@ impl Store for TcpStore {
     }
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        check_count(keys)?;
         let request = Request::Wait { keys: keys.to_vec(), timeout };
         self.call(&keys.join(", "), Some(timeout), &request, |_| Some(()))
     }
@@ -130,6 +129,25 @@ impl Store for TcpStore {
     fn delete(&self, key: &str) -> Result<bool> {
         self.call(key, None, &Request::Delete { key }, |existed| Some(existed == [1]))
     }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        check_count(keys)?;
+        let request = Request::Check { keys: keys.to_vec() };
+        self.call(&keys.join(", "), None, &request, |exist| Some(exist == [1]))
+    }
+
+    fn num_keys(&self) -> Result<u64> {
+        let count = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
+        self.call("", None, &Request::NumKeys, count)
+    }
+}
+
+fn check_count(keys: &[&str]) -> Result<()> {
+    if keys.len() <= KEYS_MAX {
+        return Ok(());
+    }
+    let reason = format!("one call asks for at most {KEYS_MAX} keys");
+    Err(Error::setting("keys", keys.len().to_string(), reason))
 }
 
 /// A connection to the first of these addresses that answers, which is returned too.
@@ -164,8 +182,9 @@ fn exchange(
     }
     let mut reader = FrameReader::default();
     loop {
-        if let Some(response) = reader.fill(socket, bytes_max)? {
-            return Ok(response);
+        match reader.fill(socket, bytes_max, |_| true)? {
+            Some(Frame::Whole(response)) => return Ok(response),
+            Some(Frame::Skipped) | None => {}
         }
         await_socket(socket, PollFlags::IN, deadline)?;
     }

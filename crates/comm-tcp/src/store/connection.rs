@@ -8,9 +8,15 @@ use comm_core::Refusal;
 use rustix::event::epoll::EventFlags;
 use socket2::Socket;
 
-use super::frame::{FrameError, FrameReader, FrameWriter};
+use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
+use super::ledger::{Charge, Value};
 use super::protocol::Response;
 use crate::handshake::Handshake;
+
+/// What each connection may hold in memory without counting towards the limit of all.
+const FREE_BYTES: usize = 16 * 1024;
+/// Values up to this length are sent as a copy, with one system call.
+const COPIED_BYTES: usize = 16 * 1024;
 
 /// One client's connection to the server.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     /// What the reactor was last told.
     pub(super) told: Told,
+    /// The memory that it holds.
+    charge: Charge,
 }
 
 /// What the reactor was last told about a connection.
@@ -114,13 +122,20 @@ impl From<FrameError> for Gone {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Socket, address: SocketAddr, handshake: Handshake, deadline: Instant) -> Self {
+    pub(super) fn new(
+        socket: Socket,
+        address: SocketAddr,
+        handshake: Handshake,
+        deadline: Instant,
+        charge: Charge,
+    ) -> Self {
         Self {
             socket,
             address,
             phase: Phase::Handshake(Box::new(handshake)),
             deadline: Some(deadline),
             told: Told { events: EventFlags::empty(), deadline: None },
+            charge,
         }
     }
 
@@ -148,11 +163,30 @@ impl Connection {
         }
     }
 
+    /// Counts what the request that it holds takes in memory, or returns false if the limit leaves no room.
+    pub(super) fn hold(&mut self, bytes: usize) -> bool {
+        self.charge.set(bytes.saturating_sub(FREE_BYTES))
+    }
+
+    /// Sends a value as [`Connection::respond`] does.
+    pub(super) fn respond_value(&mut self, value: &Value, deadline: Option<Instant>) -> Result<(), Gone> {
+        if value.len() <= COPIED_BYTES {
+            return self.respond(&Response::Done(value), deadline);
+        }
+        let head = Response::head_of_done(value.len()).ok_or(Gone::TooLong(value.len()))?;
+        self.send(FrameWriter::with_value(head, value.clone()), deadline)
+    }
+
     /// Sends a response, as far as it goes at once. It must be sent whole by the deadline.
     pub(super) fn respond(&mut self, response: &Response<'_>, deadline: Option<Instant>) -> Result<(), Gone> {
         let frame = response.encode().ok_or(Gone::TooLong(usize::MAX))?;
-        self.phase = Phase::Sending(FrameWriter::new(frame));
+        self.send(FrameWriter::new(frame), deadline)
+    }
+
+    fn send(&mut self, writer: FrameWriter, deadline: Option<Instant>) -> Result<(), Gone> {
+        self.phase = Phase::Sending(writer);
         self.deadline = deadline;
+        self.hold(0);
         self.flush()
     }
 
@@ -176,11 +210,16 @@ impl Connection {
         &mut self,
         bytes_max: usize,
         deadline: Option<Instant>,
-    ) -> Result<Option<Vec<u8>>, Gone> {
+    ) -> Result<Option<Frame>, Gone> {
         let Phase::Receiving(reader) = &mut self.phase else { return Ok(None) };
-        let frame = reader.fill(&self.socket, bytes_max)?;
+        let charge = &mut self.charge;
+        let may_hold = |bytes: usize| charge.set(bytes.saturating_sub(FREE_BYTES));
+        let frame = reader.fill(&self.socket, bytes_max, may_hold)?;
         if frame.is_none() && reader.has_begun() && self.deadline.is_none() {
             self.deadline = deadline;
+        }
+        if frame.is_some() {
+            self.hold(0);
         }
         Ok(frame)
     }

@@ -1,12 +1,14 @@
 //! A store in a folder, for ranks that share a file system and need no server.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use comm_core::{Error, Result, Store};
+use rustix::fs::OFlags;
 
 use super::patience::{not_a_number, timed_out};
 use super::pause::Pause;
@@ -19,7 +21,7 @@ const LOCK: &str = ".lock";
 
 /// A store in a folder that all ranks see: one file per key.
 ///
-/// A value appears whole or not at all, as it is written to a file of its own, which is then renamed. Operations that
+/// Files can be read by their owner alone. A value appears whole or not at all, as it is written to a file of its own, which is then renamed. Operations that
 /// change something hold a lock of the file system meanwhile, which must have some; a process that dies lets go of it. Who waits for
 /// a key is told by the system when a process of this host sets it, and looks for those of other hosts, every 50 ms in the end: this is
 /// for ranks that meet, not for much more.
@@ -38,7 +40,8 @@ impl FileStore {
     /// [`Error::Io`] if it can neither be used nor made.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
-        fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, error))?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(|error| failed("make the folder", &folder, error))?;
         Ok(Self { folder })
     }
 
@@ -72,7 +75,7 @@ impl FileStore {
     /// Keeps others from changing anything until the answer is dropped.
     fn lock(&self, key: &str) -> Result<File> {
         let path = self.folder.join(LOCK);
-        let options = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let options = open_options().create(true).truncate(false).write(true).open(&path);
         let file = options.map_err(|error| failed("open", &path, error))?;
         let mut pause = Pause::until(LOCK_TIMEOUT);
         loop {
@@ -87,7 +90,7 @@ impl FileStore {
 
     /// The value of a key, if it exists.
     fn look(path: &Path) -> Result<Option<Vec<u8>>> {
-        match fs::read(path) {
+        match read(path) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", path, error)),
@@ -112,7 +115,7 @@ impl FileStore {
             // Processes of other hosts may have the same number.
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = self.folder.join(format!(".draft-{}-{number}", std::process::id()));
-            match OpenOptions::new().create_new(true).write(true).open(&path) {
+            match open_options().create_new(true).write(true).open(&path) {
                 Ok(file) => return Ok((path, file)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed("make", &path, error)),
@@ -185,6 +188,32 @@ impl Store for FileStore {
             Err(error) => Err(failed("remove", &path, error)),
         }
     }
+
+    fn num_keys(&self) -> Result<u64> {
+        let listed = fs::read_dir(&self.folder).and_then(|entries| {
+            let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+            names.collect::<io::Result<Vec<_>>>()
+        });
+        let names = listed.map_err(|error| failed("list", &self.folder, error))?;
+        Ok(names.iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")).count() as u64)
+    }
+}
+
+/// Opens files that only their owner can read, and never waits for the other end of a pipe.
+fn open_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    options
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open_options().read(true).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is no regular file"));
+    }
+    let mut value = Vec::new();
+    file.read_to_end(&mut value)?;
+    Ok(value)
 }
 
 fn failed(doing: &str, path: &Path, error: io::Error) -> Error {

@@ -6,10 +6,14 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::ledger::Value;
 use super::protocol::PREFIX_BYTES;
 
 /// Memory grows by this much while a frame arrives, so that a sender pays for what it makes the receiver hold.
 pub(super) const GROWTH_BYTES: usize = 64 * 1024;
+
+/// The most that one call reads of a frame, so that a fast sender keeps nobody else waiting.
+const TURN_BYTES: usize = 1 << 20;
 
 /// Why no frame can be read any more.
 #[derive(Debug)]
@@ -34,6 +38,19 @@ pub(super) struct FrameReader {
     prefix: [u8; PREFIX_BYTES],
     prefix_filled: usize,
     body: Vec<u8>,
+    /// How much of the body has arrived.
+    received: usize,
+    /// Whether there is no memory for the body, which is thrown away as it arrives.
+    skips: bool,
+}
+
+/// A frame that has arrived.
+#[derive(Debug)]
+pub(super) enum Frame {
+    /// All of it, without its length.
+    Whole(Vec<u8>),
+    /// There was no memory for it.
+    Skipped,
 }
 
 impl FrameReader {
@@ -42,13 +59,14 @@ impl FrameReader {
         self.prefix_filled > 0
     }
 
-    /// Reads what has arrived, but nothing behind the frame. Returns the frame without its length once it is whole,
-    /// and is then ready for the next one.
+    /// Reads what has arrived, but nothing after the frame. Returns the frame once it is whole, and is then ready for
+    /// the next one. Memory for more bytes is taken only if `may_hold` agrees to their sum.
     pub(super) fn fill(
         &mut self,
         socket: impl AsFd,
         bytes_max: usize,
-    ) -> Result<Option<Vec<u8>>, FrameError> {
+        mut may_hold: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Frame>, FrameError> {
         while self.prefix_filled < PREFIX_BYTES {
             match receive(&socket, &mut self.prefix[self.prefix_filled..])? {
                 None => return Ok(None),
@@ -61,23 +79,31 @@ impl FrameReader {
         if expected > bytes_max {
             return Err(FrameError::TooLong(expected));
         }
-        while self.body.len() < expected {
-            match self.read_more(&socket, expected)? {
+        let until = expected.min(self.received.saturating_add(TURN_BYTES));
+        while self.received < until {
+            let step = (expected - self.received).min(GROWTH_BYTES);
+            if !self.skips && !may_hold(self.received + step) {
+                (self.skips, self.body) = (true, Vec::new());
+            }
+            match self.read_more(&socket, step)? {
                 None => return Ok(None),
                 Some(0) => return Err(cut()),
-                Some(_) => {}
+                Some(more) => self.received += more,
             }
         }
-        self.prefix_filled = 0;
-        Ok(Some(std::mem::take(&mut self.body)))
+        if self.received < expected {
+            return Ok(None);
+        }
+        let Self { body, skips, .. } = std::mem::take(self);
+        Ok(Some(if skips { Frame::Skipped } else { Frame::Whole(body) }))
     }
 
-    fn read_more(&mut self, socket: impl AsFd, expected: usize) -> Result<Option<usize>, FrameError> {
-        let filled = self.body.len();
-        self.body.resize(expected.min(filled + GROWTH_BYTES), 0);
-        let received = receive(socket, &mut self.body[filled..]);
+    fn read_more(&mut self, socket: impl AsFd, step: usize) -> Result<Option<usize>, FrameError> {
+        let kept = if self.skips { 0 } else { self.received };
+        self.body.resize(kept + step, 0);
+        let received = receive(socket, &mut self.body[kept..]);
         let more = received.as_ref().ok().copied().flatten().unwrap_or(0);
-        self.body.truncate(filled + more);
+        self.body.truncate(kept + more);
         received
     }
 }
@@ -103,20 +129,33 @@ pub(super) fn cut() -> FrameError {
 #[derive(Debug)]
 pub(super) struct FrameWriter {
     bytes: Vec<u8>,
+    /// What comes after `bytes`, shared with the table.
+    value: Option<Value>,
     sent: usize,
 }
 
 impl FrameWriter {
     /// A whole frame, its length included.
     pub(super) const fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, sent: 0 }
+        Self { bytes, value: None, sent: 0 }
+    }
+
+    /// A frame that ends with a value, without a copy of it.
+    pub(super) const fn with_value(bytes: Vec<u8>, value: Value) -> Self {
+        Self { bytes, value: Some(value), sent: 0 }
     }
 
     /// Sends what can go, and returns whether that was all.
     pub(super) fn flush(&mut self, socket: impl AsFd) -> io::Result<bool> {
-        while self.sent < self.bytes.len() {
-            let rest = &self.bytes[self.sent..];
-            match rustix::net::send(&socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        let quiet = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let value = self.value.as_deref().unwrap_or_default();
+        while self.sent < self.bytes.len() + value.len() {
+            let sent = match self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
+                Some(rest) if value.is_empty() => rustix::net::send(&socket, rest, quiet),
+                Some(rest) => rustix::net::send(&socket, rest, quiet | SendFlags::MORE),
+                None => rustix::net::send(&socket, &value[self.sent - self.bytes.len()..], quiet),
+            };
+            match sent {
                 Ok(more) => self.sent += more,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),

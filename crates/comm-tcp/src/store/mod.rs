@@ -6,6 +6,7 @@ mod connection;
 mod file;
 mod frame;
 mod idle;
+mod ledger;
 mod patience;
 mod pause;
 mod protocol;
@@ -34,7 +35,9 @@ pub struct StoreConfig {
     pub secret: Option<Secret>,
     /// The largest request or response in bytes. Nothing larger is ever held in memory.
     pub frame_bytes_max: usize,
-    /// The most bytes of keys and values that the server holds.
+    /// The most bytes that the server holds for all clients together: keys, values, requests that are arriving and
+    /// lists of keys that are awaited. Each key counts 96 bytes more than it has, and each connection has 16 KiB beside
+    /// this. What would exceed it is refused, with an error that says that the store is full.
     pub stored_bytes_max: usize,
     /// The most clients' connections that the server holds, at most half of the descriptors that its process may have.
     /// Further ones are closed.
@@ -55,7 +58,7 @@ impl Default for StoreConfig {
             job: 0,
             secret: None,
             frame_bytes_max: 16 << 20,
-            stored_bytes_max: 256 << 20,
+            stored_bytes_max: 64 << 20,
             connections_max: 16_384,
             strangers_max: 64,
             handshake_timeout: Duration::from_secs(5),

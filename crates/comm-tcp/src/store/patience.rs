@@ -16,6 +16,9 @@ pub(super) use crate::socket::after;
 /// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
 pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
+/// How much of a value an error shows.
+const SHOWN_BYTES: usize = 256;
+
 /// The time for an answer that is due when the time is over; it may take a little longer.
 pub(super) fn with_grace(timeout: Duration) -> Duration {
     const GRACE_MIN: Duration = Duration::from_secs(1);
@@ -58,8 +61,21 @@ pub(super) fn timed_out(key: &str, after: Duration) -> Error {
     Error::Timeout { waiting_for: Vec::new(), after, during: During::Store { key: key.to_owned() } }
 }
 
+/// Text that others have written, for errors and logs: control characters are escaped.
+pub(super) fn printable(text: &[u8]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in String::from_utf8_lossy(text).chars() {
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
 pub(super) fn not_a_number(key: &str, value: &[u8]) -> Error {
-    let value = String::from_utf8_lossy(value).into_owned();
+    let value = printable(value.get(..SHOWN_BYTES).unwrap_or(value));
     Invalid::Setting { name: key.to_owned(), value, reason: "no sum: not a number, or too large".into() }
         .into()
 }
@@ -88,4 +104,16 @@ pub(super) fn using(address: SocketAddr, key: &str, error: io::Error) -> Error {
 /// What is wrong with a response that makes no sense.
 pub(super) fn nonsense() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "its response makes no sense")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_cannot_write_lines_or_escapes_to_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\nb é".as_bytes()), "a\\u{1b}[2J\\nb é");
+        let error = not_a_number("k", &[b'\x07'; 1000]).to_string();
+        assert!(!error.contains('\x07') && error.len() < 2000, "{error}");
+    }
 }

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// The length of a frame's length.
 pub(super) const PREFIX_BYTES: usize = 4;
 
+/// The most keys of one request.
+pub(super) const KEYS_MAX: usize = 65_536;
+
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request<'a> {
@@ -17,6 +20,8 @@ pub(super) enum Request<'a> {
     CompareSet { key: &'a str, expected: &'a [u8], desired: &'a [u8] },
     Wait { keys: Vec<&'a str>, timeout: Duration },
     Delete { key: &'a str },
+    NumKeys,
+    Check { keys: Vec<&'a str> },
 }
 
 /// What the server answers.
@@ -38,6 +43,8 @@ const ADD: u8 = 3;
 const COMPARE_SET: u8 = 4;
 const WAIT: u8 = 5;
 const DELETE: u8 = 6;
+const NUM_KEYS: u8 = 7;
+const CHECK: u8 = 8;
 
 const DONE: u8 = 0;
 const TIMED_OUT: u8 = 1;
@@ -60,6 +67,11 @@ impl<'a> Request<'a> {
                 keys.iter().fold(frame, |frame, key| frame.field(key.as_bytes()))
             }
             Self::Delete { key } => frame.code(DELETE).field(key.as_bytes()),
+            Self::NumKeys => frame.code(NUM_KEYS),
+            Self::Check { keys } => {
+                let frame = frame.code(CHECK);
+                keys.iter().fold(frame, |frame, key| frame.field(key.as_bytes()))
+            }
         };
         frame.finish()
     }
@@ -77,6 +89,8 @@ impl<'a> Request<'a> {
             }
             WAIT => Self::Wait { timeout: fields.duration()?, keys: fields.texts()? },
             DELETE => Self::Delete { key: fields.text()? },
+            NUM_KEYS => Self::NumKeys,
+            CHECK => Self::Check { keys: fields.texts()? },
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -94,6 +108,12 @@ impl<'a> Response<'a> {
             Self::Full => frame.code(FULL),
         };
         frame.finish()
+    }
+
+    /// The frame of [`Response::Done`] up to its value of `len` bytes. `None` if it is longer than a length can say.
+    pub(super) fn head_of_done(len: usize) -> Option<Vec<u8>> {
+        let len = u32::try_from(len.checked_add(1)?).ok()?;
+        Some([&len.to_le_bytes()[..], &[DONE]].concat())
     }
 
     /// Reads what follows a frame's length. `None` if it is no response.
@@ -169,10 +189,13 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(self.field()?).ok()
     }
 
-    /// As many texts as are left. There are never more than bytes in the frame.
+    /// As many texts as are left, `None` if they are too many.
     fn texts(&mut self) -> Option<Vec<&'a str>> {
         let mut texts = Vec::new();
         while !self.0.is_empty() {
+            if texts.len() == KEYS_MAX {
+                return None;
+            }
             texts.push(self.text()?);
         }
         Some(texts)
@@ -197,6 +220,9 @@ mod tests {
             Request::Wait { keys: vec!["a", "", "b"], timeout: Duration::ZERO },
             Request::Wait { keys: vec![], timeout: Duration::ZERO },
             Request::Delete { key: "d" },
+            Request::NumKeys,
+            Request::Check { keys: vec!["a", "", "b"] },
+            Request::Check { keys: vec![] },
         ]
     }
 
@@ -225,6 +251,9 @@ mod tests {
         let request = Request::CompareSet { key: "k", expected: b"", desired: b"v" };
         let frame = b"\x0f\0\0\0\x04\x01\0\0\0k\0\0\0\0\x01\0\0\0v";
         assert_eq!(request.encode().as_deref(), Some(&frame[..]));
+        let request = Request::Check { keys: vec!["a", "bc"] };
+        assert_eq!(request.encode().as_deref(), Some(&b"\x0c\0\0\0\x08\x01\0\0\0a\x02\0\0\0bc"[..]));
+        assert_eq!(Request::NumKeys.encode().as_deref(), Some(&b"\x01\0\0\0\x07"[..]));
         let response = Response::TimedOut(b"a, bc").encode();
         assert_eq!(response.as_deref(), Some(&b"\x06\0\0\0\x01a, bc"[..]));
     }
@@ -242,6 +271,9 @@ mod tests {
             let frame = response.encode().unwrap();
             assert_eq!(Response::decode(&frame[PREFIX_BYTES..]), Some(response));
         }
+        let head = Response::head_of_done(5).unwrap();
+        assert_eq!(Some([&head[..], b"value"].concat()), Response::Done(b"value").encode());
+        assert_eq!(Response::head_of_done(u32::MAX as usize), None);
         assert_eq!(Response::decode(b""), None);
         assert_eq!(Response::decode(&[9]), None);
     }
@@ -252,6 +284,14 @@ mod tests {
         assert_eq!(Request::decode(&[SET, 255, 255, 255, 255, 1]), None);
         assert_eq!(Request::decode(&[DELETE, 1, 0, 0, 0, 0xff]), None, "no UTF-8");
         assert_eq!(Request::decode(&[77, 0, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn requests_of_too_many_keys_are_refused() {
+        let wait =
+            |keys: usize| Request::Wait { keys: vec![""; keys], timeout: Duration::ZERO }.encode().unwrap();
+        assert!(Request::decode(&wait(KEYS_MAX)[PREFIX_BYTES..]).is_some());
+        assert_eq!(Request::decode(&wait(KEYS_MAX + 1)[PREFIX_BYTES..]), None);
     }
 
     #[test]

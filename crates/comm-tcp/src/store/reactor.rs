@@ -13,6 +13,9 @@ use socket2::Socket;
 
 use super::StoreConfig;
 use super::connection::{Connection, Gone, Phase, Told};
+use super::frame::Frame;
+use super::ledger::Ledger;
+use super::protocol::Response;
 use super::table::Table;
 use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
@@ -42,6 +45,7 @@ pub(super) struct Reactor {
     deadlines: BTreeSet<(Instant, u64)>,
     warnings: Throttle,
     pub(super) table: Table,
+    ledger: Ledger,
     census: Arc<Census>,
 }
 
@@ -77,8 +81,10 @@ impl Reactor {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        let ledger = Ledger::new(config.stored_bytes_max);
         Ok(Self {
-            table: Table::new(config.stored_bytes_max),
+            table: Table::new(ledger.clone()),
+            ledger,
             config,
             options,
             epoll,
@@ -201,7 +207,7 @@ impl Reactor {
         let id = self.next;
         let since = Instant::now();
         let deadline = socket::after(self.config.handshake_timeout);
-        let connection = Connection::new(socket, address, handshake, deadline);
+        let connection = Connection::new(socket, address, handshake, deadline, self.ledger.open());
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
             tracing::warn!(%address, %errno, "the store cannot watch a client");
@@ -287,7 +293,8 @@ impl Reactor {
             Phase::Receiving(_) => {
                 let deadline = self.operation_deadline();
                 match connection.receive(self.config.frame_bytes_max, deadline)? {
-                    Some(frame) => self.execute(id, connection, &frame),
+                    Some(Frame::Whole(frame)) => self.execute(id, connection, &frame),
+                    Some(Frame::Skipped) => connection.respond(&Response::Full, deadline),
                     None => Ok(()),
                 }
             }

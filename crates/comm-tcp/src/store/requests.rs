@@ -3,9 +3,19 @@
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Gone, Parked, Phase};
+use super::ledger::Value;
 use super::protocol::{Request, Response};
 use super::reactor::Reactor;
-use super::table::Denied;
+use super::table::{Denied, KEY_OVERHEAD};
+
+/// The most bytes of a response that only words an error.
+const WORDS_MAX: usize = 4096;
+
+/// What a request comes to.
+enum Answer {
+    Bytes(Vec<u8>),
+    Value(Option<Value>),
+}
 
 impl Reactor {
     pub(super) fn execute(&mut self, id: u64, connection: &mut Connection, frame: &[u8]) -> Result<(), Gone> {
@@ -18,16 +28,22 @@ impl Reactor {
                 let keys = keys.into_iter().map(str::to_owned).collect();
                 return self.park(id, connection, keys, false, timeout);
             }
-            Request::Set { key, value } => (Some(key), self.table.set(key, value).map(|()| Vec::new())),
+            Request::Set { key, value } => (Some(key), self.table.set(key, value).map(|()| Answer::empty())),
             Request::Add { key, amount } => {
-                (Some(key), self.table.add(key, amount).map(|sum| sum.to_le_bytes().to_vec()))
+                let sum = self.table.add(key, amount);
+                (Some(key), sum.map(|sum| Answer::Bytes(sum.to_le_bytes().to_vec())))
             }
             Request::CompareSet { key, expected, desired } => {
                 let set = self.table.compare_set(key, expected, desired);
-                let value = set.map(|_| self.table.get(key).unwrap_or_default().to_vec());
+                let value = set.map(|_| Answer::Value(self.table.get(key).cloned()));
                 (set.is_ok_and(|set| set).then_some(key), value)
             }
-            Request::Delete { key } => (None, Ok(vec![u8::from(self.table.delete(key))])),
+            Request::Delete { key } => (None, Ok(Answer::yes_or_no(self.table.delete(key)))),
+            Request::Check { keys } => {
+                let exist = keys.iter().all(|key| self.table.get(key).is_some());
+                (None, Ok(Answer::yes_or_no(exist)))
+            }
+            Request::NumKeys => (None, Ok(Answer::Bytes((self.table.len() as u64).to_le_bytes().to_vec()))),
         };
         self.acknowledge(connection, changed, &outcome)?;
         if let (Some(key), Ok(_)) = (changed, &outcome) {
@@ -40,16 +56,20 @@ impl Reactor {
         &self,
         connection: &mut Connection,
         key: Option<&str>,
-        outcome: &Result<Vec<u8>, Denied>,
+        outcome: &Result<Answer, Denied>,
     ) -> Result<(), Gone> {
+        let deadline = self.operation_deadline();
         let response = match outcome {
-            Ok(value) => Response::Done(value),
+            Ok(Answer::Bytes(bytes)) => Response::Done(bytes),
+            Ok(Answer::Value(Some(value))) => return connection.respond_value(value, deadline),
+            Ok(Answer::Value(None)) => Response::Done(&[]),
             Err(Denied::Full) => Response::Full,
             Err(Denied::NotANumber) => {
-                Response::NotANumber(key.and_then(|key| self.table.get(key)).unwrap_or_default())
+                let value = key.and_then(|key| self.table.get(key)).map_or(&[][..], |value| value);
+                Response::NotANumber(value.get(..WORDS_MAX).unwrap_or(value))
             }
         };
-        connection.respond(&response, self.operation_deadline())
+        connection.respond(&response, deadline)
     }
 
     /// Answers a request for keys when they all exist.
@@ -61,6 +81,11 @@ impl Reactor {
         wants_value: bool,
         timeout: Duration,
     ) -> Result<(), Gone> {
+        // A key lies here and among those that are awaited.
+        let bytes = keys.iter().map(|key| 2 * key.len() + KEY_OVERHEAD).sum();
+        if !connection.hold(bytes) {
+            return connection.respond(&Response::Full, self.operation_deadline());
+        }
         connection.phase = Phase::Parked(Parked { keys, missing: 0, wants_value });
         connection.deadline = Instant::now().checked_add(timeout);
         self.retry(id, connection)?;
@@ -76,8 +101,10 @@ impl Reactor {
             return Ok(());
         }
         let only = parked.keys.first().filter(|_| parked.wants_value);
-        let value = only.and_then(|key| self.table.get(key)).unwrap_or_default();
-        connection.respond(&Response::Done(value), deadline)
+        match only.and_then(|key| self.table.get(key)) {
+            Some(value) => connection.respond_value(value, deadline),
+            None => connection.respond(&Response::Done(&[]), deadline),
+        }
     }
 
     /// Tells a parked client which keys are missing.
@@ -88,7 +115,7 @@ impl Reactor {
             self.table.stop_waiting(key, id);
         }
         let missing = parked.keys.iter().filter(|key| self.table.get(key).is_none());
-        let names = missing.map(String::as_str).collect::<Vec<_>>().join(", ");
+        let names = list(missing.map(String::as_str));
         connection.respond(&Response::TimedOut(names.as_bytes()), deadline)
     }
 
@@ -97,5 +124,32 @@ impl Reactor {
         for waiter in self.table.take_waiters(key) {
             self.serve(waiter, Self::retry);
         }
+    }
+}
+
+impl Answer {
+    const fn empty() -> Self {
+        Self::Bytes(Vec::new())
+    }
+
+    fn yes_or_no(yes: bool) -> Self {
+        Self::Bytes(vec![u8::from(yes)])
+    }
+}
+
+/// Lists keys as far as there is room, and counts the rest.
+fn list<'a>(keys: impl Iterator<Item = &'a str>) -> String {
+    let (mut names, mut more) = (String::new(), 0_usize);
+    for key in keys {
+        if names.len() + key.len() > WORDS_MAX {
+            more += 1;
+            continue;
+        }
+        names.push_str(if names.is_empty() { "" } else { ", " });
+        names.push_str(key);
+    }
+    match more {
+        0 => names,
+        more => format!("{names} and {more} more"),
     }
 }

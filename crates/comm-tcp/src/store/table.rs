@@ -2,15 +2,19 @@
 
 use std::collections::HashMap;
 
+use super::ledger::{Ledger, Value};
+
+/// What a key takes besides its bytes and those of its value.
+pub(super) const KEY_OVERHEAD: usize = 96;
+
 /// A connection that waits.
 pub(super) type Waiter = u64;
 
-/// Keys and values, bounded in bytes.
+/// Keys and values, bounded in bytes by a ledger.
 #[derive(Debug)]
 pub(super) struct Table {
-    values: HashMap<String, Vec<u8>>,
-    bytes: usize,
-    bytes_max: usize,
+    values: HashMap<String, Value>,
+    ledger: Ledger,
     waiters: HashMap<String, Vec<Waiter>>,
 }
 
@@ -24,23 +28,27 @@ pub(super) enum Denied {
 }
 
 impl Table {
-    pub(super) fn new(bytes_max: usize) -> Self {
-        Self { values: HashMap::new(), bytes: 0, bytes_max, waiters: HashMap::new() }
+    pub(super) fn new(ledger: Ledger) -> Self {
+        Self { values: HashMap::new(), ledger, waiters: HashMap::new() }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
-        self.values.get(key).map(Vec::as_slice)
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// How many keys exist.
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
     }
 
     /// Sets a key. Whoever waits for it is to be asked for with [`Table::take_waiters`].
     pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), Denied> {
-        let old = self.values.get(key).map_or(0, |value| key.len() + value.len());
-        let bytes = self.bytes - old + key.len() + value.len();
-        if bytes > self.bytes_max {
-            return Err(Denied::Full);
+        let counted = key.len() + value.len() + KEY_OVERHEAD;
+        if let Some(replaced) = self.values.get_mut(key).and_then(|old| old.replace(value, counted)) {
+            return if replaced { Ok(()) } else { Err(Denied::Full) };
         }
-        self.bytes = bytes;
-        self.values.insert(key.to_owned(), value.to_vec());
+        let value = Value::new(value, counted, &self.ledger).ok_or(Denied::Full)?;
+        self.values.insert(key.to_owned(), value);
         Ok(())
     }
 
@@ -54,7 +62,7 @@ impl Table {
 
     /// Sets a key if it holds what is expected; a missing key holds nothing. Returns whether it was set.
     pub(super) fn compare_set(&mut self, key: &str, expected: &[u8], desired: &[u8]) -> Result<bool, Denied> {
-        let equal = self.get(key).unwrap_or_default() == expected;
+        let equal = self.get(key).map_or(&[][..], |value| value) == expected;
         if equal {
             self.set(key, desired)?;
         }
@@ -63,9 +71,7 @@ impl Table {
 
     /// Removes a key and returns whether it existed.
     pub(super) fn delete(&mut self, key: &str) -> bool {
-        let removed = self.values.remove(key);
-        self.bytes -= removed.as_ref().map_or(0, |value| key.len() + value.len());
-        removed.is_some()
+        self.values.remove(key).is_some()
     }
 
     /// Notes that somebody waits for a key.
@@ -93,21 +99,29 @@ impl Table {
 mod tests {
     use super::*;
 
+    fn table(bytes_max: usize) -> Table {
+        Table::new(Ledger::new(bytes_max))
+    }
+
+    fn value<'a>(table: &'a Table, key: &str) -> Option<&'a [u8]> {
+        table.get(key).map(|value| &**value)
+    }
+
     #[test]
     fn a_missing_key_equals_an_empty_value() {
-        let mut table = Table::new(1000);
+        let mut table = table(1000);
         assert_eq!(table.compare_set("k", b"old", b"new"), Ok(false));
-        assert_eq!(table.get("k"), None);
+        assert_eq!(value(&table, "k"), None);
         assert_eq!(table.compare_set("k", b"", b"new"), Ok(true));
         assert_eq!(table.compare_set("k", b"", b"newer"), Ok(false));
-        assert_eq!(table.get("k"), Some(&b"new"[..]));
+        assert_eq!(value(&table, "k"), Some(&b"new"[..]));
     }
 
     #[test]
     fn sums_are_decimal_values() {
-        let mut table = Table::new(1000);
+        let mut table = table(1000);
         assert_eq!(table.add("n", -3), Ok(-3));
-        assert_eq!(table.get("n"), Some(&b"-3"[..]));
+        assert_eq!(value(&table, "n"), Some(&b"-3"[..]));
         table.set("n", b"41").unwrap();
         assert_eq!(table.add("n", 1), Ok(42));
         table.set("n", b"seven").unwrap();
@@ -118,11 +132,11 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_and_given_back() {
-        let mut table = Table::new(10);
+        let mut table = table(10 + KEY_OVERHEAD);
         table.set("key", b"1234567").unwrap();
         assert_eq!(table.set("k", b""), Err(Denied::Full));
         assert_eq!(table.set("key", b"12345678"), Err(Denied::Full));
-        assert_eq!(table.get("key"), Some(&b"1234567"[..]));
+        assert_eq!(value(&table, "key"), Some(&b"1234567"[..]));
         assert!(table.delete("key"));
         assert!(!table.delete("key"));
         table.set("0123456789", b"").unwrap();
@@ -130,7 +144,7 @@ mod tests {
 
     #[test]
     fn waiters_are_taken_once_and_in_order() {
-        let mut table = Table::new(1000);
+        let mut table = table(1000);
         for waiter in [5, 3, 8] {
             table.wait("k", waiter);
         }

@@ -147,3 +147,79 @@ fn a_response_beyond_the_clients_limit_is_an_error() {
     assert!(error.contains("1001 bytes"), "{error}");
     assert!(!modest.delete("other").unwrap());
 }
+
+/// The resident memory of this process in KiB.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn clients_that_do_not_read_a_large_value_share_it() {
+    let (server, store) = serve(StoreConfig::default());
+    store.set("big", &vec![7; 15 << 20]).unwrap();
+    let before = resident();
+    let get = Request::Get { key: "big", timeout: Duration::ZERO }.encode().unwrap();
+    let mut silent: Vec<_> = (0..40).map(|_| raw(server.local_addr())).collect();
+    for stream in &mut silent {
+        stream.write_all(&get).unwrap();
+    }
+    // The value of a later request is on its way, so the earlier ones were served.
+    assert_eq!(store.get("big", SOON).unwrap().len(), 15 << 20);
+    let more = resident().saturating_sub(before);
+    assert!(more < 200 << 10, "{more} KiB for 40 clients");
+    for stream in &mut silent {
+        assert_eq!(response(stream).len(), (15 << 20) + 1);
+    }
+}
+
+#[test]
+fn requests_that_arrive_in_part_count_and_those_that_find_no_room_are_answered() {
+    let config = StoreConfig { stored_bytes_max: 4 << 20, ..StoreConfig::default() };
+    let (server, store) = serve(config);
+    let set = Request::Set { key: "k", value: &vec![0; 3 << 20] }.encode().unwrap();
+    let mut stalled = raw(server.local_addr());
+    stalled.write_all(&set[..set.len() - 1]).unwrap();
+    // Until what has stalled has arrived, there is room.
+    let limit = Instant::now() + SOON;
+    while store.set("other", &vec![0; 2 << 20]).is_ok() {
+        assert!(Instant::now() < limit);
+        store.delete("other").unwrap();
+    }
+    assert!(store.set("other", &vec![0; 2 << 20]).unwrap_err().to_string().contains("full"));
+    store.set("small", b"fits").unwrap();
+    stalled.write_all(&set[set.len() - 1..]).unwrap();
+    assert_eq!(Response::decode(&response(&mut stalled)), Some(Response::Done(b"")));
+    assert!(store.delete("k").unwrap());
+    store.set("other", &vec![0; 2 << 20]).unwrap();
+}
+
+#[test]
+fn waits_for_many_keys_are_bounded_together_and_leave_room_for_others() {
+    let config = StoreConfig { stored_bytes_max: 20 << 20, ..StoreConfig::default() };
+    let (server, store) = serve(config);
+    let keys = vec![""; 65_536];
+    let wait = Request::Wait { keys, timeout: SOON * 10 }.encode().unwrap();
+    let mut waiting: Vec<_> = (0..8).map(|_| raw(server.local_addr())).collect();
+    for stream in &mut waiting {
+        stream.write_all(&wait).unwrap();
+    }
+    let refused = waiting.into_iter().map(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        (stream.read(&mut [0]).is_ok(), stream)
+    });
+    let outcomes: Vec<(bool, TcpStream)> = refused.collect();
+    assert_eq!(outcomes.iter().filter(|(refused, _)| *refused).count(), 5, "three fit into 20 MiB");
+    store.set("k", b"v").unwrap();
+}
+
+#[test]
+fn a_timeout_lists_as_many_keys_as_there_is_room_for_and_counts_the_rest() {
+    let (_server, store) = serve(StoreConfig::default());
+    let keys: Vec<String> = (0..10_000).map(|key| format!("key{key:05}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let error = store.wait(&keys, Duration::ZERO).unwrap_err().to_string();
+    assert!(error.contains("key00000, key00001") && error.contains(" more"), "{error}");
+    assert!(error.len() < 10_000, "{}", error.len());
+}

@@ -58,6 +58,12 @@ impl Conversation {
         }
     }
 
+    pub(super) fn num_keys(&self) -> Answer<u64> {
+        self.ask(Query::default().num_keys())?;
+        let count = i64::from_le_bytes(self.fixed()?);
+        u64::try_from(count).map_err(|_| FrameError::Io(nonsense()))
+    }
+
     /// Returns the value afterwards, and `None` if the key is still missing.
     pub(super) fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Answer<Option<Vec<u8>>> {
         if expected == desired && !expected.is_empty() {
@@ -123,7 +129,7 @@ impl Conversation {
         Ok(missing)
     }
 
-    fn check(&self, keys: &[&str]) -> Answer<bool> {
+    pub(super) fn check(&self, keys: &[&str]) -> Answer<bool> {
         self.ask(Query::default().check(keys))?;
         self.is_ready()
     }

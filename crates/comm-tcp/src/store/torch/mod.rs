@@ -187,6 +187,16 @@ fn first(addresses: &[SocketAddr], timeout: Duration) -> Result<SocketAddr> {
     }
 }
 
+/// Checks a list of keys, and returns it as text.
+fn check_keys(keys: &[&str]) -> Result<String> {
+    keys.iter().try_for_each(|key| check_key(key))?;
+    let names = keys.join(", ");
+    if keys.len() > KEYS_MAX {
+        return Err(Error::setting(names, "", format!("these are more than {KEYS_MAX} keys")));
+    }
+    Ok(names)
+}
+
 impl Store for TorchStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         self.check_value(key, value)?;
@@ -224,11 +234,7 @@ impl Store for TorchStore {
         if keys.is_empty() {
             return Ok(());
         }
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let names = keys.join(", ");
-        if keys.len() > KEYS_MAX {
-            return Err(Error::setting(names, "", format!("these are more than {KEYS_MAX} keys")));
-        }
+        let names = check_keys(keys)?;
         let missing = self.call_until(&names, timeout, |conversation, until| {
             if conversation.await_keys(keys, until)? {
                 Ok(None)
@@ -246,5 +252,20 @@ impl Store for TorchStore {
 
     fn delete(&self, key: &str) -> Result<bool> {
         self.call(key, |conversation| conversation.delete(key))
+    }
+
+    fn check(&self, keys: &[&str]) -> Result<bool> {
+        if keys.is_empty() {
+            return Ok(true);
+        }
+        let names = check_keys(keys)?;
+        let checked =
+            self.converse(self.config.operation_timeout, |conversation| conversation.check(keys))?;
+        checked.map_err(|e| self.failed(&names, e))
+    }
+
+    /// One more than were set if a client of PyTorch's made the store: it keeps a key of its own there.
+    fn num_keys(&self) -> Result<u64> {
+        self.call("", Conversation::num_keys)
     }
 }

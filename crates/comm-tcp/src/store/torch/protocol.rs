@@ -28,6 +28,7 @@ const COMPARE_SET: u8 = 2;
 const ADD: u8 = 4;
 const CHECK: u8 = 5;
 const WAIT: u8 = 6;
+const GET_NUM_KEYS: u8 = 7;
 const DELETE_KEY: u8 = 8;
 const CANCEL_WAIT: u8 = 12;
 const PING: u8 = 13;
@@ -82,6 +83,11 @@ impl Query {
     /// Answered with the number of keys that were deleted, an `i64`.
     pub(super) fn delete(self, key: &str) -> Self {
         self.code(DELETE_KEY).key(key)
+    }
+
+    /// Answered with the number of keys, an `i64`.
+    pub(super) fn num_keys(self) -> Self {
+        self.code(GET_NUM_KEYS)
     }
 
     fn code(self, code: u8) -> Self {

@@ -252,3 +252,21 @@ fn a_server_that_is_not_there_is_named_when_the_time_is_over() {
     let error = TorchStore::connect(address, StoreConfig::default(), SHORT).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("attempts"), "{error}");
 }
+
+#[test]
+fn keys_are_checked_and_counted() {
+    let server = |listener: &TcpListener| {
+        let mut peer = Peer::greeted(listener);
+        peer.exchange(CHECK_K, b"\0");
+        peer.exchange(CHECK_K, b"\x01");
+        peer.exchange(b"\x07", b"\x03\0\0\0\0\0\0\0");
+        peer.exchange(b"\x07", b"\xff\xff\xff\xff\xff\xff\xff\xff");
+    };
+    talk(server, |store| {
+        assert!(store.check(&[]).unwrap());
+        assert!(store.check(&["k"]).unwrap());
+        assert!(!store.check(&["k"]).unwrap());
+        assert_eq!(store.num_keys().unwrap(), 3);
+        assert!(store.num_keys().is_err());
+    });
+}

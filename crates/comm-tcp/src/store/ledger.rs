@@ -1,0 +1,115 @@
+//! The memory that the server holds for its clients, bounded as a whole.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts bytes up to a limit. Clones count together.
+#[derive(Debug, Clone)]
+pub(super) struct Ledger {
+    held: Arc<AtomicUsize>,
+    max: usize,
+}
+
+/// Bytes that count until this is dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    ledger: Ledger,
+    bytes: usize,
+}
+
+impl Ledger {
+    pub(super) fn new(max: usize) -> Self {
+        Self { held: Arc::default(), max }
+    }
+
+    /// A charge of no bytes yet.
+    pub(super) fn open(&self) -> Charge {
+        Charge { ledger: self.clone(), bytes: 0 }
+    }
+}
+
+impl Charge {
+    /// Counts this many bytes from now on, or changes nothing and returns false if that is more than the limit leaves.
+    pub(super) fn set(&mut self, bytes: usize) -> bool {
+        let ledger = &self.ledger;
+        let others = ledger.held.load(Ordering::Relaxed).saturating_sub(self.bytes);
+        let fits = bytes <= self.bytes || others.checked_add(bytes).is_some_and(|sum| sum <= ledger.max);
+        if fits {
+            ledger.held.store(others.saturating_add(bytes), Ordering::Relaxed);
+            self.bytes = bytes;
+        }
+        fits
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// A value, which may outlast its key while it is being sent.
+#[derive(Debug, Clone)]
+pub(super) struct Value(Arc<Stored>);
+
+#[derive(Debug)]
+struct Stored {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl Value {
+    /// Copies a value that counts as `counted` bytes, `None` if the limit leaves no room.
+    pub(super) fn new(bytes: &[u8], counted: usize, ledger: &Ledger) -> Option<Self> {
+        let mut charge = ledger.open();
+        charge.set(counted).then(|| Self(Arc::new(Stored { bytes: bytes.to_vec(), charge })))
+    }
+
+    /// Replaces the bytes in place, and returns false if the limit leaves no room. `None` if it is being sent.
+    pub(super) fn replace(&mut self, bytes: &[u8], counted: usize) -> Option<bool> {
+        let stored = Arc::get_mut(&mut self.0)?;
+        let fits = stored.charge.set(counted);
+        if fits {
+            stored.bytes = bytes.to_vec();
+        }
+        Some(fits)
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charges_count_together_up_to_the_limit_and_until_they_are_dropped() {
+        let ledger = Ledger::new(10);
+        let (mut first, mut second) = (ledger.open(), ledger.open());
+        assert!(first.set(6) && second.set(4) && !second.set(5) && !first.set(usize::MAX));
+        assert!(first.set(5) && second.set(5));
+        drop(first);
+        assert!(second.set(10));
+    }
+
+    #[test]
+    fn a_value_counts_as_long_as_it_is_being_sent() {
+        let ledger = Ledger::new(10);
+        let mut value = Value::new(b"old", 6, &ledger).unwrap();
+        assert_eq!((value.replace(b"new", 10), value.replace(b"newer", 11)), (Some(true), Some(false)));
+        assert_eq!(&*value, b"new");
+        let sent = value.clone();
+        assert_eq!(value.replace(b"x", 1), None);
+        drop(value);
+        assert!(Value::new(b"", 1, &ledger).is_none());
+        drop(sent);
+        assert!(Value::new(b"", 10, &ledger).is_some());
+    }
+}
