@@ -256,7 +256,8 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
 /// [`Operator`](crate::Operator) of the program. Ranks compare the size of the type, and nothing else of it: all must
 /// declare it alike.
 ///
-/// It has at least one byte and is aligned to at most 8; a type that is not does not compile.
+/// The derive macros name the crate `bytemuck`; without a dependency on it, add `#[bytemuck(crate = "comm::bytemuck")]`. The type
+/// has at least one byte and is aligned to at most 8; a type that is not does not compile.
 ///
 /// For a type of another crate, such as `num_complex::Complex<f64>`, wrap it in a `#[repr(transparent)]` struct. A sum of
 /// complex numbers needs neither: cast the slice to one of `f64`.

@@ -7,7 +7,7 @@ mod common;
 
 use std::fmt::Debug;
 
-use comm_core::{Accumulate, Comm, Error, ReduceOp, ReduceOrder};
+use comm_core::{Accumulate, Comm, Error, Operator, Plain, ReduceOp, ReduceOrder, bytemuck};
 use comm_nccl::{Device, DeviceBuffer, DeviceComm};
 use comm_sim::exact::{Small, elements, f16, number, of_rank, reduced};
 use comm_sim::for_each_of_host;
@@ -132,6 +132,42 @@ fn sums_in_f32_have_the_bits_of_the_host() {
             let sum = |index| 2048 + (1..rank.size).map(|rank| number(rank, index)).sum::<i64>();
             let rounded = (0..100).map(|index| f16::from_f64(sum(index) as f64)).collect::<Vec<_>>();
             assert!(op != ReduceOp::Sum || wanted == rounded, "rounded once: {wanted:?}");
+        }
+    });
+}
+
+/// Three bytes, of which pieces have no whole number.
+#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[bytemuck(crate = "comm_core::bytemuck")]
+#[repr(C)]
+struct Pixel([u8; 3]);
+
+impl Plain for Pixel {}
+
+struct Blend;
+
+impl Operator for Blend {
+    type Element = Pixel;
+    const NAME: &'static str = "blend";
+
+    fn combine(Pixel([a, b, c]): Pixel, Pixel([x, y, z]): Pixel) -> Pixel {
+        Pixel([a.wrapping_add(x), b.max(y), c ^ z])
+    }
+}
+
+#[test]
+fn structs_on_devices_are_combined_by_operators_of_the_program() {
+    in_all_worlds(PIECE, |rank| {
+        for len in [0, 1, 20, 21, 22, 100] {
+            let own: Vec<Pixel> = (0..len)
+                .map(|at| Pixel([at as u8, (at * 7 + rank.rank * 31) as u8, rank.rank as u8]))
+                .collect();
+            let (mut wanted, mut buffer) = (own.clone(), rank.buffer(&own));
+            rank.host.all_reduce(&mut wanted, ReduceOp::of::<Blend>()).unwrap();
+            rank.staged.all_reduce(&mut buffer, ReduceOp::of::<Blend>()).unwrap();
+            assert_bits(&buffer.to_vec().unwrap(), &wanted, "blended");
+            rank.staged.broadcast(0, &mut buffer).unwrap();
+            assert_bits(&buffer.to_vec().unwrap(), &wanted, "broadcast");
         }
     });
 }

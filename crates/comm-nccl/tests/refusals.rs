@@ -4,8 +4,8 @@
 mod common;
 
 use comm_core::{
-    Accumulate, Communicator, DType, Element, Error, Exchange, Membership, ReduceOp, ReduceOrder, Result,
-    Shares,
+    Accumulate, Communicator, DType, Element, Error, Exchange, Membership, Operator, ReduceOp, ReduceOrder,
+    Result, Shares,
 };
 use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
@@ -92,6 +92,17 @@ fn counts_that_do_not_add_up() {
     });
 }
 
+struct Saturate;
+
+impl Operator for Saturate {
+    type Element = u8;
+    const NAME: &'static str = "saturate";
+
+    fn combine(left: u8, right: u8) -> u8 {
+        left.saturating_add(right)
+    }
+}
+
 fn operators_and_types_that_nccl_lacks() {
     refused(|rank| {
         let (mut words, mut bytes, mut floats) =
@@ -101,6 +112,10 @@ fn operators_and_types_that_nccl_lacks() {
             (
                 comm.all_reduce(Exchange::InPlace(words.view_mut()), ReduceOp::Sum, options),
                 "nccl has no sum on i16",
+            ),
+            (
+                comm.all_reduce(Exchange::InPlace(bytes.view_mut()), ReduceOp::of::<Saturate>(), options),
+                "nccl has no saturate on u8",
             ),
             (
                 comm.reduce(0, Exchange::InPlace(bytes.view_mut()), ReduceOp::BitXor, options),
