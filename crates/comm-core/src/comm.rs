@@ -1,5 +1,8 @@
 //! What users hold.
 
+// The first module, as rustdoc shows methods in the order of modules.
+mod collectives;
+
 mod alloc;
 mod scan;
 mod single;
@@ -10,15 +13,15 @@ use std::time::Duration;
 
 use crate::coalesced::Packing;
 use crate::{
-    AsView, AsViewMut, CallOptions, Communicator, Error, Exchange, Group, Host, HostCommunicator, LinkModel,
-    Memory, ReduceOp, ReduceOrder, Result, Shares, Worker,
+    CallOptions, Communicator, Error, Host, HostCommunicator, LinkModel, Memory, ReduceOrder, Result, Worker,
 };
 
 /// A group of ranks that communicate: the handle on which collectives are called.
 ///
 /// Clones are handles to the same communicator with their own options; they share its one order of calls. Buffers
 /// are slices, vectors and arrays of [`Element`](crate::Element)s for [`Host`], device buffers for other memories.
-/// What holds for every call, its errors and its thread-safety, is written at [`Communicator`].
+/// What holds for every call, its errors and its thread-safety, is written at [`Communicator`]. A call has five minutes
+/// unless [`Comm::with_timeout`] says otherwise.
 ///
 /// ```no_run
 /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
@@ -40,14 +43,7 @@ pub struct Comm<M: Memory = Host> {
     messenger: Arc<OnceLock<Worker<M>>>,
 }
 
-impl Comm<Host> {
-    /// A handle to a communicator, with the default options.
-    #[must_use]
-    pub fn new(communicator: impl HostCommunicator + 'static) -> Self {
-        Self::over(Arc::new(communicator))
-    }
-}
-
+/// Handles, and the options of their calls.
 impl<M: Memory> Comm<M> {
     /// A handle to a communicator for any memory, with the default options.
     #[must_use]
@@ -114,31 +110,14 @@ impl<M: Memory> Comm<M> {
         worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
     }
 
-    /// This member's rank, from 0 to size - 1.
-    #[must_use]
-    pub fn rank(&self) -> usize {
-        self.group().rank()
-    }
-
-    /// The number of ranks.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.group().size()
-    }
-
-    /// The group, seen by this member.
-    #[must_use]
-    pub fn group(&self) -> Group {
-        self.communicator.group()
-    }
-
     /// What messages cost between the ranks, as far as algorithms are chosen by it; see [`Communicator::links`].
     #[must_use]
     pub fn links(&self) -> Option<LinkModel> {
         self.communicator.links()
     }
 
-    /// A handle to the same communicator whose calls have this long from start to deadline.
+    /// A handle to the same communicator whose calls have this long from start to deadline, instead of
+    /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), five minutes.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         let mut handle = self.clone();
@@ -170,292 +149,14 @@ impl<M: Memory> Comm<M> {
         handle.options.detail = detail;
         handle
     }
-
-    /// Combines the buffers of all ranks; every rank gets the result, in place. All buffers have the same length.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element type; otherwise as
-    /// written at [`Communicator`].
-    pub fn all_reduce(&self, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.all_reduce(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
-    }
-
-    /// Combines `send` of all ranks into `recv` of every rank. All buffers have the same length.
-    ///
-    /// # Errors
-    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
-    pub fn all_reduce_into<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.communicator.all_reduce(separate(send, recv)?, op, &self.options)
-    }
-
-    /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only read.
-    ///
-    /// # Errors
-    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no member.
-    pub fn reduce(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.reduce(root, Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
-    }
-
-    /// Combines `send` of all ranks into `root`'s `recv`. On other ranks `recv` is ignored and may be empty.
-    ///
-    /// # Errors
-    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or types differ.
-    pub fn reduce_into<S: AsView<M> + ?Sized>(
-        &self,
-        root: usize,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.communicator.reduce(root, separate(send, recv)?, op, &self.options)
-    }
-
-    /// Contributes to a reduction whose result goes to `root`, another rank.
-    ///
-    /// # Errors
-    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) on the root itself.
-    pub fn reduce_send(&self, root: usize, send: &(impl AsView<M> + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.reduce(root, Exchange::SendOnly(send.as_view()?), op, &self.options)
-    }
-
-    /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at [`Communicator`].
-    pub fn broadcast(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
-        self.communicator.broadcast(root, buffer.as_view_mut()?, &self.options)
-    }
-
-    /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times as long.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
-    /// [`Communicator`].
-    pub fn all_gather<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-    ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv)?, Shares::Equal, &self.options)
-    }
-
-    /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its contribution.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks; otherwise as written
-    /// at [`Communicator`].
-    pub fn all_gather_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
-        self.communicator.all_gather(Exchange::InPlace(buffer.as_view_mut()?), Shares::Equal, &self.options)
-    }
-
-    /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit; otherwise as written at
-    /// [`Communicator`].
-    pub fn reduce_scatter<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv)?, Shares::Equal, op, &self.options)
-    }
-
-    /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are unspecified.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or the operator does
-    /// not fit; otherwise as written at [`Communicator`].
-    pub fn reduce_scatter_in_place(
-        &self,
-        buffer: &mut (impl AsViewMut<M> + ?Sized),
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.communicator.reduce_scatter(
-            Exchange::InPlace(buffer.as_view_mut()?),
-            Shares::Equal,
-            op,
-            &self.options,
-        )
-    }
-
-    /// Gathers `send` of all ranks, in rank order, into `root`'s `recv`, which is `size` times as long. On other ranks
-    /// `recv` is ignored and may be empty.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
-    /// written at [`Communicator`].
-    pub fn gather<S: AsView<M> + ?Sized>(
-        &self,
-        root: usize,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-    ) -> Result<()> {
-        self.communicator.gather(root, separate(send, recv)?, Shares::Equal, &self.options)
-    }
-
-    /// A gather in which rank `i` contributes `counts[i]` elements. Only the root's `counts` are looked at; others may
-    /// give an empty list.
-    ///
-    /// # Errors
-    /// As [`Comm::gather`].
-    pub fn gather_v<S: AsView<M> + ?Sized>(
-        &self,
-        root: usize,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        counts: &[usize],
-    ) -> Result<()> {
-        self.communicator.gather(root, separate(send, recv)?, Shares::Counts(counts), &self.options)
-    }
-
-    /// Every rank gets its block of `root`'s `send`, which has one block per rank, into `recv`. On other ranks `send`
-    /// is ignored and may be empty.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
-    /// written at [`Communicator`].
-    pub fn scatter<S: AsView<M> + ?Sized>(
-        &self,
-        root: usize,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-    ) -> Result<()> {
-        self.communicator.scatter(root, separate(send, recv)?, Shares::Equal, &self.options)
-    }
-
-    /// A scatter in which rank `i` gets `counts[i]` elements. Only the root's `counts` are looked at; others may give
-    /// an empty list.
-    ///
-    /// # Errors
-    /// As [`Comm::scatter`].
-    pub fn scatter_v<S: AsView<M> + ?Sized>(
-        &self,
-        root: usize,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        counts: &[usize],
-    ) -> Result<()> {
-        self.communicator.scatter(root, separate(send, recv)?, Shares::Counts(counts), &self.options)
-    }
-
-    /// An all-gather in which rank `i` contributes `counts[i]` elements, zero included. Every rank gives the same
-    /// `counts`, and `recv` has room for all of them.
-    ///
-    /// # Errors
-    /// As [`Comm::all_gather`].
-    pub fn all_gather_v<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        counts: &[usize],
-    ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv)?, Shares::Counts(counts), &self.options)
-    }
-
-    /// A reduce-scatter in which rank `i` gets `counts[i]` elements, zero included. Every rank gives the same
-    /// `counts`, and `send` has all of them.
-    ///
-    /// # Errors
-    /// As [`Comm::reduce_scatter`].
-    pub fn reduce_scatter_v<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        counts: &[usize],
-        op: ReduceOp,
-    ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv)?, Shares::Counts(counts), op, &self.options)
-    }
-
-    /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have one block per rank, all
-    /// of the same length.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
-    /// [`Communicator`].
-    pub fn all_to_all<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-    ) -> Result<()> {
-        self.communicator.all_to_all(separate(send, recv)?, Shares::Equal, Shares::Equal, &self.options)
-    }
-
-    /// Exchanges in place: block `i` of `buffer` goes to rank `i`, and what comes from rank `i` takes its place.
-    ///
-    /// # Errors
-    /// As [`Comm::all_to_all`].
-    pub fn all_to_all_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
-        let buffers = Exchange::InPlace(buffer.as_view_mut()?);
-        self.communicator.all_to_all(buffers, Shares::Equal, Shares::Equal, &self.options)
-    }
-
-    /// Sends block `i` of `send`, which has `send_counts[i]` elements, to rank `i`; block `i` of `recv`, which has
-    /// `recv_counts[i]` elements, comes from rank `i`. Counts may be zero. What one rank sends must be what the other
-    /// expects; otherwise both get [`Error::Desync`](crate::Error::Desync).
-    ///
-    /// # Errors
-    /// As [`Comm::all_to_all`].
-    pub fn all_to_all_v<S: AsView<M> + ?Sized>(
-        &self,
-        send: &S,
-        send_counts: &[usize],
-        recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
-        recv_counts: &[usize],
-    ) -> Result<()> {
-        let (sends, recvs) = (Shares::Counts(send_counts), Shares::Counts(recv_counts));
-        self.communicator.all_to_all(separate(send, recv)?, sends, recvs, &self.options)
-    }
-
-    /// Returns once every rank has called it.
-    ///
-    /// # Errors
-    /// As written at [`Communicator`].
-    pub fn barrier(&self) -> Result<()> {
-        self.communicator.barrier(&self.options)
-    }
-
-    /// Leaves the group, and returns once every rank has called this. Calls in the background come first. It is the last
-    /// call on the communicator: on clones of this handle, every later one fails.
-    ///
-    /// This is where a program learns that its last calls did not fit together. A rank that only sends, as the root of a
-    /// broadcast does, returns before anybody can tell it that the others took another rank for the root. Dropping a
-    /// communicator compares calls, too, as far as others have left before, but has nobody to return the error to: it goes
-    /// to the log.
-    ///
-    /// # Errors
-    /// [`Error::Desync`](crate::Error::Desync) if ranks did not make the same calls;
-    /// [`Error::PeerLost`](crate::Error::PeerLost) for a rank that died, or left after fewer calls;
-    /// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not leave before the deadline.
-    pub fn finalize(self) -> Result<()> {
-        match self.worker.get() {
-            Some(worker) => {
-                let options = self.options.clone();
-                worker.submit(move |comm| comm.communicator.finalize(&options)).wait()
-            }
-            None => self.communicator.finalize(&self.options),
-        }
-    }
-
-    /// Ends the call in progress here and on every other rank with [`Error::Aborted`](crate::Error::Aborted), and
-    /// makes the communicator unusable. Any thread may call this.
-    pub fn abort(&self, reason: &str) {
-        self.communicator.abort(reason);
-    }
 }
 
-fn separate<'a, M: Memory>(
-    send: &'a (impl AsView<M> + ?Sized),
-    recv: &'a mut (impl AsViewMut<M> + ?Sized),
-) -> Result<Exchange<'a, M>> {
-    Ok(Exchange::Separate { send: send.as_view()?, recv: recv.as_view_mut()? })
+impl Comm<Host> {
+    /// A handle to a communicator, with the default options.
+    #[must_use]
+    pub fn new(communicator: impl HostCommunicator + 'static) -> Self {
+        Self::over(Arc::new(communicator))
+    }
 }
 
 impl<M: Memory> Clone for Comm<M> {

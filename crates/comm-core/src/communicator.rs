@@ -8,7 +8,7 @@ use crate::{
     Shares,
 };
 
-/// How long a collective may take unless the caller says otherwise.
+/// How long a call may take unless the caller says otherwise: five minutes.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The buffers of a call: where a rank's contribution comes from and where its result goes.
@@ -71,6 +71,44 @@ impl Default for CallOptions {
             accumulate: Accumulate::Native,
             detail: 0,
         }
+    }
+}
+
+/// Setters, as in `CallOptions::default().timeout(Duration::from_secs(10))`.
+impl CallOptions {
+    /// The options with this timeout.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The options with the algorithm of this name.
+    #[must_use]
+    pub fn algorithm(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.algorithm = Some(name.into());
+        self
+    }
+
+    /// The options with this order of reductions.
+    #[must_use]
+    pub const fn order(mut self, order: ReduceOrder) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// The options with partial sums kept in this way.
+    #[must_use]
+    pub const fn accumulate(mut self, accumulate: Accumulate) -> Self {
+        self.accumulate = accumulate;
+        self
+    }
+
+    /// The options with this detail: see the field of this name.
+    #[must_use]
+    pub const fn detail(mut self, detail: u64) -> Self {
+        self.detail = detail;
+        self
     }
 }
 

@@ -16,6 +16,9 @@
 pub use {bytemuck, float8, half};
 
 mod accumulate;
+// First, as rustdoc shows the methods of `Comm` in the order of modules, and users look for its collectives.
+mod comm;
+
 mod allocation;
 mod asynchronous;
 mod bell;
@@ -24,7 +27,6 @@ mod call;
 mod cart;
 mod check;
 mod coalesced;
-mod comm;
 mod communicator;
 mod dtype;
 mod error;

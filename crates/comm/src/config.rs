@@ -100,7 +100,7 @@ impl Config {
     /// A rank of a world on one host, whose rank 0 serves the store at `master_addr:master_port`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the rank is not below the size.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the rank is not below the size.
     pub fn new(membership: Membership, master_addr: &str, master_port: u16) -> Result<Self> {
         Group::new(GroupId::WORLD, membership)?;
         let Membership { rank, size: world_size } = membership;
@@ -135,7 +135,7 @@ impl Config {
     #[doc = include_str!("env/variables.md")]
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the variable and what is wrong with it: [`Invalid::Variable`](crate::Invalid::Variable)
+    /// [`Error::Invalid`](crate::Error::Invalid) naming the variable and what is wrong with it: [`Invalid::Variable`](crate::Invalid::Variable)
     /// if it is missing, empty, not text or misspelt, [`Invalid::Setting`](crate::Invalid::Setting) if its value cannot
     /// be used.
     pub fn from_env() -> Result<Self> {

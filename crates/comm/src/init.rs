@@ -32,8 +32,8 @@ pub fn init() -> Result<Comm> {
 /// Meets the other ranks and returns the group of all of them. Every rank calls this.
 ///
 /// # Errors
-/// [`Error::Timeout`] naming the ranks that did not come before the deadline; [`Error::Handshake`] if ranks disagree
-/// about job, size, ranks or secret; [`Error::Invalid`] for settings that cannot be; [`Error::Io`] if the store can
+/// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come before the deadline; [`Error::Handshake`](crate::Error::Handshake) if ranks disagree
+/// about job, size, ranks or secret; [`Error::Invalid`](crate::Error::Invalid) for settings that cannot be; [`Error::Io`](crate::Error::Io) if the store can
 /// be neither served nor reached.
 pub fn init_with(config: &Config) -> Result<Comm> {
     join(config).map(|joined| joined.comm(config))

@@ -26,9 +26,9 @@
 //!   [`TransportKind::Auto`] then is; ranks built with and without it do not meet unless both are told `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
-//! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and [`nccl`] for the parts;
+//! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module `nccl` for the parts;
 //! - `ndarray`: arrays of ndarray are buffers;
-//! - `sim`: ranks as threads of one process, for tests, in [`threads`].
+//! - `sim`: ranks as threads of one process, for tests, in the module `threads`.
 
 #![forbid(unsafe_code)]
 

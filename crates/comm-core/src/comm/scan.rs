@@ -1,6 +1,6 @@
 //! Prefix reductions, for users.
 
-use super::separate;
+use super::collectives::separate;
 use crate::{AsView, AsViewMut, Comm, Exchange, Host, ReduceOp, Result};
 
 /// Prefix reductions: what holds for them is written at [`Scan`](crate::Scan).
