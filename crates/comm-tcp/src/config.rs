@@ -11,9 +11,11 @@ use crate::stripes::Stripes;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// The kernel's send buffer per socket in bytes (`SO_SNDBUF`). `None` lets the kernel size it.
+    /// The kernel's send buffer per socket in bytes (`SO_SNDBUF`). `None` lets the kernel size it. Less than
+    /// [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
     pub send_buffer: Option<usize>,
-    /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size it.
+    /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size it. Less than
+    /// [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
     pub recv_buffer: Option<usize>,
     /// How many sockets carry the stream to each peer, and from it, on lanes that carry data: from 1 to
     /// [`TcpConfig::SOCKETS_MAX`]. Rank 0's setting holds for all ranks. More than one pays where a network gives one
@@ -41,6 +43,9 @@ pub struct TcpConfig {
 impl TcpConfig {
     /// How many questions stay unanswered before a silent peer counts as lost.
     pub const KEEPALIVE_PROBES: u32 = 4;
+    /// The least that a socket's buffer holds, in bytes: two segments of a loopback. A receiver whose window is
+    /// smaller than a segment makes Linux send nothing until a timer of 200 ms and more has run out, again and again.
+    pub const BUFFER_BYTES_MIN: usize = 128 * 1024;
     /// The least memory for reading ahead, in bytes.
     pub const READ_AHEAD_MIN: usize = 64;
     /// The most sockets per peer and lane.

@@ -38,9 +38,10 @@ impl Options {
     }
 
     pub(crate) fn lane(config: &TcpConfig, control: bool) -> Self {
+        let at_least = |bytes: usize| bytes.max(TcpConfig::BUFFER_BYTES_MIN);
         Self {
-            send_buffer: config.send_buffer,
-            recv_buffer: config.recv_buffer,
+            send_buffer: config.send_buffer.map(at_least),
+            recv_buffer: config.recv_buffer.map(at_least),
             congestion: config.congestion.clone(),
             keepalive: config.keepalive,
             user_timeout: config.control_timeout.filter(|_| control),
@@ -194,8 +195,8 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_lane_are_set_up_alike() {
-        let mut config = TcpConfig { send_buffer: Some(20_000), ..TcpConfig::default() };
-        config.recv_buffer = Some(30_000);
+        let mut config = TcpConfig { send_buffer: Some(150_000), ..TcpConfig::default() };
+        config.recv_buffer = Some(160_000);
         for control in [false, true] {
             let (near, far) = pair(&Options::lane(&config, control));
             for socket in [near, far] {
@@ -204,8 +205,22 @@ mod tests {
                 let timeout = if control { config.control_timeout } else { None };
                 assert_eq!(socket.tcp_user_timeout().unwrap(), timeout);
                 // Linux doubles what it is asked for.
-                assert_eq!(socket.send_buffer_size().unwrap(), 40_000);
-                assert_eq!(socket.recv_buffer_size().unwrap(), 60_000);
+                assert_eq!(socket.send_buffer_size().unwrap(), 300_000);
+                assert_eq!(socket.recv_buffer_size().unwrap(), 320_000);
+            }
+        }
+    }
+
+    /// Below this, windows are smaller than segments, and transfers pause for the kernel's persist timer.
+    #[test]
+    fn buffers_smaller_than_a_segment_are_raised() {
+        for tiny in [0, 1, 4096, TcpConfig::BUFFER_BYTES_MIN] {
+            let mut config = TcpConfig { send_buffer: Some(tiny), ..TcpConfig::default() };
+            config.recv_buffer = Some(tiny);
+            let (near, far) = pair(&Options::lane(&config, false));
+            for socket in [near, far] {
+                assert_eq!(socket.send_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);
+                assert_eq!(socket.recv_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);
             }
         }
     }
