@@ -1,7 +1,7 @@
 //! Independent flows between the members of a group.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{Allocation, Group, GroupId, LinkModel, Result, Transport};
 
@@ -27,6 +27,53 @@ pub struct LaneId {
     pub kind: LaneKind,
 }
 
+/// How long a rank waits for others to open a lane: until a deadline, or until something else says that they will not come.
+#[derive(Clone, Copy)]
+pub struct Until<'a> {
+    deadline: Instant,
+    check: Option<&'a dyn Fn() -> Result<()>>,
+}
+
+/// How often [`Until`] is checked.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+
+impl<'a> Until<'a> {
+    /// Waits no longer than `check` succeeds, either. It is called every few milliseconds, by the thread that waits, and
+    /// must not block.
+    #[must_use]
+    pub const fn while_ok(self, check: &'a dyn Fn() -> Result<()>) -> Self {
+        Self { check: Some(check), ..self }
+    }
+
+    /// Returns false once the deadline has passed.
+    ///
+    /// # Errors
+    /// The error of the check.
+    pub fn goes_on(&self, now: Instant) -> Result<bool> {
+        self.check.map_or(Ok(()), |check| check())?;
+        Ok(now < self.deadline)
+    }
+
+    /// How long a rank may sleep before it asks again whether to go on.
+    #[must_use]
+    pub fn next_check(&self, now: Instant) -> Instant {
+        let check = self.check.and_then(|_| now.checked_add(CHECK_EVERY));
+        check.map_or(self.deadline, |check| check.min(self.deadline))
+    }
+}
+
+impl From<Instant> for Until<'_> {
+    fn from(deadline: Instant) -> Self {
+        Self { deadline, check: None }
+    }
+}
+
+impl std::fmt::Debug for Until<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Until").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
 /// What rendezvous yields: the ability to open lanes between ranks that know each other's addresses.
 ///
 /// Flows that must not wait for each other never share a stream; each is a lane of its own.
@@ -45,7 +92,7 @@ pub trait Lanes: Send + Sync {
 
     /// Opens a lane between some of the ranks, which become ranks 0, 1, ... of the lane in the order of `members`. This
     /// rank is one of them. Each of them, and no other rank, calls this with the same `lane` and the same list, in any
-    /// order of lanes and from any thread, and waits for the others until the deadline.
+    /// order of lanes and from any thread, and waits for the others as long as `until` says.
     ///
     /// A lane of one name is opened once. Ranks that give unlike lists for it do not all get a lane; those without one
     /// wait until the deadline.
@@ -53,8 +100,9 @@ pub trait Lanes: Send + Sync {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for a list that no group can have; see
     /// [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come,
-    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the lane.
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane>;
+    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the lane. The error of the
+    /// check of `until`, as it is.
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<Self::Lane>;
 
     /// Memory for a buffer, zeroed: where the ranks on this host can read it in place, if these lanes can do that. By
     /// default it lies on the heap, which is as good where they cannot. It may outlive the lanes.
@@ -76,7 +124,7 @@ pub trait Lanes: Send + Sync {
     /// As [`Lanes::open_among`].
     fn open(&self, lane: LaneId, deadline: Instant) -> Result<Self::Lane> {
         let all: Vec<usize> = (0..self.group().size()).collect();
-        self.open_among(lane, &all, deadline)
+        self.open_among(lane, &all, deadline.into())
     }
 }
 
@@ -96,8 +144,8 @@ impl<L: Lanes + ?Sized> Lanes for Arc<L> {
         (**self).links()
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
-        (**self).open_among(lane, members, deadline)
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<Self::Lane> {
+        (**self).open_among(lane, members, until)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {

@@ -68,7 +68,7 @@ pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
 pub use group::{Group, GroupId, Membership};
 pub use groups::Groups;
-pub use lane::{LaneId, LaneKind, Lanes};
+pub use lane::{LaneId, LaneKind, Lanes, Until};
 pub use lent::Lent;
 pub use link::{Link, LinkModel};
 pub use memory::{Host, HostView, HostViewMut, Memory, Shape};

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Membership, Result, Store};
+use comm_core::{
+    Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Membership, Result, Store, Until,
+};
 use comm_rendezvous::Rendezvous;
 use comm_shm::SharedMemoryOpening;
 use comm_tcp::{TcpLanes, TcpOpening};
@@ -78,7 +80,7 @@ impl HybridLanes {
         tcp: &TcpLanes,
         lane: LaneId,
         members: &[usize],
-        deadline: Instant,
+        until: Until<'_>,
     ) -> Result<HybridTransport> {
         let is_far = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
         let mut near = self.met.memory.begin(lane, members)?;
@@ -89,11 +91,12 @@ impl HybridLanes {
                 let is_far = members.iter().map(|rank| is_far(*rank)).collect();
                 return Ok(Both::new(near.finish()?, far.finish()?, is_far)?.into());
             }
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if !until.goes_on(now)? {
                 return Err(timeout(&near, &far));
             }
-            let until = near.next_attempt().map_or(deadline, |due| due.min(deadline));
-            far.sleep(&near.descriptors(), until)?;
+            let check = until.next_check(now);
+            far.sleep(&near.descriptors(), near.next_attempt().map_or(check, |due| due.min(check)))?;
         }
     }
 }
@@ -135,16 +138,16 @@ impl Lanes for HybridLanes {
         LinkModel { within, ranks_per_host, staged_from, ..tcp.links() }
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<HybridTransport> {
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<HybridTransport> {
         // What no group can have is refused before anybody is looked up.
         self.group.subgroup(lane.group, members)?;
         let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
         match &self.met.tcp {
             Some(tcp) if any(Path::Tcp) && any(Path::SharedMemory) => {
-                self.open_both(tcp, lane, members, deadline)
+                self.open_both(tcp, lane, members, until)
             }
-            Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(lane, members, deadline)?.into()),
-            _ => Ok(self.met.memory.open_among(lane, members, deadline)?.into()),
+            Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(lane, members, until)?.into()),
+            _ => Ok(self.met.memory.open_among(lane, members, until)?.into()),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Desync, Error, LaneId, LaneKind, Lanes, Loss, ReduceOp, Result, Transport};
+use comm_core::{Comm, Desync, Error, LaneId, LaneKind, Lanes, Loss, ReduceOp, Result, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport, Release};
 use comm_sim::{AlteredLanes, AlteredTransport};
@@ -298,10 +298,10 @@ fn explosive(
     lanes: &Arc<InProcessLanes>,
     lane: LaneId,
     members: &[usize],
-    deadline: Instant,
+    until: Until<'_>,
     armed: &Arc<AtomicBool>,
 ) -> Result<impl Transport + use<>> {
-    let transport = lanes.open_among(lane, members, deadline)?;
+    let transport = lanes.open_among(lane, members, until)?;
     let (armed, is_it) = (Arc::clone(armed), lane.kind == LaneKind::Collective);
     let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
         let sent = transport.try_send(to, bytes)?;
@@ -320,8 +320,8 @@ fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
         let errors = in_process::run(ranks, &network, |lanes| {
             let (lanes, armed) = (Arc::new(lanes), Arc::new(AtomicBool::new(false)));
             let arm = Arc::clone(&armed);
-            let open = move |lanes: &Arc<_>, lane, members: &[usize], deadline| {
-                explosive(lanes, lane, members, deadline, &armed)
+            let open = move |lanes: &Arc<_>, lane, members: &[usize], until: Until<'_>| {
+                explosive(lanes, lane, members, until, &armed)
             };
             let altered = AlteredLanes { lanes: Arc::clone(&lanes), open };
             let ring = RingCommunicator::new(altered, talkative(), Duration::from_secs(20)).unwrap();
@@ -363,10 +363,10 @@ fn garbling(
     lanes: &InProcessLanes,
     lane: LaneId,
     members: &[usize],
-    deadline: Instant,
+    until: Until<'_>,
     at: &Arc<AtomicUsize>,
 ) -> Result<impl Transport + use<>> {
-    let transport = lanes.open_among(lane, members, deadline)?;
+    let transport = lanes.open_among(lane, members, until)?;
     let (is_it, at) = (lane.kind == LaneKind::Collective && lanes.group().rank() == 1, Arc::clone(at));
     let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
         let at = if is_it { at.swap(usize::MAX, Ordering::SeqCst) } else { usize::MAX };
@@ -389,8 +389,8 @@ fn every_byte_of_a_header_counts() {
         let errors = in_process::run(2, &InProcessConfig::default(), |lanes| {
             let at = Arc::new(AtomicUsize::new(usize::MAX));
             let told = Arc::clone(&at);
-            let open = move |lanes: &InProcessLanes, lane, members: &[usize], deadline| {
-                garbling(lanes, lane, members, deadline, &told)
+            let open = move |lanes: &InProcessLanes, lane, members: &[usize], until: Until<'_>| {
+                garbling(lanes, lane, members, until, &told)
             };
             let ring =
                 RingCommunicator::new(AlteredLanes { lanes, open }, talkative(), Duration::from_secs(20))

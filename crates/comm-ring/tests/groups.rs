@@ -6,7 +6,7 @@ mod common;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, GroupId, LaneId, LaneKind, Lanes, ReduceOp, Result};
+use comm_core::{Comm, Error, GroupId, LaneId, LaneKind, Lanes, ReduceOp, Result, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredLanes;
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
@@ -336,13 +336,13 @@ fn too_many(
     lanes: &InProcessLanes,
     lane: LaneId,
     members: &[usize],
-    deadline: Instant,
+    until: Until<'_>,
 ) -> Result<InProcessTransport> {
     let second = lane.group != GroupId::WORLD && lane.kind == LaneKind::Collective;
     if second && lanes.group().rank() == 2 {
         return Err(Error::io("open a lane", std::io::Error::other("too many")));
     }
-    lanes.open_among(lane, members, deadline)
+    lanes.open_among(lane, members, until)
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use comm_core::{Allocation, Comm, Group, LaneId, Lanes, LinkModel, ReduceOp, Result};
+use comm_core::{Allocation, Comm, Group, LaneId, Lanes, LinkModel, ReduceOp, Result, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
 
@@ -32,8 +32,8 @@ impl Lanes for Staging {
         self.lanes.links()
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<Self::Lane> {
-        self.lanes.open_among(lane, members, deadline)
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<Self::Lane> {
+        self.lanes.open_among(lane, members, until)
     }
 
     fn stage(&self, bytes: usize) -> Option<Allocation> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Refusal,
-    Result, Store,
+    Result, Store, Until,
 };
 use comm_rendezvous::Rendezvous;
 use rustix::event::{PollFd, PollFlags};
@@ -255,18 +255,14 @@ impl Lanes for SharedMemoryLanes {
         LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, link, 1e-10, processors) }
     }
 
-    fn open_among(
-        &self,
-        lane: LaneId,
-        members: &[usize],
-        deadline: Instant,
-    ) -> Result<SharedMemoryTransport> {
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<SharedMemoryTransport> {
         let mut opening = self.begin(lane, members)?;
         while !opening.advance()? {
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if !until.goes_on(now)? {
                 return Err(opening.timeout());
             }
-            opening.sleep(deadline)?;
+            opening.sleep(until.next_check(now))?;
         }
         opening.finish()
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use comm_core::{Buffer, Comm, Lanes, ReduceOp, Transport};
+use comm_core::{Buffer, Comm, Lanes, ReduceOp, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
 use comm_sim::{AlteredLanes, AlteredTransport};
@@ -162,7 +162,7 @@ fn is_shown(n: usize, call: fn(&Comm)) -> bool {
     let shown = Arc::new(AtomicBool::new(false));
     let lanes = lanes.map(|lanes| {
         let shown = Arc::clone(&shown);
-        let open = move |lanes: &SharedMemoryLanes, lane, members: &[usize], deadline| {
+        let open = move |lanes: &SharedMemoryLanes, lane, members: &[usize], until: Until<'_>| {
             let (shown, mut accepted) = (Arc::clone(&shown), vec![0; members.len()]);
             let send = move |transport: &mut SharedMemoryTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
@@ -170,7 +170,7 @@ fn is_shown(n: usize, call: fn(&Comm)) -> bool {
                 shown.fetch_or(transport.released(to) < accepted[to], Ordering::Relaxed);
                 Ok(sent)
             };
-            Ok(AlteredTransport { transport: lanes.open_among(lane, members, deadline)?, send })
+            Ok(AlteredTransport { transport: lanes.open_among(lane, members, until)?, send })
         };
         AlteredLanes { lanes, open }
     });

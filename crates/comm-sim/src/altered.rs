@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    AbortHandle, Allocation, Armed, Group, Interest, LaneId, Lanes, Lent, LinkModel, Result, Store, Transport,
+    AbortHandle, Allocation, Armed, Group, Interest, LaneId, Lanes, Lent, LinkModel, Result, Store,
+    Transport, Until,
 };
 
 /// Lanes that are opened in another way: `open` is called for [`Lanes::open_among`], with the lanes below. All else is
@@ -22,7 +23,7 @@ pub struct AlteredLanes<L, F> {
 impl<L, F, T> Lanes for AlteredLanes<L, F>
 where
     L: Lanes,
-    F: Fn(&L, LaneId, &[usize], Instant) -> Result<T> + Send + Sync,
+    F: Fn(&L, LaneId, &[usize], Until<'_>) -> Result<T> + Send + Sync,
     T: Transport + 'static,
 {
     type Lane = T;
@@ -39,8 +40,8 @@ where
         self.lanes.links()
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<T> {
-        (self.open)(&self.lanes, lane, members, deadline)
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<T> {
+        (self.open)(&self.lanes, lane, members, until)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Result,
-    Store,
+    Store, Until,
 };
 use comm_rendezvous::Rendezvous;
 
@@ -206,13 +206,14 @@ impl Lanes for TcpLanes {
         None
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<TcpTransport> {
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<TcpTransport> {
         let mut opening = self.begin(lane, members, &|_| true)?;
         while !opening.advance()? {
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if !until.goes_on(now)? {
                 return Err(opening.timeout());
             }
-            opening.sleep(&[], deadline)?;
+            opening.sleep(&[], until.next_check(now))?;
         }
         opening.finish()
     }

@@ -55,7 +55,8 @@ fn a_rank_that_dies_before_it_dials_is_named_long_before_the_deadline() {
             return Ok(None);
         }
         let began = Instant::now();
-        let opened = lanes.open_among(LaneId { group: GroupId(1), ..WORLD }, &[3, 2, 1, 0], began + SOON);
+        let opened =
+            lanes.open_among(LaneId { group: GroupId(1), ..WORLD }, &[3, 2, 1, 0], (began + SOON).into());
         assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
         Ok(opened.err())
     });

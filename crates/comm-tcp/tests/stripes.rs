@@ -66,7 +66,7 @@ fn a_lane_among_some_ranks_has_as_many_sockets() {
             return Ok(());
         }
         let deadline = std::time::Instant::now() + common::SOON;
-        let mut transport = lanes.open_among(WORLD, &[4, 0, 2], deadline)?;
+        let mut transport = lanes.open_among(WORLD, &[4, 0, 2], deadline.into())?;
         assert_eq!(transport.group().size(), 3);
         exchange(&mut transport, 1000)
     });

@@ -43,6 +43,7 @@ fn rank() {
         "halves" => halves(&comm),
         "leave first" => leave_first(&comm),
         "messages" => exchange_forever(&comm),
+        "groups" => make_groups_forever(&comm),
         other => panic!("no such part: {other}"),
     }
 }
@@ -102,8 +103,29 @@ fn all_reduce_until_nudged(comm: &Comm) {
     }
 }
 
-/// Exchanges with every other rank in turn, from a thread each, until that fails, then says how. A rank that was not
-/// killed is lost to the others only because it ends.
+/// Makes groups of all and of some until that fails, then says how, and ends.
+fn make_groups_forever(comm: &Comm) {
+    let make = || -> comm::Result<()> {
+        drop(comm.duplicate()?);
+        drop(comm.split(Some(comm.rank() as u64 % 2), 0)?);
+        comm.new_group(&[3, 1, 0]).map(drop)
+    };
+    for round in 0_u64.. {
+        if let Err(error) = make() {
+            match error.root_cause() {
+                Error::PeerLost { peer, .. } => println!("said: lost {peer}"),
+                _ => println!("said: other: {error}"),
+            }
+            return;
+        }
+        if round == 2 {
+            println!("said: running");
+        }
+    }
+}
+
+/// Exchanges with every other rank in turn, from a thread each, until that fails, then says how. The ranks that were not
+/// killed end, too, and are not named.
 fn exchange_forever(comm: &Comm) {
     let peers = (0..comm.size()).filter(|&peer| peer != comm.rank());
     let exchange = |peer: usize| {
@@ -111,9 +133,7 @@ fn exchange_forever(comm: &Comm) {
         for round in 0_u64.. {
             match comm.sendrecv((peer, round), &message, (peer, round), &mut buffer) {
                 Ok(_) => assert!(buffer.iter().all(|&byte| byte == peer as u8)),
-                Err(Error::PeerLost { peer: lost, .. }) if lost == peer => {
-                    return println!("said: lost {peer}");
-                }
+                Err(Error::PeerLost { peer: lost, .. }) => return println!("said: lost {lost}"),
                 Err(other) => return println!("said: other: {other}"),
             }
             if round == 20 && peer == (comm.rank() + 1) % comm.size() {
@@ -136,10 +156,15 @@ fn leave_first(comm: &Comm) {
 }
 
 fn kill_one(part: &str, over: Over, ranks: usize, victim: usize) {
+    kill_one_after(Duration::ZERO, part, over, ranks, victim);
+}
+
+fn kill_one_after(wait: Duration, part: &str, over: Over, ranks: usize, victim: usize) {
     let (_store, mut processes) = start(part, over, ranks);
     for process in &mut processes {
         assert_eq!(process.said().as_deref(), Some("running"));
     }
+    std::thread::sleep(wait);
     let killed = Instant::now();
     processes[victim].child.kill().unwrap();
     for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
@@ -165,6 +190,16 @@ fn a_killed_rank_is_named_by_those_that_exchange_messages_with_it() {
     for &over in WAYS {
         kill_one("messages", over, 2, 0);
         kill_one("messages", over, 4, 2);
+    }
+}
+
+#[test]
+fn a_rank_killed_while_groups_are_made_is_named_by_every_other_rank() {
+    for &over in WAYS {
+        // At moments that no clock of the ranks knows.
+        for (at, victim) in [0, 2, 1, 3, 0, 3, 1, 2].into_iter().enumerate() {
+            kill_one_after(Duration::from_micros(1700 * at as u64), "groups", over, 4, victim);
+        }
     }
 }
 

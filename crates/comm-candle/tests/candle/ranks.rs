@@ -8,7 +8,7 @@ use std::time::Duration;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
-use comm_core::{Comm, Lanes, Transport};
+use comm_core::{Comm, Lanes, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
 use comm_sim::{AlteredLanes, AlteredTransport};
@@ -31,8 +31,8 @@ pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsi
     in_process::run(size, &InProcessConfig::default(), |lanes| {
         let sent = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&sent);
-        let open = move |lanes: &InProcessLanes, lane, members: &[usize], deadline| {
-            let (transport, count) = (lanes.open_among(lane, members, deadline)?, Arc::clone(&count));
+        let open = move |lanes: &InProcessLanes, lane, members: &[usize], until: Until<'_>| {
+            let (transport, count) = (lanes.open_among(lane, members, until)?, Arc::clone(&count));
             let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
                 count.fetch_add(usize::from(sent > 0), Ordering::Relaxed);

@@ -122,6 +122,34 @@ impl<T: Transport> Engine<T> {
         Err(Desync { sequence, rank, ours, peer, theirs: Some(theirs), lengths: None }.into())
     }
 
+    /// Gives up if one of these ranks is known to have died, or becomes known to within this time. To be called between
+    /// two calls.
+    pub(super) fn check_alive(&mut self, ranks: &[usize], at_most: Duration) -> Result<()> {
+        match self.poison.as_deref() {
+            Some(error @ Error::PeerLost { peer, .. }) if ranks.contains(peer) => return Err(error.clone()),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let heard = self.control.arm().and_then(|_| {
+            self.listen(at_most, |engine| match engine.dead_among(ranks) {
+                Some((peer, loss)) => Err(engine.lost(peer, loss)),
+                None => Ok(false),
+            })
+        });
+        heard.map_err(|error| self.give_up_idle(error))
+    }
+
+    /// One of these ranks that has died, as far as this rank has seen, or another one has said as it gave up.
+    fn dead_among(&self, ranks: &[usize]) -> Option<(usize, Loss)> {
+        let reported = || match &self.doom {
+            Some(Doom { from, cause: Cause::Lost { peer, detail }, .. }) if ranks.contains(peer) => {
+                Some((*peer, Loss::Reported { by: *from, detail: detail.clone() }))
+            }
+            _ => None,
+        };
+        self.control.deaths().find(|(rank, _)| ranks.contains(rank)).or_else(reported)
+    }
+
     /// Fails if a member can no longer take part in the call under way.
     pub(super) fn check_members(&self) -> Result<()> {
         self.control.lost(self.history.last()).map_or(Ok(()), |(peer, loss)| Err(self.lost(peer, loss)))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     Allocation, CallOptions, Collective, Exchange, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel,
-    Result, Transport,
+    Result, Transport, Until,
 };
 
 use super::engine::Engine;
@@ -32,9 +32,9 @@ impl<T: Transport + 'static> GroupLanes<T> {
         lanes: &dyn Lanes<Lane = T>,
         group: GroupId,
         members: &[usize],
-        deadline: Instant,
+        until: Until<'_>,
     ) -> Result<Self> {
-        let lane = |kind| lanes.open_among(LaneId { group, kind }, members, deadline);
+        let lane = |kind| lanes.open_among(LaneId { group, kind }, members, until);
         let (control, data) = (lane(LaneKind::Control)?, lane(LaneKind::Collective)?);
         // A first message may concern two ranks alone, and opening a lane takes all.
         Ok(Self { control, data, messages: lane(LaneKind::PointToPoint)? })
@@ -74,7 +74,7 @@ impl<T: Transport + 'static> Ground<T> {
         let mut ground = Self { lanes, config, links: tuning.links };
         let everybody = (0..ground.lanes.group().size()).collect();
         let deadline = ground.deadline(timeout);
-        let connected = ground.connect(GroupId::WORLD, everybody, &tuning, deadline)?;
+        let connected = ground.connect(GroupId::WORLD, everybody, &tuning, deadline, None)?;
         ground.links = connected.engine.tuning().links;
         Ok((ground, connected))
     }
@@ -86,21 +86,27 @@ impl<T: Transport + 'static> Ground<T> {
     }
 
     /// Connects members, which are ranks of the world, and has them agree on what rank 0 of them proposes. Errors name
-    /// them by their ranks of the group.
+    /// them by their ranks of the group. While it waits for members it checks whether `alive` still succeeds.
     pub(super) fn connect(
         &self,
         group: GroupId,
         members: Vec<usize>,
         proposal: &Tuning,
         deadline: Instant,
+        alive: Option<&dyn Fn() -> Result<()>>,
     ) -> Result<Connected<T>> {
-        let GroupLanes { control, data, messages } =
-            GroupLanes::open(&*self.lanes, group, &members, deadline)?;
+        let until = alive.map_or(Until::from(deadline), |alive| Until::from(deadline).while_ok(alive));
+        let GroupLanes { control, data, messages } = GroupLanes::open(&*self.lanes, group, &members, until)?;
         let lanes = Arc::clone(&self.lanes);
         let stage = Stage(Box::new(move |bytes| lanes.stage(bytes)));
         let mut engine = Engine::new(control, data, stage, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.lanes.now()))?;
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
+    }
+
+    /// How long a rank that found a failure listens for its cause.
+    pub(super) const fn diagnosis(&self) -> Duration {
+        self.config.diagnosis
     }
 
     /// Memory that these lanes move best.

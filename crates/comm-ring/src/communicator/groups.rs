@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use comm_core::{
     Call, CallOptions, Collective, Desync, Error, Exchange, GroupId, Groups, Host, HostCommunicator,
@@ -75,9 +75,23 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let id = GroupId(Call::detail_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.ground.settings(&self.tuning, &members);
-        match self.ground.connect(id, members, &proposal, deadline) {
+        let alive = || self.check_alive(ranks, Duration::ZERO);
+        match self.ground.connect(id, members, &proposal, deadline, Some(&alive)) {
             Ok(connected) => Ok(Box::new(Self::over(self.ground.clone(), connected))),
-            Err(error) => Err(Error::NotConnected(Arc::new(renumbered(error, ranks)))),
+            Err(error) => {
+                // A member that could not be reached may have given up because another one died.
+                let death = self.check_alive(ranks, self.ground.diagnosis()).err();
+                Err(Error::NotConnected(Arc::new(death.unwrap_or_else(|| renumbered(error, ranks)))))
+            }
+        }
+    }
+
+    /// Fails if one of these ranks has died, or does so soon. While another thread makes a call on this communicator, it
+    /// is left to that thread to notice.
+    fn check_alive(&self, ranks: &[usize], at_most: Duration) -> Result<()> {
+        match self.engine.try_lock() {
+            Ok(mut engine) => engine.check_alive(ranks, at_most),
+            Err(_) => Ok(()),
         }
     }
 }

@@ -232,10 +232,14 @@ impl<T: Transport> Control<T> {
         self.dead().or_else(|| members.find_map(gone))
     }
 
-    /// A member whose stream ended although it neither left nor gave up, nor was in the middle of saying so.
+    /// The first of [`Control::deaths`].
     pub(crate) fn dead(&self) -> Option<(usize, Loss)> {
-        let mut members = self.peers.iter().enumerate();
-        members.find_map(|(rank, peer)| match &peer.loss {
+        self.deaths().next()
+    }
+
+    /// The members whose streams ended although they neither left nor gave up, nor were in the middle of saying so.
+    pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, Loss)> {
+        self.peers.iter().enumerate().filter_map(|(rank, peer)| match &peer.loss {
             Some(loss) if peer.goodbye.is_none() && !peer.gave_up && peer.inbox.is_empty() => {
                 Some((rank, loss.clone()))
             }

@@ -1,9 +1,8 @@
 //! Lanes whose every send is from memory that the lanes gave out.
 
 use std::io::IoSlice;
-use std::time::Instant;
 
-use comm_core::{Allocation, LaneId, Lanes, Result, Transport};
+use comm_core::{Allocation, LaneId, Lanes, Result, Transport, Until};
 use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
 use comm_sim::{AlteredLanes, AlteredTransport};
 
@@ -20,9 +19,9 @@ fn open(
     lanes: &SharedMemoryLanes,
     lane: LaneId,
     members: &[usize],
-    deadline: Instant,
+    until: Until<'_>,
 ) -> Result<impl Transport + use<>> {
-    let transport = lanes.open_among(lane, members, deadline)?;
+    let transport = lanes.open_among(lane, members, until)?;
     let arena = |_| Ok(Arena { memory: lanes.allocate(ARENA_BYTES)?, used: 0, accepted: 0 });
     let mut arenas: Vec<Arena> = members.iter().map(arena).collect::<Result<_>>()?;
     let send = move |transport: &mut SharedMemoryTransport, to: usize, bytes: &[IoSlice<'_>]| match arenas

@@ -75,7 +75,7 @@ impl<T: Transport> Port<T> {
     }
 
     pub(super) fn open_among<L: Lanes<Lane = T>>(lanes: &L, lane: LaneId, members: &[usize]) -> Result<Self> {
-        lanes.open_among(lane, members, lanes.now() + PATIENCE).map(Self::new)
+        lanes.open_among(lane, members, (lanes.now() + PATIENCE).into()).map(Self::new)
     }
 
     fn new(transport: T) -> Self {

@@ -89,7 +89,8 @@ pub fn a_list_of_members_that_cannot_be_is_refused<L: Lanes>(meet: Meet<'_, L>) 
     each(meet, 3, |lanes| {
         let began = Instant::now();
         let deadline = lanes.now() + Duration::from_secs(30);
-        let invalid = |members: &[usize]| match lanes.open_among(lane(1), members, deadline).map(drop) {
+        let invalid = |members: &[usize]| match lanes.open_among(lane(1), members, deadline.into()).map(drop)
+        {
             Err(Error::Invalid(invalid)) => Some(invalid),
             _ => None,
         };
@@ -113,7 +114,7 @@ pub fn unlike_lists_of_members_end_at_the_deadline<L: Lanes>(meet: Meet<'_, L>) 
         let rank = lanes.group().rank();
         if !lists[rank].is_empty() {
             let deadline = lanes.now() + Duration::from_millis(300);
-            let opened = lanes.open_among(lane(1), lists[rank], deadline).map(drop);
+            let opened = lanes.open_among(lane(1), lists[rank], deadline.into()).map(drop);
             let named = match &opened {
                 Err(Error::Timeout { waiting_for, .. }) => &waiting_for[..],
                 _ => &[],

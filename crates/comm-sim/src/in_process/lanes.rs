@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use comm_core::{
     Allocation, During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Loss, Membership, Result,
+    Until,
 };
 
 use super::pipe::Pipe;
@@ -145,26 +146,35 @@ impl InProcessLanes {
     }
 
     /// Waits until the lane is complete, or it is certain that it will not be.
-    fn wait(
-        &self,
-        mut state: MutexGuard<'_, HubState>,
+    fn wait<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, HubState>,
         lane: &Arc<Lane>,
         group: Group,
-        deadline: Instant,
+        until: Until<'_>,
     ) -> Result<()> {
         let started = self.now();
         loop {
+            // The check looks at other lanes, which needs no lock of ours.
+            drop(state);
+            let goes_on = until.goes_on(self.now());
+            state = lock(&self.hub.state);
             let Some(meeting) = meeting(&state, lane) else { return Ok(()) };
             let absent = missing(&meeting.present);
             let now = self.now();
             let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[lane.members[rank]]) {
                 Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed }
-            } else if now >= deadline {
+            } else if let Err(error) = goes_on {
+                error
+            } else if let Ok(false) = goes_on {
                 let never = missing(&meeting.came);
                 let waiting_for = if never.is_empty() { absent } else { never };
                 Error::Timeout { waiting_for, after: now - started, during: During::Rendezvous }
             } else {
-                let waited = self.hub.changed.wait_timeout(state, deadline - now);
+                let waited = self
+                    .hub
+                    .changed
+                    .wait_timeout(state, until.next_check(now).saturating_duration_since(now));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
@@ -217,11 +227,11 @@ impl Lanes for InProcessLanes {
         None
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], deadline: Instant) -> Result<InProcessTransport> {
+    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<InProcessTransport> {
         let group = self.group.subgroup(lane.group, members)?;
         let mut state = lock(&self.hub.state);
         let lane = self.enter(&mut state, lane, members, group.rank())?;
-        self.wait(state, &lane, group, deadline)?;
+        self.wait(state, &lane, group, until)?;
         Ok(InProcessTransport::new(group, lane))
     }
 }
