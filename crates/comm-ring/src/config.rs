@@ -18,7 +18,8 @@ pub struct RingConfig {
     pub links: Option<LinkModel>,
     /// A call that has been blocked for this long tells the other ranks what it waits for.
     pub announce_after: Duration,
-    /// How long a rank that found a failure listens for its cause before it reports.
+    /// How long a rank that found a failure listens for its cause before it reports. A blocked call asks the other ranks
+    /// where they are this long before its deadline, but not before half of its timeout is over.
     pub diagnosis: Duration,
     /// Messages between two ranks of up to this size in bytes are sent before the receiver asks for them. What other
     /// ranks set does not matter.

@@ -145,3 +145,17 @@ fn a_plain_barrier_is_another_call() {
         assert!(error.contains("barrier(star)") && error.contains("barrier(recursive_doubling)"), "{error}");
     }
 }
+
+#[test]
+fn the_search_for_those_that_are_late_is_part_of_the_time_limit() {
+    let mut config = talkative();
+    config.diagnosis = Duration::from_secs(1);
+    let timeout = Duration::from_secs(4);
+    with_late_ranks(3, &[2], &config, |comm| {
+        let start = Instant::now();
+        let result = comm.monitored_barrier(timeout);
+        let taken = start.elapsed();
+        assert!(taken < timeout + config.diagnosis * 3 / 4, "{taken:?}");
+        result
+    });
+}

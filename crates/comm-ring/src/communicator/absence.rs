@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Call, Collective, Error, Result, Transport};
+use comm_core::{Collective, Error, Transport};
 
 use super::engine::Engine;
 
@@ -16,36 +16,36 @@ impl<T: Transport> Engine<T> {
         peers
     }
 
-    /// The error for a deadline that has passed: it names the ranks that did not arrive. Or the cause that another rank
-    /// found, if that is heard while this one still asks.
-    pub(super) fn timeout(&mut self, after: Duration) -> Error {
+    /// Asks everybody where they are, so that a rank that stopped can be told from one that is blocked. The answers are
+    /// heard while the call goes on.
+    pub(super) fn ask_everybody(&mut self) {
         let sequence = self.history.last();
+        let Some(call) = self.history.get(sequence).cloned() else { return };
+        self.control.begin_to_ask(sequence);
+        for peer in self.group.peers() {
+            self.ask(peer, sequence, call.clone());
+        }
+    }
+
+    /// The error for a deadline that has passed: it names the ranks that did not arrive.
+    pub(super) fn timeout(&mut self, after: Duration) -> Error {
         let waiting_for = self.waiting_for();
-        let barrier =
-            self.history.get(sequence).filter(|call| call.collective == Collective::Barrier).cloned();
-        let absent = match barrier {
-            Some(call) => match self.absent_from_barrier(sequence, &call, after) {
-                Ok(absent) => absent,
-                Err(cause) => return cause,
-            },
-            None => self.control.absent(sequence, &waiting_for),
-        };
+        let absent = self.absent(&waiting_for);
         let waiting_for = if absent.is_empty() { waiting_for } else { absent };
         Error::Timeout { waiting_for, after, during: self.during() }
     }
 
-    /// The ranks that a barrier lacks. It waits for all of them, through whomever: so each that has not been heard of
-    /// is asked, as it may have arrived too late to announce that it waits.
-    fn absent_from_barrier(&mut self, sequence: u64, call: &Call, timeout: Duration) -> Result<Vec<usize>> {
-        let at_deadline = self.not_heard_of(sequence);
-        for peer in &at_deadline {
-            self.ask(*peer, sequence, call.clone());
+    /// The ranks that are neither in the call nor blocked in another one, as far as the call waits for them. A barrier
+    /// waits for each of which nothing was heard, through whomever.
+    fn absent(&mut self, waiting_for: &[usize]) -> Vec<usize> {
+        let sequence = self.history.last();
+        let is_barrier =
+            self.history.get(sequence).is_some_and(|call| call.collective == Collective::Barrier);
+        let mut missed = if is_barrier { self.not_heard_of(sequence) } else { Vec::new() };
+        if !is_barrier || self.control.has_asked(sequence) {
+            missed.extend_from_slice(waiting_for);
         }
-        // Not much longer than the caller wanted to wait.
-        let at_most = self.config.diagnosis.min(timeout / 4);
-        self.listen(at_most, |engine| Ok(engine.not_heard_of(sequence).is_empty()))?;
-        let now = self.not_heard_of(sequence);
-        Ok(if now.is_empty() { at_deadline } else { now })
+        self.control.absent(sequence, &missed)
     }
 
     /// The peers of which nothing shows that they made this call: no message, and no word on the control lane.

@@ -49,6 +49,8 @@ pub(super) struct Engine<T> {
 pub(super) struct Clock {
     pub(super) timeout: Duration,
     announce_after: Duration,
+    /// How long before the deadline to ask everybody where they are.
+    answers_within: Duration,
     times: Option<Times>,
 }
 
@@ -56,6 +58,9 @@ pub(super) struct Clock {
 #[derive(Debug, Clone, Copy)]
 struct Times {
     deadline: Option<Instant>,
+    /// When to ask everybody where they are, unless that is done.
+    ask_at: Option<Instant>,
+    answers_within: Duration,
     announce_at: Instant,
     announce_every: Duration,
 }
@@ -65,8 +70,9 @@ const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
 
 impl Clock {
     #[inline]
-    const fn new(timeout: Duration, announce_after: Duration) -> Self {
-        Self { timeout, announce_after, times: None }
+    fn new(timeout: Duration, config: &RingConfig) -> Self {
+        let answers_within = config.diagnosis.min(timeout / 2);
+        Self { timeout, announce_after: config.announce_after, answers_within, times: None }
     }
 
     /// Whether the call has waited.
@@ -82,6 +88,10 @@ impl Clock {
             let first = self.announce_after.min(self.timeout / 4);
             Times {
                 deadline: now.checked_add(self.timeout),
+                ask_at: (!self.answers_within.is_zero())
+                    .then(|| now.checked_add(self.timeout - self.answers_within))
+                    .flatten(),
+                answers_within: self.answers_within,
                 announce_at: now + first,
                 announce_every: first.max(Duration::from_millis(1)),
             }
@@ -94,13 +104,25 @@ impl Times {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
+    fn must_ask(&self, now: Instant) -> bool {
+        self.ask_at.is_some_and(|at| now >= at)
+    }
+
+    /// Everybody is asked, and gets time to answer also if this rank was kept from asking until its deadline.
+    fn asked(&mut self, now: Instant) {
+        self.ask_at = None;
+        if self.is_over(now) {
+            self.deadline = now.checked_add(self.answers_within);
+        }
+    }
+
     fn announced(&mut self, now: Instant) {
         self.announce_every = (self.announce_every * 2).min(ANNOUNCE_EVERY_MAX);
         self.announce_at = now + self.announce_every;
     }
 
     fn until_next(&self, now: Instant) -> Duration {
-        let next = self.deadline.map_or(self.announce_at, |deadline| deadline.min(self.announce_at));
+        let next = [self.deadline, self.ask_at].into_iter().flatten().fold(self.announce_at, Instant::min);
         next.saturating_duration_since(now)
     }
 }
@@ -309,7 +331,7 @@ impl<T: Transport> Engine<T> {
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: temporary };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         self.data.expose(if program.exposes { &memory } else { &[] });
-        let mut clock = Clock::new(options.timeout, self.config.announce_after);
+        let mut clock = Clock::new(options.timeout, &self.config);
         let mut rescue = Rescue { engine: self, is_over: false };
         let engine = &mut *rescue.engine;
         let result = match program.kept() {
@@ -371,19 +393,24 @@ impl<T: Transport> Engine<T> {
 
     /// Sleeps until something can move, somebody says something, or a time has come.
     fn sleep(&mut self, clock: &mut Clock) -> Result<(), Stop> {
-        if self.control.arm()? == Armed::Ready {
+        let mut control = self.control.arm()?;
+        if control == Armed::Ready {
             self.hear()?;
             self.check_members()?;
-            if self.control.arm()? == Armed::Ready {
-                return Ok(());
-            }
+            control = self.control.arm()?;
         }
-        if self.data.arm(self.executor.interest())? == Armed::Ready {
+        // While others talk, this rank does not sleep, but its deadline passes.
+        if control == Armed::Sleep && self.data.arm(self.executor.interest())? == Armed::Ready {
             return Ok(());
         }
         let now = self.data.now();
         let timeout = clock.timeout;
         let times = clock.at(now);
+        if times.must_ask(now) {
+            times.asked(now);
+            self.ask_everybody();
+            return Ok(());
+        }
         if times.is_over(now) {
             return Err(self.timeout(timeout).into());
         }
@@ -392,7 +419,9 @@ impl<T: Transport> Engine<T> {
             times.announced(now);
             return self.audit(now);
         }
-        wait_for([self.data.descriptor(), self.control.descriptor()], times.until_next(now))?;
+        if control == Armed::Sleep {
+            wait_for([self.data.descriptor(), self.control.descriptor()], times.until_next(now))?;
+        }
         Ok(())
     }
 

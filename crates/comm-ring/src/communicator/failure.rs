@@ -65,8 +65,8 @@ impl<T: Transport> Engine<T> {
             Event::Abort { from, cause, .. } => Err(self.reported(from, cause)),
             Event::Announce { from, announce } => {
                 let ours = self.history.get(announce.sequence).cloned();
-                if let Some(ours) = ours.as_ref().filter(|_| announce.question) {
-                    self.speak_of(from, announce.sequence, ours.clone(), false);
+                if announce.question {
+                    self.answer(from, announce.sequence);
                 }
                 self.compare_past(from, &announce.past, announce.sequence)?;
                 ours.map_or(Ok(()), |ours| self.compare(announce.sequence, &ours, from, announce.call))
@@ -82,9 +82,23 @@ impl<T: Transport> Engine<T> {
         self.speak_of(peer, sequence, ours, true);
     }
 
+    /// Tells a peer what this rank called under this number, and in which call it is blocked, if in another one.
+    fn answer(&mut self, peer: usize, sequence: u64) {
+        let last = self.history.last();
+        let is_elsewhere = sequence != last && !self.waiting_for().is_empty();
+        for number in [Some(sequence), is_elsewhere.then_some(last)].into_iter().flatten() {
+            if let Some(call) = self.history.get(number).cloned() {
+                self.speak_of(peer, number, call, false);
+            }
+        }
+    }
+
     fn speak_of(&mut self, peer: usize, sequence: u64, call: Call, question: bool) {
         let past = self.history.before(sequence);
-        let announce = Announce { sequence, question, call, waiting_for: Vec::new(), past };
+        let is_last = sequence == self.history.last();
+        let mut waiting_for = if is_last { self.waiting_for() } else { Vec::new() };
+        waiting_for.truncate(Announce::WAITING_MAX);
+        let announce = Announce { sequence, question, call, waiting_for, past };
         self.control.send(peer, &Frame::Announce(announce));
     }
 
@@ -362,6 +376,7 @@ impl<T: Transport> Engine<T> {
         let mut ignored = Vec::new();
         while !self.control.is_flushed() && self.data.now() < deadline {
             self.control.poll(&mut ignored);
+            ignored.clear();
             let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
             if asleep && wait_for([self.control.descriptor()], LAST_WORDS).is_err() {
                 return;

@@ -17,6 +17,12 @@ use comm_core::{Armed, Call, Error, Group, Interest, Loss, Result, Transport};
 /// announcements; aborts and goodbyes are always queued.
 const OUTBOX_MAX: usize = 64 << 10;
 
+/// How many bytes at once are read from one peer.
+const READ_BYTES: usize = 4096;
+
+/// How often one peer is read in a turn at most, so that one that never stops sending keeps nobody from its deadline.
+const READS_PER_TURN: usize = 8;
+
 /// What is known of a peer.
 #[derive(Debug, Default)]
 struct Peer {
@@ -34,6 +40,8 @@ struct Peer {
     gave_up: bool,
     /// Which call it said last that it is blocked in.
     announced: Option<Announce>,
+    /// Whether it has said so since this rank asked everybody last.
+    answered: bool,
     /// The highest number of a call that it spoke of: it made that call.
     made: u64,
 }
@@ -77,6 +85,8 @@ pub(crate) struct Control<T> {
     interest: Interest,
     /// Whether no peer has left, was lost or has announced anything so far.
     quiet: bool,
+    /// The call in which this rank asked everybody last where they are.
+    asked_in: Option<u64>,
 }
 
 impl<T: Transport> Control<T> {
@@ -84,7 +94,7 @@ impl<T: Transport> Control<T> {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| Peer::default()).collect();
         let interest = Interest::with_room(group.size());
-        Self { transport, group, peers, interest, quiet: true }
+        Self { transport, group, peers, interest, quiet: true, asked_in: None }
     }
 
     /// Queues a frame for a peer and sends what can go.
@@ -129,7 +139,7 @@ impl<T: Transport> Control<T> {
         }
     }
 
-    /// Reads everything that has arrived and sends everything that can go.
+    /// Reads what has arrived, a bounded part of it from each peer, and sends everything that can go.
     pub(crate) fn poll(&mut self, events: &mut Vec<Event>) {
         for peer in self.group.peers() {
             self.flush(peer);
@@ -148,8 +158,8 @@ impl<T: Transport> Control<T> {
     }
 
     fn read(&mut self, from: usize, events: &mut Vec<Event>) {
-        let mut bytes = [0; 4096];
-        loop {
+        let mut bytes = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
             match self.transport.try_recv(from, &mut bytes) {
                 Ok(0) => return,
                 Ok(received) => self.peers[from].inbox.extend_from_slice(&bytes[..received]),
@@ -184,6 +194,7 @@ impl<T: Transport> Control<T> {
                     peer.made = peer.made.max(announce.sequence);
                     if !announce.waiting_for.is_empty() {
                         peer.announced = Some(announce.clone());
+                        peer.answered = true;
                     }
                     events.push(Event::Announce { from, announce });
                 }
@@ -259,8 +270,25 @@ impl<T: Transport> Control<T> {
         peer.made >= sequence || peer.goodbye.is_some_and(|after| after >= sequence)
     }
 
+    /// Begins to wait for everybody's answer to a question that is asked in this call.
+    pub(crate) fn begin_to_ask(&mut self, sequence: u64) {
+        self.asked_in = Some(sequence);
+        self.peers.iter_mut().for_each(|peer| peer.answered = false);
+    }
+
+    /// Whether everybody was asked in this call where they are.
+    pub(crate) fn has_asked(&self, sequence: u64) -> bool {
+        self.asked_in == Some(sequence)
+    }
+
+    /// Whether what a rank announced last still holds, as far as call `sequence` can tell. A rank that answers is
+    /// blocked where it says, be it in an earlier call; one that does not may have stopped since.
+    fn is_blocked(&self, rank: usize, announced: &Announce, sequence: u64) -> bool {
+        if self.has_asked(sequence) { self.peers[rank].answered } else { announced.sequence >= sequence }
+    }
+
     /// The members that call `sequence` is waiting for: those that can be reached from `waiting_for` through what
-    /// blocked ranks announced, and announced nothing for this call themselves.
+    /// blocked ranks announced, and are not known to be blocked themselves.
     pub(crate) fn absent(&self, sequence: u64, waiting_for: &[usize]) -> Vec<usize> {
         let mut seen = vec![false; self.group.size()];
         seen[self.group.rank()] = true;
@@ -271,7 +299,7 @@ impl<T: Transport> Control<T> {
                 continue;
             }
             match &self.peers[rank].announced {
-                Some(announced) if announced.sequence >= sequence => {
+                Some(announced) if self.is_blocked(rank, announced, sequence) => {
                     open.extend_from_slice(&announced.waiting_for);
                 }
                 _ => absent.push(rank),
