@@ -1,6 +1,8 @@
 //! `commctl run`: the launcher's command line.
 
+use std::env;
 use std::ffi::OsString;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -13,11 +15,15 @@ use comm_cli::launch::{Devices, Launch, LaunchError};
     override_usage = "commctl run -n N [OPTIONS] [--] PROGRAM [ARGS]...",
     after_help = "\
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID and \
-COMM_STORE=launcher in its environment; the launcher serves the store at that address, on a free port. COMM_SECRET is \
-passed through.
+COMM_STORE=launcher in its environment; the launcher serves the store at that address, on a free port. The rest of the \
+environment is passed through. Unless they are set, COMM_SECRET is a random text, new in each launch, and OMP_NUM_THREADS \
+and RAYON_NUM_THREADS are the number of cores divided by that of ranks, at least 1.
+
+Arguments can be read by every user of a machine: give a secret in the environment, not as --env COMM_SECRET=TEXT.
 
 When a rank fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM and SIGHUP are passed on \
-to all ranks; a second Ctrl-C kills them at once.
+to all ranks; a second SIGINT or SIGTERM kills them at once. When the launcher is killed, so are all ranks and their \
+process groups.
 
 Exit status: 0 if every rank exited 0; otherwise the code of the rank that failed first, or 128 plus the signal that \
 killed it or that stopped the launcher; 127 if the program was not found, 126 if it cannot be executed.
@@ -34,9 +40,10 @@ pub(crate) struct Run {
     #[arg(long)]
     tag_output: bool,
 
-    /// Set an environment variable of every rank; may be given more than once
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
-    env: Vec<(String, String)>,
+    /// Set an environment variable of every rank; may be given more than once. NAME alone takes the value that commctl
+    /// has, and is an error if it has none
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    env: Vec<Variable>,
 
     /// Show each rank one GPU, in CUDA_VISIBLE_DEVICES: of a list of numbers or names (0,1,2,3), or device R to rank R
     /// (per-rank). Numbers count among the devices that are shown to commctl
@@ -74,15 +81,33 @@ impl Run {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),
             None => launch,
         };
-        self.env.into_iter().fold(launch, |launch, (name, value)| launch.env(name, value)).run()
+        self.env.into_iter().fold(launch, |launch, Variable { name, value }| launch.env(name, value)).run()
     }
 }
 
-fn variable(text: &str) -> Result<(String, String), &'static str> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE"),
+/// A variable of the ranks. Its value may be a secret, and is not shown.
+#[derive(Clone)]
+struct Variable {
+    name: String,
+    value: OsString,
+}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Variable").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+fn variable(text: &str) -> Result<Variable, &'static str> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.into())),
+        None => (text, None),
+    };
+    if name.is_empty() {
+        return Err("expected NAME=VALUE or NAME");
+    }
+    let value = value.or_else(|| env::var_os(name)).ok_or("it is not set in the environment of commctl")?;
+    Ok(Variable { name: name.to_owned(), value })
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -76,12 +76,14 @@ impl Allocation {
 
     /// Copies from the host. The source may be used again when this returns.
     pub(crate) fn upload(&self, offset: usize, from: &[u8]) -> Result<()> {
-        self.enqueue(Access::Write, offset, from.len(), |at| {
+        let copied = self.enqueue(Access::Write, offset, from.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
             // SAFETY: the bytes are within the allocation, as was checked; the source lives until the wait below is over.
             unsafe { result::memcpy_htod_async(at, from, stream) }
-        })?;
-        self.stream.synchronize()
+        });
+        // Even if there was an error: the device may still read.
+        self.stream.synchronize()?;
+        copied
     }
 
     /// Copies to the host, when all work on the memory is done.

@@ -177,6 +177,30 @@ fn memory_of_a_device_is_freed_behind_the_copies() {
 }
 
 #[test]
+fn an_upload_that_fails_after_it_was_enqueued_returns_when_its_source_was_read() {
+    let _alone = alone();
+    let (device, stream, _) = device();
+    let mut from = PinnedBuffer::new(&device, 200).unwrap();
+    from.bytes_mut().unwrap().fill(1);
+    let mut buffer = DeviceBuffer::<u8>::zeros(&stream, 200).unwrap();
+    let held = hold(&stream);
+    control().plan_code(device.ordinal(), c"cuEventRecord", 0, 999);
+    let refused = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(BRIEFLY);
+            drop(held);
+        });
+        let refused = buffer.copy_from_host(from.bytes().unwrap());
+        // As safe code may, once it has its buffer back.
+        from.bytes_mut().unwrap().fill(2);
+        refused
+    });
+    assert!(matches!(refused, Err(Error::Backend { code: 999, .. })), "{refused:?}");
+    stream.synchronize().unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [1; 200]);
+}
+
+#[test]
 fn what_is_outside_of_a_buffer_is_refused_before_anything_is_copied() {
     let _alone = alone();
     let (device, stream, streams) = device();

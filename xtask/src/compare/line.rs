@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn rows_of_commctl_and_of_peers_are_read() {
         let ours = r#"{"collective":"all_reduce","ranks":2,"transport":"shm","algorithm":"direct","dtype":"f32","op":"sum",
-            "bytes":1024,"time_us":{"p10":0.8,"p50":1.0,"p90":1.2,"p99":1.3},"algbw_gbps":1.0,"busbw_gbps":1.0,"wrong":null}"#;
+            "bytes":1024,"time_us":{"p10":0.8,"p50":1.0,"p90":1.2,"p99":1.3},"algbw_gb_per_s":1.0,"busbw_gb_per_s":1.0,"wrong":null}"#;
         assert_eq!(parse(ours), Ok(Row { bytes: 1024, us: 1.0 }));
         let peer = r#"{"collective":"barrier","ranks":4,"bytes":0,"time_us":{"p50":6.5}}"#;
         assert_eq!(parse(peer), Ok(Row { bytes: 0, us: 6.5 }));

@@ -1,6 +1,6 @@
 //! What a rank learns from its environment.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
@@ -26,12 +26,15 @@ const STORE: &str = "COMM_STORE";
 const RESERVED: [&str; 8] =
     [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE];
 
-/// What all ranks of one launch share.
-#[derive(Clone, Debug)]
+/// How many threads the libraries of a rank start unless told otherwise: OpenMP's (BLAS, PyTorch) and rayon's.
+pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
+
+/// What all ranks of one launch share. It holds the secret, so it is not shown.
 pub(super) struct Job {
     pub(super) ranks: usize,
     pub(super) store: SocketAddr,
     pub(super) id: NonZeroU64,
+    pub(super) secret: OsString,
     /// What each rank is shown of the GPUs, if that is not what the launcher is shown.
     pub(super) devices: Option<Vec<String>>,
 }
@@ -74,7 +77,7 @@ mod tests {
     fn every_variable_of_a_rank_is_reserved() {
         let id = NonZeroU64::new(0xabc).expect("not zero");
         let store = "[::1]:4321".parse().expect("an address");
-        let job = Job { ranks: 4, store, id, devices: None };
+        let job = Job { ranks: 4, store, id, secret: "hush".into(), devices: None };
         let variables = job.variables(2);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         assert_eq!(

@@ -17,6 +17,16 @@ pub enum LaunchError {
     /// The caller asked for zero ranks.
     #[error("a launch needs at least one rank")]
     NoRanks,
+    /// This machine does not allow so many ranks; none was started.
+    #[error("cannot start {ranks} ranks: {limit} allows {most}; take fewer ranks or raise the limit")]
+    TooManyRanks {
+        /// How many were asked for.
+        ranks: usize,
+        /// How many at most can be started.
+        most: usize,
+        /// The limit that says so.
+        limit: &'static str,
+    },
     /// The caller tried to set a variable whose value is the launcher's to choose.
     #[error("{0} is set by the launcher and cannot be given")]
     ReservedVariable(&'static str),
@@ -45,7 +55,7 @@ pub enum LaunchError {
         /// The address that was to be bound; port 0 stands for any free port.
         address: SocketAddr,
         /// What went wrong.
-        error: comm::Error,
+        error: Box<comm::Error>,
     },
     /// A rank failed, and the launcher ended the others.
     #[error("{0}")]
@@ -78,6 +88,7 @@ impl LaunchError {
             Self::Spawn { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 126,
             Self::Spawn { .. }
             | Self::NoRanks
+            | Self::TooManyRanks { .. }
             | Self::ReservedVariable(_)
             | Self::Devices(_)
             | Self::Store { .. }

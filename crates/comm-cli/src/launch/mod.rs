@@ -6,6 +6,8 @@
 //! | `devices` | which GPUs is it shown? |
 //! | `store` | where do ranks meet? |
 //! | `process` | how is one rank started so that it can always be ended? |
+//! | `limits` | does this machine allow so many ranks? |
+//! | `guard` | who ends the ranks when the launcher is killed? |
 //! | `signals` | how does Ctrl-C arrive? |
 //! | `supervisor` | who ended first, and what happens to the rest? |
 //! | `relay`, `lines` | how do lines of many ranks become one output? |
@@ -14,6 +16,8 @@
 mod devices;
 mod environment;
 mod error;
+mod guard;
+mod limits;
 mod lines;
 mod process;
 mod relay;
@@ -22,11 +26,13 @@ mod store;
 mod supervisor;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroU64;
+use std::num::{NonZero, NonZeroU64};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -50,6 +56,10 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// zero in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store at `MASTER_ADDR:MASTER_PORT`, on a
 /// free port, and outlives every rank. Ranks read end of file from their standard input.
 ///
+/// Unless they are set, every rank also gets `COMM_SECRET`, a random text that is new in each launch, and
+/// `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by that of ranks, at least 1. The secret is in the
+/// environment alone, never among arguments; `Debug` of a launch shows the names of variables and not their values.
+///
 /// ```no_run
 /// use comm_cli::launch::Launch;
 ///
@@ -57,7 +67,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// Launch::new(program).arg("--epochs=5").ranks(4).tag_output(true).run()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a launch starts nothing until `run`"]
 pub struct Launch {
     program: OsString,
@@ -68,6 +78,22 @@ pub struct Launch {
     tag_output: bool,
     grace: Duration,
     devices: Option<Devices>,
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&OsString> = self.env.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("env", &names)
+            .field("ranks", &self.ranks)
+            .field("master_addr", &self.master_addr)
+            .field("tag_output", &self.tag_output)
+            .field("grace", &self.grace)
+            .field("devices", &self.devices)
+            .finish()
+    }
 }
 
 impl Launch {
@@ -135,10 +161,11 @@ impl Launch {
     }
 
     /// Starts all ranks and returns when the last one is gone. It blocks the calling thread, which the ranks are tied
-    /// to: they are killed when it ends, even if by a SIGKILL to the whole process.
+    /// to: they are killed when it ends, even if by a SIGKILL to the whole process. A guard, a process of `sh`, then kills the
+    /// process groups of the ranks; where there is no `sh`, only the ranks themselves are killed.
     ///
-    /// While it runs, SIGINT, SIGTERM and SIGHUP are taken from this process and passed on to the ranks; a SIGINT while
-    /// ranks are already being ended kills them at once. A rank is its whole process group: when the rank itself has
+    /// While it runs, SIGINT, SIGTERM and SIGHUP are taken from this process and passed on to the ranks; a SIGINT or SIGTERM
+    /// while ranks are already being ended kills them at once. A rank is its whole process group: when the rank itself has
     /// ended, what it left behind in the group is ended too.
     ///
     /// # Errors
@@ -154,9 +181,10 @@ impl Launch {
         let signals = StopSignals::catch().map_err(system("catch signals"))?;
         let id = random_job_id().map_err(system("draw a job id"))?;
         let address = SocketAddr::new(self.master_addr, 0);
-        let store = store::serve(address, id, self.secret().as_deref())
-            .map_err(|error| LaunchError::Store { address, error })?;
-        let job = Job { ranks: self.ranks, store: store.local_addr(), id, devices };
+        let secret = self.secret().map_err(system("draw a secret"))?;
+        let store = store::serve(address, id, &secret)
+            .map_err(|error| LaunchError::Store { address, error: Box::new(error) })?;
+        let job = Job { ranks: self.ranks, store: store.local_addr(), id, secret, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =
@@ -175,7 +203,8 @@ impl Launch {
         if shows && self.env.iter().any(|(name, _)| name == devices::VISIBLE) {
             return Err(LaunchError::ReservedVariable(devices::VISIBLE));
         }
-        self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))
+        self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))?;
+        limits::check(self.ranks, self.tag_output)
     }
 
     /// The device of each rank, if they are to be shown one each.
@@ -185,10 +214,23 @@ impl Launch {
         Ok(self.devices.as_ref().map(assign).transpose()?)
     }
 
-    /// The secret that the ranks will see.
-    fn secret(&self) -> Option<OsString> {
-        let given = self.env.iter().rev().find(|(name, _)| name == environment::SECRET);
-        given.map(|(_, value)| value.clone()).or_else(|| env::var_os(environment::SECRET))
+    /// The value of a variable that the user chose for the ranks, here or in the environment of this process.
+    fn chosen(&self, name: &str) -> Option<OsString> {
+        let given = self.env.iter().rev().find(|(given, _)| given.as_os_str() == OsStr::new(name));
+        given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
+    }
+
+    /// The secret that the ranks will see: the user's, or a new one.
+    fn secret(&self) -> io::Result<OsString> {
+        self.chosen(environment::SECRET).map_or_else(random_secret, Ok)
+    }
+
+    /// The variables that keep the threads of all ranks together to the number of cores.
+    fn threads(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let share = (cores / self.ranks.max(1)).max(1).to_string();
+        let unset = environment::THREADS.into_iter().filter(|name| self.chosen(name).is_none());
+        unset.map(move |name| (name, share.clone()))
     }
 
     /// Starts every rank under the supervisor, and returns what of their output is to be relayed.
@@ -209,6 +251,7 @@ impl Launch {
         // The terminal belongs to the launcher's process group: a rank that read from it would be stopped.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.envs(self.threads()).env(environment::SECRET, &job.secret);
         command.envs(job.variables(rank)).envs(job.device(rank));
         if self.tag_output {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -223,6 +266,13 @@ impl Launch {
             _ => LaunchError::Spawn { rank, program, source },
         }
     }
+}
+
+/// 128 random bits in hexadecimal.
+fn random_secret() -> io::Result<OsString> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)).into())
 }
 
 fn random_job_id() -> io::Result<NonZeroU64> {

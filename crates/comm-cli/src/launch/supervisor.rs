@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::error::{Ending, LaunchError, RankFailure};
+use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
 
@@ -29,6 +30,8 @@ pub(super) struct Supervisor {
     epoll: OwnedFd,
     grace: Duration,
     ending: Option<EndOfLaunch>,
+    /// Dropped after the members, and so after their groups were killed.
+    guard: Guard,
 }
 
 struct Member {
@@ -58,13 +61,21 @@ impl Supervisor {
     pub(super) fn new(signals: StopSignals, grace: Duration) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &signals, EventData::new_u64(SIGNALS), EventFlags::IN)?;
-        Ok(Self { members: Vec::new(), signals, epoll, grace: grace.min(GRACE_MAX), ending: None })
+        Ok(Self {
+            members: Vec::new(),
+            signals,
+            epoll,
+            grace: grace.min(GRACE_MAX),
+            ending: None,
+            guard: Guard::start()?,
+        })
     }
 
     /// Takes over the next rank. Done before another one starts, because the order of ends is known only from here on.
     pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
         let rank = self.members.len() as u64;
         epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
+        self.guard.watch(process.pid());
         self.members.push(Member { process, state: State::Running, was_ending: false });
         Ok(())
     }
@@ -135,7 +146,8 @@ impl Supervisor {
 
     fn on_signals(&mut self) {
         for signal in self.signals.take() {
-            if self.ending.is_some() && signal == Signal::INT {
+            // Not a SIGHUP: some send one right after a SIGTERM.
+            if self.ending.is_some() && signal != Signal::HUP {
                 self.kill_all();
             } else if self.ending.is_some() {
                 self.signal_all(signal);
@@ -162,10 +174,12 @@ impl Supervisor {
             let State::Leftovers { kill_at } = member.state else { continue };
             if member.process.group_is_empty() {
                 member.state = State::Gone;
+                self.guard.forget(member.process.pid());
             } else if now >= kill_at {
                 member.process.signal_group(Signal::KILL);
                 // Not waited for: zombies that nobody reaps, as in a container without an init, stay for ever.
                 member.state = State::Gone;
+                self.guard.forget(member.process.pid());
             }
         }
     }

@@ -20,15 +20,14 @@ Sizes are those of nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the 
 result, one block per rank. reduce_scatter, scatter: all that is scattered. all_to_all: all that one rank sends. They are \
 rounded down to whole elements, and up to one element per block. SIZE takes K, M and G (powers of 1024).
 
-A sample is the time of several calls in a row, by their number, on the slowest rank; calls overlap where some ranks only \
+A sample is the time of several calls in a row, divided by their number, on the slowest rank; calls overlap where some ranks only \
 send. time is the median of the samples, \
-between which p10, p90 and p99 interpolate. algbw is size by time, busbw is that times what the busiest port has to carry \
-of it: 2(n-1)/n in an all_reduce, 1 in reduce, broadcast and scans, (n-1)/n in the others. Both are in GB/s, 10^9 bytes per second, \
-also where a key says gbps.
+between which p10, p90 and p99 interpolate. algbw is size divided by time, busbw is that times what the busiest port has to carry \
+of it: 2(n-1)/n in an all_reduce, 1 in reduce, broadcast and scans, (n-1)/n in the others. Both are in GB/s, 10^9 bytes per second.
 
 send_recv measures messages between rank 0 and the last, as three tables. In send_recv_latency, time is half of that of a message \
 there and back. In send_recv_bandwidth, rank 0 sends a window of up to 64 messages in the background and hears when all \
-have come; time is that of a window by their number. In send_recv_bidirectional both do so at once, and busbw counts both directions.
+have come; time is that of a window divided by their number. In send_recv_bidirectional both do so at once, and busbw counts both directions.
 
 Exit status: 0; 1 if something failed or an element was wrong; 2 if the command line makes no sense.
 

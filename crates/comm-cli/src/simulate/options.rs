@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comm::ring::choose::{Question, choose};
 use comm::ring::schedule::Algorithm;
 use comm::ring::{RingConfig, Tuning};
@@ -20,7 +21,7 @@ is on its way for the latency alpha, and keeps the receiver for the overhead. Ev
 
 Sizes are bytes, with K, M, G or T for powers of 1024. --bytes is the size as nccl-tests counts it: the buffer of a \
 reduction or broadcast, the result of a gather, what one rank sends to all in an all-to-all. --gbps and its like are \
-gigabits per second: 400 is 50 GB/s. algbw is bytes by time; busbw is algbw times the share that must pass a port \
+gigabits per second: 400 is 50 GB/s. algbw is bytes divided by time; busbw is algbw times the share that must pass a port \
 at least, so that it can be compared with the speed of the link.
 
 The column `bound` is the share of the time that no algorithm can do without: one overhead, latency and overhead, \
@@ -35,7 +36,7 @@ Example:
   commctl simulate all_reduce --ranks 1024 --bytes 256M --alpha-us 5 --gbps 400 --ranks-per-host 8 --local-gbps 3600")]
 pub(crate) struct Simulate {
     /// The collective, such as all_reduce
-    #[arg(value_name = "COLLECTIVE", value_parser = collective)]
+    #[arg(value_name = "COLLECTIVE", value_parser = collectives())]
     collective: Collective,
 
     /// Number of ranks
@@ -157,10 +158,17 @@ fn per_byte(gbps: f64) -> f64 {
     8.0 / (gbps * 1e9)
 }
 
-fn collective(text: &str) -> Result<Collective, String> {
-    let found = Collective::ALL.into_iter().find(|collective| collective.name() == text);
-    let known = Collective::ALL.map(Collective::name).join(", ");
-    found.ok_or_else(|| format!("there are: {known}"))
+/// Parses the name of a collective that moves the caller's data, or none: not of one that makes a group.
+fn collectives() -> impl TypedValueParser<Value = Collective> {
+    let moves_data = |collective: &Collective| {
+        !matches!(collective, Collective::Split | Collective::NewGroup | Collective::Duplicate)
+    };
+    let known: Vec<Collective> = Collective::ALL.into_iter().filter(moves_data).collect();
+    // Of possible values clap suggests the one that is most alike.
+    PossibleValuesParser::new(known.iter().map(|collective| collective.name())).try_map(move |name| {
+        let found = known.iter().find(|collective| collective.name() == name);
+        found.copied().ok_or_else(|| format!("{name} is no collective"))
+    })
 }
 
 fn cost(text: &str) -> Result<f64, String> {

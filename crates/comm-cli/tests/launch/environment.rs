@@ -35,7 +35,7 @@ fn each_rank_knows_its_place() {
         assert_eq!(found["MASTER_ADDR"], "127.0.0.1");
         assert_eq!(found["COMM_STORE"], "launcher");
         assert_eq!(found["GREETING"], "a=b c");
-        assert_eq!(found.get("COMM_SECRET"), None);
+        assert_eq!(found["COMM_SECRET"], ranks[0]["COMM_SECRET"]);
         assert_eq!(found["MASTER_PORT"], ranks[0]["MASTER_PORT"]);
         assert_eq!(found["COMM_JOB_ID"], ranks[0]["COMM_JOB_ID"]);
     }
@@ -50,6 +50,7 @@ fn two_launches_are_two_jobs() {
     let [first, second] = launched.each_ref().map(|launched| variables(&launched.report("env.0")));
     assert_ne!(first["COMM_JOB_ID"], second["COMM_JOB_ID"]);
     assert_ne!(first["MASTER_PORT"], second["MASTER_PORT"]);
+    assert_ne!(first["COMM_SECRET"], second["COMM_SECRET"]);
 }
 
 /// Connects to the store that ranks with these variables would use.
@@ -66,12 +67,14 @@ fn the_store_is_served_at_the_master_address() {
     let launched = launch(&["-n", "1", "--master-addr", "::1"], &format!("{DUMP}; {FOREVER}"));
     let mut rank = variables(&launched.report("env.0"));
     assert_eq!(rank["MASTER_ADDR"], "::1");
-    let store = connect(&rank, None).expect("a store of this job");
+    let secret = rank["COMM_SECRET"].clone();
+    let store = connect(&rank, Some(&secret)).expect("a store of this job");
     store.set("key", b"value").expect("a store that works");
     assert_eq!(store.get("key", Duration::from_secs(30)).expect("a value"), b"value");
 
     rank.insert("COMM_JOB_ID".to_owned(), "1".to_owned());
-    assert!(matches!(connect(&rank, None), Err(comm::Error::Handshake { .. })), "a process of another job");
+    let stranger = connect(&rank, Some(&secret));
+    assert!(matches!(stranger, Err(comm::Error::Handshake { .. })), "a process of another job");
 }
 
 #[test]
@@ -79,7 +82,8 @@ fn the_store_outlives_rank_0() {
     let script = format!("{DUMP}; [ $RANK = 0 ] && exit 0; {FOREVER}");
     let launched = launch(&["-n", "2"], &script);
     wait_until_dead(launched.pid("pid.0"));
-    let store = connect(&variables(&launched.report("env.1")), None).expect("a store without rank 0");
+    let rank = variables(&launched.report("env.1"));
+    let store = connect(&rank, Some(&rank["COMM_SECRET"])).expect("a store without rank 0");
     assert_eq!(store.add("counter", 2).expect("a store that works"), 2);
 }
 
@@ -99,6 +103,79 @@ fn the_secret_is_passed_through_and_demanded() {
         assert!(matches!(connect(&rank, None), Err(comm::Error::Handshake { .. })));
         assert!(matches!(connect(&rank, Some("loud")), Err(comm::Error::Handshake { .. })));
     }
+}
+
+#[test]
+fn a_random_secret_is_demanded_and_stands_in_no_arguments() {
+    let script =
+        format!("{DUMP}; tr '\\0' ' ' < /proc/$PPID/cmdline > $DIR/parent; report args x; {FOREVER}");
+    let launched = launch(&["-n", "1"], &script);
+    let rank = variables(&launched.report("env.0"));
+    let secret = &rank["COMM_SECRET"];
+    assert!(secret.len() == 32 && secret.bytes().all(|byte| byte.is_ascii_hexdigit()), "{secret}");
+    connect(&rank, Some(secret)).expect("the secret opens the store");
+    assert!(matches!(connect(&rank, None), Err(comm::Error::Handshake { .. })));
+    launched.report("args");
+    let arguments = launched.report("parent");
+    assert!(arguments.contains("run -n 1") && !arguments.contains(secret.as_str()), "{arguments}");
+}
+
+#[test]
+fn the_values_of_variables_are_not_shown() {
+    let shown = format!("{:?}", Launch::new("sh").env("COMM_SECRET", "hush"));
+    assert!(shown.contains("COMM_SECRET") && !shown.contains("hush"), "{shown}");
+}
+
+#[test]
+fn a_variable_given_by_name_has_the_value_of_the_launcher() {
+    let run = |value: Option<&str>| {
+        start(|dir| {
+            let mut command = commctl();
+            command.args(["run", "-n", "1", "--env", "GREETING", "--", "sh", "-c", DUMP]);
+            command.env("DIR", dir.path()).envs(value.map(|value| ("GREETING", value)));
+            command
+        })
+    };
+    assert_eq!(variables(&run(Some("a=b c")).report("env.0"))["GREETING"], "a=b c");
+    let ended = run(None).end();
+    assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("it is not set in the environment of commctl"), "{ended:?}");
+}
+
+#[test]
+fn ranks_share_the_cores_unless_the_user_says_otherwise() {
+    let threads = |flags: &[&str], inherited: Option<&str>| {
+        let launched = start(|dir| {
+            let mut command = commctl();
+            command.arg("run").args(flags).args(["--", "sh", "-c", DUMP]).env("DIR", dir.path());
+            command.env_remove("OMP_NUM_THREADS").env_remove("RAYON_NUM_THREADS");
+            command.envs(inherited.map(|value| ("RAYON_NUM_THREADS", value)));
+            command
+        });
+        let found = variables(&launched.report("env.0"));
+        ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"].map(|name| found[name].clone())
+    };
+    let cores = std::thread::available_parallelism().expect("a number of cores").get();
+    assert_eq!(threads(&["-n", "1"], None), [cores.to_string(), cores.to_string()]);
+    let half = (cores / 2).max(1).to_string();
+    assert_eq!(threads(&["-n", "2"], None), [half.clone(), half.clone()]);
+    let many = (cores + 1).to_string();
+    assert_eq!(threads(&["-n", &many, "--env", "OMP_NUM_THREADS=7"], Some("9")), ["7", "9"]);
+    assert_eq!(threads(&["-n", &many], None), ["1", "1"]);
+}
+
+#[test]
+fn more_ranks_than_can_be_started_are_refused_before_the_first() {
+    let mut launched = start(|dir| {
+        let mut command = std::process::Command::new("sh");
+        let script = r#"ulimit -n 256; exec "$0" run -n 200 -- sh -c ': > "$DIR/started"'"#;
+        command.args(["-c", script, env!("CARGO_BIN_EXE_commctl")]).env("DIR", dir.path());
+        command
+    });
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("cannot start 200 ranks: the limit of open files"), "{ended:?}");
+    assert!(!launched.path("started").exists());
 }
 
 #[test]

@@ -170,6 +170,16 @@ fn children_that_outlive_their_rank_are_asked_first() {
 }
 
 #[test]
+fn a_killed_launcher_leaves_nothing_that_its_ranks_have_started() {
+    let script = format!("sh -c '{FOREVER}' & report child.$RANK $!; wait");
+    let launched = launch(&["-n", "2"], &script);
+    let mut pids = launched.pids(2);
+    pids.extend((0..2).map(|rank| launched.pid(&format!("child.{rank}"))));
+    launched.signal(Signal::KILL);
+    pids.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
 fn a_killed_launcher_leaves_no_rank() {
     // Stubborn ranks: being orphaned, hung up or asked would not end them.
     let script = format!("trap '' TERM HUP INT PIPE; report ready.$RANK x; {FOREVER}");

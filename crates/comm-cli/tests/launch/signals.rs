@@ -38,18 +38,20 @@ fn ranks_that_ignore_a_signal_are_killed_after_the_grace_period() {
 }
 
 #[test]
-fn a_second_interrupt_kills_at_once() {
-    let script = format!("trap 'report got.$RANK x' INT; report ready.$RANK x; {FOREVER}");
-    // A grace period longer than the test's patience.
-    let mut launched = launch(&["-n", "2", "--grace", "1000"], &script);
-    let pids = launched.pids(2);
-    (0..2).for_each(|rank| drop(launched.report(&format!("ready.{rank}"))));
-    launched.signal(Signal::INT);
-    (0..2).for_each(|rank| drop(launched.report(&format!("got.{rank}"))));
-    assert!(launched.is_running(), "the first interrupt only asks");
-    launched.signal(Signal::INT);
-    assert_eq!(launched.end().status.code(), Some(130));
-    pids.into_iter().for_each(wait_until_dead);
+fn a_second_interrupt_or_termination_kills_at_once() {
+    for (name, signal) in [("INT", Signal::INT), ("TERM", Signal::TERM)] {
+        let script = format!("trap 'report got.$RANK x' {name}; report ready.$RANK x; {FOREVER}");
+        // A grace period longer than the test's patience.
+        let mut launched = launch(&["-n", "2", "--grace", "1000"], &script);
+        let pids = launched.pids(2);
+        (0..2).for_each(|rank| drop(launched.report(&format!("ready.{rank}"))));
+        launched.signal(signal);
+        (0..2).for_each(|rank| drop(launched.report(&format!("got.{rank}"))));
+        assert!(launched.is_running(), "the first signal only asks");
+        launched.signal(signal);
+        assert_eq!(launched.end().status.code(), Some(128 + signal.as_raw()));
+        pids.into_iter().for_each(wait_until_dead);
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn messages_are_measured_in_three_ways_and_arrive_as_they_were_sent() {
                 assert_eq!((&row["algorithm"], &row["op"]), (&Value::Null, &Value::Null));
                 let number = |value: &Value| value.as_f64().expect("a number");
                 let (bytes, time) = (number(&row["bytes"]), number(&row["time_us"]["p50"]));
-                let (algbw, busbw) = (number(&row["algbw_gbps"]), number(&row["busbw_gbps"]));
+                let (algbw, busbw) = (number(&row["algbw_gb_per_s"]), number(&row["busbw_gb_per_s"]));
                 assert!((algbw / (bytes / time / 1e3) - 1.0).abs() < 1e-9, "{row:?}");
                 let directions = if row["collective"] == KINDS[2] { 2.0 } else { 1.0 };
                 assert!((busbw / algbw - directions).abs() < 1e-9, "{row:?}");

@@ -82,10 +82,10 @@ fn times(object: &Map<String, Value>) -> Vec<f64> {
 }
 
 const KEYS: [&str; 12] = [
-    "algbw_gbps",
+    "algbw_gb_per_s",
     "algorithm",
     "alloc",
-    "busbw_gbps",
+    "busbw_gb_per_s",
     "bytes",
     "collective",
     "dtype",
@@ -109,7 +109,8 @@ fn every_line_of_json_is_an_object_with_exactly_the_keys() {
         let times = times(row);
         assert!(times[0] > 0.0 && times.is_sorted(), "{row:?}");
         let bytes = row["bytes"].as_f64().expect("a size");
-        let [algbw, busbw] = ["algbw_gbps", "busbw_gbps"].map(|key| row[key].as_f64().expect("a speed"));
+        let [algbw, busbw] =
+            ["algbw_gb_per_s", "busbw_gb_per_s"].map(|key| row[key].as_f64().expect("a speed"));
         assert!((algbw / (bytes / times[1] / 1e3) - 1.0).abs() < 1e-9, "{row:?}");
         assert!((busbw / algbw - 0.5).abs() < 1e-9, "{row:?}");
         assert_eq!((&row["transport"], &row["algorithm"]), (&"auto (shm)".into(), &"ring".into()));
@@ -134,7 +135,7 @@ fn comma_separated_values_have_the_same_columns_under_their_names() {
     assert_eq!(
         head.join(","),
         "collective,ranks,transport,algorithm,dtype,op,bytes,time_us_p10,time_us_p50,time_us_p90,time_us_p99,\
-         algbw_gbps,busbw_gbps,wrong"
+         algbw_gb_per_s,busbw_gb_per_s,wrong"
     );
     let rows: Vec<_> = lines.collect();
     assert_eq!(rows.len(), 3);

@@ -5,7 +5,7 @@ use crate::perf::row::Row;
 use crate::perf::statistics::Percentiles;
 
 pub(super) const HEAD: &str = "collective,ranks,transport,algorithm,dtype,op,bytes,time_us_p10,time_us_p50,\
-    time_us_p90,time_us_p99,algbw_gbps,busbw_gbps,wrong";
+    time_us_p90,time_us_p99,algbw_gb_per_s,busbw_gb_per_s,wrong";
 
 /// A row. No value has a comma or a quote in it; what is null in JSON is empty.
 pub(super) fn row(label: &Label, transport: &str, row: &Row) -> String {

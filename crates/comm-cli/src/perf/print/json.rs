@@ -20,8 +20,8 @@ struct Object<'a> {
     bytes: usize,
     alloc: bool,
     time_us: Percentiles,
-    algbw_gbps: f64,
-    busbw_gbps: f64,
+    algbw_gb_per_s: f64,
+    busbw_gb_per_s: f64,
     wrong: Option<u64>,
 }
 
@@ -36,8 +36,8 @@ pub(super) fn row(label: &Label, transport: &str, row: &Row) -> Result<String> {
         bytes: row.bytes,
         alloc: label.alloc,
         time_us: row.time,
-        algbw_gbps: row.algbw(),
-        busbw_gbps: row.busbw(label),
+        algbw_gb_per_s: row.algbw(),
+        busbw_gb_per_s: row.busbw(label),
         wrong: row.wrong,
     };
     serde_json::to_string(&object)

@@ -1,0 +1,89 @@
+//! Whether this machine allows so many ranks: asked before the first one is started.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Resource, geteuid, getrlimit};
+
+use super::error::LaunchError;
+
+/// Descriptors that the launcher takes besides those of ranks, and of its store's clients when they meet.
+const DESCRIPTORS_SPARE: usize = 32;
+
+/// Refuses more ranks than the strictest limit allows. Limits that cannot be read count as none.
+pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
+    let limits = [descriptors(piped), user_processes(), machine_processes(), control_group()];
+    match limits.into_iter().flatten().min_by_key(|(most, _)| *most) {
+        Some((most, limit)) if ranks > most => Err(LaunchError::TooManyRanks { ranks, most, limit }),
+        _ => Ok(()),
+    }
+}
+
+type Limit = Option<(usize, &'static str)>;
+
+/// A rank takes a descriptor to be watched, a connection to the store, and two pipes if its output is relayed.
+fn descriptors(piped: bool) -> Limit {
+    let per_rank = if piped { 4 } else { 2 };
+    let allowed = usize::try_from(getrlimit(Resource::Nofile).current?).ok()?;
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let most = allowed.saturating_sub(open + DESCRIPTORS_SPARE) / per_rank;
+    Some((most, "the limit of open files (ulimit -n)"))
+}
+
+/// An upper bound, as what the user runs already is not counted.
+fn user_processes() -> Limit {
+    // The kernel does not hold root to it.
+    if geteuid().is_root() {
+        return None;
+    }
+    let most = usize::try_from(getrlimit(Resource::Nproc).current?).ok()?;
+    Some((most, "the limit of a user's processes (ulimit -u)"))
+}
+
+fn machine_processes() -> Limit {
+    let [pids, threads] = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].map(number);
+    let running = running(&fs::read_to_string("/proc/loadavg").ok()?)?;
+    Some((pids?.min(threads?).saturating_sub(running), "the kernel (kernel.pid_max, kernel.threads-max)"))
+}
+
+/// How many threads the machine runs, of the line in `/proc/loadavg`.
+fn running(loadavg: &str) -> Option<usize> {
+    let (_, all) = loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?;
+    all.parse().ok()
+}
+
+/// What is left in the strictest control group that this process is in.
+fn control_group() -> Limit {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let folder = root.join(path);
+    let ancestors = folder.ancestors().take_while(|folder| folder.starts_with(root));
+    let left = ancestors.filter_map(|folder| {
+        let max = number(folder.join("pids.max"))?;
+        Some(max.saturating_sub(number(folder.join("pids.current"))?))
+    });
+    Some((left.min()?, "the control group (pids.max)"))
+}
+
+/// The number in a file, if it is one: `max` is none.
+fn number(path: impl AsRef<Path>) -> Option<usize> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_threads_are_read() {
+        assert_eq!(running("0.20 0.18 0.12 1/80 11206\n"), Some(80));
+        assert_eq!(running(""), None);
+    }
+
+    #[test]
+    fn more_ranks_than_any_machine_allows_are_refused() {
+        assert!(matches!(check(usize::MAX, false), Err(LaunchError::TooManyRanks { ranks: usize::MAX, .. })));
+        assert!(check(1, true).is_ok());
+    }
+}
