@@ -215,6 +215,9 @@ pub enum Loss {
     /// Its connection broke.
     #[error("its connection broke: {0}")]
     Io(Arc<io::Error>),
+    /// The store broke that it served for the other ranks.
+    #[error("it served the store, and the connection to the store broke: {0}")]
+    Store(Arc<io::Error>),
     /// Another rank reported the loss.
     #[error("reported by rank {by}: {detail}")]
     Reported {

@@ -79,7 +79,7 @@ pub use reduce::{Operator, Reduction, UserOp, Widening};
 pub use refusal::Refusal;
 pub use scan::Scan;
 pub use step::{Action, Blocks, Place, Step, Touch};
-pub use store::Store;
+pub use store::{LastWill, Presence, Store};
 pub use transport::{AbortHandle, Armed, Interest, Transport};
 pub use variable::VariableFault;
 pub use view::{AsView, AsViewMut, Erased};

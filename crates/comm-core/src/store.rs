@@ -1,5 +1,6 @@
 //! A small key-value store through which ranks find each other.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{Error, Result};
@@ -47,4 +48,42 @@ pub trait Store: Send + Sync {
     fn num_keys(&self) -> Result<u64> {
         Err(Error::io("count the keys of a store", std::io::ErrorKind::Unsupported.into()))
     }
+
+    /// Leaves a will, which the store executes when this client's process ends, and watches a key, for as long as the
+    /// returned value lives. Returns `None` if the store cannot notice that a client has ended; that is the default.
+    fn attend(
+        &self,
+        will: &LastWill<'_>,
+        watch: &str,
+        timeout: Duration,
+    ) -> Result<Option<Box<dyn Presence>>> {
+        let _ = (will, watch, timeout);
+        Ok(None)
+    }
+}
+
+/// The keys that a store sets for a client whose connection has ended, which MQTT calls a last will.
+///
+/// Nothing is changed unless `condition` holds. The first of `keys` is set to `value` if it is missing; each further one, if it is
+/// missing, to the value of the first.
+#[derive(Debug, Clone, Copy)]
+pub struct LastWill<'a> {
+    /// A key and the value that it must have.
+    pub condition: (&'a str, &'a [u8]),
+    /// The keys to set.
+    pub keys: &'a [&'a str],
+    /// The value for the first key.
+    pub value: &'a [u8],
+}
+
+/// A connection to a store whose end executes a will. Dropping it ends it.
+pub trait Presence: std::fmt::Debug + Send + Sync {
+    /// Becomes readable when the watched key exists, when the time is over or when the store has ended.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Returns the value of the watched key if it exists, without waiting.
+    ///
+    /// # Errors
+    /// As those of [`Store`].
+    fn poll(&self) -> Result<Option<Vec<u8>>>;
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use comm_core::{
     Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Membership, Result, Store, Until,
 };
-use comm_rendezvous::Rendezvous;
+use comm_rendezvous::{Rendezvous, WatchGuard};
 use comm_shm::SharedMemoryOpening;
 use comm_tcp::{TcpLanes, TcpOpening};
 
@@ -85,6 +85,7 @@ impl HybridLanes {
         let is_far = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
         let mut near = self.met.memory.begin(lane, members)?;
         let mut far = tcp.begin(lane, members, &is_far)?;
+        let watch = self.met.watch.as_ref().map(|watch| watch.hold());
         loop {
             let connected = [near.advance()?, far.advance()?];
             if connected == [true; 2] {
@@ -95,8 +96,11 @@ impl HybridLanes {
             if !until.goes_on(now)? {
                 return Err(timeout(&near, &far));
             }
+            watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
             let check = until.next_check(now);
-            far.sleep(&near.descriptors(), near.next_attempt().map_or(check, |due| due.min(check)))?;
+            let mut others = near.descriptors();
+            others.extend(watch.as_ref().and_then(WatchGuard::descriptor));
+            far.sleep(&others, near.next_attempt().map_or(check, |due| due.min(check)))?;
         }
     }
 }
@@ -128,7 +132,7 @@ impl Lanes for HybridLanes {
     /// The estimates of shared memory within a host and of TCP between hosts; `commctl perf --calibrate` measures. Where
     /// hosts hold unlike numbers of ranks, or not consecutive ones, every rank counts as a host.
     fn links(&self) -> LinkModel {
-        let Met { memory, tcp, paths } = &self.met;
+        let Met { memory, tcp, paths, .. } = &self.met;
         let Some(tcp) = tcp else { return memory.links() };
         if !paths.any(Path::SharedMemory) {
             return tcp.links();

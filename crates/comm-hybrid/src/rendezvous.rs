@@ -3,8 +3,10 @@
 //! They meet with the records of shared memory, which tell each of them the hosts of all. Only if some of them are on
 //! different hosts do all exchange the records of TCP too.
 
+use std::sync::Arc;
+
 use comm_core::{Error, Membership, Result, Store};
-use comm_rendezvous::Rendezvous;
+use comm_rendezvous::{Rendezvous, Watch};
 use comm_shm::{SharedMemoryConfig, SharedMemoryEndpoint, SharedMemoryLanes};
 use comm_tcp::{TcpEndpoint, TcpLanes};
 
@@ -44,6 +46,7 @@ impl RendezvousConfig {
         let mut meeting =
             comm_rendezvous::RendezvousConfig::new(Membership { rank: tcp.rank, size: tcp.world_size });
         (meeting.job, meeting.round, meeting.timeout) = (tcp.job, tcp.round, tcp.timeout);
+        meeting.store_rank = tcp.store_rank;
         meeting.settings.clone_from(&tcp.settings);
         meeting.settings.add("transport", "auto");
         meeting.settings.add("secret", if tcp.secret.is_some() { "given" } else { "none" });
@@ -65,34 +68,42 @@ pub(crate) struct Met {
     /// `None` if all ranks share memory.
     pub(crate) tcp: Option<TcpLanes>,
     pub(crate) paths: Paths,
+    /// Tells of ranks that fail while lanes are opened, until all are.
+    pub(crate) watch: Option<Arc<Watch>>,
 }
 
 /// What a rank of a world of one knows.
 pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
     // A world of one asks no store.
     let memory = SharedMemoryLanes::alone_with(&config.shm)?;
-    Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]) })
+    Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]), watch: None })
 }
 
 /// Meets the others.
 pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Met)> {
     let rank = config.tcp.rank;
-    let memory = SharedMemoryEndpoint::open(&config.memory())?;
-    let (rendezvous, records) = Rendezvous::join(store, config.meeting(), &memory.record())?;
-    let memory = memory.connect(&records)?;
+    let memory = SharedMemoryEndpoint::open(&config.memory());
+    let record = memory.as_ref().map(SharedMemoryEndpoint::record).map_err(Clone::clone);
+    let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
+    let failed = |error| rendezvous.fail(error);
+    let memory = memory.and_then(|memory| memory.connect(&records)).map_err(failed)?;
+    let memory = memory.watching(rendezvous.watch());
     let paths = Paths::new(rank, config.tcp.world_size, memory.hosts());
     if let Some(obstacle) = memory.obstacle() {
         tell(rank, obstacle);
     }
     let tcp = if paths.any(Path::Tcp) {
-        let endpoint = TcpEndpoint::bind(&config.tcp)?;
-        let records = rendezvous.all_gather(&endpoint.record())?;
-        Some(endpoint.connect(&records)?)
+        let endpoint = TcpEndpoint::bind(&config.tcp);
+        let record = endpoint.as_ref().map(TcpEndpoint::record).map_err(Clone::clone);
+        let records = rendezvous.all_gather(record)?;
+        let tcp = endpoint.and_then(|endpoint| endpoint.connect(&records)).map_err(failed)?;
+        Some(tcp.watching(rendezvous.watch()))
     } else {
         None
     };
     tracing::info!(rank, hosts = paths.hosts(), %paths, "met the other ranks");
-    Ok((rendezvous, Met { memory, tcp, paths }))
+    let watch = rendezvous.watch();
+    Ok((rendezvous, Met { memory, tcp, paths, watch }))
 }
 
 fn tell(rank: usize, obstacle: &Error) {

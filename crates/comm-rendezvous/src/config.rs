@@ -21,6 +21,8 @@ pub struct RendezvousConfig {
     pub round: u64,
     /// How long to wait for the others.
     pub timeout: Duration,
+    /// The rank that serves the store, if one does. It is named when the store breaks.
+    pub store_rank: Option<usize>,
     /// Settings that must be equal on all ranks.
     pub settings: Settings,
 }
@@ -30,6 +32,6 @@ impl RendezvousConfig {
     #[must_use]
     pub fn new(Membership { rank, size: world_size }: Membership) -> Self {
         let settings = Settings::default();
-        Self { rank, world_size, job: 0, round: 0, timeout: DEFAULT_TIMEOUT, settings }
+        Self { rank, world_size, job: 0, round: 0, timeout: DEFAULT_TIMEOUT, store_rank: None, settings }
     }
 }

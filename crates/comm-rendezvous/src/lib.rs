@@ -15,7 +15,8 @@
 //! | who am I, and what must be equal | `config.rs`, `settings.rs` |
 //! | what happens in which order | `rendezvous.rs` |
 //! | how are keys used: claim, gather, fail | `meeting.rs` |
-//! | how did a phase end | `outcome.rs` |
+//! | how did a phase end, and which error is that | `outcome.rs`, `own.rs` |
+//! | who tells a rank that waits for something else | `watch.rs` |
 //!
 //! # Example
 //!
@@ -27,7 +28,7 @@
 //! fn exchange(store: &dyn Store, rank: usize, address: &str) -> Result<Vec<String>> {
 //!     let mut config = RendezvousConfig::new(Membership { rank, size: 4 });
 //!     config.settings.add("transport", "tcp");
-//!     let (_, addresses) = Rendezvous::join(store, config, address)?;
+//!     let (_, addresses) = Rendezvous::join(store, config, Ok(address.to_owned()))?;
 //!     Ok(addresses)
 //! }
 //! ```
@@ -36,10 +37,13 @@
 mod config;
 mod meeting;
 mod outcome;
+mod own;
 mod random;
 mod rendezvous;
 mod settings;
+mod watch;
 
 pub use config::RendezvousConfig;
 pub use rendezvous::Rendezvous;
 pub use settings::Settings;
+pub use watch::{Watch, WatchGuard};

@@ -1,11 +1,12 @@
 //! One meeting: the keys of the store that it uses, and what is done with them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comm_core::{Error, Result, Store};
+use comm_core::{Error, LastWill, Presence, Result, Store};
 
 use crate::config::RendezvousConfig;
 use crate::outcome::{Failure, Outcome};
+use crate::own::Own;
 use crate::settings::{Difference, Settings};
 
 /// A part of a meeting, which ends for all ranks alike: every rank took part in it, or the meeting failed.
@@ -40,15 +41,14 @@ impl Phase {
 #[derive(Clone, Copy)]
 pub(crate) struct Meeting<'a> {
     pub(crate) store: &'a dyn Store,
-    pub(crate) config: &'a RendezvousConfig,
+    pub(crate) own: &'a Own,
     /// Which of the meetings of this job and round it is.
     pub(crate) number: u64,
-    pub(crate) deadline: Instant,
 }
 
 impl Meeting<'_> {
     fn key(&self, name: &str) -> String {
-        let RendezvousConfig { job, round, .. } = self.config;
+        let RendezvousConfig { job, round, .. } = &self.own.config;
         format!("comm/{job:016x}/{round}/{}/{name}", self.number)
     }
 
@@ -60,22 +60,36 @@ impl Meeting<'_> {
         self.key(&format!("{}/{rank}", phase.name()))
     }
 
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+    /// Has the store end the meeting if this process ends, provided that it has its rank. Returns `None` if the store
+    /// cannot.
+    pub(crate) fn attend(&self) -> Result<Option<Box<dyn Presence>>> {
+        let rank = self.own.config.rank;
+        let keys = Phase::ALL.map(|phase| self.phase_key(phase));
+        let (claim, lost) = (self.claim_text(), Outcome::Failed(Failure::Lost { rank }).encode());
+        let will = LastWill {
+            condition: (&self.rank_key(Phase::Joined, rank), claim.as_bytes()),
+            keys: &keys.each_ref().map(String::as_str),
+            value: lost.as_bytes(),
+        };
+        self.store.attend(&will, &self.phase_key(Phase::Opened), self.own.left())
+    }
+
+    fn claim_text(&self) -> String {
+        format!("{:016x}", self.own.process)
     }
 
     /// Claims this process's rank. Returns the process that has it then.
-    pub(crate) fn claim(&self, process: u64) -> Result<u64> {
-        let key = self.rank_key(Phase::Joined, self.config.rank);
-        let holder = self.store.compare_set(&key, b"", format!("{process:016x}").as_bytes())?;
+    pub(crate) fn claim(&self) -> Result<u64> {
+        let key = self.rank_key(Phase::Joined, self.own.config.rank);
+        let holder = self.store.compare_set(&key, b"", self.claim_text().as_bytes())?;
         let parsed = std::str::from_utf8(&holder).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
         parsed.ok_or_else(|| malformed(&key, &holder))
     }
 
-    /// How the whole meeting ended, if it has.
-    pub(crate) fn end(&self) -> Result<Option<Outcome>> {
+    /// How the whole meeting ended, if it has, or does within this time.
+    pub(crate) fn end(&self, within: Duration) -> Result<Option<Outcome>> {
         let key = self.phase_key(Phase::Opened);
-        match self.store.get(&key, Duration::ZERO) {
+        match self.store.get(&key, within) {
             Ok(text) => parse(&key, &text).map(Some),
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -85,7 +99,7 @@ impl Meeting<'_> {
     /// Compares settings with those of the rank that came first, which are this rank's if it did.
     pub(crate) fn compare(&self) -> Result<Option<(usize, Difference)>> {
         let key = self.key("settings");
-        let RendezvousConfig { rank, settings, .. } = self.config;
+        let RendezvousConfig { rank, settings, .. } = &self.own.config;
         let own = format!("{rank}\n{}", settings.encode());
         let first = self.store.compare_set(&key, b"", own.as_bytes())?;
         let parsed = std::str::from_utf8(&first).ok().and_then(|text| {
@@ -99,14 +113,14 @@ impl Meeting<'_> {
     /// Takes part in a phase, and waits until it has ended.
     pub(crate) fn pass(&self, phase: Phase, said: Option<&str>) -> Result<Outcome> {
         if let Some(said) = said {
-            self.store.set(&self.rank_key(phase, self.config.rank), said.as_bytes())?;
+            self.store.set(&self.rank_key(phase, self.own.config.rank), said.as_bytes())?;
         }
         let count = self.store.add(&self.key(&format!("{}/count", phase.name())), 1)?;
-        if usize::try_from(count).ok() == Some(self.config.world_size) {
+        if usize::try_from(count).ok() == Some(self.own.config.world_size) {
             return self.complete(phase);
         }
         let key = self.phase_key(phase);
-        match self.store.get(&key, self.left()) {
+        match self.store.get(&key, self.own.left()) {
             Ok(text) => parse(&key, &text),
             Err(Error::Timeout { .. }) => match self.missing(phase)? {
                 // All took part, but whoever came last has not said so.
@@ -121,9 +135,9 @@ impl Meeting<'_> {
     fn complete(&self, phase: Phase) -> Result<Outcome> {
         let mut said = Vec::new();
         if matches!(phase, Phase::Records | Phase::Addresses) {
-            for rank in 0..self.config.world_size {
+            for rank in 0..self.own.config.world_size {
                 let key = self.rank_key(phase, rank);
-                let text = self.store.get(&key, self.left())?;
+                let text = self.store.get(&key, self.own.left())?;
                 said.push(String::from_utf8(text).map_err(|e| malformed(&key, e.as_bytes()))?);
             }
         }
@@ -133,7 +147,7 @@ impl Meeting<'_> {
     /// Which ranks have not taken part in a phase.
     fn missing(&self, phase: Phase) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
-        for rank in 0..self.config.world_size {
+        for rank in 0..self.own.config.world_size {
             match self.store.wait(&[&self.rank_key(phase, rank)], Duration::ZERO) {
                 Ok(()) => {}
                 Err(Error::Timeout { .. }) => missing.push(rank),
@@ -167,7 +181,7 @@ impl Meeting<'_> {
     }
 }
 
-fn parse(key: &str, text: &[u8]) -> Result<Outcome> {
+pub(crate) fn parse(key: &str, text: &[u8]) -> Result<Outcome> {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| malformed(key, text))
 }

@@ -1,32 +1,40 @@
-//! The order of events: which meeting a process takes part in, and what its errors are.
+//! The order of events: which meeting a process takes part in, and how it leaves it.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Group, GroupId, Loss, Membership, Refusal, Result, Store};
+use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Membership, Refusal, Result, Store};
 
 use crate::config::RendezvousConfig;
-use crate::meeting::{Meeting, Phase};
+use crate::meeting::{Meeting, Phase, malformed};
 use crate::outcome::{Failure, Outcome};
+use crate::own::{Own, WORLD_SIZE};
 use crate::random;
 use crate::settings::{Difference, escape};
+use crate::watch::Watch;
 
-/// The name of the setting that has a refusal of its own.
-const WORLD_SIZE: &str = "world_size";
+/// How long a rank that sees another one go waits to hear why, before it says that this rank was lost. A rank that left for
+/// another's sake has told whose; if its process has ended, the store tells.
+const CAUSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Ranks that have found each other through a store.
+///
+/// While it lives, the store tells all other ranks if this process ends, provided that the store can notice it:
+/// [`Store::attend`]. In other stores the others wait until their deadline.
 pub struct Rendezvous<'a> {
     store: &'a dyn Store,
-    config: RendezvousConfig,
-    began: Instant,
-    deadline: Instant,
+    own: Arc<Own>,
     /// Which of the meetings of this job and round this is.
     number: u64,
+    /// `None` if the store cannot notice that a process has ended.
+    watch: Option<Arc<Watch>>,
 }
 
 impl std::fmt::Debug for Rendezvous<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { config, number, .. } = self;
-        f.debug_struct("Rendezvous").field("config", config).field("number", number).finish_non_exhaustive()
+        let Self { own, number, watch, .. } = self;
+        let mut shown = f.debug_struct("Rendezvous");
+        shown.field("own", own).field("number", number).field("watch", watch).finish_non_exhaustive()
     }
 }
 
@@ -40,41 +48,31 @@ enum Passed {
 
 impl<'a> Rendezvous<'a> {
     /// Waits until all ranks have come with equal settings. Returns the line that each of them gives as its `record`, in
-    /// the order of ranks. A record has no end of a line.
+    /// the order of ranks. A record has no end of a line. A rank that has an error in place of a record, as it cannot be
+    /// reached, returns it, and the others learn of it.
     ///
     /// # Errors
     /// [`Error::Handshake`] on every rank, without waiting for the deadline, with [`Refusal::Setting`] or
     /// [`Refusal::WorldSize`] if two ranks have unlike settings. [`Error::Handshake`] with [`Refusal::DuplicateRank`] on one
-    /// of two living processes with the same rank. [`Error::Timeout`] naming the ranks that did not come in time.
-    /// [`Error::Aborted`] if a rank that had come could not go on. [`Error::Invalid`] for a rank that is not below the size
-    /// of the world. Errors of the store.
+    /// of two living processes with the same rank. [`Error::PeerLost`] naming a rank whose process ended, or that served the
+    /// store and ended. [`Error::Timeout`] naming the ranks that did not come in time. [`Error::Aborted`] if a rank that
+    /// had come could not go on. [`Error::Invalid`] for a rank that is not below the size of the world. Errors of the
+    /// store, among them [`Refusal::StoreClosing`] if the rank that serves the store is about to close it, and serves
+    /// another one for the next meeting.
     pub fn join(
         store: &'a dyn Store,
         mut config: RendezvousConfig,
-        record: &str,
+        record: Result<String>,
     ) -> Result<(Self, Vec<String>)> {
         Group::new(GroupId::WORLD, Membership { rank: config.rank, size: config.world_size })?;
         config.settings.add(WORLD_SIZE, config.world_size);
         let began = Instant::now();
         // What cannot be told is too far away to be waited for.
-        let deadline = began.checked_add(config.timeout).unwrap_or(began + comm_core::DEFAULT_TIMEOUT * 100);
-        let process = random::number()?;
-        let mut joined = Self { store, config, began, deadline, number: 0 };
-        let mut rivals = Vec::new();
-        loop {
-            joined.number = joined.current()?;
-            let holder = joined.meeting().claim(process)?;
-            let passed = if holder == process {
-                joined.take_part(record)?
-            } else {
-                joined.supersede(holder, &mut rivals)?;
-                Passed::On
-            };
-            match passed {
-                Passed::With(records) => return Ok((joined, records)),
-                Passed::On => joined.advance()?,
-            }
-        }
+        let deadline = began.checked_add(config.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
+        let own = Arc::new(Own { config, began, deadline, process: random::number()? });
+        let mut joined = Self { store, own: Arc::clone(&own), number: 0, watch: None };
+        let records = joined.find_meeting(&record).map_err(|error| own.store_error(error))?;
+        Ok((joined, records))
     }
 
     /// Exchanges one line with every other rank, once after [`Rendezvous::join`]. Every rank calls this, or none does.
@@ -82,17 +80,95 @@ impl<'a> Rendezvous<'a> {
     ///
     /// # Errors
     /// As [`Rendezvous::join`].
-    pub fn all_gather(&self, line: &str) -> Result<Vec<String>> {
-        let outcome = self.meeting().pass(Phase::Addresses, Some(line))?;
-        self.lines(outcome)
+    pub fn all_gather(&self, line: Result<String>) -> Result<Vec<String>> {
+        let line = line.map_err(|error| self.fail(error))?;
+        let outcome = self.meeting().pass(Phase::Addresses, Some(&line));
+        outcome.and_then(|outcome| self.lines(outcome)).map_err(|error| self.own.store_error(error))
+    }
+
+    /// Tells of failures of other ranks while this one does not wait for the store, if the store can.
+    #[must_use]
+    pub fn watch(&self) -> Option<Arc<Watch>> {
+        self.watch.clone()
+    }
+
+    /// Waits until every rank has opened its connections and calls this. Then nobody needs the store any more.
+    ///
+    /// # Errors
+    /// As [`Rendezvous::join`]. A store that breaks meanwhile is none: connections are open by then, and show who is lost.
+    pub fn finish(self) -> Result<()> {
+        match self.meeting().pass(Phase::Opened, Some("open")) {
+            Ok(Outcome::Complete(_)) => Ok(()),
+            Ok(Outcome::Failed(failure)) => Err(self.own.error(failure)),
+            Err(error) => {
+                let rank = self.own.config.rank;
+                tracing::debug!(rank, %error, "the store broke after the connections were open");
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the rendezvous on every rank, as this one cannot go on. Returns the first cause, which is this error unless
+    /// another rank failed before.
+    #[must_use]
+    pub fn fail(&self, error: Error) -> Error {
+        self.first_cause(&error).unwrap_or(error)
+    }
+
+    /// The cause that holds for all ranks, if it is not this error.
+    fn first_cause(&self, error: &Error) -> Option<Error> {
+        let meeting = self.meeting();
+        let is_store = |error: &Error| matches!(error, Error::PeerLost { .. });
+        let broken = |error| Some(self.own.store_error(error)).filter(is_store);
+        let failure = match error {
+            Error::PeerLost { peer, .. } => {
+                match meeting.end(self.own.left().min(CAUSE_PATIENCE)) {
+                    Ok(Some(Outcome::Failed(first))) => return Some(self.own.error(first)),
+                    Ok(_) => {}
+                    Err(error) => return broken(error),
+                }
+                Failure::Lost { rank: *peer }
+            }
+            Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
+                Failure::Missing { ranks: waiting_for.clone() }
+            }
+            other => Failure::Gave { rank: self.own.config.rank, reason: escape(&other.to_string()) },
+        };
+        match meeting.fail(Phase::Opened, failure.clone()) {
+            Ok(Outcome::Failed(first)) if first != failure => Some(self.own.error(first)),
+            Ok(_) => None,
+            Err(error) => broken(error),
+        }
     }
 
     fn meeting(&self) -> Meeting<'_> {
-        Meeting { store: self.store, config: &self.config, number: self.number, deadline: self.deadline }
+        Meeting { store: self.store, own: &self.own, number: self.number }
+    }
+
+    /// Takes part in one meeting after the other until one is complete.
+    fn find_meeting(&mut self, record: &Result<String>) -> Result<Vec<String>> {
+        let mut rivals = Vec::new();
+        loop {
+            self.number = self.current()?;
+            // Before the claim, or nobody would notice a death between the two.
+            let presence = self.meeting().attend()?;
+            self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.own), presence)));
+            let holder = self.meeting().claim()?;
+            let passed = if holder == self.own.process {
+                self.take_part(record)?
+            } else {
+                self.supersede(holder, &mut rivals)?;
+                Passed::On
+            };
+            match passed {
+                Passed::With(records) => return Ok(records),
+                Passed::On => self.advance()?,
+            }
+        }
     }
 
     fn number_key(&self) -> String {
-        let RendezvousConfig { job, round, .. } = &self.config;
+        let RendezvousConfig { job, round, .. } = &self.own.config;
         format!("comm/{job:016x}/{round}/meeting")
     }
 
@@ -101,13 +177,13 @@ impl<'a> Rendezvous<'a> {
         let key = self.number_key();
         let text = self.store.compare_set(&key, b"", b"0")?;
         let parsed = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-        parsed.ok_or_else(|| crate::meeting::malformed(&key, &text))
+        parsed.ok_or_else(|| malformed(&key, &text))
     }
 
     /// Makes the next meeting the current one, unless somebody else has.
     fn advance(&self) -> Result<()> {
-        if Instant::now() >= self.deadline {
-            return Err(self.timeout(Vec::new()));
+        if self.own.left().is_zero() {
+            return Err(self.own.timeout(Vec::new()));
         }
         let (now, next) = (self.number.to_string(), (self.number + 1).to_string());
         self.store.compare_set(&self.number_key(), now.as_bytes(), next.as_bytes()).map(drop)
@@ -116,8 +192,8 @@ impl<'a> Rendezvous<'a> {
     /// Another process has this rank in this meeting. If the meeting is not over, that process is a past one of this
     /// rank, which all who wait for it leave behind; or it lives, and is met again.
     fn supersede(&self, holder: u64, rivals: &mut Vec<u64>) -> Result<()> {
-        let rank = self.config.rank;
-        if self.meeting().end()?.is_some() {
+        let rank = self.own.config.rank;
+        if self.meeting().end(Duration::ZERO)?.is_some() {
             return Ok(());
         }
         if rivals.contains(&holder) {
@@ -130,21 +206,22 @@ impl<'a> Rendezvous<'a> {
     }
 
     /// Takes part in a meeting in which this process has its rank.
-    fn take_part(&self, record: &str) -> Result<Passed> {
+    fn take_part(&self, record: &Result<String>) -> Result<Passed> {
         let meeting = self.meeting();
-        match meeting.end()? {
+        match meeting.end(Duration::ZERO)? {
             // It was over before this process came.
             Some(Outcome::Complete(_)) => return Ok(Passed::On),
-            Some(Outcome::Failed(failure)) => return self.leave(failure),
+            Some(Outcome::Failed(failure)) => return self.leave_failed(failure),
             None => {}
         }
         if let Some((first, Difference { name, ours, theirs })) = meeting.compare()? {
-            let sides = [(first, theirs), (self.config.rank, ours)];
+            let sides = [(first, theirs), (self.own.config.rank, ours)];
             return match meeting.fail(Phase::Joined, Failure::Setting { name, sides })? {
                 Outcome::Failed(failure) => self.leave(failure),
                 Outcome::Complete(_) => Ok(Passed::On),
             };
         }
+        let record = record.as_ref().map_err(|error| self.fail(error.clone()))?;
         match meeting.pass(Phase::Joined, None)? {
             Outcome::Failed(failure) => self.leave(failure),
             Outcome::Complete(_) => match meeting.pass(Phase::Records, Some(record))? {
@@ -154,56 +231,45 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
+    /// What a process does that comes to a meeting which has failed. Where the store notices deaths, the failure is that of
+    /// this process's job, as all of its earlier processes have been noticed; elsewhere it may be that of an earlier one.
+    fn leave_failed(&self, failure: Failure) -> Result<Passed> {
+        match failure {
+            failure @ Failure::Setting { .. } => self.leave(failure),
+            failure if self.watch.is_some() => self.leave(failure),
+            _ => Ok(Passed::On),
+        }
+    }
+
     /// What a process does whose meeting failed before it was complete.
     fn leave(&self, failure: Failure) -> Result<Passed> {
         match failure {
             Failure::Superseded { .. } => Ok(Passed::On),
             // The others did not wait for this rank. They may come again.
-            Failure::Missing { ranks } if ranks.contains(&self.config.rank) => Ok(Passed::On),
-            failure => Err(self.error(failure)),
+            Failure::Missing { ranks } if ranks.contains(&self.own.config.rank) => Ok(Passed::On),
+            failure => Err(self.own.error(failure)),
         }
     }
 
     fn lines(&self, outcome: Outcome) -> Result<Vec<String>> {
         match outcome {
-            Outcome::Complete(said) if said.len() == self.config.world_size => Ok(said),
+            Outcome::Complete(said) if said.len() == self.own.config.world_size => Ok(said),
             Outcome::Complete(said) => {
-                let (told, ranks) = (said.len(), self.config.world_size);
+                let (told, ranks) = (said.len(), self.own.config.world_size);
                 Err(Error::malformed(
                     "the list of ranks in the store",
                     format!("it has {told} ranks of {ranks}"),
                 ))
             }
-            Outcome::Failed(failure) => Err(self.error(failure)),
+            Outcome::Failed(failure) => Err(self.own.error(failure)),
         }
     }
+}
 
-    fn error(&self, failure: Failure) -> Error {
-        let during = During::Rendezvous;
-        match failure {
-            Failure::Superseded { rank } | Failure::Lost { rank } => {
-                Error::PeerLost { peer: rank, during, loss: Loss::Closed }
-            }
-            Failure::Missing { ranks } => self.timeout(ranks),
-            Failure::Setting { name, sides } => self.unlike(name, sides),
-            Failure::Gave { rank, reason } => Error::Aborted { by: rank, reason },
+impl Drop for Rendezvous<'_> {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.close();
         }
-    }
-
-    fn timeout(&self, waiting_for: Vec<usize>) -> Error {
-        Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Rendezvous }
-    }
-
-    /// This rank's value of a setting against that of the other side, where it is one of the two.
-    fn unlike(&self, name: String, sides: [(usize, String); 2]) -> Error {
-        let [first, second] = sides;
-        let own = self.config.settings.value_of(&name).to_owned();
-        let (rank, theirs) = if first.1 == own { second } else { first };
-        let with = format!("rank {rank}");
-        let refusal = match (name.as_str(), own.parse(), theirs.parse()) {
-            (WORLD_SIZE, Ok(ours), Ok(theirs)) => Refusal::WorldSize { ours, theirs },
-            _ => Refusal::Setting { name: escape(&name), ours: own, theirs, rank },
-        };
-        Error::Handshake { with, refusal }
     }
 }

@@ -8,7 +8,7 @@ use comm_core::{
     Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Refusal,
     Result, Store, Until,
 };
-use comm_rendezvous::Rendezvous;
+use comm_rendezvous::{Rendezvous, Watch, WatchGuard};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -46,6 +46,7 @@ pub struct SharedMemoryLanes {
     mesh: Option<Mesh>,
     /// Memory that neighbours can read in place.
     regions: Arc<Regions>,
+    watch: Option<Arc<Watch>>,
 }
 
 #[derive(Debug)]
@@ -78,9 +79,12 @@ impl SharedMemoryLanes {
     /// # Errors
     /// As [`SharedMemoryLanes::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        let endpoint = SharedMemoryEndpoint::open(config)?;
-        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), &endpoint.record())?;
-        let lanes = endpoint.connect(&records)?;
+        let endpoint = SharedMemoryEndpoint::open(config);
+        let record = endpoint.as_ref().map(SharedMemoryEndpoint::record).map_err(Clone::clone);
+        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
+        let lanes = endpoint.and_then(|endpoint| endpoint.connect(&records));
+        let lanes = lanes.map_err(|error| rendezvous.fail(error))?.watching(rendezvous.watch());
+        // All ranks have the same records, so each finds out for itself.
         if let Some(obstacle) = lanes.obstacle {
             return Err(obstacle);
         }
@@ -90,6 +94,13 @@ impl SharedMemoryLanes {
         }
         let refusal = Refusal::OtherHost { ranks };
         Err(Error::Handshake { with: "the other ranks".into(), refusal })
+    }
+
+    /// Lanes that are not waited for once the watch tells that a rank has failed.
+    #[must_use]
+    pub fn watching(mut self, watch: Option<Arc<Watch>>) -> Self {
+        self.watch = watch;
+        self
     }
 
     /// The lanes of ranks that have met.
@@ -103,7 +114,7 @@ impl SharedMemoryLanes {
             Ok((identity, reception)) => (Some(Mesh { identity, reception }), None),
             Err(obstacle) => (None, Some(obstacle)),
         };
-        Self { group, config, hosts, obstacle, mesh, regions: Arc::default() }
+        Self { group, config, hosts, obstacle, mesh, regions: Arc::default(), watch: None }
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -122,7 +133,8 @@ impl SharedMemoryLanes {
         config.check()?;
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
         let (config, hosts) = (config.clone(), Vec::new());
-        Ok(Self { group, config, hosts, obstacle: None, mesh: None, regions: Arc::default() })
+        let (regions, watch) = (Arc::default(), None);
+        Ok(Self { group, config, hosts, obstacle: None, mesh: None, regions, watch })
     }
 
     /// Where each rank is, in the order of ranks; `None` for one that can share no memory. Empty in a world of one.
@@ -227,9 +239,10 @@ impl SharedMemoryOpening<'_> {
         SharedMemoryTransport::new(self.group, connections, self.lending.as_ref())
     }
 
-    fn sleep(&self, deadline: Instant) -> Result<()> {
+    /// Sleeps until it may go on, `other` is readable or the time has come.
+    fn sleep(&self, other: Option<BorrowedFd<'_>>, deadline: Instant) -> Result<()> {
         let until = self.next_attempt().map_or(deadline, |due| due.min(deadline));
-        let descriptors = self.descriptors().into_iter();
+        let descriptors = self.descriptors().into_iter().chain(other);
         let mut descriptors: Vec<_> =
             descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
         socket::wait(&mut descriptors, until).map_err(|e| Error::io("wait for connections", e))
@@ -257,12 +270,14 @@ impl Lanes for SharedMemoryLanes {
 
     fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<SharedMemoryTransport> {
         let mut opening = self.begin(lane, members)?;
+        let watch = self.watch.as_ref().map(|watch| watch.hold());
         while !opening.advance()? {
             let now = Instant::now();
             if !until.goes_on(now)? {
                 return Err(opening.timeout());
             }
-            opening.sleep(until.next_check(now))?;
+            watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
+            opening.sleep(watch.as_ref().and_then(WatchGuard::descriptor), until.next_check(now))?;
         }
         opening.finish()
     }

@@ -186,7 +186,7 @@ fn neighbours_can_meet_alone() {
         let endpoint = SharedMemoryEndpoint::open(config)?;
         let meeting =
             comm_rendezvous::RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
-        let (_, records) = Rendezvous::join(store, meeting, &endpoint.record())?;
+        let (_, records) = Rendezvous::join(store, meeting, Ok(endpoint.record()))?;
         let lanes = endpoint.connect(&records)?;
         let rank = lanes.group().rank();
         if rank % 2 == 1 {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    AbortHandle, Allocation, Armed, Group, Interest, LaneId, Lanes, Lent, LinkModel, Result, Store,
-    Transport, Until,
+    AbortHandle, Allocation, Armed, Group, Interest, LaneId, Lanes, LastWill, Lent, LinkModel, Presence,
+    Result, Store, Transport, Until,
 };
 
 /// Lanes that are opened in another way: `open` is called for [`Lanes::open_among`], with the lanes below. All else is
@@ -157,5 +157,14 @@ impl<S: Store, F: Fn(&str, Vec<u8>) -> Vec<u8> + Send + Sync> Store for AlteredS
 
     fn num_keys(&self) -> Result<u64> {
         self.store.num_keys()
+    }
+
+    fn attend(
+        &self,
+        will: &LastWill<'_>,
+        watch: &str,
+        timeout: Duration,
+    ) -> Result<Option<Box<dyn Presence>>> {
+        self.store.attend(will, watch, timeout)
     }
 }

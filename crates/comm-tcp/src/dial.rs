@@ -34,6 +34,8 @@ pub(crate) struct Dial {
     /// How many attempts in a row found nobody listening.
     refusals: u32,
     last_error: Option<io::Error>,
+    /// Whether the address was reached before, so that nobody who listens there any more is an answer.
+    was_reached: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,18 @@ impl Dial {
             attempts: 0,
             refusals: 0,
             last_error: None,
+            was_reached: false,
         }
+    }
+
+    /// Gives up when nobody listens any more: a server that was reached before does not come back as it was.
+    pub(crate) const fn reached_before(mut self) -> Self {
+        self.was_reached = true;
+        self
+    }
+
+    const fn has_given_up(&self) -> bool {
+        self.was_reached && self.refusals >= REFUSALS_MAX
     }
 
     pub(crate) const fn address(&self) -> SocketAddr {
@@ -192,7 +205,7 @@ impl Dial {
 }
 
 /// Dials several addresses at a time until one ends or the deadline has passed. Returns which it was, and what became
-/// of it. `Pending` means the deadline.
+/// of it. `Pending` means the deadline, or that all have given up.
 pub(crate) fn run_first(dials: &mut [Dial], deadline: Instant) -> io::Result<(usize, Dialed)> {
     loop {
         let now = Instant::now();
@@ -202,7 +215,7 @@ pub(crate) fn run_first(dials: &mut [Dial], deadline: Instant) -> io::Result<(us
                 ended => return Ok((at, ended)),
             }
         }
-        if now >= deadline {
+        if now >= deadline || dials.iter().all(Dial::has_given_up) {
             return Ok((0, Dialed::Pending));
         }
         let until =

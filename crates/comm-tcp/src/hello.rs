@@ -7,7 +7,7 @@ use crate::secret::PROOF_BYTES;
 /// The first bytes on every connection. The first is no ASCII, so that no text protocol begins like this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
 /// The version of everything that this crate puts on a connection.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 pub(crate) const GREETING_BYTES: usize = 48;
 pub(crate) const HELLO_BYTES: usize = 48;
@@ -271,7 +271,7 @@ mod tests {
     fn messages_are_pinned_to_the_byte() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [0xee; 32] };
-        let prefix = "93636f6d6d0d0a1a0100010200000000";
+        let prefix = "93636f6d6d0d0a1a0200010200000000";
         assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
         let hello = Hello {
             purpose: Purpose::Lane(LaneId { group: GroupId(0x0a0b), kind: LaneKind::PointToPoint }),

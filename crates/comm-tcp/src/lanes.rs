@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
     Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Result,
     Store, Until,
 };
-use comm_rendezvous::Rendezvous;
+use comm_rendezvous::{Rendezvous, Watch, WatchGuard};
 
 use crate::config::TcpConfig;
 use crate::endpoint::TcpEndpoint;
@@ -39,6 +40,7 @@ pub struct TcpLanes {
     config: TcpConfig,
     /// `None` in a world of one, which has nobody to hear.
     mesh: Option<Mesh>,
+    watch: Option<Arc<Watch>>,
 }
 
 #[derive(Debug)]
@@ -68,9 +70,19 @@ impl TcpLanes {
     /// # Errors
     /// As [`TcpLanes::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        let endpoint = TcpEndpoint::bind(config)?;
-        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), &endpoint.record())?;
-        Ok((rendezvous, endpoint.connect(&records)?))
+        let endpoint = TcpEndpoint::bind(config);
+        let record = endpoint.as_ref().map(TcpEndpoint::record).map_err(Clone::clone);
+        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
+        let lanes = endpoint.and_then(|endpoint| endpoint.connect(&records));
+        let lanes = lanes.map_err(|error| rendezvous.fail(error))?.watching(rendezvous.watch());
+        Ok((rendezvous, lanes))
+    }
+
+    /// Lanes that are not waited for once the watch tells that a rank has failed.
+    #[must_use]
+    pub fn watching(mut self, watch: Option<Arc<Watch>>) -> Self {
+        self.watch = watch;
+        self
     }
 
     /// The lanes of ranks that have met.
@@ -80,7 +92,7 @@ impl TcpLanes {
         identity: Identity,
         reception: Reception,
     ) -> Self {
-        Self { group, config, mesh: Some(Mesh { identity, reception }) }
+        Self { group, config, mesh: Some(Mesh { identity, reception }), watch: None }
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -92,6 +104,7 @@ impl TcpLanes {
             group: Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?,
             config: config.clone(),
             mesh: None,
+            watch: None,
         })
     }
 
@@ -208,12 +221,15 @@ impl Lanes for TcpLanes {
 
     fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<TcpTransport> {
         let mut opening = self.begin(lane, members, &|_| true)?;
+        let watch = self.watch.as_ref().map(|watch| watch.hold());
         while !opening.advance()? {
             let now = Instant::now();
             if !until.goes_on(now)? {
                 return Err(opening.timeout());
             }
-            opening.sleep(&[], until.next_check(now))?;
+            watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
+            let told = watch.as_ref().and_then(WatchGuard::descriptor);
+            opening.sleep(told.as_slice(), until.next_check(now))?;
         }
         opening.finish()
     }

@@ -24,6 +24,8 @@ pub struct RendezvousConfig {
     /// Part of the name under which ranks meet: equal on all ranks that are to meet. Ranks that meet again need no other
     /// round.
     pub round: u64,
+    /// The rank that serves the store, if one does. It is named when the store breaks.
+    pub store_rank: Option<usize>,
     /// Settings that must be equal on all ranks, besides those of this transport.
     pub settings: Settings,
     /// The shared secret. A side that has one refuses a side that has not.
@@ -55,6 +57,7 @@ impl RendezvousConfig {
             world_size: size,
             job: 0,
             round: 0,
+            store_rank: None,
             settings: Settings::default(),
             secret: None,
             timeout: DEFAULT_TIMEOUT,
@@ -77,6 +80,7 @@ impl RendezvousConfig {
         let mut meeting =
             comm_rendezvous::RendezvousConfig::new(Membership { rank: self.rank, size: self.world_size });
         (meeting.job, meeting.round, meeting.timeout) = (self.job, self.round, self.timeout);
+        meeting.store_rank = self.store_rank;
         meeting.settings.clone_from(&self.settings);
         meeting.settings.add("transport", "tcp");
         meeting.settings.add("secret", if self.secret.is_some() { "given" } else { "none" });

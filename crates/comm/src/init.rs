@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, HostCommunicator, Lanes, Membership, Result, Store};
+use comm_core::{Comm, Error, HostCommunicator, Lanes, Membership, Refusal, Result, Store};
 #[cfg(feature = "nccl")]
 use comm_hybrid::{DeviceChoice, HybridCommunicator};
 #[cfg(feature = "hybrid")]
@@ -12,13 +12,16 @@ use comm_hybrid::{HybridLanes, Path, Paths};
 use comm_ring::RingCommunicator;
 #[cfg(feature = "shm")]
 use comm_shm::SharedMemoryLanes;
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore};
+use comm_tcp::{Rendezvous, RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore};
 
 use crate::master::Master;
 use crate::{Config, StoreHost, TransportKind};
 
-/// How long rank 0 keeps the store up after a failed meeting, so that the others learn why from it.
-const STORE_LINGER: Duration = Duration::from_secs(2);
+/// How long rank 0 waits after a failed rendezvous until the others have read why. Those that are connected are told at
+/// once; this is for them to take it before the process ends.
+const STORE_WAIT: Duration = Duration::from_millis(200);
+/// How long the store may then serve those that are connected to it, in the background.
+const STORE_GRACE: Duration = Duration::from_secs(5);
 
 /// Meets the other ranks as the environment says, and returns the group of all of them. Without a launcher that is a
 /// world of one rank, which a line in the log says.
@@ -95,7 +98,7 @@ pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
     let name = format!("comm/devices/{:x}/{}", config.job, config.round);
     let connected = HybridCommunicator::connect(host, (store, &name), &devices);
     if connected.is_err() {
-        meeting.into_iter().for_each(Meeting::drain);
+        meeting.into_iter().for_each(|meeting| meeting.close(STORE_WAIT));
         return connected;
     }
     Ok(connected?.keeping(meeting).with_timeout(config.timeout))
@@ -116,13 +119,13 @@ struct Joined {
     #[cfg_attr(not(feature = "hybrid"), expect(dead_code, reason = "there is one way"))]
     reach: Reach,
     /// `None` in a world of one.
-    #[cfg_attr(not(feature = "nccl"), expect(dead_code, reason = "it is only dropped"))]
     meeting: Option<Meeting>,
 }
 
 impl Joined {
     /// What users hold. The store is not needed once the lanes are open.
     fn comm(self, config: &Config) -> Comm {
+        self.meeting.into_iter().for_each(|meeting| meeting.close(Duration::ZERO));
         Comm::over(self.host).with_timeout(config.timeout)
     }
 }
@@ -153,11 +156,12 @@ impl Meeting {
         Ok(Self { store, address: master.seen_by_others(address), server })
     }
 
-    /// Keeps the store up after a failure, so that the others learn why.
-    fn drain(self) {
+    /// Leaves the store. On the rank that serves it, waits for so long until the others have left it too, and goes on to serve
+    /// those that have not in the background. Another store may be served at its address at once.
+    fn close(self, wait: Duration) {
         drop(self.store);
         if let Some(server) = self.server {
-            server.drain(STORE_LINGER);
+            server.drain(wait, STORE_GRACE);
         }
     }
 }
@@ -168,18 +172,25 @@ fn join(config: &Config) -> Result<Joined> {
         let host = communicator(TcpLanes::alone(&config.tcp)?, config, start)?;
         return Ok(Joined { host, reach: Reach::Tcp, meeting: None });
     }
-    let meeting = Meeting::open(config, start)?;
-    match meet(&*meeting.store, config, meeting.address, start) {
-        Ok((host, reach)) => Ok(Joined { host, reach, meeting: Some(meeting) }),
-        Err(error) => {
-            meeting.drain();
-            Err(error)
+    loop {
+        let meeting = Meeting::open(config, start)?;
+        match meet(&*meeting.store, config, meeting.address, start) {
+            Ok((host, reach)) => return Ok(Joined { host, reach, meeting: Some(meeting) }),
+            // It was that of an earlier group, at the same address.
+            Err(Error::Handshake { refusal: Refusal::StoreClosing, .. })
+                if !left(config, start).is_zero() => {}
+            Err(error) => {
+                meeting.close(STORE_WAIT);
+                return Err(error);
+            }
         }
     }
 }
 
 fn store_config(config: &Config) -> StoreConfig {
-    StoreConfig::job(config.job).secret(config.secret.clone())
+    let mut store = StoreConfig::job(config.job).secret(config.secret.clone());
+    store.operation_timeout = store.operation_timeout.min(config.rendezvous_timeout);
+    store
 }
 
 /// A client of the store, and the address at which it answered.
@@ -208,17 +219,17 @@ fn meet(
     match config.transport {
         #[cfg(feature = "hybrid")]
         TransportKind::Auto => {
-            let lanes = HybridLanes::rendezvous(store, &anywhere(config, master, start))?;
+            let (rendezvous, lanes) = HybridLanes::join(store, &anywhere(config, master, start))?;
             let paths = lanes.paths().clone();
-            Ok((communicator(lanes, config, start)?, Reach::Each(paths)))
+            Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::Each(paths)))
         }
         #[cfg(not(feature = "hybrid"))]
         TransportKind::Auto => meet_over_tcp(store, config, master, start),
         TransportKind::Tcp => meet_over_tcp(store, config, master, start),
         #[cfg(feature = "shm")]
         TransportKind::SharedMemory => {
-            let lanes = SharedMemoryLanes::rendezvous(store, &over_memory(config, start))?;
-            Ok((communicator(lanes, config, start)?, Reach::SharedMemory))
+            let (rendezvous, lanes) = SharedMemoryLanes::join(store, &over_memory(config, start))?;
+            Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::SharedMemory))
         }
     }
 }
@@ -229,8 +240,23 @@ fn meet_over_tcp(
     master: SocketAddr,
     start: Instant,
 ) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
-    let lanes = TcpLanes::rendezvous(store, &over_tcp(config, master, start))?;
-    Ok((communicator(lanes, config, start)?, Reach::Tcp))
+    let (rendezvous, lanes) = TcpLanes::join(store, &over_tcp(config, master, start))?;
+    Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::Tcp))
+}
+
+/// Ends the rendezvous when all ranks have a communicator, or on all of them if one has none.
+fn finish(
+    rendezvous: Rendezvous<'_>,
+    host: Result<Arc<dyn HostCommunicator>>,
+) -> Result<Arc<dyn HostCommunicator>> {
+    let host = host.map_err(|error| rendezvous.fail(error))?;
+    rendezvous.finish()?;
+    Ok(host)
+}
+
+/// The rank that serves the store, if one does.
+fn store_rank(config: &Config) -> Option<usize> {
+    (config.store == StoreHost::RankZero).then_some(0)
 }
 
 #[cfg(feature = "hybrid")]
@@ -248,6 +274,7 @@ fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
     rendezvous.job = config.job;
     rendezvous.round = config.round;
     rendezvous.timeout = left(config, start);
+    rendezvous.store_rank = store_rank(config);
     rendezvous.part.clone_from(&config.host_part);
     rendezvous.shm = config.shm.clone();
     rendezvous
@@ -257,6 +284,7 @@ fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousCo
     let mut rendezvous = RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
     rendezvous.job = config.job;
     rendezvous.round = config.round;
+    rendezvous.store_rank = store_rank(config);
     rendezvous.secret.clone_from(&config.secret);
     rendezvous.timeout = left(config, start);
     rendezvous.store = Some(master);

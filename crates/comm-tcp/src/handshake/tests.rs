@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::hello::MESSAGE_BYTES_MAX;
+use crate::hello::{MESSAGE_BYTES_MAX, VERSION};
 
 /// Runs both sides until each has ended. The acceptor judges by job 7.
 fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Progress) {
@@ -92,9 +92,9 @@ fn another_version_is_told_ours() {
     let (mut near, far) = UnixStream::pair().unwrap();
     let mut acceptor = Handshake::accept(None).unwrap();
     let mut greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [1; 32] }.encode();
-    greeting[8] = 2;
+    greeting[8] = 9;
     near.write_all(&greeting[..10]).unwrap();
-    let refused = Progress::Refused(Refusal::Version { ours: 1, theirs: 2 });
+    let refused = Progress::Refused(Refusal::Version { ours: VERSION, theirs: 9 });
     assert_eq!(acceptor.advance(&far).unwrap(), refused);
     let mut reply = [0; GREETING_BYTES];
     near.read_exact(&mut reply).unwrap();

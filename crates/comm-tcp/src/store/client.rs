@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Result, Store};
+use comm_core::{Error, LastWill, Presence, Refusal, Result, Store};
 use rustix::event::PollFlags;
 use socket2::Socket;
 
@@ -15,6 +15,7 @@ use super::patience::{
     RECONNECT_MAX, after, await_socket, failed, no_address, nonsense, not_a_number, printable, timed_out,
     unreachable, using, with_grace,
 };
+use super::presence::{Attendance, TcpPresence};
 use super::protocol::{KEYS_MAX, PREFIX_BYTES, Request, Response};
 use crate::dial::{Dial, Dialed, run_first};
 use crate::hello::Hello;
@@ -48,7 +49,8 @@ impl TcpStore {
     /// As [`TcpStore::connect`]; an address that refuses this client ends the search. [`Error::Invalid`] if there are no
     /// addresses.
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
-        let (address, socket) = dial(addresses, &config, timeout)?;
+        let dials = addresses.iter().map(|address| dial_store(*address, &config)).collect();
+        let (address, socket) = dial_first(dials, timeout)?;
         let store = Self { address, config, idle: Idle::default() };
         store.idle.keep(socket);
         Ok(store)
@@ -75,29 +77,45 @@ impl TcpStore {
         })?;
         let patience = timeout.map_or(self.config.operation_timeout, with_grace);
         let deadline = after(patience);
-        let socket = match self.idle.take() {
-            Some(socket) => socket,
-            None => dial(&[self.address], &self.config, patience.min(RECONNECT_MAX))?.1,
-        };
+        let socket = self.connection(patience)?;
         let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
             .map_err(|e| failed(self.address, key, timeout.unwrap_or(patience), e))?;
         self.idle.keep(socket);
-        match Response::decode(&response) {
-            Some(Response::Done(value)) => read(value).ok_or_else(|| self.nonsense(key)),
-            Some(Response::TimedOut(keys)) => Err(timed_out(&printable(keys), timeout.unwrap_or(patience))),
-            Some(Response::NotANumber(value)) => Err(not_a_number(key, value)),
-            Some(Response::Full) => Err(self.full(key)),
-            None => Err(self.nonsense(key)),
+        let value = read_response(self.address, key, timeout.unwrap_or(patience), &response)?;
+        read(value).ok_or_else(|| using(self.address, key, nonsense()))
+    }
+
+    fn connection(&self, patience: Duration) -> Result<Socket> {
+        match self.idle.take() {
+            Some(socket) => Ok(socket),
+            None => {
+                let again = dial_store(self.address, &self.config).reached_before();
+                Ok(dial_first(vec![again], patience.min(RECONNECT_MAX))?.1)
+            }
         }
     }
+}
 
-    fn full(&self, key: &str) -> Error {
-        let full = io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full");
-        using(self.address, key, full)
-    }
-
-    fn nonsense(&self, key: &str) -> Error {
-        using(self.address, key, nonsense())
+/// The value in the response to a request that concerns `key`.
+pub(super) fn read_response<'r>(
+    address: SocketAddr,
+    key: &str,
+    after: Duration,
+    response: &'r [u8],
+) -> Result<&'r [u8]> {
+    match Response::decode(response) {
+        Some(Response::Done(value)) => Ok(value),
+        Some(Response::TimedOut(keys)) => Err(timed_out(&printable(keys), after)),
+        Some(Response::NotANumber(value)) => Err(not_a_number(key, value)),
+        Some(Response::Full) => {
+            let full = io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full");
+            Err(using(address, key, full))
+        }
+        Some(Response::Closing) => {
+            let with = format!("the store at {address}");
+            Err(Error::Handshake { with, refusal: Refusal::StoreClosing })
+        }
+        None => Err(using(address, key, nonsense())),
     }
 }
 
@@ -140,6 +158,27 @@ impl Store for TcpStore {
         let count = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
         self.call("", None, &Request::NumKeys, count)
     }
+
+    fn attend(
+        &self,
+        will: &LastWill<'_>,
+        watch: &str,
+        timeout: Duration,
+    ) -> Result<Option<Box<dyn Presence>>> {
+        let LastWill { condition, keys, value } = *will;
+        let will = Request::LeaveWill { condition, value, keys: keys.to_vec() }.encode();
+        let will = will.ok_or_else(|| Error::setting(watch, "", "the will is too long"))?;
+        let patience = with_grace(timeout).min(self.config.operation_timeout);
+        let attendance = Attendance {
+            address: self.address,
+            bytes_max: self.config.frame_bytes_max,
+            deadline: after(patience),
+            will,
+            key: watch,
+            timeout,
+        };
+        Ok(Some(Box::new(TcpPresence::new(self.connection(patience)?, attendance)?)))
+    }
 }
 
 fn check_count(keys: &[&str]) -> Result<()> {
@@ -150,19 +189,19 @@ fn check_count(keys: &[&str]) -> Result<()> {
     Err(Error::setting("keys", keys.len().to_string(), reason))
 }
 
+fn dial_store(address: SocketAddr, config: &StoreConfig) -> Dial {
+    Dial::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
+}
+
 /// A connection to the first of these addresses that answers, which is returned too.
-fn dial(addresses: &[SocketAddr], config: &StoreConfig, timeout: Duration) -> Result<(SocketAddr, Socket)> {
-    if addresses.is_empty() {
+fn dial_first(mut dials: Vec<Dial>, timeout: Duration) -> Result<(SocketAddr, Socket)> {
+    if dials.is_empty() {
         return Err(no_address());
     }
-    let dial = |address: &SocketAddr| {
-        Dial::new(*address, Hello::store(config.job), config.secret.clone(), Options::store())
-    };
-    let mut dials: Vec<Dial> = addresses.iter().map(dial).collect();
     match run_first(&mut dials, after(timeout)) {
-        Ok((at, Dialed::Open(socket))) => Ok((addresses[at], socket)),
+        Ok((at, Dialed::Open(socket))) => Ok((dials[at].address(), socket)),
         Ok((at, Dialed::Refused(refusal))) => {
-            Err(Error::Handshake { with: format!("the store at {}", addresses[at]), refusal })
+            Err(Error::Handshake { with: format!("the store at {}", dials[at].address()), refusal })
         }
         Ok((_, Dialed::Pending)) => Err(unreachable(&dials, timeout)),
         Err(e) => Err(Error::io("wait for a connection", e)),
@@ -170,7 +209,7 @@ fn dial(addresses: &[SocketAddr], config: &StoreConfig, timeout: Duration) -> Re
 }
 
 /// Sends a frame and reads one, sleeping in between, until the deadline.
-fn exchange(
+pub(super) fn exchange(
     socket: &Socket,
     frame: Vec<u8>,
     bytes_max: usize,

@@ -30,6 +30,16 @@ pub(super) struct Connection {
     pub(super) told: Told,
     /// The memory that it holds.
     charge: Charge,
+    /// What to do when it ends.
+    pub(super) will: Option<Box<Will>>,
+}
+
+/// The keys to set when a client has ended: see [`LastWill`](comm_core::LastWill).
+#[derive(Debug)]
+pub(super) struct Will {
+    pub(super) condition: (String, Vec<u8>),
+    pub(super) value: Vec<u8>,
+    pub(super) keys: Vec<String>,
 }
 
 /// What the reactor was last told about a connection.
@@ -136,6 +146,7 @@ impl Connection {
             deadline: Some(deadline),
             told: Told { events: EventFlags::empty(), deadline: None },
             charge,
+            will: None,
         }
     }
 

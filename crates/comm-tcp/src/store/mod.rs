@@ -9,6 +9,7 @@ mod idle;
 mod ledger;
 mod patience;
 mod pause;
+mod presence;
 mod protocol;
 mod reactor;
 mod requests;

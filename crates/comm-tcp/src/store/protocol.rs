@@ -14,14 +14,40 @@ pub(super) const KEYS_MAX: usize = 65_536;
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request<'a> {
-    Set { key: &'a str, value: &'a [u8] },
-    Get { key: &'a str, timeout: Duration },
-    Add { key: &'a str, amount: i64 },
-    CompareSet { key: &'a str, expected: &'a [u8], desired: &'a [u8] },
-    Wait { keys: Vec<&'a str>, timeout: Duration },
-    Delete { key: &'a str },
+    Set {
+        key: &'a str,
+        value: &'a [u8],
+    },
+    Get {
+        key: &'a str,
+        timeout: Duration,
+    },
+    Add {
+        key: &'a str,
+        amount: i64,
+    },
+    CompareSet {
+        key: &'a str,
+        expected: &'a [u8],
+        desired: &'a [u8],
+    },
+    Wait {
+        keys: Vec<&'a str>,
+        timeout: Duration,
+    },
+    Delete {
+        key: &'a str,
+    },
     NumKeys,
-    Check { keys: Vec<&'a str> },
+    Check {
+        keys: Vec<&'a str>,
+    },
+    /// Replaces the will of the connection.
+    LeaveWill {
+        condition: (&'a str, &'a [u8]),
+        value: &'a [u8],
+        keys: Vec<&'a str>,
+    },
 }
 
 /// What the server answers.
@@ -35,6 +61,8 @@ pub(super) enum Response<'a> {
     NotANumber(&'a [u8]),
     /// The server holds as many bytes as it may.
     Full,
+    /// The server is closing, and what is waited for will not come.
+    Closing,
 }
 
 const SET: u8 = 1;
@@ -45,11 +73,13 @@ const WAIT: u8 = 5;
 const DELETE: u8 = 6;
 const NUM_KEYS: u8 = 7;
 const CHECK: u8 = 8;
+const LEAVE_WILL: u8 = 9;
 
 const DONE: u8 = 0;
 const TIMED_OUT: u8 = 1;
 const NOT_A_NUMBER: u8 = 2;
 const FULL: u8 = 3;
+const CLOSING: u8 = 4;
 
 impl<'a> Request<'a> {
     /// The whole frame. `None` if it is longer than a length can say.
@@ -72,6 +102,10 @@ impl<'a> Request<'a> {
                 let frame = frame.code(CHECK);
                 keys.iter().fold(frame, |frame, key| frame.field(key.as_bytes()))
             }
+            Self::LeaveWill { condition: (key, holds), value, keys } => {
+                let frame = frame.code(LEAVE_WILL).field(key.as_bytes()).field(holds).field(value);
+                keys.iter().fold(frame, |frame, key| frame.field(key.as_bytes()))
+            }
         };
         frame.finish()
     }
@@ -91,6 +125,11 @@ impl<'a> Request<'a> {
             DELETE => Self::Delete { key: fields.text()? },
             NUM_KEYS => Self::NumKeys,
             CHECK => Self::Check { keys: fields.texts()? },
+            LEAVE_WILL => Self::LeaveWill {
+                condition: (fields.text()?, fields.field()?),
+                value: fields.field()?,
+                keys: fields.texts()?,
+            },
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -106,6 +145,7 @@ impl<'a> Response<'a> {
             Self::TimedOut(keys) => frame.code(TIMED_OUT).fixed(keys),
             Self::NotANumber(value) => frame.code(NOT_A_NUMBER).fixed(value),
             Self::Full => frame.code(FULL),
+            Self::Closing => frame.code(CLOSING),
         };
         frame.finish()
     }
@@ -124,6 +164,7 @@ impl<'a> Response<'a> {
             TIMED_OUT => Some(Self::TimedOut(rest)),
             NOT_A_NUMBER => Some(Self::NotANumber(rest)),
             FULL if rest.is_empty() => Some(Self::Full),
+            CLOSING if rest.is_empty() => Some(Self::Closing),
             _ => None,
         }
     }
@@ -223,6 +264,7 @@ mod tests {
             Request::NumKeys,
             Request::Check { keys: vec!["a", "", "b"] },
             Request::Check { keys: vec![] },
+            Request::LeaveWill { condition: ("c", b"1"), value: b"v", keys: vec!["a", ""] },
         ]
     }
 
@@ -254,6 +296,9 @@ mod tests {
         let request = Request::Check { keys: vec!["a", "bc"] };
         assert_eq!(request.encode().as_deref(), Some(&b"\x0c\0\0\0\x08\x01\0\0\0a\x02\0\0\0bc"[..]));
         assert_eq!(Request::NumKeys.encode().as_deref(), Some(&b"\x01\0\0\0\x07"[..]));
+        let request = Request::LeaveWill { condition: ("c", b"1"), value: b"v", keys: vec!["a", "b"] };
+        let frame = b"\x1a\0\0\0\x09\x01\0\0\0c\x01\0\0\x001\x01\0\0\0v\x01\0\0\0a\x01\0\0\0b";
+        assert_eq!(request.encode().as_deref(), Some(&frame[..]));
         let response = Response::TimedOut(b"a, bc").encode();
         assert_eq!(response.as_deref(), Some(&b"\x06\0\0\0\x01a, bc"[..]));
     }
@@ -266,6 +311,7 @@ mod tests {
             Response::TimedOut(b"a, b"),
             Response::NotANumber(b"seven"),
             Response::Full,
+            Response::Closing,
         ];
         for response in responses {
             let frame = response.encode().unwrap();

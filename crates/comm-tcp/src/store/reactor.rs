@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::Refusal;
@@ -36,7 +36,8 @@ pub(super) struct Reactor {
     config: StoreConfig,
     options: Options,
     epoll: OwnedFd,
-    listener: Socket,
+    /// `None` once no new connections are to be taken.
+    listener: Option<Socket>,
     connections: HashMap<u64, Connection>,
     next: u64,
     /// Connections that have not yet said who they are, and since when. The first is the oldest.
@@ -49,24 +50,58 @@ pub(super) struct Reactor {
     census: Arc<Census>,
 }
 
-/// How many connections there are, for who waits until there are none.
-#[derive(Debug, Default)]
+/// What the server's thread and its handle tell each other.
+#[derive(Debug)]
 pub(super) struct Census {
-    connections: Mutex<usize>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
+#[derive(Debug)]
+struct State {
+    connections: usize,
+    /// Whether new connections are taken.
+    listens: bool,
+    /// Until when those that are there are still served, once no new ones are to be taken.
+    drain_until: Option<Instant>,
+}
+
+impl Default for Census {
+    fn default() -> Self {
+        let state = State { connections: 0, listens: true, drain_until: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
 impl Census {
-    fn set(&self, now: usize) {
-        *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, connections: usize, listens: bool) {
+        let mut state = self.lock();
+        (state.connections, state.listens) = (connections, listens);
         self.changed.notify_all();
     }
 
-    /// Waits until there are no connections, or the time is over.
-    pub(super) fn wait_for_none(&self, timeout: Duration) {
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whether it came to that is for nobody to know.
-        drop(self.changed.wait_timeout_while(connections, timeout, |connections| *connections > 0));
+    /// Tells the server to take no new connections, and to end when the others have, or at this time.
+    pub(super) fn drain(&self, until: Instant) {
+        self.lock().drain_until = Some(until);
+    }
+
+    /// Waits until no new connections are taken, which comes at once, and then until there are none left, but for `wait` at
+    /// the most. Returns whether there are none left.
+    pub(super) fn wait_drained(&self, wait: Duration, grace: Duration) -> bool {
+        let listens = |state: &mut State| state.listens;
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(self.lock(), grace, listens)
+            .unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(state, wait, |state| state.connections > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.connections == 0 && !state.listens
     }
 }
 
@@ -80,7 +115,8 @@ impl Reactor {
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        // It may ring twice: to drain, and to stop.
+        epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
         let ledger = Ledger::new(config.stored_bytes_max);
         Ok(Self {
             table: Table::new(ledger.clone()),
@@ -88,7 +124,7 @@ impl Reactor {
             config,
             options,
             epoll,
-            listener,
+            listener: Some(listener),
             connections: HashMap::new(),
             next: FIRST_CONNECTION,
             strangers: BTreeMap::new(),
@@ -109,7 +145,7 @@ impl Reactor {
                     return;
                 }
             }
-            if events.iter().any(|event| event.data.u64() == STOP) {
+            if events.iter().any(|event| event.data.u64() == STOP) && !self.begin_drain() {
                 return;
             }
             for event in &events {
@@ -119,8 +155,11 @@ impl Reactor {
                     id => self.serve(id, Self::advance),
                 }
             }
-            self.expire();
-            self.census.set(self.connections.len());
+            let is_over = self.expire();
+            self.census.set(self.connections.len(), self.listener.is_some());
+            if is_over || self.is_draining() && self.connections.is_empty() {
+                return;
+            }
         }
     }
 
@@ -134,6 +173,31 @@ impl Reactor {
         }
     }
 
+    /// Whether no new connections are taken.
+    pub(super) const fn is_draining(&self) -> bool {
+        self.listener.is_none()
+    }
+
+    /// Takes no new connections any more, and tells those that wait for keys. Returns false if it is to stop at once.
+    fn begin_drain(&mut self) -> bool {
+        let until = self.census.lock().drain_until;
+        let (Some(until), Some(listener)) = (until, self.listener.take()) else { return false };
+        // Its descriptor is closed with it, and so is what waits to be accepted: who dials tries again.
+        drop(listener);
+        self.deadlines.insert((until, STOP));
+        let strangers: Vec<u64> = self.strangers.keys().copied().collect();
+        for id in strangers {
+            self.serve(id, |_, _, _| Err(Gone::Closed));
+        }
+        let parked = |connection: &Connection| matches!(connection.phase, Phase::Parked(_));
+        let ids: Vec<u64> =
+            self.connections.iter().filter(|(_, connection)| parked(connection)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.serve(id, Self::turn_away);
+        }
+        true
+    }
+
     /// Accepts a bounded number of connections, so that a flood of them does not keep clients waiting: epoll says
     /// again that there are more.
     fn accept_some(&mut self) {
@@ -141,7 +205,8 @@ impl Reactor {
             if !self.make_room() {
                 return self.pause();
             }
-            match socket::accept(&self.listener) {
+            let Some(listener) = &self.listener else { return };
+            match socket::accept(listener) {
                 Ok(Some((socket, address))) => self.admit(socket, address),
                 Ok(None) => return,
                 Err(error) => {
@@ -182,7 +247,8 @@ impl Reactor {
 
     fn listen(&self, events: EventFlags) {
         let data = EventData::new_u64(LISTENER);
-        if let Err(errno) = epoll::modify(&self.epoll, &self.listener, data, events) {
+        let Some(listener) = &self.listener else { return };
+        if let Err(errno) = epoll::modify(&self.epoll, listener, data, events) {
             tracing::error!(%errno, "the store cannot watch its listener");
         }
     }
@@ -196,7 +262,8 @@ impl Reactor {
             }
             return;
         }
-        let set_up = self.options.apply_accepted(&socket, &self.listener);
+        let Some(listener) = &self.listener else { return };
+        let set_up = self.options.apply_accepted(&socket, listener);
         let handshake = match set_up.and_then(|()| Handshake::accept(self.config.secret.clone())) {
             Ok(handshake) => handshake,
             Err(error) => {
@@ -267,6 +334,9 @@ impl Reactor {
         {
             self.table.stop_waiting(key, id);
         }
+        if let Some(will) = &connection.will {
+            self.execute_will(will);
+        }
         let address = connection.address;
         let reason = match gone {
             Gone::Closed => return tracing::debug!(%address, "a client left the store"),
@@ -326,18 +396,21 @@ impl Reactor {
         Instant::now().checked_add(self.config.operation_timeout)
     }
 
-    fn expire(&mut self) {
+    /// Does what is due. Returns whether the server is to end.
+    fn expire(&mut self) -> bool {
         let now = Instant::now();
         while let Some(&(at, id)) = self.deadlines.first() {
             if at > now {
-                return;
+                return false;
             }
             self.deadlines.pop_first();
             match id {
+                STOP => return true,
                 LISTENER => self.listen(EventFlags::IN),
                 id => self.serve(id, Self::be_late),
             }
         }
+        false
     }
 
     /// The deadline of a connection has passed.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Gone, Parked, Phase};
+use super::connection::{Connection, Gone, Parked, Phase, Will};
 use super::ledger::Value;
 use super::protocol::{Request, Response};
 use super::reactor::Reactor;
@@ -16,6 +16,9 @@ enum Answer {
     Bytes(Vec<u8>),
     Value(Option<Value>),
 }
+
+/// The longest will. Each connection may have one.
+const WILL_BYTES_MAX: usize = 4096;
 
 impl Reactor {
     pub(super) fn execute(&mut self, id: u64, connection: &mut Connection, frame: &[u8]) -> Result<(), Gone> {
@@ -37,6 +40,17 @@ impl Reactor {
                 let set = self.table.compare_set(key, expected, desired);
                 let value = set.map(|_| Answer::Value(self.table.get(key).cloned()));
                 (set.is_ok_and(|set| set).then_some(key), value)
+            }
+            Request::LeaveWill { condition: (key, holds), value, keys } => {
+                let fits = frame.len() <= WILL_BYTES_MAX;
+                connection.will = fits.then(|| {
+                    Box::new(Will {
+                        condition: (key.to_owned(), holds.to_vec()),
+                        value: value.to_vec(),
+                        keys: keys.into_iter().map(str::to_owned).collect(),
+                    })
+                });
+                (None, if fits { Ok(Answer::Bytes(Vec::new())) } else { Err(Denied::Full) })
             }
             Request::Delete { key } => (None, Ok(Answer::yes_or_no(self.table.delete(key)))),
             Request::Check { keys } => {
@@ -88,8 +102,7 @@ impl Reactor {
         }
         connection.phase = Phase::Parked(Parked { keys, missing: 0, wants_value });
         connection.deadline = Instant::now().checked_add(timeout);
-        self.retry(id, connection)?;
-        if timeout.is_zero() { self.time_out(id, connection) } else { Ok(()) }
+        if timeout.is_zero() { self.retry_once(id, connection) } else { self.retry(id, connection) }
     }
 
     /// Answers a parked request if all its keys exist, else waits for the first that does not.
@@ -97,6 +110,9 @@ impl Reactor {
         let deadline = self.operation_deadline();
         let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
         if let Some(missing) = parked.find_missing(|key| self.table.get(key).is_some()) {
+            if self.is_draining() {
+                return self.turn_away(id, connection);
+            }
             self.table.wait(missing, id);
             return Ok(());
         }
@@ -117,6 +133,37 @@ impl Reactor {
         let missing = parked.keys.iter().filter(|key| self.table.get(key).is_none());
         let names = list(missing.map(String::as_str));
         connection.respond(&Response::TimedOut(names.as_bytes()), deadline)
+    }
+
+    /// Answers a parked request at once, in one way or the other.
+    fn retry_once(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+        let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
+        match parked.find_missing(|key| self.table.get(key).is_some()) {
+            Some(_) => self.time_out(id, connection),
+            None => self.retry(id, connection),
+        }
+    }
+
+    /// Tells a parked client that what it waits for will not come.
+    pub(super) fn turn_away(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+        let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
+        if let Some(key) = parked.awaited() {
+            self.table.stop_waiting(key, id);
+        }
+        connection.respond(&Response::Closing, self.operation_deadline())
+    }
+
+    /// Does what a client wanted that has ended.
+    pub(super) fn execute_will(&mut self, will: &Will) {
+        let (key, holds) = &will.condition;
+        let holds = self.table.get(key).is_some_and(|value| **value == **holds);
+        let Some(first) = will.keys.first().filter(|_| holds) else { return };
+        let value = self.table.get(first).map_or_else(|| will.value.clone(), |value| value.to_vec());
+        for key in &will.keys {
+            if self.table.get(key).is_none() && self.table.set(key, &value).is_ok() {
+                self.wake(key);
+            }
+        }
     }
 
     /// Answers whoever waits for a key that now exists.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use comm_core::{Bell, Error, Result};
 
 use super::StoreConfig;
+use super::patience::after;
 use super::reactor::{Census, Reactor};
 use crate::socket::{self, Options};
 
@@ -52,15 +53,26 @@ impl TcpStoreServer {
         self.local
     }
 
-    /// Stops once every client has disconnected, but after `timeout` at the latest: clients that wait for a last word
-    /// get it.
-    pub fn drain(self, timeout: Duration) {
-        self.census.wait_for_none(timeout);
+    /// Takes no new connections, so that the address can be bound again, and stops once every client has disconnected, but
+    /// after `grace` at the latest. Until then clients can still read. Who waits for a key that does not exist gets
+    /// [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
+    ///
+    /// Returns when the server has stopped, or after `wait` while its thread goes on.
+    pub fn drain(mut self, wait: Duration, grace: Duration) {
+        self.census.drain(after(grace));
+        self.stop.ring();
+        if !self.census.wait_drained(wait, grace) {
+            // The thread owns all that it needs, except for the bell, which it no longer heeds.
+            drop(self.thread.take());
+        }
     }
 }
 
 impl Drop for TcpStoreServer {
     fn drop(&mut self) {
+        if self.thread.is_none() {
+            return;
+        }
         self.stop.ring();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of a store had panicked");

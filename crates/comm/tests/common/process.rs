@@ -19,10 +19,10 @@ pub(crate) struct Rank {
 }
 
 /// Starts the ranks of a part, each with these variables in its environment, and the store in which they meet.
-pub(crate) fn start<const N: usize>(
+pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
     part: &str,
     ranks: usize,
-    variables: impl Fn(usize) -> [(&'static str, String); N],
+    variables: impl Fn(usize) -> V,
 ) -> (TcpStoreServer, Vec<Rank>) {
     let store = store();
     let port = store.local_addr().port().to_string();
@@ -33,6 +33,7 @@ pub(crate) fn start<const N: usize>(
             .env("WORLD_SIZE", ranks.to_string())
             .env("MASTER_PORT", &port)
             .env(PART, part)
+            .env("COMM_STORE", "launcher")
             .envs(variables(rank));
         Rank::start(command)
     };
@@ -51,7 +52,6 @@ impl Rank {
             .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env("MASTER_ADDR", "127.0.0.1")
             .env("COMM_JOB_ID", format!("{JOB:x}"))
-            .env("COMM_STORE", "launcher")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,86 @@
+//! What a rank knows of itself, and the errors that it returns.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, Loss, Refusal};
+
+use crate::config::RendezvousConfig;
+use crate::outcome::Failure;
+use crate::settings::escape;
+
+/// The name of the setting that has a refusal of its own.
+pub(crate) const WORLD_SIZE: &str = "world_size";
+
+/// What a rank knows of itself.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) config: RendezvousConfig,
+    pub(crate) began: Instant,
+    pub(crate) deadline: Instant,
+    /// A number that no other process has.
+    pub(crate) process: u64,
+}
+
+impl Own {
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// This rank's error for a failure that holds for all.
+    pub(crate) fn error(&self, failure: Failure) -> Error {
+        let during = During::Rendezvous;
+        match failure {
+            Failure::Superseded { rank } | Failure::Lost { rank } => {
+                Error::PeerLost { peer: rank, during, loss: Loss::Closed }
+            }
+            Failure::Missing { ranks } => self.timeout(ranks),
+            Failure::Setting { name, sides } => self.unlike(&name, sides),
+            Failure::Gave { rank, reason } => Error::Aborted { by: rank, reason },
+        }
+    }
+
+    pub(crate) fn timeout(&self, waiting_for: Vec<usize>) -> Error {
+        Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Rendezvous }
+    }
+
+    /// This rank's value of a setting against that of the other side, where it is one of the two.
+    fn unlike(&self, name: &str, sides: [(usize, String); 2]) -> Error {
+        let [first, second] = sides;
+        let own = self.config.settings.value_of(name).to_owned();
+        let (rank, theirs) = if first.1 == own { second } else { first };
+        let with = format!("rank {rank}");
+        let refusal = match (name, own.parse(), theirs.parse()) {
+            (WORLD_SIZE, Ok(ours), Ok(theirs)) => Refusal::WorldSize { ours, theirs },
+            _ => Refusal::Setting { name: escape(name), ours: own, theirs, rank },
+        };
+        Error::Handshake { with, refusal }
+    }
+
+    /// An error of the store. If a rank serves it, that rank is lost, or awaited.
+    pub(crate) fn store_error(&self, error: Error) -> Error {
+        let Some(rank) = self.config.store_rank.filter(|rank| *rank != self.config.rank) else {
+            return error;
+        };
+        match error {
+            Error::Io { source, .. } if is_broken(source.kind()) => {
+                Error::PeerLost { peer: rank, during: During::Rendezvous, loss: Loss::Store(source) }
+            }
+            Error::Timeout { during: During::Store { .. }, .. } => self.timeout(vec![rank]),
+            other => other,
+        }
+    }
+}
+
+/// Whether a connection that was open has ended, or could not be opened again.
+const fn is_broken(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::BrokenPipe
+            | ErrorKind::NotConnected
+            | ErrorKind::UnexpectedEof
+    )
+}

@@ -1,0 +1,87 @@
+//! A client's connection by whose end the server learns that the client has ended.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use comm_core::{Presence, Result};
+use socket2::Socket;
+
+use super::client::{exchange, read_response};
+use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
+use super::patience::{await_socket, failed};
+use super::protocol::Request;
+use rustix::event::PollFlags;
+
+/// What a connection needs to leave a will and to watch a key.
+pub(super) struct Attendance<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) bytes_max: usize,
+    /// When the server must have taken the will.
+    pub(super) deadline: Instant,
+    pub(super) will: Vec<u8>,
+    pub(super) key: &'a str,
+    /// How long the server is to wait for the key.
+    pub(super) timeout: Duration,
+}
+
+/// A connection on which the answer to one question is still to come.
+#[derive(Debug)]
+pub(super) struct TcpPresence {
+    socket: Socket,
+    address: SocketAddr,
+    key: String,
+    timeout: Duration,
+    bytes_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(FrameReader),
+    Answered(Result<Option<Vec<u8>>>),
+}
+
+impl TcpPresence {
+    /// Leaves the will, and asks for the key.
+    pub(super) fn new(socket: Socket, attendance: Attendance<'_>) -> Result<Self> {
+        let Attendance { address, bytes_max, deadline, will, key, timeout } = attendance;
+        let broken = |error| failed(address, key, timeout, error);
+        let answer = exchange(&socket, will, bytes_max, deadline).map_err(broken)?;
+        read_response(address, key, timeout, &answer)?;
+        let question =
+            Request::Get { key, timeout }.encode().ok_or_else(|| broken(FrameError::TooLong(key.len())))?;
+        let mut writer = FrameWriter::new(question);
+        while !writer.flush(&socket).map_err(|e| broken(FrameError::Io(e)))? {
+            await_socket(&socket, PollFlags::OUT, deadline).map_err(broken)?;
+        }
+        let state = Mutex::new(State::Waiting(FrameReader::default()));
+        Ok(Self { socket, address, key: key.to_owned(), timeout, bytes_max, state })
+    }
+}
+
+impl Presence for TcpPresence {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn poll(&self) -> Result<Option<Vec<u8>>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Waiting(reader) = &mut *state {
+            let answer = match reader.fill(&self.socket, self.bytes_max, |_| true) {
+                Ok(None | Some(Frame::Skipped)) => return Ok(None),
+                Ok(Some(Frame::Whole(frame))) => {
+                    let value = read_response(self.address, &self.key, self.timeout, &frame);
+                    value.map(|value| Some(value.to_vec()))
+                }
+                Err(error) => Err(failed(self.address, &self.key, self.timeout, error)),
+            };
+            *state = State::Answered(answer);
+        }
+        match &*state {
+            State::Waiting(_) => Ok(None),
+            State::Answered(answer) => answer.clone(),
+        }
+    }
+}

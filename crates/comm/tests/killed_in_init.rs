@@ -1,0 +1,138 @@
+//! Ranks as real processes, of which one is killed while they meet.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm::{Error, Loss};
+use common::process;
+
+/// How long a rank waits for one that died before it had told anybody of itself, which nobody can notice.
+const TIMEOUT: Duration = Duration::from_secs(6);
+/// By when a death is to be known otherwise. Two seconds are promised; the machine that tests is busy.
+const SOON: Duration = Duration::from_secs(4);
+
+/// What a process does when it is started for a test: it meets the others, then waits for all of them, for ever.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    if process::part().is_none() {
+        return;
+    }
+    println!("said: here");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let error = match comm::init() {
+        Ok(comm) => loop {
+            if let Err(error) = comm.barrier() {
+                break error;
+            }
+        },
+        Err(error) => error,
+    };
+    match &error {
+        Error::PeerLost { peer, loss: Loss::Store(_), .. } => println!("said: lost the store of {peer}"),
+        Error::PeerLost { peer, .. } => println!("said: lost {peer}"),
+        Error::Timeout { waiting_for, .. } => println!("said: waited for {waiting_for:?}"),
+        Error::Io { .. } => println!("said: no store: {error}"),
+        other => println!("said: other: {other}"),
+    }
+}
+
+/// A deterministic sequence of numbers below a bound.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        // Knuth's MMIX.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+struct World {
+    ranks: usize,
+    transport: &'static str,
+    rank_0_serves: bool,
+}
+
+/// Kills one rank at a random moment after all have begun. Returns whether the death was noticed at once.
+fn kill_one(world: &World, random: &mut Random) -> bool {
+    let World { ranks, transport, rank_0_serves } = *world;
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_store, mut processes) = process::start("meet", ranks, |_| {
+        let mut variables = vec![
+            ("COMM_TRANSPORT", transport.to_owned()),
+            ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),
+        ];
+        if rank_0_serves {
+            variables.push(("COMM_STORE", "rank0".into()));
+            variables.push(("MASTER_PORT", port.to_string()));
+        }
+        variables
+    });
+    for process in &mut processes {
+        assert_eq!(process.said().as_deref(), Some("here"));
+    }
+    let victim = random.below(ranks as u64) as usize;
+    let moment = Duration::from_micros(random.below(25_000));
+    for process in &mut processes {
+        process.nudge();
+        if random.below(3) == 0 {
+            thread::sleep(Duration::from_micros(random.below(3000)));
+        }
+    }
+    thread::sleep(moment);
+    processes[victim].child.kill().unwrap();
+    let killed = Instant::now();
+    let mut at_once = true;
+    for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+        let said = process.said().unwrap();
+        let took = killed.elapsed();
+        let context = format!(
+            "rank {rank} of {ranks} over {transport}, rank {victim} killed after {moment:?}, {took:?}"
+        );
+        if said == format!("lost {victim}") || victim == 0 && said == "lost the store of 0" {
+            assert!(took < SOON, "{context}");
+        } else {
+            // It died before it had told anybody of itself.
+            let unnoticed = said == format!("waited for [{victim}]");
+            let unserved = rank_0_serves && victim == 0 && said.starts_with("no store");
+            assert!(unnoticed || unserved, "{context}: {said}");
+            at_once = false;
+        }
+    }
+    at_once
+}
+
+fn kill_in(world: &World, seed: u64, times: usize) {
+    let mut random = Random(seed);
+    let noticed = (0..times).filter(|_| kill_one(world, &mut random)).count();
+    // A rank is there within a few milliseconds.
+    assert!(2 * noticed >= times, "{noticed} of {times} deaths were noticed at once");
+}
+
+#[test]
+fn a_rank_that_is_killed_while_ranks_meet_is_named_and_no_other() {
+    for rank_0_serves in [true, false] {
+        kill_in(&World { ranks: 4, transport: "tcp", rank_0_serves }, 1, 6);
+        #[cfg(feature = "hybrid")]
+        kill_in(&World { ranks: 4, transport: "auto", rank_0_serves }, 2, 6);
+    }
+}
+
+/// Many more, for whoever looks for what is rare.
+#[test]
+#[ignore = "takes minutes"]
+fn a_rank_that_is_killed_in_a_thousand_meetings_is_named_and_no_other() {
+    for seed in 0..20 {
+        for rank_0_serves in [true, false] {
+            for (ranks, transport) in [(2, "tcp"), (5, "tcp"), (3, "auto"), (8, "auto"), (4, "shm")] {
+                kill_in(&World { ranks, transport, rank_0_serves }, seed, 5);
+            }
+        }
+    }
+}

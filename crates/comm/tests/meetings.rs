@@ -1,0 +1,69 @@
+//! Ranks that meet again and again at one address, and how long a rendezvous takes that fails.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use comm::{Config, Error, ReduceOp, StoreHost, TransportKind};
+use common::{config, each, store};
+
+/// The configuration of a rank whose rank 0 serves the store.
+fn served_by_rank_0(rank: usize, ranks: usize, port: u16) -> Config {
+    let mut config = config(rank, ranks, ([127, 0, 0, 1], port).into());
+    config.store = StoreHost::RankZero;
+    config
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Ranks that make a group and drop it, without a call or with one, each as soon as it can.
+fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: StoreHost) {
+    let launcher = store();
+    let port = free_port();
+    each(ranks, |rank| {
+        for time in 0..times {
+            let mut config = match host {
+                StoreHost::RankZero => served_by_rank_0(rank, ranks, port),
+                _ => config(rank, ranks, launcher.local_addr()),
+            };
+            config.transport = transport;
+            let comm = comm::init_with(&config);
+            let comm = comm.unwrap_or_else(|error| panic!("rank {rank}, time {time}: {error}"));
+            if time % 10 == 9 {
+                let mut buffer = [rank as f32];
+                comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+                assert_eq!(buffer, [(ranks * (ranks - 1) / 2) as f32]);
+            }
+        }
+    });
+}
+
+#[test]
+fn two_hundred_groups_are_made_and_dropped_at_one_address() {
+    for host in [StoreHost::RankZero, StoreHost::Launcher] {
+        meet_again(2, 200, TransportKind::Auto, host);
+        meet_again(5, 20, TransportKind::Auto, host);
+        meet_again(3, 40, TransportKind::Tcp, host);
+    }
+}
+
+#[test]
+fn no_rank_overruns_its_deadline() {
+    let port = free_port();
+    let timeout = Duration::from_secs(1);
+    let took = each(3, |rank| {
+        let mut config = served_by_rank_0(rank, 4, port);
+        config.rendezvous_timeout = timeout;
+        let began = Instant::now();
+        let error = comm::init_with(&config).unwrap_err();
+        assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[3]), "{error}");
+        began.elapsed()
+    });
+    // What a busy machine takes comes on top.
+    assert!(took.iter().all(|took| *took < timeout + Duration::from_millis(900)), "{took:?}");
+}
