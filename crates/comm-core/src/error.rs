@@ -99,6 +99,13 @@ pub enum Error {
     /// the communicator of which the group was to be made. It is as good as before, unless a member of it died.
     #[error("the members of a new group could not be connected: {0}")]
     NotConnected(Arc<Error>),
+    /// The caller's code panicked in an operation in the background: a buffer in its `AsMut`, for example. The
+    /// communicator was aborted, since other ranks may be in the call that was to be made.
+    #[error("an operation in the background panicked: {message}")]
+    Panicked {
+        /// The message of the panic.
+        message: String,
+    },
     /// An earlier call failed for good; this one did nothing.
     #[error("the communicator is unusable since an earlier error: {0}")]
     Poisoned(Arc<Error>),

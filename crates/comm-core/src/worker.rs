@@ -1,20 +1,26 @@
 //! Collectives in the background: the one file of this crate that owns a thread.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
 use std::thread;
+
+use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbounded};
 
 use crate::{Comm, Error, Host, Memory, Result, Work};
 
-type Job<M> = Box<dyn FnOnce(&Comm<M>) + Send>;
+/// Runs an operation, or ends it with the error that ended the worker's calls.
+type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
 
 /// Runs operations on a communicator in the background, first in, first out.
 ///
 /// Ranks must submit the same collectives in the same order, as with direct calls. Dropping the worker lets the
-/// operations that were submitted complete, and waits for them.
+/// operations that were submitted complete, and waits for them, unless it is dropped on its own thread: by an operation
+/// that owned the last handle. Dropped in a panic, it aborts the communicator first.
 #[derive(Debug)]
 pub struct Worker<M: Memory = Host> {
-    jobs: Option<mpsc::Sender<Job<M>>>,
+    comm: Comm<M>,
+    jobs: Option<Sender<Job<M>>>,
+    cancel: Sender<Error>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -24,16 +30,20 @@ impl<M: Memory> Worker<M> {
     /// # Errors
     /// [`Error::Io`] if the system has no thread left.
     pub fn new(comm: Comm<M>) -> Result<Self> {
-        let (jobs, queue) = mpsc::channel::<Job<M>>();
+        let comm = comm.in_foreground();
+        let (jobs, queue) = unbounded();
+        let (cancel, cancelled) = bounded(1);
+        let own = comm.clone();
         let thread = thread::Builder::new()
             .name("comm-worker".into())
-            .spawn(move || queue.into_iter().for_each(|job| job(&comm)))
+            .spawn(move || run(&own, &queue, cancelled))
             .map_err(|source| Error::io("start a worker thread", source))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Self { comm, jobs: Some(jobs), cancel, thread: Some(thread) })
     }
 
     /// Queues an operation. It runs after everything that was submitted before, whether or not the handle is kept.
-    /// If it panics, its handle yields [`Error::Internal`] and the worker goes on.
+    /// If it panics, its handle yields [`Error::Panicked`] and the communicator is aborted: other ranks may be in a call
+    /// that the operation was to make.
     pub fn submit<B, F>(&self, operation: F) -> Work<B>
     where
         B: Send + 'static,
@@ -41,10 +51,12 @@ impl<M: Memory> Worker<M> {
     {
         let (work, completer) = Work::new();
         let job: Job<M> = Box::new(move |comm| {
-            // The operation is consumed by its call, so nothing that it broke is seen again.
-            let outcome = catch_unwind(AssertUnwindSafe(|| operation(comm)));
-            completer
-                .complete(outcome.unwrap_or_else(|_| Err(Error::Internal("the operation panicked".into()))));
+            let outcome = comm.and_then(|comm| {
+                // The operation is consumed by its call, so nothing that it broke is seen again.
+                let outcome = catch_unwind(AssertUnwindSafe(|| operation(comm)));
+                outcome.unwrap_or_else(|panic| Err(abort_after(comm, &*panic)))
+            });
+            completer.complete(outcome);
         });
         if let Some(jobs) = &self.jobs {
             // A send fails only if the thread is gone; then the job is dropped, which completes the work with an error.
@@ -52,6 +64,39 @@ impl<M: Memory> Worker<M> {
         }
         work
     }
+
+    /// Ends the operations that have not begun, and those that are submitted from now on, with this error. The first
+    /// one stays.
+    pub(crate) fn cancel(&self, cause: Error) {
+        // A cause that finds no room came second.
+        let _ = self.cancel.try_send(cause);
+    }
+}
+
+/// Runs operations until the worker is dropped and its queue is empty.
+fn run<M: Memory>(comm: &Comm<M>, queue: &Receiver<Job<M>>, mut cancelled: Receiver<Error>) {
+    let mut cause = None;
+    loop {
+        select_biased! {
+            recv(cancelled) -> error => {
+                cause = cause.or(error.ok());
+                cancelled = never();
+            }
+            recv(queue) -> job => match job {
+                Ok(job) => job(cause.clone().map_or(Ok(comm), Err)),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Aborts a communicator of which an operation panicked, and returns the error of that operation.
+fn abort_after<M: Memory>(comm: &Comm<M>, panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let error = Error::Panicked { message: text.unwrap_or("no message").into() };
+    comm.abort(&error.to_string());
+    error
 }
 
 /// Returns true while this thread unwinds after a panic: a communicator that is dropped now does not leave in order.
@@ -62,8 +107,12 @@ pub fn is_unwinding() -> bool {
 
 impl<M: Memory> Drop for Worker<M> {
     fn drop(&mut self) {
+        if is_unwinding() {
+            self.comm.abort("its thread panicked");
+        }
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        let own = thread::current().id();
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != own) {
             // Operations catch their panics, so there is nothing to learn from the result.
             let _ = thread.join();
         }

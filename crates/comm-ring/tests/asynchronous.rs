@@ -5,11 +5,11 @@ mod common;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use comm_core::{Comm, Error, ReduceOp};
+use comm_core::{Comm, Error, ReduceOp, Worker};
 use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
 use common::{contributions, reductions, world};
@@ -233,5 +233,73 @@ fn what_is_refused_in_the_background_does_not_disturb_what_follows() {
         ];
         assert!(refused.iter().all(|error| matches!(error, Some(Error::Invalid(_)))), "{refused:?}");
         assert_eq!(comm.all_reduce_async([1_u8], ReduceOp::Sum).unwrap().wait().unwrap(), [2]);
+    });
+}
+
+/// A buffer whose `AsMut` panics.
+#[derive(Debug)]
+struct Explosive;
+
+impl AsMut<[f32]> for Explosive {
+    fn as_mut(&mut self) -> &mut [f32] {
+        panic!("this buffer has no memory")
+    }
+}
+
+#[test]
+fn a_buffer_that_panics_aborts_every_rank_before_any_result_is_wrong() {
+    for ranks in [2, 3, 5] {
+        let errors = run(ranks, |comm| {
+            comm.barrier().unwrap();
+            let first = match comm.rank() {
+                0 => comm.all_reduce_async(Explosive, ReduceOp::Sum).unwrap().wait().err(),
+                _ => comm.all_reduce_async(vec![1.0_f32; 4], ReduceOp::Sum).unwrap().wait().err(),
+            };
+            let next = comm.all_reduce(&mut [1.0_f32; 4], ReduceOp::Sum).err();
+            (first.unwrap(), next.unwrap())
+        });
+        for (rank, (first, next)) in errors.into_iter().enumerate() {
+            let aborted = |error: &Error| matches!(error.root_cause(), Error::Aborted { by: 0, reason } if reason.contains("no memory"));
+            assert_eq!(matches!(first, Error::Panicked { .. }), rank == 0, "{first}");
+            assert!(rank == 0 || aborted(&first), "rank {rank}: {first}");
+            assert!(aborted(&next), "rank {rank}: {next}");
+        }
+    }
+}
+
+#[test]
+fn an_abort_ends_calls_in_the_background_that_have_not_begun() {
+    let ended = Barrier::new(2);
+    run(2, |comm| {
+        // Rank 1 never makes the first call, and leaves only after the calls of rank 0 have ended.
+        let works: Vec<_> = match comm.rank() {
+            0 => (0..100).map(|_| comm.barrier_async().unwrap()).collect(),
+            _ => Vec::new(),
+        };
+        if comm.rank() == 0 {
+            comm.abort("enough");
+        }
+        for work in works {
+            let error = work.wait().unwrap_err();
+            assert!(matches!(error.root_cause(), Error::Aborted { by: 0, .. }), "{error}");
+        }
+        ended.wait();
+    });
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_by_an_operation_of_its_worker() {
+    run(1, |comm| {
+        let worker = Arc::new(Worker::new(comm).unwrap());
+        let (released, release) = std::sync::mpsc::channel::<()>();
+        let own = Arc::clone(&worker);
+        let work = worker.submit(move |_| {
+            release.recv().unwrap_err();
+            drop(own);
+            Ok(5)
+        });
+        drop(worker);
+        drop(released);
+        assert_eq!(work.wait().unwrap(), 5);
     });
 }

@@ -13,9 +13,12 @@ use crate::{Comm, Element, Host, ReduceOp, Result, Work};
 /// Direct calls do not queue behind them. Ranks must agree on the order of all calls, so wait for the handles before a
 /// direct call, or make that call in the background too.
 ///
+/// A buffer that panics aborts the communicator on every rank, since the others may be in the call by then.
+///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io) if there is no thread to be had. What can go wrong with the call itself comes out of
-/// the handle, also [`Error::Invalid`](crate::Error::Invalid).
+/// the handle, also [`Error::Invalid`](crate::Error::Invalid), and [`Error::Panicked`](crate::Error::Panicked) for a
+/// buffer that panicked.
 impl Comm<Host> {
     /// [`Comm::all_reduce`] in the background.
     ///

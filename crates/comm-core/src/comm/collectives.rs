@@ -295,9 +295,14 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Ends the call in progress here and on every other rank with [`Error::Aborted`](crate::Error::Aborted), and
-    /// makes the communicator unusable. Any thread may call this.
+    /// makes the communicator unusable. Calls in the background that have not begun end with the same error. Any thread
+    /// may call this.
     pub fn abort(&self, reason: &str) {
         self.communicator.abort(reason);
+        if let Some(worker) = self.worker.get() {
+            let cause = crate::Error::Aborted { by: self.rank(), reason: reason.into() };
+            worker.cancel(cause);
+        }
     }
 }
 
