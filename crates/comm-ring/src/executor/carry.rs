@@ -6,8 +6,10 @@ use comm_core::{Lent, Reduction, Result, Transport};
 /// transport holds are always a reason to look again.
 #[derive(Debug, Default)]
 pub(super) struct Carry {
-    /// As long as the largest element so far.
-    bytes: Vec<u8>,
+    /// For elements of the built-in types: streams cut them anywhere, and no call may allocate for that.
+    small: [u8; 8],
+    /// For larger ones, as long as the largest so far.
+    large: Vec<u8>,
     len: usize,
 }
 
@@ -30,14 +32,15 @@ impl Carry {
         reduction: Reduction,
     ) -> Result<usize> {
         let size = reduction.dtype().size();
-        if self.bytes.len() < size {
-            self.bytes.resize(size, 0);
+        if size > self.small.len() && self.large.len() < size {
+            self.large.resize(size, 0);
         }
-        self.len += transport.try_recv(from, &mut self.bytes[self.len..size])?;
+        let bytes = if size > self.small.len() { &mut self.large[..size] } else { &mut self.small[..size] };
+        self.len += transport.try_recv(from, &mut bytes[self.len..])?;
         if self.len < size {
             return Ok(0);
         }
         self.len = 0;
-        Ok(reduction.combine(&mut into[..size], Lent::from_slice(&self.bytes[..size])))
+        Ok(reduction.combine(&mut into[..size], Lent::from_slice(bytes)))
     }
 }
