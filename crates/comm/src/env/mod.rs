@@ -28,7 +28,6 @@ use crate::{Config, StoreHost, TransportKind};
 
 /// What torchrun says of its agent's store, and how often it has started the ranks.
 const AGENT_STORE: Variable = Variable::text("TORCHELASTIC_USE_AGENT_STORE");
-const RESTART_COUNT: Variable = Variable::number("TORCHELASTIC_RESTART_COUNT");
 
 /// Whether a launcher has told this process its rank, rightly or not.
 pub(crate) fn is_launched(environment: &Environment) -> bool {
@@ -120,9 +119,6 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
         Some(job) => job,
         None => launch.job(environment)?.map_or(0, |job| fnv_1a(job.as_bytes())),
     };
-    if config.store == StoreHost::TorchElastic {
-        config.round = environment.number(&RESTART_COUNT)?.unwrap_or(0);
-    }
     Ok(config)
 }
 

@@ -307,9 +307,8 @@ one, which a line in the log says.
 `srun` and Open MPI need no address of a store: under `srun` it is the first host of the step (loopback if there is one
 host), under `mpirun` on a single host it is loopback, and the port comes from the name of the job. Everywhere else, and to
 choose another one, set `MASTER_ADDR` and `MASTER_PORT`. Under torchrun, whose agent says
-`TORCHELASTIC_USE_AGENT_STORE=True`, the store is the agent's, and `TORCHELASTIC_RESTART_COUNT` is the round in it. Each
-node's agent counts its own restarts, so a job on several nodes that is to survive them wants a new store every time, which
-`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the agents' environment gives it.
+`TORCHELASTIC_USE_AGENT_STORE=True`, the store is the agent's. Workers that were restarted meet anew in it, whatever each
+node's agent counts.
 
 | variable | meaning | values | if not set |
 |---|---|---|---|

@@ -26,14 +26,12 @@ fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
     let with = |more: &[(&str, &str)]| from(&[&TORCH[..], &elastic, more].concat()).unwrap();
     let config = with(&[]);
     assert_eq!(config.store, StoreHost::TorchElastic);
-    assert_eq!((config.job, config.round), (0x8594_4171_f739_67e8, 2));
+    // Each agent counts its own restarts, so ranks of unlike counts meet.
+    assert_eq!((config.job, config.round), (0x8594_4171_f739_67e8, 0));
     assert_eq!(with(&[("COMM_JOB_ID", "a")]).job, 10);
     let fresh = with(&[("COMM_STORE", "rank0")]);
     assert_eq!((fresh.store, fresh.round), (StoreHost::RankZero, 0));
     assert_eq!(with(&[("COMM_STORE", "launcher")]).store, StoreHost::Launcher);
-    let count = ("TORCHELASTIC_RESTART_COUNT", "two");
-    let error = from(&[&TORCH[..], &elastic[..2], &[count]].concat()).unwrap_err().to_string();
-    assert!(error.contains("TORCHELASTIC_RESTART_COUNT") && error.contains("two"), "{error}");
     let own = [&TORCH[..], &[("TORCHELASTIC_USE_AGENT_STORE", "False")]].concat();
     assert_eq!(from(&own).unwrap().store, StoreHost::RankZero);
     let named = [&TORCH[..], &[("COMM_STORE", "torch")]].concat();
