@@ -52,7 +52,8 @@ pub struct Shift {
 /// A communicator whose ranks lie on a grid, in row-major order: the last coordinate changes first.
 ///
 /// It is a group of its own, so its messages and collectives do not meet those of its parent. It dereferences to its
-/// [`Comm`], so all calls are methods of it.
+/// [`Comm`], so all calls are methods of it, but for [`Comm::finalize`], which takes its handle by value:
+/// `grid.comm().clone().finalize()`.
 ///
 /// The halo exchange of a grid that is cut along one axis takes one line:
 ///
@@ -165,7 +166,9 @@ impl Cart {
     /// cells are left as they were.
     ///
     /// Cells of several dimensions have one row after the other, cut along the first dimension, and `width` is the size of
-    /// a row, or of several. Every rank gives the same `width`; the lengths of `cells` may differ.
+    /// a row, or of several. Every rank gives the same `width`; the lengths of `cells` may differ. Cells next to a cut along
+    /// another dimension, such as columns, do not lie in one piece: copy them into a buffer, exchange that with
+    /// [`Cart::shift`] and [`Cart::sendrecv`], and copy back.
     ///
     /// # Errors
     /// As [`Comm::sendrecv`], and [`Error::Invalid`](crate::Error::Invalid) if `cells` has no `width` elements between its

@@ -260,7 +260,8 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
 /// has at least one byte and is aligned to at most 8; a type that is not does not compile.
 ///
 /// For a type of another crate, such as `num_complex::Complex<f64>`, wrap it in a `#[repr(transparent)]` struct. A sum of
-/// complex numbers needs neither: cast the slice to one of `f64`.
+/// complex numbers needs no wrapper: cast the slice to one of `f64`, as `bytemuck::cast_slice_mut` does. Both need that
+/// crate's `Pod`, for `num_complex` its feature `bytemuck`. `bool` cannot be `Plain`, as not every byte is one: use `u8`.
 pub trait Plain: Pod + Send + Sync + std::fmt::Debug + PartialEq {}
 
 impl<T: Plain> sealed::Sealed for T {}

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Messages between two ranks. What holds for them, their order, errors and thread-safety, is written at
-/// [`PointToPoint`](crate::PointToPoint)(crate::PointToPoint).
+/// [`PointToPoint`](crate::PointToPoint).
 ///
 /// Those in the background (`_async`) return at once, with a handle that owns the buffer until the message is sent or
 /// received. Thousands may be under way, and they complete in any order: unlike collectives in the background they do
@@ -99,7 +99,8 @@ impl Comm<Host> {
     /// other. The two may differ in length and type.
     ///
     /// `to` is a rank, for tag 0, or a rank and a tag; `from` is a rank or [`Source::Any`], for any tag, or one of these
-    /// and a tag.
+    /// and a tag. In a line of ranks, whose ends have no neighbor, [`Cart::sendrecv`](crate::Cart::sendrecv) takes
+    /// [`PROC_NULL`](crate::PROC_NULL).
     ///
     /// ```
     /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {

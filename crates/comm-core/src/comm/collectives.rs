@@ -273,7 +273,8 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Leaves the group, and returns once every rank has called this. Calls in the background come first. It is the last
-    /// call on the communicator: on clones of this handle, every later one fails.
+    /// call on the communicator: on clones of this handle, every later one fails. Groups made of this one are
+    /// communicators of their own: each is finalized, or dropped, by itself.
     ///
     /// This is where a program learns that its last calls did not fit together. A rank that only sends, as the root of a
     /// broadcast does, returns before anybody can tell it that the others took another rank for the root. Dropping a
