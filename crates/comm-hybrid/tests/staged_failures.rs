@@ -58,7 +58,7 @@ fn what_cannot_be_is_refused_before_anything_moves() {
         let buffers = Exchange::InPlace(long.view_mut());
         let shares = (Shares::Counts(&[3, 5]), Shares::Counts(&[5, 3]));
         let unlike = rank.communicator.all_to_all(buffers, shares.0, shares.1, &options());
-        assert_invalid(unlike, "what comes from a rank in place");
+        assert_invalid(unlike, "receives from itself");
         assert_bits(&long.to_vec().unwrap(), &[2; 8], "what was given");
         assert_works(&rank);
     });
