@@ -6,6 +6,7 @@ mod compare;
 mod docs;
 mod gpu_check;
 mod nccl;
+mod packages;
 mod places;
 mod tidy;
 mod verify;

@@ -95,7 +95,7 @@ pub use comm_shm as shm;
 #[cfg(feature = "tcp")]
 pub use comm_tcp as tcp;
 
-/// The README's code must compile.
+/// The code in the README of this package must compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -12,3 +12,9 @@ pub mod optimizer;
 pub mod real;
 pub mod trace;
 pub mod train;
+
+/// The code in the README of the repository must compile. It is checked here, as packages that are published hold no files from
+/// outside of them.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

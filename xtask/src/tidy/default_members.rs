@@ -1,7 +1,8 @@
 //! Every package is built and tested by cargo commands that name none, except those that take much longer than all else.
 
 use super::Finding;
-use super::tree::{Package, Tree};
+use super::tree::Tree;
+use crate::packages::Package;
 
 /// Packages with a step of their own in `.ci/run`.
 const APART: [&str; 2] = ["candle-digits", "comm-candle"];

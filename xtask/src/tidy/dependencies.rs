@@ -2,7 +2,8 @@
 //! by accident.
 
 use super::Finding;
-use super::tree::{Package, Tree};
+use super::tree::Tree;
+use crate::packages::Package;
 
 /// What nobody builds but who tries every order of threads.
 const MODEL: &str = "cfg(loom)";
@@ -31,7 +32,7 @@ fn differences(tree: &Tree, package: &Package, exact: &[&str]) -> Vec<Finding> {
     let finding = |name: &&str, what: &str| {
         Finding::new(
             &package.manifest,
-            package.line_of(tree, name),
+            tree.line_of(package, name),
             format!("{} {what} {name}", package.name),
         )
     };
@@ -46,8 +47,8 @@ fn differences(tree: &Tree, package: &Package, exact: &[&str]) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{Dependency, DependencyKind};
     use super::*;
+    use crate::packages::{Dependency, DependencyKind};
 
     fn findings(names: &[&str]) -> Vec<String> {
         let mut dependencies: Vec<_> = names.iter().map(|name| Dependency::outside(name)).collect();

@@ -1,7 +1,8 @@
 //! Which crate of the workspace may know which.
 
 use super::Finding;
-use super::tree::{Dependency, DependencyKind, Package, Tree};
+use super::tree::Tree;
+use crate::packages::{Dependency, DependencyKind, Package};
 
 /// A crate, the crates of the workspace that it may depend on, and why these and no others.
 struct Node {
@@ -138,7 +139,7 @@ fn check_package(tree: &Tree, package: &Package) -> Vec<Finding> {
     let forbidden = package.dependencies.iter().filter(|edge| edge.path.is_some() && !is_allowed(node, edge));
     let finding = |edge: &Dependency| {
         let message = format!("{} must not depend on {}", package.name, edge.name);
-        Finding::new(&package.manifest, package.line_of(tree, &edge.name), message)
+        Finding::new(&package.manifest, tree.line_of(package, &edge.name), message)
     };
     forbidden.map(finding).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use pulldown_cmark::{Event, Parser, Tag};
+use pulldown_cmark::{CowStr, Event, Parser, Tag};
 
 use super::Finding;
 use super::tree::Tree;
@@ -13,25 +13,32 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 
 fn check_document(tree: &Tree, path: &Path, text: &str) -> Vec<Finding> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut findings = Vec::new();
-    for (event, range) in Parser::new(text).into_offset_iter() {
-        let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else {
-            continue;
-        };
-        let Some(file) = relative_file(&dest_url) else { continue };
-        if !resolve(folder, file).is_some_and(|target| tree.paths.contains(&target)) {
-            let line = text[..range.start].lines().count().max(1);
-            findings.push(Finding::new(path, line, format!("the link to {dest_url} leads nowhere")));
-        }
-    }
-    findings
+    let exists = |file: &str| resolve(folder, file).is_some_and(|target| tree.paths.contains(&target));
+    relative_links(text)
+        .filter(|(_, link)| !exists(file_part(link)))
+        .map(|(line, link)| Finding::new(path, line, format!("the link to {link} leads nowhere")))
+        .collect()
 }
 
-/// The file part of a link that stays in this repository, if it has one.
-fn relative_file(link: &str) -> Option<&str> {
-    let file = link.split_once('#').map_or(link, |(file, _anchor)| file);
+/// The links of a document that stay in this repository, each with its line.
+pub(super) fn relative_links(text: &str) -> impl Iterator<Item = (usize, CowStr<'_>)> {
+    Parser::new(text).into_offset_iter().filter_map(|(event, range)| {
+        let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else {
+            return None;
+        };
+        is_relative(&dest_url).then(|| (text[..range.start].lines().count().max(1), dest_url))
+    })
+}
+
+/// Whether a link leads to another file of this repository.
+fn is_relative(link: &str) -> bool {
     let leaves = link.contains("://") || link.starts_with("mailto:");
-    (!leaves && !file.is_empty()).then_some(file)
+    !leaves && !file_part(link).is_empty()
+}
+
+/// A link without its anchor.
+fn file_part(link: &str) -> &str {
+    link.split_once('#').map_or(link, |(file, _anchor)| file)
 }
 
 /// Follows `link` from `folder`, or says that it leaves the repository.

@@ -12,6 +12,7 @@ mod error_sources;
 mod file_length;
 mod links;
 mod lints;
+mod publishing;
 mod purity;
 mod source;
 mod tree;
@@ -27,7 +28,7 @@ use tree::{Tree, TreeError};
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// Every rule, under the name that its findings carry.
-const RULES: [(&str, Rule); 12] = [
+const RULES: [(&str, Rule); 13] = [
     ("changelog", changelog::check),
     ("crate-docs", crate_docs::check),
     ("default-members", default_members::check),
@@ -37,6 +38,7 @@ const RULES: [(&str, Rule); 12] = [
     ("file-length", file_length::check),
     ("links", links::check),
     ("lints", lints::check),
+    ("publishing", publishing::check),
     ("purity", purity::check),
     ("unfinished", unfinished::check),
     ("unsafe-code", unsafe_code::check),

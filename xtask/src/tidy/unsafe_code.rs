@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::Finding;
 use super::source::Mentions;
-use super::tree::{Package, Tree};
+use super::tree::Tree;
+use crate::packages::Package;
 
 /// The files and folders that may contain `unsafe`, and what for.
 const ALLOWED: [(&str, &str); 35] = [
@@ -93,8 +94,8 @@ fn roots_that_do_not_forbid<'a>(tree: &'a Tree, package: &'a Package) -> impl It
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Target;
     use super::*;
+    use crate::packages::Target;
 
     #[test]
     fn unsafe_is_found_outside_of_the_list() {
