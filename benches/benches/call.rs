@@ -6,22 +6,12 @@
 
 use std::hint::black_box;
 
-use comm_core::{Accumulate, Call, Collective, DType, GroupId, ReduceOp};
+use comm_core::{Call, Collective, DType, GroupId, ReduceOp};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn description(criterion: &mut Criterion) {
-    let call = Call {
-        group: GroupId::WORLD,
-        collective: Collective::AllReduce,
-        op: Some(ReduceOp::Sum),
-        dtype: Some(DType::F32),
-        user_op: None,
-        accumulate: Accumulate::Native,
-        count: 1 << 20,
-        root: None,
-        detail: 0,
-        algorithm: "recursive_doubling".into(),
-    };
+    let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, "recursive_doubling");
+    (call.op, call.dtype, call.count) = (Some(ReduceOp::Sum), Some(DType::F32), 1 << 20);
     let mut group = criterion.benchmark_group("call");
     group.bench_function("fingerprint", |bencher| bencher.iter(|| black_box(&call).fingerprint()));
     let mut bytes = Vec::new();

@@ -34,15 +34,7 @@ struct Rank {
 
 impl Rank {
     fn new(row: &Algorithm, rank: usize, bytes: usize) -> Self {
-        let params = Params {
-            ranks: RANKS,
-            rank,
-            root: 0,
-            segments: 1,
-            pass: 1,
-            in_place: true,
-            ranks_per_host: RANKS,
-        };
+        let params = Params::new(RANKS).rank(rank).ranks_per_host(RANKS);
         let partition = Partition::even(bytes / 4, row.blocks(&params)).element_bytes(4);
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let scratch = vec![0; (row.slots)(&params) * layout.slot_bytes()];
@@ -82,7 +74,7 @@ fn all_reduce(criterion: &mut Criterion) {
         let row = TABLE.iter().find(|row| row.collective == Collective::AllReduce && row.name == name);
         let row = row.expect("an algorithm of this name");
         for bytes in [8, 4 << 10, 1 << 20] {
-            let network = InProcessConfig { capacity: CAPACITY, ..InProcessConfig::default() };
+            let network = InProcessConfig::default().capacity(CAPACITY);
             let mut transports = in_process::run(RANKS, &network, |lanes| {
                 lanes.open(LANE, lanes.now() + START).expect("a lane")
             });

@@ -99,7 +99,7 @@ fn break_it(row: &'static Algorithm) -> Result<Survey, Failure> {
     let mut total = Survey::default();
     for ranks in MUTATED {
         for cut in cuts(row) {
-            let options = Options { seed: ranks as u64, mutants_max: MUTANTS_MAX };
+            let options = Options::default().seed(ranks as u64).mutants_max(MUTANTS_MAX);
             for_each_program(row, ranks, *cut, &mut |program| {
                 total.add(
                     survey(program, &options).map_err(|unfit| Failure::Unfit { row: name(row), unfit })?,
@@ -128,7 +128,7 @@ fn for_each_program(
     let tree = row.traits.keeps_order.then_some(Tree(&tree));
     let Cut { segments, pass } = cut;
     for ranks_per_host in hosts(row, ranks) {
-        let world = Params { ranks, rank: 0, root: 0, segments, pass, in_place: true, ranks_per_host };
+        let world = Params::new(ranks).segments(segments).pass(pass).ranks_per_host(ranks_per_host);
         for spec in Spec::all(row.collective, ranks, row.blocks(&world)) {
             let spec = Spec { equal: row.traits.equal, ..spec };
             let in_place = spec.buffers == Buffers::InPlace;
@@ -136,7 +136,7 @@ fn for_each_program(
             if row.collective == Collective::AllReduce && !in_place {
                 continue;
             }
-            let of = |rank| Params { rank, root: spec.root, in_place, ..world };
+            let of = |rank| world.rank(rank).root(spec.root).in_place(in_place);
             let scratch_slots = (0..ranks).map(|rank| (row.slots)(&of(rank))).max().unwrap_or(0);
             each(&Program { spec, scratch_slots, tree, steps: &|rank| (row.steps)(&of(rank)) })?;
         }

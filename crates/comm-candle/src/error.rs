@@ -110,6 +110,7 @@ pub(crate) fn or_abort<M: Memory, T>(comm: &Comm<M>, outcome: Result<T>) -> Resu
 
 /// Shape, element type and place of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Form {
     /// The length of every dimension.
     pub shape: Vec<usize>,

@@ -83,7 +83,7 @@ fn kind<T: Gradient + WithDType>(
     let described =
         members.iter().map(|&at| Parameter::new::<T>(&variables[at].name, variables[at].var.dims()));
     // All gradients of a backward pass come at once, so its first step shows no order.
-    let options = Options { limits, follow_first_step: false, ..Options::default() };
+    let options = Options::default().limits(limits).follow_first_step(false);
     // Every call waits for its buckets before it returns, so they meet no other call.
     let replicas = DataParallel::over(comm.clone(), ParameterSet::new(described)?, options)?;
     Ok(Some(Box::new(Kind::<T> { replicas, members })))

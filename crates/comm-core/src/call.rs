@@ -2,141 +2,13 @@
 
 use std::borrow::Cow;
 
-use crate::{Accumulate, DType, GroupId, ReduceOp};
-
-/// The kinds of collective calls. The discriminants are the codes on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Collective {
-    /// Every rank gets the reduction of all contributions.
-    AllReduce = 1,
-    /// The root gets the reduction of all contributions.
-    Reduce = 2,
-    /// Every rank gets the root's data.
-    Broadcast = 3,
-    /// Every rank gets the contributions of all ranks, in rank order.
-    AllGather = 4,
-    /// Every rank gets its chunk of the reduction of all contributions.
-    ReduceScatter = 5,
-    /// No rank leaves before every rank has entered.
-    Barrier = 6,
-    /// The root gets the contributions of all ranks, in rank order.
-    Gather = 7,
-    /// Every rank gets its chunk of the root's data.
-    Scatter = 8,
-    /// An all-gather of contributions of different lengths.
-    AllGatherV = 9,
-    /// A reduce-scatter into chunks of different lengths.
-    ReduceScatterV = 10,
-    /// A gather of contributions of different lengths.
-    GatherV = 11,
-    /// A scatter of chunks of different lengths.
-    ScatterV = 12,
-    /// Every rank sends a chunk of its own to every rank.
-    AllToAll = 13,
-    /// An all-to-all of chunks of different lengths.
-    AllToAllV = 14,
-    /// Every rank gets the reduction of the contributions of the ranks up to it.
-    Scan = 15,
-    /// Every rank but the first gets the reduction of the contributions of the ranks before it.
-    ExScan = 16,
-    /// Every color becomes a group.
-    Split = 17,
-    /// Some ranks become a group.
-    NewGroup = 18,
-    /// All ranks become another group.
-    Duplicate = 19,
-}
-
-impl Collective {
-    /// Every collective, in the order of their codes.
-    pub const ALL: [Self; 19] = [
-        Self::AllReduce,
-        Self::Reduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Barrier,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllGatherV,
-        Self::ReduceScatterV,
-        Self::GatherV,
-        Self::ScatterV,
-        Self::AllToAll,
-        Self::AllToAllV,
-        Self::Scan,
-        Self::ExScan,
-        Self::Split,
-        Self::NewGroup,
-        Self::Duplicate,
-    ];
-
-    /// The collective with the same messages between the same ranks: the one without the V, where all have the same
-    /// length, and the one with which a group is made.
-    #[must_use]
-    pub const fn base(self) -> Self {
-        match self {
-            Self::AllGatherV | Self::Split => Self::AllGather,
-            Self::NewGroup | Self::Duplicate => Self::Barrier,
-            Self::ReduceScatterV => Self::ReduceScatter,
-            Self::GatherV => Self::Gather,
-            Self::ScatterV => Self::Scatter,
-            Self::AllToAllV => Self::AllToAll,
-            other => other,
-        }
-    }
-
-    /// The code on the wire, never zero.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The collective with this code on the wire.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|collective| collective.code() == code)
-    }
-
-    /// The name of the method that makes the call.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::Reduce => "reduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Barrier => "barrier",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllGatherV => "all_gather_v",
-            Self::ReduceScatterV => "reduce_scatter_v",
-            Self::GatherV => "gather_v",
-            Self::ScatterV => "scatter_v",
-            Self::AllToAll => "all_to_all",
-            Self::AllToAllV => "all_to_all_v",
-            Self::Scan => "scan",
-            Self::ExScan => "exscan",
-            Self::Split => "split",
-            Self::NewGroup => "new_group",
-            Self::Duplicate => "duplicate",
-        }
-    }
-}
-
-impl std::fmt::Display for Collective {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
+use crate::{Accumulate, Collective, DType, GroupId, ReduceOp};
 
 /// A collective call: all that must be equal on every rank.
 ///
 /// What may legally differ from rank to rank (buffers, timeouts, the factor of [`ReduceOp::PreMulSum`]) is not in it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Call {
     /// The group that calls.
     pub group: GroupId,
@@ -175,6 +47,30 @@ impl Call {
     const FIXED: usize = 8 + 8 + 8 + 4 + 3 + 1;
     const NO_ROOT: u32 = u32::MAX;
     const SUMS_IN_F32: u8 = 0x80;
+
+    /// A call without operator, elements, root or detail, which are set as fields.
+    ///
+    /// ```
+    /// use comm_core::{Call, Collective, DType, GroupId, ReduceOp};
+    ///
+    /// let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, "ring");
+    /// (call.op, call.dtype, call.count) = (Some(ReduceOp::Sum), Some(DType::F32), 1000);
+    /// ```
+    #[must_use]
+    pub fn new(group: GroupId, collective: Collective, algorithm: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            group,
+            collective,
+            op: None,
+            user_op: None,
+            dtype: None,
+            accumulate: Accumulate::Native,
+            count: 0,
+            root: None,
+            detail: 0,
+            algorithm: algorithm.into(),
+        }
+    }
 
     /// A number for a list that must be equal on every rank; differs, but for a chance of 2^-64, between unequal lists.
     #[must_use]
@@ -369,18 +265,10 @@ mod tests {
     use crate::PlainType;
 
     fn call() -> Call {
-        Call {
-            group: GroupId(7),
-            collective: Collective::Reduce,
-            op: Some(ReduceOp::Sum),
-            user_op: None,
-            dtype: Some(DType::F32),
-            accumulate: Accumulate::Native,
-            count: 1024,
-            root: Some(3),
-            detail: 0,
-            algorithm: "binomial".into(),
-        }
+        let mut call = Call::new(GroupId(7), Collective::Reduce, "binomial");
+        (call.op, call.dtype) = (Some(ReduceOp::Sum), Some(DType::F32));
+        (call.count, call.root) = (1024, Some(3));
+        call
     }
 
     /// The call with each field changed in turn.
@@ -408,15 +296,6 @@ mod tests {
             Call { detail: Call::detail_of([7, 8]), ..call() },
             Call { algorithm: "chain".into(), ..call() },
         ]
-    }
-
-    #[test]
-    fn codes_name_their_collectives_and_no_other_does() {
-        for collective in Collective::ALL {
-            assert_eq!(Collective::from_code(collective.code()), Some(collective));
-        }
-        let known = (0..=u8::MAX).filter(|&code| Collective::from_code(code).is_some());
-        assert!(known.eq(Collective::ALL.map(Collective::code)), "in the order of their codes");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{AsView, AsViewMut, Comm, Element, Host, Invalid, Received, Result};
 
 /// One axis of a Cartesian group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Axis {
     /// The number of ranks along the axis.
     pub len: usize,

@@ -244,6 +244,7 @@ pub enum Loss {
     "ranks are in different calls at number {sequence}: rank {rank} in {}, rank {peer} in {}{}",
     known(.ours), known(.theirs), told(.rank, .peer, .lengths)
 )]
+#[non_exhaustive]
 pub struct Desync {
     /// The sequence number of both calls.
     pub sequence: u64,
@@ -257,6 +258,18 @@ pub struct Desync {
     pub theirs: Option<Call>,
     /// Where the calls differ if their descriptions do not: in counts that not every rank knows.
     pub lengths: Option<Lengths>,
+}
+
+impl Desync {
+    /// Two ranks, each with the call that it made under this sequence number, if that could be learnt.
+    #[must_use]
+    pub fn new(
+        sequence: u64,
+        (rank, ours): (usize, Option<Call>),
+        (peer, theirs): (usize, Option<Call>),
+    ) -> Self {
+        Self { sequence, rank, ours, peer, theirs, lengths: None }
+    }
 }
 
 /// The lengths of a message, in bytes, on which two ranks disagree.

@@ -106,6 +106,7 @@ impl<S: Into<Source>, T: Into<TagMatch>> From<(S, T)> for RecvFrom {
 
 /// What is known of a message that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received {
     /// Who sent it.
     pub source: usize,
@@ -115,6 +116,14 @@ pub struct Received {
     pub len: usize,
     /// The type of its elements.
     pub dtype: DType,
+}
+
+impl Received {
+    /// A message from this rank, with this tag, of so many elements.
+    #[must_use]
+    pub const fn new(source: usize, tag: u64, dtype: DType, len: usize) -> Self {
+        Self { source, tag, len, dtype }
+    }
 }
 
 /// A message that the communicator owns while it is sent in the background.

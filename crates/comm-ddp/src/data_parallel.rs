@@ -10,6 +10,7 @@ use crate::{BucketLimits, BucketPlan, Clock, Error, Gradient, ParameterSet, Redu
 
 /// How gradients are averaged. Except for the clock, rank 0's choice counts for all ranks.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Options {
     /// When a bucket is full.
     pub limits: BucketLimits,
@@ -20,9 +21,37 @@ pub struct Options {
     pub clock: Clock,
 }
 
+/// Setters, as in `Options::default().follow_first_step(false)`.
+impl Options {
+    /// [`BucketLimits::DEFAULT`], buckets that follow the first step, and the clock of the system.
+    pub const DEFAULT: Self =
+        Self { limits: BucketLimits::DEFAULT, follow_first_step: true, clock: Instant::now };
+
+    /// The options with buckets of these limits.
+    #[must_use]
+    pub const fn limits(mut self, limits: BucketLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The options with buckets that are cut anew after the first step, or not.
+    #[must_use]
+    pub const fn follow_first_step(mut self, follow: bool) -> Self {
+        self.follow_first_step = follow;
+        self
+    }
+
+    /// The options with this source of instants.
+    #[must_use]
+    pub const fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
-        Self { limits: BucketLimits::DEFAULT, follow_first_step: true, clock: Instant::now }
+        Self::DEFAULT
     }
 }
 

@@ -97,6 +97,7 @@ impl Error {
 /// The first parameter, by name, in which ranks differ. Every rank gets the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("ranks train different models: parameter {name:?} {difference} on {}, unlike on rank {reference}", list(.ranks))]
+#[non_exhaustive]
 pub struct Mismatch {
     /// The name of the parameter.
     pub name: String,
@@ -110,6 +111,7 @@ pub struct Mismatch {
 
 /// How a parameter differs from what most ranks have.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Difference {
     /// It is not there.
     Missing,

@@ -13,6 +13,7 @@ use crate::Parameter;
 
 /// When a bucket is full: as soon as it has at least so many bytes. Rank 0's limits count for all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BucketLimits {
     /// For the first bucket.
     pub first_bytes: usize,
@@ -23,6 +24,20 @@ pub struct BucketLimits {
 impl BucketLimits {
     /// 1 MiB, then 25 MiB, as in PyTorch.
     pub const DEFAULT: Self = Self { first_bytes: 1 << 20, bytes: 25 << 20 };
+
+    /// The limits with this one for the first bucket.
+    #[must_use]
+    pub const fn first_bytes(mut self, first_bytes: usize) -> Self {
+        self.first_bytes = first_bytes;
+        self
+    }
+
+    /// The limits with this one for the other buckets.
+    #[must_use]
+    pub const fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
 }
 
 impl Default for BucketLimits {
@@ -67,6 +82,7 @@ impl Bucket {
 
 /// Where a gradient lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Location {
     /// The bucket.
     pub bucket: usize,

@@ -25,6 +25,7 @@ pub struct ReadyQueue {
 
 /// What became of a gradient that is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// The bucket that it filled.
     pub filled: Option<usize>,

@@ -4,6 +4,7 @@ use comm_core::Group;
 
 /// What to do when the samples do not divide among the ranks. Every rank gets the same number in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Remainder {
     /// The first samples of the epoch are used again until it divides: every sample is used.
     #[default]

@@ -7,6 +7,7 @@ pub type Clock = fn() -> Instant;
 
 /// The instants of one step on one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timeline {
     /// The step began.
     pub began: Instant,
@@ -20,6 +21,7 @@ pub struct Timeline {
 
 /// The life of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BucketTimes {
     /// Its size.
     pub bytes: usize,
@@ -33,7 +35,21 @@ pub struct BucketTimes {
     pub completed: Instant,
 }
 
+impl BucketTimes {
+    /// A bucket of so many bytes that is filled, sent and back at this instant. Its fields can be set.
+    #[must_use]
+    pub const fn new(bytes: usize, filled: Instant) -> Self {
+        Self { bytes, filled, launched: filled, started: filled, completed: filled }
+    }
+}
+
 impl Timeline {
+    /// A step without buckets that begins and ends at this instant. Its fields can be set, as a test of a tracer does.
+    #[must_use]
+    pub const fn new(began: Instant) -> Self {
+        Self { began, backward_ended: began, finished: began, buckets: Vec::new() }
+    }
+
     /// How many buckets were in flight before backward ended: the overlap that buckets are for.
     #[must_use]
     pub fn overlapped(&self) -> usize {

@@ -7,6 +7,7 @@ use comm_shm::HostId;
 
 /// The way to another rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Path {
     /// Through memory that both ranks share.
     SharedMemory,

@@ -9,6 +9,7 @@ use crate::schedule::{Algorithm, Chunks, Params};
 
 /// What the choice depends on. Every member knows the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Question {
     /// Which collective.
     pub collective: Collective,
@@ -19,6 +20,36 @@ pub struct Question {
     pub bytes: usize,
     /// The order of combining that the caller asked for.
     pub order: ReduceOrder,
+}
+
+/// Setters, as in `Question::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
+impl Question {
+    /// A collective of one rank without data, in any order of combining.
+    #[must_use]
+    pub const fn new(collective: Collective) -> Self {
+        Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
+    }
+
+    /// The question for this number of ranks.
+    #[must_use]
+    pub const fn ranks(mut self, ranks: usize) -> Self {
+        self.ranks = ranks;
+        self
+    }
+
+    /// The question for this much data: see the field of this name.
+    #[must_use]
+    pub const fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// The question for this order of combining.
+    #[must_use]
+    pub const fn order(mut self, order: ReduceOrder) -> Self {
+        self.order = order;
+        self
+    }
 }
 
 /// An algorithm further down in the table is taken if it is faster by this much, less than which no model can tell. Those

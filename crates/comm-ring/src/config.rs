@@ -61,6 +61,7 @@ impl RingConfig {
 
 /// What schedules and their choice depend on besides the call: the same on every rank of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// See [`RingConfig::window`].
     pub window: usize,

@@ -96,21 +96,12 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::{Accumulate, Collective, GroupId};
+    use comm_core::{Collective, GroupId};
 
     fn call(count: u64) -> Call {
-        Call {
-            group: GroupId::WORLD,
-            collective: Collective::Barrier,
-            op: None,
-            dtype: None,
-            user_op: None,
-            accumulate: Accumulate::Native,
-            count,
-            root: None,
-            detail: 0,
-            algorithm: "a".into(),
-        }
+        let mut call = Call::new(GroupId::WORLD, Collective::Barrier, "a");
+        call.count = count;
+        call
     }
 
     fn push(history: &mut History, count: u64) -> u64 {

@@ -154,9 +154,9 @@ fn floats_of_8_bits_are_refused_before_anything_moves() {
 
 #[test]
 fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
-    let tiny = InProcessConfig { capacity: 7, ..InProcessConfig::default() };
-    let dribbling = InProcessConfig { dribble: Some(1), ..InProcessConfig::default() };
-    let lent = InProcessConfig { release: Release::OnConsume, capacity: 100, dribble: Some(2) };
+    let tiny = InProcessConfig::default().capacity(7);
+    let dribbling = InProcessConfig::default().dribble(1);
+    let lent = InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(2);
     for network in [tiny, dribbling, lent] {
         for ranks in [2, 3, 5] {
             world(ranks, &network, &small_segments(), |comm| {
@@ -187,7 +187,7 @@ fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
 
 #[test]
 fn the_smallest_window_and_tiny_buffers_do_not_deadlock() {
-    let network = InProcessConfig { capacity: 4096, ..InProcessConfig::default() };
+    let network = InProcessConfig::default().capacity(4096);
     let mut config = RingConfig::default();
     config.window = 2;
     for ranks in 2..=9 {

@@ -1,7 +1,7 @@
 //! The closed forms of every row of the table against the simulation of its steps.
 #![allow(clippy::panic, reason = "helpers of tests")]
 
-use comm_core::{Collective, Link, LinkModel, Partition, ReduceOrder};
+use comm_core::{Collective, Link, LinkModel, Partition};
 use comm_ring::RingConfig;
 use comm_ring::choose::{Choice, Question, choose, params, sizes};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
@@ -12,7 +12,7 @@ const BLOCK_BYTES: usize = 4;
 
 /// Simulates a row whose blocks have these sizes.
 fn simulated(row: &Algorithm, p: &Params, links: LinkModel, sizes: &Partition) -> Report {
-    let steps = |rank| (row.steps)(&Params { rank, ..*p }) as _;
+    let steps = |rank| (row.steps)(&p.rank(rank)) as _;
     let program = Program { ranks: p.ranks, sizes, steps: &steps };
     simulate(&program, &Options::new(links))
         .unwrap_or_else(|failure| panic!("{} {} of {}: {failure}", row.collective, row.name, p.ranks))
@@ -24,14 +24,14 @@ fn most(row: &Algorithm, p: &Params, count: fn(&Report) -> usize) -> usize {
     let blocks = row.blocks(p);
     let sizes = Partition::even(blocks, blocks).element_bytes(BLOCK_BYTES);
     let calls = Spec::all(row.collective, p.ranks, blocks)
-        .map(|spec| Params { root: spec.root, in_place: spec.buffers == Buffers::InPlace, ..*p })
+        .map(|spec| p.root(spec.root).in_place(spec.buffers == Buffers::InPlace))
         // An all-reduce always works in place, as its communicator copies first.
         .filter(|p| p.in_place || row.collective != Collective::AllReduce);
     calls.map(|p| count(&simulated(row, &p, links, &sizes))).max().unwrap_or(0)
 }
 
 fn assert_counts(row: &Algorithm, ranks: usize, segments: usize) {
-    let p = Params { ranks, rank: 0, root: 0, segments, pass: 8, in_place: true, ranks_per_host: 1 };
+    let p = Params::new(ranks).segments(segments).pass(8);
     let cost = (row.cost)(&p);
     let context = format!("{} {} of {ranks}, {segments} segments", row.collective, row.name);
     assert_eq!(most(row, &p, Report::messages_max), cost.messages, "{context}: messages");
@@ -76,7 +76,7 @@ fn far(row: &Algorithm, links: LinkModel, factor_max: f64) -> Vec<String> {
     let mut far = Vec::new();
     for ranks in WORLDS {
         for bytes in BYTES {
-            let question = Question { collective: row.collective, ranks, bytes, order: ReduceOrder::Any };
+            let question = Question::new(row.collective).ranks(ranks).bytes(bytes);
             let Some((choice, report)) = forced(row, &question, links) else { continue };
             let factor = (choice.time / report.time).max(report.time / choice.time);
             if factor > factor_max {

@@ -75,7 +75,7 @@ fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
         let mut transport = lanes.open(LANE, lanes.now() + PATIENCE).unwrap();
         let rank = lanes.group().rank();
         let root = ranks / 2;
-        let params = Params { ranks, rank, root, segments, pass: 1, in_place: true, ranks_per_host: 2 };
+        let params = Params::new(ranks).rank(rank).root(root).segments(segments).ranks_per_host(2);
         for (at, found) in carry_out(row, &params, &mut transport).into_iter().enumerate() {
             if let Some(expected) = expected(row, &params, at) {
                 assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);
@@ -91,7 +91,7 @@ fn every_row_computes_what_it_should_between_threads() {
     let worlds: &[usize] = if cfg!(miri) { &[1, 3] } else { &[1, 2, 3, 4, 5, 8] };
     for row in TABLE {
         for &ranks in worlds {
-            check(row, ranks, &InProcessConfig { capacity: 64, ..InProcessConfig::default() });
+            check(row, ranks, &InProcessConfig::default().capacity(64));
         }
     }
 }
@@ -99,7 +99,7 @@ fn every_row_computes_what_it_should_between_threads() {
 #[test]
 fn bytes_that_come_in_pieces_make_whole_elements() {
     let worlds: &[usize] = if cfg!(miri) { &[2] } else { &[2, 3, 5] };
-    let network = InProcessConfig { capacity: 13, release: Release::OnConsume, dribble: Some(7) };
+    let network = InProcessConfig::default().capacity(13).release(Release::OnConsume).dribble(7);
     for row in TABLE {
         for &ranks in worlds {
             check(row, ranks, &network);

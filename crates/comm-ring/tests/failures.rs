@@ -314,7 +314,7 @@ fn explosive(
 /// Who catches a panic has memory back that nobody reads any more, and the other ranks do not wait.
 #[test]
 fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
-    let network = InProcessConfig { release: Release::OnConsume, ..InProcessConfig::default() };
+    let network = InProcessConfig::default().release(Release::OnConsume);
     for ranks in [2, 3, 5, 8] {
         let panicked = Barrier::new(ranks);
         let errors = in_process::run(ranks, &network, |lanes| {

@@ -102,11 +102,10 @@ fn a_group_has_the_order_of_its_list_and_ranks_outside_go_on_at_once() {
 #[test]
 fn groups_are_made_over_queues_that_dribble() {
     for (seed, ranks) in [1, 2, 3, 5, 8].into_iter().enumerate() {
-        let network = InProcessConfig {
-            capacity: 7,
-            release: in_process::Release::OnConsume,
-            dribble: Some(seed as u64),
-        };
+        let network = InProcessConfig::default()
+            .capacity(7)
+            .release(in_process::Release::OnConsume)
+            .dribble(seed as u64);
         world(ranks, &network, &RingConfig::default(), |comm| {
             let (rank, reversed) = (comm.rank(), (0..ranks).rev().collect::<Vec<_>>());
             check(&comm.new_group(&reversed).unwrap().unwrap(), rank, &reversed);

@@ -6,8 +6,7 @@ mod common;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Collective, Comm, Communicator, Exchange, HostView, HostViewMut, LinkModel, ReduceOrder,
-    Shares,
+    CallOptions, Collective, Comm, Communicator, Exchange, HostView, HostViewMut, LinkModel, Shares,
 };
 use comm_ring::choose::{Question, choose};
 use comm_ring::schedule::Algorithm;
@@ -183,9 +182,9 @@ fn larger_worlds() {
 
 #[test]
 fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
-    let tiny = InProcessConfig { capacity: 7, ..InProcessConfig::default() };
-    let dribbling = InProcessConfig { dribble: Some(1), ..InProcessConfig::default() };
-    let lent = InProcessConfig { release: Release::OnConsume, capacity: 100, dribble: Some(2) };
+    let tiny = InProcessConfig::default().capacity(7);
+    let dribbling = InProcessConfig::default().dribble(1);
+    let lent = InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(2);
     for network in [tiny, dribbling, lent] {
         for ranks in [2, 3, 5] {
             world(ranks, &network, &small_segments(), |comm| every_collective::<i64>(&comm));
@@ -252,7 +251,7 @@ fn the_algorithm_follows_the_length_and_the_number_of_ranks() {
     let link = comm_core::Link { latency: 1e-5, overhead: 1e-6, per_byte: 1e-9 };
     let tuning = RingConfig::default().tuning(LinkModel::uniform(link, 1e-10));
     let choice = |collective, ranks, bytes| {
-        let question = Question { collective, ranks, bytes, order: ReduceOrder::Any };
+        let question = Question::new(collective).ranks(ranks).bytes(bytes);
         choose(&question, None, &tuning).unwrap().algorithm.name
     };
     assert_eq!(choice(Collective::Broadcast, 8, 64), "binomial");

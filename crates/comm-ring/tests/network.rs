@@ -114,7 +114,8 @@ fn run(
         .into_iter()
         .enumerate()
         .map(|(rank, transport)| {
-            let params = Params { ranks, rank, root, segments, pass: 2, in_place: true, ranks_per_host: 2 };
+            let params =
+                Params::new(ranks).rank(rank).root(root).segments(segments).pass(2).ranks_per_host(2);
             (params, Rank::new(transport, row, &params, window))
         })
         .collect();

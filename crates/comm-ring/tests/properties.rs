@@ -55,7 +55,8 @@ fn case() -> impl Strategy<Value = Case> {
             let mut config = RingConfig::default();
             (config.window, config.segment_bytes, config.segments_per_pass) = (window, segment_bytes, pass);
             let release = if lent { Release::OnConsume } else { Release::OnAccept };
-            let network = InProcessConfig { capacity, release, dribble };
+            let mut network = InProcessConfig::default().capacity(capacity).release(release);
+            network.dribble = dribble;
             Case { ranks, config, network, traffic, root, algorithm }
         },
     )

@@ -74,9 +74,9 @@ fn larger_worlds() {
 
 #[test]
 fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
-    let tiny = InProcessConfig { capacity: 7, ..InProcessConfig::default() };
-    let dribbling = InProcessConfig { dribble: Some(1), ..InProcessConfig::default() };
-    let lent = InProcessConfig { release: Release::OnConsume, capacity: 100, dribble: Some(2) };
+    let tiny = InProcessConfig::default().capacity(7);
+    let dribbling = InProcessConfig::default().dribble(1);
+    let lent = InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(2);
     for network in [tiny, dribbling, lent] {
         for ranks in [2, 3, 5] {
             world(ranks, &network, &small_segments(), |comm| every_algorithm::<u32>(&comm));
@@ -163,7 +163,7 @@ fn the_algorithm_follows_the_length() {
             1e-10,
         ));
         let (collective, order) = (Collective::Scan, ReduceOrder::Any);
-        let question = comm_ring::choose::Question { collective, ranks: 8, bytes, order };
+        let question = comm_ring::choose::Question::new(collective).ranks(8).bytes(bytes).order(order);
         comm_ring::choose::choose(&question, None, &tuning).unwrap().algorithm.name
     };
     assert_eq!((choice(8), choice(64 << 20)), ("recursive_doubling", "chain"));

@@ -2,16 +2,16 @@
 #![allow(clippy::panic, reason = "helpers of tests")]
 
 use comm_core::{Action, Collective, Link, LinkModel};
-use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, Traits, combinations};
+use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, combinations};
 use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
 
 /// A group of this size, each chunk in one segment, on one host per rank.
 fn world(ranks: usize) -> Params {
-    Params { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
+    Params::new(ranks)
 }
 
 fn in_segments(ranks: usize, segments: usize, pass: usize) -> Params {
-    Params { segments, pass, ..world(ranks) }
+    world(ranks).segments(segments).pass(pass)
 }
 
 /// The same group spread over hosts in every way, or in many ways if it is large, for rows that look at it.
@@ -22,13 +22,13 @@ fn on_hosts(row: &Algorithm, world: Params) -> Vec<Params> {
         1..=16 => (1..=n).collect(),
         _ => [1, 2, 3, 4, 7, 8, 16, n / 2, n - 1, n, n + 3].into(),
     };
-    sizes.into_iter().map(|ranks_per_host| Params { ranks_per_host, ..world }).collect()
+    sizes.into_iter().map(|ranks_per_host| world.ranks_per_host(ranks_per_host)).collect()
 }
 
 /// Verifies one row for one call.
 fn check(row: &Algorithm, world: &Params, spec: Spec) -> Result<Stats, Fault> {
     let in_place = spec.buffers == Buffers::InPlace;
-    let params = |rank| Params { rank, root: spec.root, in_place, ..*world };
+    let params = |rank| world.rank(rank).root(spec.root).in_place(in_place);
     let scratch_slots = (0..world.ranks).map(|rank| (row.slots)(&params(rank))).max().unwrap_or(0);
     let tree: Vec<(usize, usize)> = combinations(world.ranks).collect();
     let tree = row.traits.keeps_order.then_some(Tree(&tree));
@@ -86,8 +86,9 @@ fn segments_and_passes_of_any_size_are_proven() {
 fn a_row_that_combines_in_another_order_than_it_claims_is_refused() {
     for name in ["ring", "two_level"] {
         let row = row(Collective::AllReduce, name);
-        let liar = Algorithm { traits: Traits { keeps_order: true, ..row.traits }, ..*row };
-        let world = Params { ranks_per_host: 3, ..world(6) };
+        let mut liar = *row;
+        liar.traits.keeps_order = true;
+        let world = world(6).ranks_per_host(3);
         let spec = specs(row, 6, row.blocks(&world)).next().unwrap();
         assert!(check(row, &world, spec).is_ok());
         let fault = check(&liar, &world, spec).unwrap_err();
@@ -98,8 +99,9 @@ fn a_row_that_combines_in_another_order_than_it_claims_is_refused() {
 #[test]
 fn hosts_that_are_powers_of_two_leave_the_order_of_the_tree() {
     let row = row(Collective::AllReduce, "two_level");
-    let keeper = Algorithm { traits: Traits { keeps_order: true, ..row.traits }, ..*row };
-    prove(&keeper, &Params { ranks_per_host: 2, ..world(4) });
+    let mut keeper = *row;
+    keeper.traits.keeps_order = true;
+    prove(&keeper, &world(4).ranks_per_host(2));
 }
 
 /// Powers of two and their neighbours, primes, and a few numbers drawn once.
@@ -113,7 +115,7 @@ fn large_worlds_are_proven_too() {
         let hosts = if row.traits.hierarchical { &[7, 8][..] } else { &[1] };
         for ranks in LARGE.into_iter().filter(|&ranks| ranks <= ranks_max(row)) {
             for &ranks_per_host in hosts {
-                let world = Params { ranks_per_host, ..world(ranks) };
+                let world = world(ranks).ranks_per_host(ranks_per_host);
                 if ranks == 1024 || (row.cost)(&world).blocks * ranks <= MOVES_MAX {
                     for root in roots(row.collective, ranks) {
                         prove_one_root(row, &world, root);
@@ -197,10 +199,10 @@ fn no_prediction_is_below_what_the_busiest_rank_needs() {
 fn two_levels_send_only_a_share_of_the_data_to_other_hosts() {
     let row = row(Collective::AllReduce, "two_level");
     for (hosts, ranks_per_host) in [(1, 5), (2, 4), (3, 4), (5, 2), (4, 8)] {
-        let world = Params { ranks_per_host, ..world(hosts * ranks_per_host) };
+        let world = world(hosts * ranks_per_host).ranks_per_host(ranks_per_host);
         for rank in 0..world.ranks {
             let leaves = |to: usize| to / ranks_per_host != rank / ranks_per_host;
-            let steps = (row.steps)(&Params { rank, ..world });
+            let steps = (row.steps)(&world.rank(rank));
             let sent = steps.filter(|step| matches!(step.action, Action::Send { to } if leaves(to)));
             // Of hosts * ranks_per_host blocks in all.
             assert_eq!(sent.map(|step| step.blocks.count).sum::<usize>(), 2 * (hosts - 1));

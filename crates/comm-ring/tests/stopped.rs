@@ -92,7 +92,7 @@ fn named(row: &'static Algorithm, stop: Stop) -> Vec<(usize, Result<Vec<usize>, 
     let mut config = RingConfig::default();
     // Time for the answers on a machine that is busy.
     (config.announce_after, config.diagnosis) = (Duration::from_millis(50), TIMEOUT / 2);
-    let network = InProcessConfig { capacity: 2000, ..InProcessConfig::default() };
+    let network = InProcessConfig::default().capacity(2000);
     let shared: Vec<_> = (0..stop.ranks).map(|_| Arc::new(Shared::default())).collect();
     let all = &shared;
     let results = in_process::run(stop.ranks, &network, |lanes| {

@@ -129,7 +129,7 @@ fn blended<O: Operator<Element = Pixel>>(ranks: usize, len: usize) -> Vec<Pixel>
 
 /// What moves a few bytes at a time, so that elements arrive in parts.
 fn dribbling() -> InProcessConfig {
-    InProcessConfig { capacity: 50, release: Release::OnConsume, dribble: Some(7) }
+    InProcessConfig::default().capacity(50).release(Release::OnConsume).dribble(7)
 }
 
 fn world<R: Send>(ranks: usize, network: &InProcessConfig, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {

@@ -7,6 +7,7 @@ use comm_core::Loss;
 
 /// When bytes that were accepted from a sender count as released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Release {
     /// At once, as in a transport that copies.
     OnAccept,

@@ -139,7 +139,7 @@ fn a_step_enters_the_window_when_the_steps_before_it_have_ended() {
         vec![Step::send(0, OUT, one(0))],
         vec![Step::recv(0, OUT, one(2))],
     ];
-    let time = |window| run(&programs, &Options { window, ..uniform() }).unwrap().time;
+    let time = |window| run(&programs, &uniform().window(window)).unwrap().time;
     assert_eq!((time(3), time(2), time(0)), (42.0, 84.0, 84.0));
 }
 
@@ -198,7 +198,7 @@ fn programs_without_end_are_given_up() {
     let sizes = Partition::even(1, 1);
     let endless = |rank: usize| Box::new(std::iter::repeat(Step::send(1 - rank, OUT, one(0)))) as _;
     let program = Program { ranks: 2, sizes: &sizes, steps: &endless };
-    let options = Options { steps_max: 1000, ..uniform() };
+    let options = uniform().steps_max(1000);
     assert_eq!(simulate(&program, &options), Err(Failure::TooLong { limit: 1000 }));
 }
 
@@ -206,8 +206,8 @@ fn programs_without_end_are_given_up() {
 fn the_limit_counts_the_steps_of_all_ranks() {
     let exchange = |to: usize| vec![Step::send(to, OUT, one(0)), Step::recv(to, OUT, one(0))];
     let programs = [exchange(1), exchange(0)];
-    assert!(run(&programs, &Options { steps_max: 4, ..uniform() }).is_ok());
-    assert_eq!(run(&programs, &Options { steps_max: 3, ..uniform() }), Err(Failure::TooLong { limit: 3 }));
+    assert!(run(&programs, &uniform().steps_max(4)).is_ok());
+    assert_eq!(run(&programs, &uniform().steps_max(3)), Err(Failure::TooLong { limit: 3 }));
 }
 
 #[test]

@@ -24,7 +24,7 @@ transport_conformance!(released_on_consume, with(|config| config.release = Relea
 transport_conformance!(dribbling, with(|config| config.dribble = Some(1)));
 transport_conformance!(
     all_at_once,
-    with(|config| *config = InProcessConfig { capacity: TINY, release: Release::OnConsume, dribble: Some(2) })
+    with(|config| *config = InProcessConfig::default().capacity(TINY).release(Release::OnConsume).dribble(2))
 );
 
 /// The transports of `N` ranks, opened in threads and brought together in one.
@@ -37,7 +37,7 @@ fn opened<const N: usize>(config: &InProcessConfig) -> Option<[(InProcessLanes, 
 }
 
 fn lent() -> InProcessConfig {
-    InProcessConfig { release: Release::OnConsume, ..InProcessConfig::default() }
+    InProcessConfig::default().release(Release::OnConsume)
 }
 
 fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, rank: usize) -> bool {
@@ -153,6 +153,6 @@ fn a_peer_that_is_not_one_is_refused() {
 
 #[test]
 fn queues_of_one_byte_suffice() {
-    let config = InProcessConfig { capacity: 1, ..InProcessConfig::default() };
+    let config = InProcessConfig::default().capacity(1);
     conformance::all_pairs_exchange_ordered_bytes(&|n| InProcessLanes::with_config(n, &config)).unwrap();
 }

@@ -48,7 +48,7 @@ fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
 
 #[test]
 fn a_sample_is_as_large_as_asked_for() {
-    let options = Options { seed: 4, mutants_max: 20 };
+    let options = Options::default().seed(4).mutants_max(20);
     let spec = spec(Collective::AllReduce, 4, 4);
     let survey = with_program(spec, 0, ring_all_reduce, |program| survey(program, &options)).unwrap();
     assert_eq!(survey.mutants, 20);

@@ -116,8 +116,7 @@ fn a_seed_repeats_itself_to_the_nanosecond() {
 
 #[test]
 fn time_is_latency_and_bandwidth() {
-    let plan =
-        FaultPlan { capacity: 1 << 20, latency: 3 * MS, bytes_per_second: 1_000_000, ..FaultPlan::calm() };
+    let plan = FaultPlan::calm().capacity(1 << 20).latency(3 * MS).bytes_per_second(1_000_000);
     let (mut network, mut transports) = Network::new(2, 0, &plan).unwrap();
     let start = transports[1].now();
     assert_eq!(transports[0].try_send(1, &[IoSlice::new(&[1; 5000])]).unwrap(), 5000);
@@ -157,7 +156,7 @@ fn the_living_hear_of_a_death_and_go_on() {
 #[test]
 fn bytes_that_left_before_a_death_arrive_and_others_do_not() {
     // A byte takes a millisecond to leave, and one to arrive.
-    let plan = FaultPlan { latency: MS, bytes_per_second: 1000, ..FaultPlan::calm() };
+    let plan = FaultPlan::calm().latency(MS).bytes_per_second(1000);
     let plan = plan.and(MS * 7 / 2, Incident::Death { rank: 0 });
     let (mut network, mut transports) = Network::new(2, 0, &plan).unwrap();
     for _ in 0..9 {
@@ -196,8 +195,8 @@ fn closing_in_order_loses_nothing() {
 
 #[test]
 fn a_sleeper_is_told_what_can_move() {
-    let plan = FaultPlan { capacity: 10, release: Release::OnConsume, ..FaultPlan::calm() }
-        .and(MS, Incident::Death { rank: 2 });
+    let plan =
+        FaultPlan::calm().capacity(10).release(Release::OnConsume).and(MS, Incident::Death { rank: 2 });
     let (mut network, mut transports) = Network::new(3, 0, &plan).unwrap();
     let (mut recv, mut send) = (Interest::default(), Interest::default());
     recv.add_recv(1);
@@ -220,7 +219,7 @@ fn a_sleeper_is_told_what_can_move() {
 
 #[test]
 fn a_revoked_loan_never_counts_as_received() {
-    let plan = FaultPlan { release: Release::OnConsume, ..FaultPlan::calm() };
+    let plan = FaultPlan::calm().release(Release::OnConsume);
     let (mut network, mut transports) = Network::new(2, 0, &plan).unwrap();
     transports[0].try_send(1, &[IoSlice::new(b"abc")]).unwrap();
     network.advance();

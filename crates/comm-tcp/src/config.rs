@@ -83,11 +83,29 @@ impl Default for TcpConfig {
 
 /// When the kernel asks a silent peer whether it is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Keepalive {
     /// The silence before the first question.
     pub idle: Duration,
     /// The time between questions.
     pub interval: Duration,
+}
+
+/// Setters, as in `Keepalive::default().idle(Duration::from_secs(60))`.
+impl Keepalive {
+    /// The keepalive with this silence before the first question.
+    #[must_use]
+    pub const fn idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// The keepalive with this time between questions.
+    #[must_use]
+    pub const fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
 }
 
 impl Default for Keepalive {
@@ -98,6 +116,7 @@ impl Default for Keepalive {
 
 /// The congestion control of outgoing bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Congestion {
     /// Cubic, else Reno, where both ends are on this machine; the system's choice elsewhere. A system that defaults
     /// to BBR paces even its loopback, at a fraction of what it can carry.

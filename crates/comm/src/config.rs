@@ -12,6 +12,7 @@ use crate::env::Environment;
 
 /// Who serves the store in which ranks find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum StoreHost {
     /// Rank 0, at the master address.
     #[default]

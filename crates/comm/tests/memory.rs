@@ -87,7 +87,13 @@ impl Call {
 fn whole_scratch(row: &Algorithm, bytes: usize) -> usize {
     let needed = |rank| {
         let (root, segments, pass, in_place) = (0, 1, 1, false);
-        let params = Params { ranks: RANKS, rank, root, segments, pass, in_place, ranks_per_host: RANKS };
+        let params = Params::new(RANKS)
+            .rank(rank)
+            .root(root)
+            .segments(segments)
+            .pass(pass)
+            .in_place(in_place)
+            .ranks_per_host(RANKS);
         let blocks = if row.chunks == Chunks::PerPair { RANKS } else { row.blocks(&params) };
         (row.slots)(&params) * bytes / blocks
     };

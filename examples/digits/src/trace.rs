@@ -126,10 +126,11 @@ mod tests {
     fn events_are_json_with_rows_and_spans() {
         let zero = Instant::now();
         let at = |micros| zero + Duration::from_micros(micros);
-        let bucket =
-            BucketTimes { bytes: 40, filled: at(12), launched: at(13), started: at(14), completed: at(30) };
-        let step =
-            Timeline { began: at(10), backward_ended: at(20), finished: at(35), buckets: vec![bucket] };
+        let mut bucket = BucketTimes::new(40, at(12));
+        (bucket.launched, bucket.started, bucket.completed) = (at(13), at(14), at(30));
+        let mut step = Timeline::new(at(10));
+        (step.backward_ended, step.finished) = (at(20), at(35));
+        step.buckets.push(bucket);
         let text = Tracer { rank: 3, zero }.events(&[step]);
         let events: Vec<Value> = serde_json::from_str(&format!("[{text}]")).unwrap();
         assert_eq!(events.len(), 3 + 3);

@@ -19,7 +19,7 @@ const HIDDEN: [usize; 2] = [128, 128];
 
 /// The model is a hundred times smaller than those that the library's limits are meant for. With these, each layer
 /// has a bucket of its own.
-const LIMITS: BucketLimits = BucketLimits { first_bytes: 4 << 10, bytes: 64 << 10 };
+const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64 << 10);
 
 /// What decides the outcome of a run: equal settings and worlds give equal weights, to the last bit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,7 +86,7 @@ impl<T: Real> Trainer<T> {
         // Every rank draws weights of its own, to show that it is not the seed that makes replicas equal.
         let mut model = Mlp::new(&HIDDEN, CLASSES, settings.seed.wrapping_add(comm.rank() as u64));
         let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
-        let options = Options { limits: LIMITS, ..Options::default() };
+        let options = Options::default().limits(LIMITS);
         let mut replicas = DataParallel::new(comm, parameters, options)?;
         replicas.broadcast_parameters(model.parameters_mut())?;
         let lengths = model.parameters().map(|parameter| parameter.numbers.len());

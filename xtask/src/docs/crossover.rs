@@ -1,6 +1,6 @@
 //! Which algorithm is chosen for which size.
 
-use comm_core::{Collective, Link, LinkModel, ReduceOrder};
+use comm_core::{Collective, Link, LinkModel};
 use comm_ring::RingConfig;
 use comm_ring::choose::{Question, choose};
 
@@ -32,7 +32,7 @@ pub(super) fn describe(
     let tuning = RingConfig::default().tuning(links);
     let mut ranges: Vec<(&str, usize)> = Vec::new();
     for bytes in sizes(collective) {
-        let question = Question { collective, ranks, bytes, order: ReduceOrder::Any };
+        let question = Question::new(collective).ranks(ranks).bytes(bytes);
         let name = choose(&question, None, &tuning)?.algorithm.name;
         match ranges.last_mut() {
             Some((last, to)) if *last == name => *to = bytes,

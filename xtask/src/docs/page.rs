@@ -136,7 +136,7 @@ fn has_counts(collective: Collective) -> bool {
 
 fn params(row: &Algorithm, ranks: usize) -> Params {
     let ranks_per_host = if row.traits.hierarchical { DRAWN_PER_HOST } else { 1 };
-    Params { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host }
+    Params::new(ranks).ranks_per_host(ranks_per_host)
 }
 
 /// The groups for which a row is drawn. Where the rounds grow with the logarithm of the ranks, a group that is no power
@@ -150,7 +150,7 @@ fn drawn(row: &Algorithm) -> Vec<usize> {
 fn draw(row: &Algorithm, ranks: usize) -> Result<String, Failure> {
     let p = params(row, ranks);
     let title = format!("{} {} among {ranks} ranks", row.collective, row.name);
-    let programs = (0..ranks).map(|rank| (row.steps)(&Params { rank, ..p }).collect()).collect();
+    let programs = (0..ranks).map(|rank| (row.steps)(&p.rank(rank)).collect()).collect();
     let messages =
         rounds::rounds(programs).map_err(|messages| Failure::Stuck { what: title.clone(), messages })?;
     let ranks_per_host = p.ranks_per_host;
@@ -171,7 +171,7 @@ mod tests {
             assert!(page.contains(&path) && page.contains(&format!("| `{}` |", row.name)), "{path}");
             // An arrow for every message that a rank receives.
             let receives = |rank| {
-                let steps = (row.steps)(&Params { rank, ..params(row, DRAWN) });
+                let steps = (row.steps)(&params(row, DRAWN).rank(rank));
                 steps
                     .filter(|step| matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. }))
                     .count()

@@ -8,7 +8,7 @@ use crate::ranks::{WORLDS, address, elements, gradient, map, numbers, on_ranks, 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
 /// Three buckets or more.
-const SMALL: BucketLimits = BucketLimits { first_bytes: 8, bytes: 16 };
+const SMALL: BucketLimits = BucketLimits::DEFAULT.first_bytes(8).bytes(16);
 
 fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap()

@@ -102,6 +102,7 @@ impl LaunchError {
 /// The rank that failed first, and how. Its message reads like
 /// `rank 3 (pid 1234) was killed by SIGKILL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RankFailure {
     /// The rank.
     pub rank: usize,
@@ -119,6 +120,7 @@ impl fmt::Display for RankFailure {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Ending {
     /// It exited with this code.
     Code(i32),

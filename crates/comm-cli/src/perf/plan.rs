@@ -2,7 +2,7 @@
 
 use comm::ring::choose::{Choice, Question, choose};
 use comm::ring::{RingConfig, Tuning};
-use comm::{DType, ReduceOp, ReduceOrder};
+use comm::{DType, ReduceOp};
 
 use super::args::{Call, Sizes};
 use super::error::{PerfError, Result};
@@ -140,7 +140,7 @@ impl Plan {
     /// What the algorithm is chosen by.
     pub(crate) const fn question(&self, bytes: usize) -> Question {
         let collective = self.operation.facts().collective;
-        Question { collective, ranks: self.ranks, bytes, order: ReduceOrder::Any }
+        Question::new(collective).ranks(self.ranks).bytes(bytes)
     }
 
     /// How a call of this size is carried out.

@@ -71,7 +71,11 @@ impl Session {
         let seats = seats(&comm)?;
         // Rank 0's links may be others than what this rank was told.
         let tuning = match comm.links() {
-            Some(links) => Tuning { links, ..config.ring.tuning(links) },
+            Some(links) => {
+                let mut tuning = config.ring.tuning(links);
+                tuning.links = links;
+                tuning
+            }
             None => transport.tuning(&config)?,
         };
         Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport, paths })

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comm::ring::choose::{Question, choose};
 use comm::ring::schedule::Algorithm;
 use comm::ring::{RingConfig, Tuning};
-use comm::{Collective, Link, LinkModel, ReduceOrder};
+use comm::{Collective, Link, LinkModel};
 use comm_cli::report::units;
 
 use super::Failure;
@@ -121,7 +121,7 @@ impl Simulate {
         let bytes = if self.collective == Collective::Barrier { 0 } else { self.bytes };
         let mut config = RingConfig::default();
         config.segment_bytes = self.segment;
-        let question = Question { collective: self.collective, ranks, bytes, order: ReduceOrder::Any };
+        let question = Question::new(self.collective).ranks(ranks).bytes(bytes);
         Ok(Setup { question, tuning: config.tuning(self.links()), root: self.root })
     }
 

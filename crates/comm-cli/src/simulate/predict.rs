@@ -86,7 +86,7 @@ impl<'a> Simulator<'a> {
     }
 
     fn question(&self, bytes: usize) -> Question {
-        Question { bytes, ..self.setup.question }
+        self.setup.question.bytes(bytes)
     }
 
     fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Choice, Failure> {
@@ -95,14 +95,14 @@ impl<'a> Simulator<'a> {
 
     fn params(&self, choice: &Choice) -> Params {
         let params = params(&self.setup.question, choice.segments, &self.setup.tuning);
-        Params { root: self.setup.root, ..params }
+        params.root(self.setup.root)
     }
 
     /// About how many steps a program has; none if they are too many. The root has more than others, so it is
     /// counted by itself.
     fn steps(&self, row: &Algorithm, p: &Params) -> Option<u64> {
         let limit = self.steps_max;
-        let count = |rank| (row.steps)(&Params { rank, ..*p }).take(limit.saturating_add(1)).count();
+        let count = |rank| (row.steps)(&p.rank(rank)).take(limit.saturating_add(1)).count();
         let of_root = count(p.root);
         let others = p.ranks - 1;
         let sampled = others.min(SAMPLED_RANKS);
@@ -127,11 +127,10 @@ impl<'a> Simulator<'a> {
     fn simulate(&self, choice: &Choice, bytes: usize, steps: u64) -> Result<Option<Prediction>, Failure> {
         let (row, p) = (choice.algorithm, self.params(choice));
         let sizes = sizes(&self.question(bytes), row, &p);
-        let of_rank = |rank| (row.steps)(&Params { rank, ..p }) as _;
+        let of_rank = |rank| (row.steps)(&p.rank(rank)) as _;
         let program = Program { ranks: p.ranks, sizes: &sizes, steps: &of_rank };
         let tuning = &self.setup.tuning;
-        let options =
-            Options { window: tuning.window, steps_max: self.steps_max as u64, ..Options::new(tuning.links) };
+        let options = Options::new(tuning.links).window(tuning.window).steps_max(self.steps_max as u64);
         let bar = progress_bar(row.name, steps);
         let report = simulate_with(&program, &options, &mut |steps| bar.set_position(steps));
         bar.finish_and_clear();

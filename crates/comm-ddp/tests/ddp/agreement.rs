@@ -73,8 +73,8 @@ fn the_order_of_registration_may_differ() {
         let mut parameters = model();
         parameters.rotate_left(comm.rank());
         let index_of: Vec<usize> = (0..3).map(|index| (index + 3 - comm.rank()) % 3).collect();
-        let limits = BucketLimits { first_bytes: 1, bytes: 1 };
-        let options = Options { limits, ..Options::default() };
+        let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
+        let options = Options::default().limits(limits);
         let mut replicas =
             DataParallel::<f32>::new(&comm, ParameterSet::new(parameters).unwrap(), options).unwrap();
         let mut step = replicas.step().unwrap();
@@ -91,8 +91,8 @@ fn the_order_of_registration_may_differ() {
 fn rank_0_decides_how_buckets_are_cut() {
     let plans = on_ranks(3, |comm| {
         let bytes = 1 << (4 * comm.rank());
-        let limits = BucketLimits { first_bytes: bytes, bytes };
-        let options = Options { limits, follow_first_step: comm.rank() == 0, clock: Instant::now };
+        let limits = BucketLimits::DEFAULT.first_bytes(bytes).bytes(bytes);
+        let options = Options::DEFAULT.limits(limits).follow_first_step(comm.rank() == 0).clock(Instant::now);
         let replicas = DataParallel::<f32>::new(&comm, ParameterSet::new(model()).unwrap(), options).unwrap();
         replicas.plan().clone()
     });

@@ -8,11 +8,10 @@ const WORLDS: [usize; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 const LENGTHS: [usize; 6] = [3, 0, 17, 1, 64, 5];
 
 /// Three buckets or more.
-const SMALL: Options = Options {
-    limits: BucketLimits { first_bytes: 64, bytes: 128 },
-    follow_first_step: true,
-    clock: std::time::Instant::now,
-};
+const SMALL: Options = Options::DEFAULT
+    .limits(BucketLimits::DEFAULT.first_bytes(64).bytes(128))
+    .follow_first_step(true)
+    .clock(std::time::Instant::now);
 
 fn parameters<T: Gradient>() -> ParameterSet {
     let named = |(index, len): (usize, &usize)| Parameter::new::<T>(format!("p{index}"), [*len]);

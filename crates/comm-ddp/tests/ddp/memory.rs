@@ -128,7 +128,7 @@ fn unused() -> Error {
 fn reducer() -> (Reducer<Buffer, Device>, Record) {
     let parameters: Vec<Parameter> =
         (0..3).map(|slot| Parameter::with_dtype(slot.to_string(), [slot + 1], DType::BF16)).collect();
-    let plan = BucketPlan::new(&parameters, &[2, 1, 0], BucketLimits { first_bytes: 1, bytes: 1 });
+    let plan = BucketPlan::new(&parameters, &[2, 1, 0], BucketLimits::DEFAULT.first_bytes(1).bytes(1));
     let reduced = Record::default();
     let recorder: Arc<dyn Communicator<Device>> = Arc::new(Recorder(Arc::clone(&reduced)));
     let comm = Comm::over(recorder);

@@ -13,9 +13,9 @@ const PREPARATION: usize = 3;
 /// Three parameters of two elements, each in a bucket of its own.
 fn replicas(comm: &Comm) -> DataParallel<f32> {
     let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
-    let limits = BucketLimits { first_bytes: 1, bytes: 1 };
+    let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
     let parameters = ParameterSet::new((0..3).map(named)).unwrap();
-    DataParallel::new(comm, parameters, Options { limits, ..Options::default() }).unwrap()
+    DataParallel::new(comm, parameters, Options::default().limits(limits)).unwrap()
 }
 
 /// Backward does not go on before the first bucket is back. If buckets were sent at the end, this would hang.

@@ -19,8 +19,8 @@ fn on_ranks<R: Send>(size: usize, config: &InProcessConfig, rank_main: impl Fn(C
 fn replicas(comm: &Comm) -> Result<DataParallel<f32>> {
     let named = |(index, len): (usize, &usize)| Parameter::new::<f32>(format!("p{index}"), [*len]);
     let parameters = ParameterSet::new(LENGTHS.iter().enumerate().map(named))?;
-    let limits = BucketLimits { first_bytes: 256, bytes: 1024 };
-    DataParallel::new(comm, parameters, Options { limits, ..Options::default() })
+    let limits = BucketLimits::DEFAULT.first_bytes(256).bytes(1024);
+    DataParallel::new(comm, parameters, Options::default().limits(limits))
 }
 
 /// Numbers whose sum is rounded, so that another order of additions shows.
@@ -58,7 +58,7 @@ fn check(size: usize, config: &InProcessConfig) {
 
 #[test]
 fn every_rank_has_the_same_bits_and_they_are_near_the_average() {
-    let dribbling = InProcessConfig { capacity: 97, dribble: Some(11), ..InProcessConfig::default() };
+    let dribbling = InProcessConfig::default().capacity(97).dribble(11);
     for size in [1, 2, 3, 5, 8] {
         check(size, &InProcessConfig::default());
         check(size, &dribbling);
@@ -71,8 +71,8 @@ type LossAndGradients = (Vec<f32>, Vec<Vec<f32>>);
 /// The average of a loss, as long as a bucket, that every rank asks for in the middle of a step, at another moment.
 fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<LossAndGradients>> {
     let parameters = (0..4).map(|index| Parameter::new::<f32>(format!("p{index}"), [length]));
-    let limits = BucketLimits { first_bytes: 1, bytes: 1 };
-    let options = Options { limits, follow_first_step: false, ..Options::default() };
+    let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
+    let options = Options::default().limits(limits).follow_first_step(false);
     let mut replicas = DataParallel::<f32>::new(comm, ParameterSet::new(parameters)?, options)?;
     let mut seen = Vec::new();
     for number in 0..20 {

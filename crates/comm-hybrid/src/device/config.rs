@@ -10,6 +10,7 @@ use super::staging::StagedCommunicator;
 
 /// In which way buffers on devices are communicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum DevicePath {
     /// By NCCL. If a rank lacks it, or two ranks are on one device and do not all tell NCCL so
     /// ([`Library::shares_devices`]), that is an error on every rank.
@@ -53,6 +54,7 @@ impl FromStr for DevicePath {
 
 /// Which device is this process's.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub enum DeviceChoice {
     /// The one that [`Device::from_env`] finds.
     #[default]

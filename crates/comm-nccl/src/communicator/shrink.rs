@@ -10,6 +10,7 @@ use crate::meeting::{Meeting, Met};
 
 /// In which way a smaller group is made of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum ShrinkMode {
     /// Of a communicator that works, and is as good as before: `ncclCommShrink`, from NCCL 2.27 on.
     #[default]

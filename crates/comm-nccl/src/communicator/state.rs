@@ -143,7 +143,6 @@ impl State {
         let ours = self.history.iter().find(|ours| ours.sequence == said.sequence);
         let Some(ours) = ours.filter(|ours| ours.call != said.call) else { return Ok(()) };
         let known = |call: &Call| Some(call.clone());
-        let (sequence, ours, theirs) = (said.sequence, known(&ours.call), known(&said.call));
-        Err(Desync { sequence, rank, ours, peer, theirs, lengths: None }.into())
+        Err(Desync::new(said.sequence, (rank, known(&ours.call)), (peer, known(&said.call))).into())
     }
 }

@@ -10,8 +10,7 @@ mod reduce;
 use std::ops::Range;
 
 use comm_core::{
-    Accumulate, Call, CallOptions, Collective, DType, During, Error, Exchange, Group, Invalid, ReduceOp,
-    Result, Shares,
+    Call, CallOptions, Collective, DType, During, Error, Exchange, Group, Invalid, ReduceOp, Result, Shares,
 };
 use nccl_sys::ncclDataType_t;
 
@@ -127,8 +126,9 @@ impl<'a> Plan<'a> {
             [] => self.message.clone().unwrap_or(Subject::Nothing),
             [call] => Subject::Collective(call.clone()),
             [first, ..] => {
-                let detail = Call::detail_of(self.calls.iter().map(Call::fingerprint));
-                Subject::Collective(Call { detail, ..first.clone() })
+                let mut call = first.clone();
+                call.detail = Call::detail_of(self.calls.iter().map(Call::fingerprint));
+                Subject::Collective(call)
             }
         }
     }
@@ -172,8 +172,10 @@ impl<'a> Plan<'a> {
         let Description { collective, op, dtype, count, root } = description;
         // Where only the root knows the lengths of all, the count is not the same everywhere.
         let known = !matches!(collective, Collective::GatherV | Collective::ScatterV | Collective::AllToAllV);
-        let (dtype, count) = (Some(dtype), if known { count as u64 } else { 0 });
-        self.calls.push(Call { collective, op, dtype, count, root, ..call(self.group) });
+        let mut call = Call::new(self.group.id(), collective, NCCL);
+        (call.op, call.dtype, call.root) = (op, Some(dtype), root);
+        call.count = if known { count as u64 } else { 0 };
+        self.calls.push(call);
         self.use_parts(parts);
     }
 
@@ -208,22 +210,6 @@ impl<'a> Plan<'a> {
     fn recv_from(&mut self, peer: usize, to: u64, (dtype, elements): (DType, usize)) {
         let (dtype, times) = crate::dtype::moved(dtype);
         self.push(Op { verb: Verb::Recv, recv: to, count: elements * times, dtype, peer, ..nothing() });
-    }
-}
-
-/// A barrier of the group, of which other calls can be made.
-fn call(group: Group) -> Call {
-    Call {
-        group: group.id(),
-        collective: Collective::Barrier,
-        op: None,
-        dtype: None,
-        user_op: None,
-        accumulate: Accumulate::Native,
-        count: 0,
-        root: None,
-        detail: 0,
-        algorithm: "nccl".into(),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Reductions.
 
-use comm_core::{Collective, Exchange, ReduceOp, Result, Shares};
+use comm_core::{Call, Collective, Exchange, ReduceOp, Result, Shares};
 
-use super::{Description, Part, Plan, blocks, call, named, nothing, parts, read_and_write};
+use super::{Description, Part, Plan, blocks, named, nothing, parts, read_and_write};
 use crate::dtype;
+use crate::error::NCCL;
 use crate::handle::{Op, Verb};
 use crate::memory::Cuda;
 use crate::view::CudaViewMut;
@@ -12,7 +13,7 @@ impl<'a> Plan<'a> {
     /// A sum of a cell that every rank has.
     pub(crate) fn barrier(&mut self, cell: CudaViewMut<'a>) -> Result<()> {
         self.all_reduce(Exchange::InPlace(cell), ReduceOp::Sum)?;
-        self.calls = vec![call(self.group)];
+        self.calls = vec![Call::new(self.group.id(), Collective::Barrier, NCCL)];
         Ok(())
     }
 

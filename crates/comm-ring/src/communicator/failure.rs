@@ -133,7 +133,7 @@ impl<T: Transport> Engine<T> {
             return Ok(());
         }
         let (rank, ours) = (self.group.rank(), Some(ours.clone()));
-        Err(Desync { sequence, rank, ours, peer, theirs: Some(theirs), lengths: None }.into())
+        Err(Desync::new(sequence, (rank, ours), (peer, Some(theirs))).into())
     }
 
     /// Gives up if one of these ranks is known to have died, or becomes known to within this time. To be called between
@@ -186,7 +186,9 @@ impl<T: Transport> Engine<T> {
                 Error::Timeout { waiting_for, after: Duration::from_millis(millis), during: self.during() }
             }
             Cause::Desync { sequence, ranks: [rank, peer], calls: [ours, theirs], lengths } => {
-                Desync { sequence, rank, ours, peer, theirs, lengths }.into()
+                let mut desync = Desync::new(sequence, (rank, ours), (peer, theirs));
+                desync.lengths = lengths;
+                desync.into()
             }
             Cause::Aborted { by, reason } => Error::Aborted { by, reason },
         }
@@ -232,13 +234,15 @@ impl<T: Transport> Engine<T> {
         let (rank, ours) = (self.group.rank(), Some(call.clone()));
         if lengths.is_some() {
             // It is in the same call, as far as a description tells: there is nothing to ask.
-            return Desync { sequence, rank, ours, peer: from, theirs: Some(call), lengths }.into();
+            let mut desync = Desync::new(sequence, (rank, ours), (from, Some(call)));
+            desync.lengths = lengths;
+            return desync.into();
         }
         self.ask(from, sequence, call);
         let heard = self.listen(self.config.diagnosis, |engine| Ok(engine.control.has_ended(from)));
         heard.err().unwrap_or_else(|| {
             let theirs = self.control.past_call(from, sequence).cloned();
-            Desync { sequence, rank, ours, peer: from, theirs, lengths: None }.into()
+            Desync::new(sequence, (rank, ours), (from, theirs)).into()
         })
     }
 
@@ -367,7 +371,7 @@ impl<T: Transport> Engine<T> {
         };
         let (sequence, rank) = (last + 1, self.group.rank());
         let theirs = self.control.past_call(peer, sequence).cloned();
-        Err(Desync { sequence, rank, ours: None, peer, theirs, lengths: None }.into())
+        Err(Desync::new(sequence, (rank, None), (peer, theirs)).into())
     }
 
     /// Gets queued words out, as far as that goes in a short time.

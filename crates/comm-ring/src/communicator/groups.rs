@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Call, CallOptions, Collective, Desync, Error, Exchange, GroupId, Groups, Host, HostCommunicator,
-    HostView, HostViewMut, Loss, Result, Transport,
+    Call, CallOptions, Collective, Error, Exchange, GroupId, Groups, Host, HostCommunicator, HostView,
+    HostViewMut, Loss, Result, Transport,
 };
 
 use super::RingCommunicator;
@@ -131,8 +131,9 @@ fn renumbered(error: Error, ranks: &[usize]) -> Error {
             Error::Timeout { waiting_for, after, during }
         }
         Error::Aborted { by, reason } => Error::Aborted { by: number(by), reason },
-        Error::Desync(desync) => {
-            Desync { rank: number(desync.rank), peer: number(desync.peer), ..*desync }.into()
+        Error::Desync(mut desync) => {
+            (desync.rank, desync.peer) = (number(desync.rank), number(desync.peer));
+            Error::Desync(desync)
         }
         other => other,
     }

@@ -202,21 +202,17 @@ impl<'a> Request<'a> {
     }
 
     pub(super) fn call(&self, group: Group, algorithm: &'static Algorithm, detail: u64) -> Call {
-        Call {
-            group: group.id(),
-            collective: self.collective,
-            op: self.op.filter(|op| !matches!(op, ReduceOp::User(_))),
-            user_op: match self.op {
-                Some(ReduceOp::User(operator)) => Some(operator.name().into()),
-                _ => None,
-            },
-            dtype: self.dtype,
-            accumulate: self.accumulate,
-            count: self.known_count() as u64,
-            root: self.root,
-            detail: if self.detail == 0 { detail } else { self.detail },
-            algorithm: algorithm.name.into(),
+        let mut call = Call::new(group.id(), self.collective, algorithm.name);
+        match self.op {
+            Some(ReduceOp::User(operator)) => call.user_op = Some(operator.name().into()),
+            op => call.op = op,
         }
+        call.dtype = self.dtype;
+        call.accumulate = self.accumulate;
+        call.count = self.known_count() as u64;
+        call.root = self.root;
+        call.detail = if self.detail == 0 { detail } else { self.detail };
+        call
     }
 
     /// Where the blocks of the call lie.

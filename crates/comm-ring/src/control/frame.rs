@@ -286,21 +286,12 @@ fn take_ranked_call(rest: &mut &[u8]) -> Result<(usize, Option<Call>), DecodeErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comm_core::{Accumulate, Collective, DType, GroupId, PlainType, ReduceOp};
+    use comm_core::{Collective, DType, GroupId, PlainType, ReduceOp};
 
     fn call() -> Call {
-        Call {
-            group: GroupId::WORLD,
-            collective: Collective::AllReduce,
-            op: Some(ReduceOp::Max),
-            dtype: Some(DType::U16),
-            user_op: None,
-            accumulate: Accumulate::Native,
-            count: 77,
-            root: None,
-            detail: 0,
-            algorithm: "ring".into(),
-        }
+        let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, "ring");
+        (call.op, call.dtype, call.count) = (Some(ReduceOp::Max), Some(DType::U16), 77);
+        call
     }
 
     fn abort(cause: Cause) -> Frame {
@@ -353,8 +344,8 @@ mod tests {
     fn the_largest_frames_stay_below_the_limit() {
         let name = "n".repeat(Call::NAME_MAX);
         let dtype = PlainType::new(u32::MAX).map(DType::Plain);
-        let call =
-            Call { algorithm: name.clone().into(), op: None, user_op: Some(name.into()), dtype, ..call() };
+        let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, name.clone());
+        (call.user_op, call.dtype, call.count) = (Some(name.into()), dtype, 77);
         let waiting_for = (0..500).collect();
         let past = vec![PastCall { first: 0, call: call.clone() }; 20];
         let announce = Announce { sequence: 1, question: false, call: call.clone(), waiting_for, past };

@@ -6,6 +6,7 @@ use super::Params;
 
 /// How much a schedule moves. Exact, and checked against the steps themselves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cost {
     /// The most messages that wait for each other in a chain, with one segment: how often latency is paid.
     pub rounds: usize,
@@ -17,6 +18,7 @@ pub struct Cost {
 
 /// How long messages of one block take on a link, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Pace {
     /// The time on the way.
     pub latency: f64,
@@ -97,6 +99,7 @@ impl Pace {
 
 /// How long messages of one block take between the ranks of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Pacing {
     /// Between ranks of one host.
     pub within: Pace,

@@ -55,6 +55,7 @@ pub type Steps = Box<dyn Iterator<Item = Step> + Send>;
 
 /// What a schedule is a function of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Params {
     /// The number of ranks, at least 1.
     pub ranks: usize,
@@ -71,6 +72,57 @@ pub struct Params {
     /// How many consecutive ranks a host holds, at least 1; the last may hold fewer. Only hierarchical algorithms look
     /// at it.
     pub ranks_per_host: usize,
+}
+
+/// Setters, as in `Params::new(8).rank(3).segments(4)`.
+impl Params {
+    /// The parameters of rank 0 among so many, each on a host of its own: in place, in one segment, with root 0.
+    #[must_use]
+    pub const fn new(ranks: usize) -> Self {
+        Self { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
+    }
+
+    /// The parameters for this rank.
+    #[must_use]
+    pub const fn rank(mut self, rank: usize) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// The parameters with this root.
+    #[must_use]
+    pub const fn root(mut self, root: usize) -> Self {
+        self.root = root;
+        self
+    }
+
+    /// The parameters with each chunk cut into so many segments.
+    #[must_use]
+    pub const fn segments(mut self, segments: usize) -> Self {
+        self.segments = segments;
+        self
+    }
+
+    /// The parameters with so many segments under way in scratch at once.
+    #[must_use]
+    pub const fn pass(mut self, pass: usize) -> Self {
+        self.pass = pass;
+        self
+    }
+
+    /// The parameters with this rank's contribution in the output, or not.
+    #[must_use]
+    pub const fn in_place(mut self, in_place: bool) -> Self {
+        self.in_place = in_place;
+        self
+    }
+
+    /// The parameters with so many consecutive ranks on each host.
+    #[must_use]
+    pub const fn ranks_per_host(mut self, ranks_per_host: usize) -> Self {
+        self.ranks_per_host = ranks_per_host;
+        self
+    }
 }
 
 impl Params {
@@ -147,6 +199,7 @@ fn doubling_rounds(ranks: usize) -> usize {
 
 /// How the data of a collective is cut into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Chunks {
     /// One chunk per rank.
     PerRank,
@@ -172,7 +225,8 @@ impl Chunks {
 }
 
 /// A row of the table: an algorithm for a collective.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Algorithm {
     /// Its name, with which a user forces it and errors speak of it.
     pub name: &'static str,
@@ -194,6 +248,7 @@ pub struct Algorithm {
 
 /// What an algorithm needs and what it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Traits {
     /// Whether it makes use of several segments; else it is given one.
     pub segmented: bool,

@@ -11,7 +11,7 @@ fn ping_pong(comm: &Comm, len: usize) {
     if comm.rank() == 0 {
         comm.send(1, 3, &message).unwrap();
         let received = comm.recv(1, 4, &mut buffer).unwrap();
-        assert_eq!(received, Received { source: 1, tag: 4, len, dtype: DType::U32 });
+        assert_eq!(received, Received::new(1, 4, DType::U32, len));
         assert_eq!(buffer[..len], message);
         assert_eq!(buffer[len..], [9, 9]);
     } else if comm.rank() == 1 {
@@ -75,7 +75,7 @@ fn a_rank_sends_to_itself() {
                 scope.spawn(|| comm.send(0, 5, &payload(0, 5, len)).unwrap());
                 let mut buffer = vec![0; len];
                 let received = comm.recv(Source::Any, 5, &mut buffer).unwrap();
-                assert_eq!(received, Received { source: 0, tag: 5, len, dtype: DType::U32 });
+                assert_eq!(received, Received::new(0, 5, DType::U32, len));
                 assert_eq!(buffer, payload(0, 5, len));
             });
             let coming = comm.recv_async(0, 6, vec![0; len]).unwrap();
@@ -104,7 +104,7 @@ fn a_probe_tells_and_takes_nothing() {
             if comm.rank() == 0 {
                 assert_eq!(comm.try_probe(Source::Any, 99).unwrap(), None);
                 let told = comm.probe(Source::Any, ANY_TAG).unwrap();
-                assert_eq!(told, Received { source: 1, tag: 8, len, dtype: DType::U32 });
+                assert_eq!(told, Received::new(1, 8, DType::U32, len));
                 assert_eq!(comm.try_probe(1, 8).unwrap(), Some(told));
                 let mut buffer = vec![0; told.len];
                 assert_eq!(comm.recv(told.source, told.tag, &mut buffer).unwrap(), told);

@@ -20,10 +20,10 @@ fn networks() -> Vec<InProcessConfig> {
     let plain = InProcessConfig::default;
     vec![
         plain(),
-        InProcessConfig { capacity: 7, ..plain() },
-        InProcessConfig { dribble: Some(11), ..plain() },
-        InProcessConfig { release: Release::OnConsume, capacity: 1000, ..plain() },
-        InProcessConfig { release: Release::OnConsume, capacity: 100, dribble: Some(5) },
+        plain().capacity(7),
+        plain().dribble(11),
+        plain().release(Release::OnConsume).capacity(1000),
+        InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(5),
     ]
 }
 

@@ -60,6 +60,7 @@ impl std::fmt::Debug for Program<'_> {
 
 /// How a program is simulated.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Options {
     /// What messages cost.
     pub links: LinkModel,
@@ -74,6 +75,20 @@ impl Options {
     #[must_use]
     pub const fn new(links: LinkModel) -> Self {
         Self { links, window: 32, steps_max: u64::MAX }
+    }
+
+    /// The options with so many steps of a rank under way at once.
+    #[must_use]
+    pub const fn window(mut self, window: usize) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// The options with this limit of steps of all ranks together.
+    #[must_use]
+    pub const fn steps_max(mut self, steps_max: u64) -> Self {
+        self.steps_max = steps_max;
+        self
     }
 }
 

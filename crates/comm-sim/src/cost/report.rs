@@ -4,6 +4,7 @@ use crate::verify::Traffic;
 
 /// What a simulated program costs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Report {
     /// When the last rank ends, in seconds after all ranks started at once.
     pub time: f64,
@@ -13,6 +14,7 @@ pub struct Report {
 
 /// What one rank of a simulated program does.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RankReport {
     /// Its steps, messages and blocks.
     pub traffic: Traffic,

@@ -31,6 +31,7 @@ pub use transport::InProcessTransport;
 
 /// How the queues between ranks behave.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InProcessConfig {
     /// The size of each queue in bytes, at least one.
     pub capacity: usize,
@@ -44,6 +45,30 @@ impl Default for InProcessConfig {
     /// Queues of 64 KiB that move what they can.
     fn default() -> Self {
         Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None }
+    }
+}
+
+/// Setters, as in `InProcessConfig::default().capacity(7)`.
+impl InProcessConfig {
+    /// The configuration with queues of so many bytes.
+    #[must_use]
+    pub const fn capacity(mut self, capacity: usize) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// The configuration with bytes released then.
+    #[must_use]
+    pub const fn release(mut self, release: Release) -> Self {
+        self.release = release;
+        self
+    }
+
+    /// The configuration with calls that move random short counts of bytes.
+    #[must_use]
+    pub const fn dribble(mut self, seed: u64) -> Self {
+        self.dribble = Some(seed);
+        self
     }
 }
 

@@ -18,6 +18,7 @@ use mutants::Mutant;
 
 /// How to survey.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// From which numbers, interleavings and samples are drawn.
     pub seed: u64,
@@ -32,8 +33,26 @@ impl Default for Options {
     }
 }
 
+/// Setters, as in `Options::default().mutants_max(100)`.
+impl Options {
+    /// The options with this seed.
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// The options with at most so many mutants.
+    #[must_use]
+    pub const fn mutants_max(mut self, mutants_max: usize) -> Self {
+        self.mutants_max = mutants_max;
+        self
+    }
+}
+
 /// What became of the mutants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Survey {
     /// How many there were.
     pub mutants: usize,
@@ -60,6 +79,7 @@ impl Survey {
 
 /// Why a program cannot be surveyed: it is wrong itself, and so says the one judge or the other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unfit {
     /// The verifier refuses it.
     #[error("the program is refused: {0}")]

@@ -42,6 +42,7 @@ use world::World;
 
 /// How the network behaves, and what goes wrong when.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FaultPlan {
     /// The time that every byte takes at least.
     pub latency: Duration,
@@ -63,6 +64,7 @@ pub struct FaultPlan {
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Incident {
     /// A rank dies: what it has not put on the wire is lost.
     Death {
@@ -105,6 +107,55 @@ impl FaultPlan {
             release: Release::OnConsume,
             incidents: Vec::new(),
         }
+    }
+
+    /// The network with this time for every byte.
+    #[must_use]
+    pub const fn latency(mut self, latency: Duration) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// The network with up to this time on top, at random.
+    #[must_use]
+    pub const fn jitter(mut self, jitter: Duration) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// The network with links that carry so many bytes per second.
+    #[must_use]
+    pub const fn bytes_per_second(mut self, bytes_per_second: u64) -> Self {
+        self.bytes_per_second = bytes_per_second;
+        self
+    }
+
+    /// The network with room for so many bytes between a sender and a receiver.
+    #[must_use]
+    pub const fn capacity(mut self, capacity: usize) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// The network with calls that move a random part of what they could, or not.
+    #[must_use]
+    pub const fn short(mut self, short: bool) -> Self {
+        self.short = short;
+        self
+    }
+
+    /// The network with links that carry nothing for this long, once in so many sends on average.
+    #[must_use]
+    pub const fn stalls(mut self, sends: usize, duration: Duration) -> Self {
+        self.stalls = Some((sends, duration));
+        self
+    }
+
+    /// The network with bytes released then.
+    #[must_use]
+    pub const fn release(mut self, release: Release) -> Self {
+        self.release = release;
+        self
     }
 
     /// The same network, on which this goes wrong too.

@@ -6,6 +6,7 @@ use super::{Contributors, Required, Spec};
 
 /// A step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct At {
     /// The rank.
     pub rank: usize,
@@ -140,6 +141,7 @@ pub enum Fault {
 
 /// A step that cannot go on, in a deadlock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Blocked {
     /// The step.
     pub at: At,
@@ -149,6 +151,7 @@ pub struct Blocked {
 
 /// What a blocked step waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// The peer, which has not come to the matching step.
     Peer(usize),

@@ -7,6 +7,7 @@ use super::{At, Contributors, Fault, Program, Start};
 
 /// What lies in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Value {
     /// Which block it is.
     pub block: usize,

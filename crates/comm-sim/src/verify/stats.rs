@@ -2,6 +2,7 @@
 
 /// What a verified program does.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// What each rank does.
     pub ranks: Vec<Traffic>,
@@ -12,6 +13,7 @@ pub struct Stats {
 
 /// What one rank does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Traffic {
     /// Steps of any kind.
     pub steps: usize,

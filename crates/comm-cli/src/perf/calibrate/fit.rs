@@ -48,7 +48,9 @@ fn costs(links: &LinkModel, ranks: usize) -> Costs {
 fn with(tuning: &Tuning, costs: &Costs) -> Tuning {
     let [latency, overhead, per_byte, reduce] = costs.map(f64::exp);
     let link = Link { latency, overhead, per_byte };
-    Tuning { links: LinkModel { within: link, between: link, reduce, ..tuning.links }, ..*tuning }
+    let mut tuning = *tuning;
+    tuning.links = LinkModel { within: link, between: link, reduce, ..tuning.links };
+    tuning
 }
 
 #[cfg(test)]

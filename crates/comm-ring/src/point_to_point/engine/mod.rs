@@ -247,7 +247,7 @@ impl Engine {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&ticket) else { return };
         let received = recv.matched.map(|Matched { label, length }| {
             let Label { source, tag } = label;
-            Received { source, tag, len: length / recv.dtype.size(), dtype: recv.dtype }
+            Received::new(source, tag, recv.dtype, length / recv.dtype.size())
         });
         self.end(ticket, Ok(received));
     }

@@ -57,7 +57,7 @@ impl Engine {
         let message = self.messages.get(&self.matching.message_for(pattern)?)?;
         let Label { source, tag } = message.label;
         let len = message.length / message.dtype.size();
-        Some(Received { source, tag, len, dtype: message.dtype })
+        Some(Received::new(source, tag, message.dtype, len))
     }
 
     /// Refuses a rank that is no member.
