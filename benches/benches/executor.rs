@@ -12,7 +12,7 @@ use comm_core::{
     Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Located, Progress, locate};
+use comm_ring::__private::{Buffers, Executor, Job, Located, Progress, locate};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};

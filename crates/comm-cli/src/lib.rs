@@ -1,8 +1,8 @@
-//! Library half of the tool `commctl`: what a program needs to start its own ranks, and to report what it measures.
+//! Library half of the tool `commctl`: what a program needs to start its own ranks.
 //!
 //! [`launch::Launch`] starts N processes on this machine, gives each its place in the group through the
 //! environment, and ends all of them when one fails. `commctl run` is a command line around it, and a program
-//! may call it to re-execute itself. [`report`] makes pages and pictures out of measurements.
+//! may call it to re-execute itself.
 //!
 //! Linux only: ranks are watched through pidfds and epoll, and die with their launcher through
 //! `PR_SET_PDEATHSIG`.
@@ -11,4 +11,10 @@
 compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG, which only Linux has");
 
 pub mod launch;
-pub mod report;
+mod report;
+
+/// Pages and pictures of measurements, for `commctl` and the chores of this workspace alone: they change without notice.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::report::{page, plot, progress, statistics, units};
+}

@@ -27,9 +27,9 @@
 //! # }
 //! ```
 //!
-//! What each part knows: [`BucketPlan`] is a pure function that cuts gradients into buckets; [`ReadyQueue`] is a state
-//! machine that tells which may be sent; [`Reducer`] sends them, from any memory; [`DataParallel`] and [`Step`] are what
-//! users hold; [`DistributedSampler`] shares out the samples.
+//! What each part knows: [`BucketPlan`] is a pure function that cuts gradients into buckets; [`Reducer`] sends them in
+//! one order on all ranks, from any memory; [`DataParallel`] and [`Step`] are what users hold; [`DistributedSampler`]
+//! shares out the samples.
 
 #![forbid(unsafe_code)]
 
@@ -52,7 +52,6 @@ pub use error::{Difference, Error, Mismatch, Result};
 pub use gradients::Gradient;
 pub use parameters::{Parameter, ParameterSet};
 pub use plan::{Bucket, BucketLimits, BucketPlan, Location};
-pub use ready::{Progress, ReadyQueue};
 pub use reducer::Reducer;
 pub use sampler::{DistributedSampler, Remainder};
 pub use step::{Averaged, Step};

@@ -9,7 +9,7 @@ use crate::BucketPlan;
 /// Collectives must be called in the same order on every rank, but no two ranks need to find their gradients in the
 /// same order. So a full bucket waits for those before it.
 #[derive(Debug, Clone)]
-pub struct ReadyQueue {
+pub(crate) struct ReadyQueue {
     /// The bucket of every slot.
     bucket_of: Vec<usize>,
     /// How many parameters every bucket has.
@@ -25,18 +25,16 @@ pub struct ReadyQueue {
 
 /// What became of a gradient that is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress {
+pub(crate) struct Progress {
     /// The bucket that it filled.
-    pub filled: Option<usize>,
+    pub(crate) filled: Option<usize>,
     /// The buckets to send now.
-    pub released: Range<usize>,
+    pub(crate) released: Range<usize>,
 }
 
 impl ReadyQueue {
     /// A queue for the buckets of `plan`, at the start of a step.
-    #[must_use]
-    pub fn new(plan: &BucketPlan) -> Self {
+    pub(crate) fn new(plan: &BucketPlan) -> Self {
         let bucket_of: Vec<usize> = plan.locations().iter().map(|location| location.bucket).collect();
         let sizes: Vec<usize> = plan.buckets().iter().map(|bucket| bucket.slots().len()).collect();
         let ready = vec![false; bucket_of.len()];
@@ -45,7 +43,7 @@ impl ReadyQueue {
     }
 
     /// Starts the next step.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.ready.fill(false);
         self.pending.clone_from(&self.sizes);
         self.next = 0;
@@ -53,13 +51,12 @@ impl ReadyQueue {
     }
 
     /// Whether the gradient of this slot is ready. Not so for slots that do not exist.
-    #[must_use]
-    pub fn is_ready(&self, slot: usize) -> bool {
+    pub(crate) fn is_ready(&self, slot: usize) -> bool {
         self.ready.get(slot).copied().unwrap_or(false)
     }
 
     /// Marks the gradient of a slot as ready. `None`, and no change, if it is already or does not exist.
-    pub fn mark(&mut self, slot: usize) -> Option<Progress> {
+    pub(crate) fn mark(&mut self, slot: usize) -> Option<Progress> {
         let ready = self.ready.get_mut(slot).filter(|ready| !**ready)?;
         *ready = true;
         self.order.push(slot);
@@ -70,21 +67,19 @@ impl ReadyQueue {
     }
 
     /// Ends the step: the buckets that remain to be sent, whether full or not.
-    pub fn finish(&mut self) -> Range<usize> {
+    pub(crate) fn finish(&mut self) -> Range<usize> {
         let released = self.next..self.sizes.len();
         self.next = self.sizes.len();
         released
     }
 
     /// Whether any bucket of this step was released.
-    #[must_use]
-    pub const fn has_released(&self) -> bool {
+    pub(crate) const fn has_released(&self) -> bool {
         self.next > 0
     }
 
     /// The slots that are ready, in the order in which they became so.
-    #[must_use]
-    pub fn order(&self) -> &[usize] {
+    pub(crate) fn order(&self) -> &[usize] {
         &self.order
     }
 

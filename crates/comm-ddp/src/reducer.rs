@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use comm_core::{AsViewMut, Comm, Host, Memory, ReduceOp, Shape, Work, Worker};
 
-use crate::{BucketPlan, BucketTimes, Clock, Error, ReadyQueue, Result, Timeline};
+use crate::ready::ReadyQueue;
+use crate::{BucketPlan, BucketTimes, Clock, Error, Result, Timeline};
 
 /// Averages buckets over all ranks in the background, in the plan's order.
 ///
@@ -119,8 +120,7 @@ where
     }
 
     /// Which gradients are ready, and what was sent.
-    #[must_use]
-    pub const fn queue(&self) -> &ReadyQueue {
+    pub(crate) const fn queue(&self) -> &ReadyQueue {
         &self.queue
     }
 

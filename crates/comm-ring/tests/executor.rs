@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
 };
-use comm_ring::executor::{Buffers, Executor, Job, Progress, locate};
+use comm_ring::__private::{Buffers, Executor, Job, Progress, locate};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::executor::{Buffers, Executor, Job, Located, Progress, Stop, locate};
+use comm_ring::__private::{Buffers, Executor, Job, Located, Progress, Stop, locate};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use comm_cli::report::units;
+use comm_cli::__private::units;
 
 use super::collective::Collective;
 use super::subject;

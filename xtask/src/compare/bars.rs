@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use comm_cli::report::statistics::geometric_mean;
+use comm_cli::__private::statistics::geometric_mean;
 
 use super::collective::Collective;
 use super::ratio::{Comparison, Ratio};

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use comm_cli::report::plot::DrawError;
+use comm_cli::__private::plot::DrawError;
 
 /// Why nothing was compared, or nothing written.
 #[derive(Debug, thiserror::Error)]

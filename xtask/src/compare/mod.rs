@@ -39,7 +39,7 @@ mod subject;
 use std::io::{self, Write};
 use std::path::Path;
 
-use comm_cli::report::page as document;
+use comm_cli::__private::page as document;
 
 pub(crate) use args::Compare;
 pub(crate) use error::CompareError;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
 
 use super::ratio::Comparison;
 use super::record::Case;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comm_cli::report::statistics::median;
+use comm_cli::__private::statistics::median;
 
 use super::record::{Case, Record};
 use super::subject::{BETTER_MPI, MPIS, is_fair, is_ours, position};

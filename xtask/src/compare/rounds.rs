@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
-use comm_cli::report::progress::Progress;
+use comm_cli::__private::progress::Progress;
 
 use super::args::Compare;
 use super::collective::Collective;

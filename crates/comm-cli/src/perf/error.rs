@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use comm_cli::__private::plot::DrawError;
 use comm_cli::launch::LaunchError;
-use comm_cli::report::plot::DrawError;
 
 /// What a shell expects of a command line that makes no sense.
 const USAGE: u8 = 2;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use comm_cli::report::page;
-use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::page;
+use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
 
 use super::error::{PerfError, Result};
 use super::label::Label;

@@ -1,7 +1,7 @@
 //! What one rank does: the calls of a plan, size by size.
 
 use comm::{DType, ReduceOp};
-use comm_cli::report::progress::Progress;
+use comm_cli::__private::progress::Progress;
 use half::{bf16, f16};
 
 use super::args::{Perf, Samples};

@@ -1,6 +1,6 @@
 //! Percentiles of samples.
 
-use comm_cli::report::statistics::quantile;
+use comm_cli::__private::statistics::quantile;
 use serde::Serialize;
 
 /// Percentiles of the time of a call, in microseconds.

@@ -8,7 +8,7 @@ use comm::ring::choose::{Question, choose};
 use comm::ring::schedule::Algorithm;
 use comm::ring::{RingConfig, Tuning};
 use comm::{Collective, Link, LinkModel};
-use comm_cli::report::units;
+use comm_cli::__private::units;
 
 use super::Failure;
 

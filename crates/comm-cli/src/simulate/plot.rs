@@ -4,8 +4,8 @@ use std::path::Path;
 use std::{fs, iter};
 
 use comm::ring::schedule::Algorithm;
-use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
-use comm_cli::report::units;
+use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::units;
 
 use super::Failure;
 use super::options::Setup;

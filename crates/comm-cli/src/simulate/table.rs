@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use comm::{Collective, Link};
-use comm_cli::report::units::{about, digits, time};
+use comm_cli::__private::units::{about, digits, time};
 
 use super::bound::{bound, share};
 use super::options::Setup;

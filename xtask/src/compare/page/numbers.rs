@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comm_cli::report::units::{about, time};
+use comm_cli::__private::units::{about, time};
 
 use super::super::bars::mean_of;
 use super::super::ratio::{Cell, Comparison, Ratio};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comm_cli::report::units::short;
+use comm_cli::__private::units::short;
 
 use super::super::record::{Failure, Limit, Record, Run};
 use super::super::subject::{is_ours, position};

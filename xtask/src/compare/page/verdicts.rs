@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comm_cli::report::units::about;
+use comm_cli::__private::units::about;
 
 use super::super::bars::{BARS, Bar, Limit, Verdict};
 use super::super::collective::Collective;

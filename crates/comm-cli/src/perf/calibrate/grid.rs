@@ -3,8 +3,8 @@
 use comm::ring::Tuning;
 use comm::ring::choose;
 use comm::ring::schedule::Algorithm;
-use comm_cli::report::progress::Progress;
-use comm_cli::report::statistics::median;
+use comm_cli::__private::progress::Progress;
+use comm_cli::__private::statistics::median;
 
 use super::super::args::Samples;
 use super::super::buffers::Buffers;

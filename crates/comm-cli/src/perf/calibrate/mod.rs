@@ -13,8 +13,8 @@ use clap::ValueEnum;
 use comm::LinkModel;
 use comm::ring::Tuning;
 use comm::ring::schedule::Algorithm;
-use comm_cli::report::statistics::median;
-use comm_cli::report::units::short;
+use comm_cli::__private::statistics::median;
+use comm_cli::__private::units::short;
 
 use super::args::{Call, Perf, Sizes};
 use super::error::{PerfError, Result};

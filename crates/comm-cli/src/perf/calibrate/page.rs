@@ -4,8 +4,8 @@ use std::path::Path;
 use std::thread;
 
 use comm::ring::Tuning;
-use comm_cli::report::page;
-use comm_cli::report::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::page;
+use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
 
 use super::{Calibration, Errors, Point, Session, median, short, write_file};
 use crate::perf::error::{PerfError, Result};

@@ -2,7 +2,7 @@
 
 mod exchange;
 
-use comm_cli::report::progress::Progress;
+use comm_cli::__private::progress::Progress;
 
 use super::args::{Format, Perf};
 use super::error::{PerfError, Result};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use comm_cli::report::units::short;
+use comm_cli::__private::units::short;
 
 use crate::perf::label::Label;
 use crate::perf::row::Row;
