@@ -61,6 +61,7 @@ impl Search {
 
 /// Who says that the library may be somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Origin {
     /// The caller.
     Given,

@@ -6,6 +6,7 @@ use crate::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
 /// A version of NCCL. Later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct Version {
     /// Changes when programs have to.
     pub major: u32,

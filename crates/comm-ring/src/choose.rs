@@ -62,6 +62,7 @@ const SCRATCH_MAX: usize = 24 << 20;
 
 /// The answer: how a call is carried out on every rank.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Choice {
     /// The algorithm.
     pub algorithm: &'static Algorithm,

@@ -9,6 +9,7 @@ mod default_members;
 mod dependencies;
 mod edges;
 mod error_sources;
+mod exhaustive;
 mod file_length;
 mod links;
 mod lints;
@@ -28,13 +29,14 @@ use tree::{Tree, TreeError};
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// Every rule, under the name that its findings carry.
-const RULES: [(&str, Rule); 13] = [
+const RULES: [(&str, Rule); 14] = [
     ("changelog", changelog::check),
     ("crate-docs", crate_docs::check),
     ("default-members", default_members::check),
     ("dependencies", dependencies::check),
     ("edges", edges::check),
     ("error-sources", error_sources::check),
+    ("exhaustive", exhaustive::check),
     ("file-length", file_length::check),
     ("links", links::check),
     ("lints", lints::check),

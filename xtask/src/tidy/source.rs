@@ -124,15 +124,15 @@ fn after_colons(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
     }
 }
 
-/// An attribute, and the tokens behind it.
-struct Attribute<'t> {
+/// An attribute, and the tokens after it.
+pub(super) struct Attribute<'t> {
     is_inner: bool,
-    group: &'t Group,
-    rest: &'t [TokenTree],
+    pub(super) group: &'t Group,
+    pub(super) rest: &'t [TokenTree],
 }
 
 impl<'t> Attribute<'t> {
-    fn at_start_of(tokens: &'t [TokenTree]) -> Option<Self> {
+    pub(super) fn at_start_of(tokens: &'t [TokenTree]) -> Option<Self> {
         let is =
             |token: &TokenTree, wanted| matches!(token, TokenTree::Punct(mark) if mark.as_char() == wanted);
         let (is_inner, tokens) = match tokens {
@@ -159,7 +159,7 @@ impl<'t> Attribute<'t> {
 }
 
 /// What follows if `tokens` start with something that is compiled for tests only.
-fn after_test_item(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
+pub(super) fn after_test_item(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
     let attribute = Attribute::at_start_of(tokens).filter(Attribute::is_for_tests)?;
     // An inner attribute speaks of all that surrounds it.
     Some(if attribute.is_inner { &[] } else { after_item(attribute.rest) })

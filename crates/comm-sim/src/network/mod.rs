@@ -194,6 +194,7 @@ impl Turn {
 
 /// How a drive ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// Every rank that lives has ended.
     Done,
