@@ -94,18 +94,16 @@ impl<M: Memory> Comm<M> {
 
     /// The worker that runs the calls of all clones.
     pub(crate) fn worker(&self) -> Result<&Worker<M>> {
-        self.started(&self.worker)
+        self.started(&self.worker, |_| {})
     }
 
-    /// The worker that sees to the messages of all clones.
-    pub(crate) fn messenger(&self) -> Result<&Worker<M>> {
-        self.started(&self.messenger)
-    }
-
-    fn started<'a>(&self, worker: &'a OnceLock<Worker<M>>) -> Result<&'a Worker<M>> {
+    fn started<'a>(&self, worker: &'a OnceLock<Worker<M>>, on_drop: fn(&Self)) -> Result<&'a Worker<M>> {
         if worker.get().is_none() {
-            // Should another thread be first, this worker has nothing to do and ends.
-            drop(worker.set(Worker::new(self.in_foreground())?));
+            let ours = Worker::new(self.in_foreground())?.on_drop(on_drop);
+            if let Err(spare) = worker.set(ours) {
+                // Another thread was first: this worker has nothing to do, and ends without a trace.
+                drop(spare.on_drop(|_| {}));
+            }
         }
         worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
     }
@@ -156,6 +154,11 @@ impl Comm<Host> {
     #[must_use]
     pub fn new(communicator: impl HostCommunicator + 'static) -> Self {
         Self::over(Arc::new(communicator))
+    }
+
+    /// The worker that sees to the messages of all clones.
+    pub(crate) fn messenger(&self) -> Result<&Worker> {
+        self.started(&self.messenger, |comm| comm.communicator().cancel_recvs())
     }
 }
 

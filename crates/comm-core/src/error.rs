@@ -17,10 +17,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable; so does
-/// an [`Error::Timeout`] [`During::Await`]. [`Error::NotConnected`] leaves the communicator usable of which a group was
-/// to be made. Every other error of a communicator is fatal to it: the same error comes back as [`Error::Poisoned`]
-/// from every later call, and no later call returns data. [`Error::is_fatal`] tells them apart.
+/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable; so do
+/// the errors of messages that concern one of them alone: [`Error::Timeout`] [`During::Await`], and
+/// [`Error::PeerLost`] while a message is sent, expected or received. [`Error::NotConnected`] leaves the communicator
+/// usable of which a group was to be made. Every other error of a communicator is fatal: the same error comes back as
+/// [`Error::Poisoned`] from every later call, and no later call returns data. Messages and collectives fail apart, so an
+/// error that is fatal to one leaves the other usable. [`Error::is_fatal`] tells them apart.
 ///
 /// The text of an error includes its causes, so none of them is a [`source`](std::error::Error::source) and a report of
 /// the chain of sources prints nothing twice. `Debug` prints the same text, for programs whose `main` returns a [`Result`].
@@ -99,13 +101,17 @@ pub enum Error {
     /// the communicator of which the group was to be made. It is as good as before, unless a member of it died.
     #[error("the members of a new group could not be connected: {0}")]
     NotConnected(Arc<Error>),
-    /// The caller's code panicked in an operation in the background: a buffer in its `AsMut`, for example. The
-    /// communicator was aborted, since other ranks may be in the call that was to be made.
+    /// The caller's code panicked in an operation in the background: a buffer in its `AsMut`, for example. In a
+    /// collective the communicator was aborted, since other ranks may be in the call that was to be made; in the middle
+    /// of a message that was being sent, messages have ended. A receive ends alone.
     #[error("an operation in the background panicked: {message}")]
     Panicked {
         /// The message of the panic.
         message: String,
     },
+    /// A receive in the background that no message had matched when the last handle to its communicator was dropped.
+    #[error("the receive was cancelled: its communicator was dropped before a message came")]
+    Cancelled,
     /// An earlier call failed for good; this one did nothing.
     #[error("the communicator is unusable since an earlier error: {0}")]
     Poisoned(Arc<Error>),
@@ -180,6 +186,13 @@ pub enum During {
     Close,
     /// Nothing: no call was under way.
     Idle,
+}
+
+impl During {
+    /// Whether it has to do with one message.
+    const fn is_message(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Await { .. } | Self::Recv { .. })
+    }
 }
 
 impl std::fmt::Display for During {
@@ -282,14 +295,16 @@ pub struct Lengths {
 }
 
 impl Error {
-    /// Whether the communicator can no longer be used. What holds for messages is written at
-    /// [`PointToPoint`](crate::PointToPoint).
+    /// Whether every later call fails as well: every collective after an error of a collective, every message after
+    /// an error of a message. [`Error::PeerLost`] of a message is not fatal: messages with other ranks go on.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
-        !matches!(
-            self,
-            Self::Invalid(_) | Self::NotConnected(_) | Self::Timeout { during: During::Await { .. }, .. }
-        )
+        match self {
+            Self::Invalid(_) | Self::NotConnected(_) | Self::Cancelled => false,
+            Self::Timeout { during, .. } => !matches!(during, During::Await { .. }),
+            Self::PeerLost { during, .. } => !during.is_message(),
+            _ => true,
+        }
     }
 
     /// The error behind this one: that made a communicator unusable, or kept a group from being made; or this one.

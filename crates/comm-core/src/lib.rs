@@ -41,6 +41,7 @@ mod memory;
 mod message;
 mod monitored_barrier;
 mod op;
+mod panics;
 mod partition;
 mod point_to_point;
 mod reduce;

@@ -1,6 +1,6 @@
 //! Messages between two ranks: the trait that backends implement, and its words.
 
-use crate::{CallOptions, DType, HostView, HostViewMut, Result};
+use crate::{CallOptions, DType, HostView, HostViewMut, Invalid, Result};
 
 /// From whom a message is received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,6 +105,7 @@ impl<S: Into<Source>, T: Into<TagMatch>> From<(S, T)> for RecvFrom {
 }
 
 /// What is known of a message that came.
+#[must_use = "the message may be shorter than the buffer: `len` says how long it is, and `exactly` insists"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
@@ -120,16 +121,30 @@ pub struct Received {
 
 impl Received {
     /// A message from this rank, with this tag, of so many elements.
-    #[must_use]
     pub const fn new(source: usize, tag: u64, dtype: DType, len: usize) -> Self {
         Self { source, tag, len, dtype }
+    }
+
+    /// Insists that the message has `len` elements, as in `comm.recv(0, 7, &mut buffer)?.exactly(buffer.len())?`: a
+    /// receive also takes a shorter one than its buffer, the rest of which it leaves as it was.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if it has another length. It has been received all the same.
+    pub fn exactly(self, len: usize) -> Result<()> {
+        let Self { source, tag, len: got, .. } = self;
+        let unlike = Invalid::MessageLength { source_rank: source, tag, expected: len, got };
+        if got == len { Ok(()) } else { Err(unlike.into()) }
     }
 }
 
 /// A message that the communicator owns while it is sent in the background.
 pub trait Outgoing: Send {
     /// What is to be sent: the same elements whenever this is asked.
-    fn view(&self) -> HostView<'_>;
+    ///
+    /// # Errors
+    /// The reason why there is none. It ends this operation when it begins, and all messages later, since nothing can
+    /// follow half a message.
+    fn view(&self) -> Result<HostView<'_>>;
 
     /// Called once, when the message no longer needs its memory or cannot be sent, on any thread that communicates.
     fn complete(self: Box<Self>, outcome: Result<()>);
@@ -138,7 +153,10 @@ pub trait Outgoing: Send {
 /// A buffer that the communicator owns while a message is received in the background.
 pub trait Incoming: Send {
     /// Where the message goes: the same memory whenever this is asked.
-    fn view_mut(&mut self) -> HostViewMut<'_>;
+    ///
+    /// # Errors
+    /// The reason why there is none, which ends this operation. The rest of its message is thrown away.
+    fn view_mut(&mut self) -> Result<HostViewMut<'_>>;
 
     /// Called once, when the message is there or cannot come, on any thread that communicates.
     fn complete(self: Box<Self>, outcome: Result<Received>);
@@ -168,8 +186,8 @@ pub trait Incoming: Send {
 ///   not send. It leaves everything usable, and [`Error::is_fatal`](crate::Error::is_fatal) says so. In every other call
 ///   the deadline may pass in the middle of a message: then no more messages can be sent or received on this
 ///   communicator, here and, as [`Error::Aborted`](crate::Error::Aborted), on every other rank.
-/// - [`Error::PeerLost`](crate::Error::PeerLost) from every call that needs the rank that is gone, and only from those.
-///   Messages that came before are received first. A receive from any source fails as soon as some rank has died,
+/// - [`Error::PeerLost`](crate::Error::PeerLost) from every call that needs the rank that is gone, and only from those:
+///   it is not fatal. Messages that came before are received first. A receive from any source fails as soon as some rank has died,
 ///   since that rank may be the one that was to send; of ranks that leave in order it takes no notice while another is
 ///   left.
 /// - [`Error::Aborted`](crate::Error::Aborted), and [`Error::Poisoned`](crate::Error::Poisoned) afterwards.
@@ -228,6 +246,10 @@ pub trait PointToPoint: Send + Sync {
 
     /// Communicates until everything that was begun has completed.
     fn drive(&self);
+
+    /// Ends every receive that was begun in the background and that no message has matched, with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    fn cancel_recvs(&self);
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use crate::panics::caught;
 use crate::work::Completer;
 use crate::{
     AsView, AsViewMut, Comm, Element, Error, Host, HostView, HostViewMut, Incoming, Invalid, Outgoing,
@@ -14,7 +15,8 @@ use crate::{
 /// Those in the background (`_async`) return at once, with a handle that owns the buffer until the message is sent or
 /// received. Thousands may be under way, and they complete in any order: unlike collectives in the background they do
 /// not queue behind each other. A thread that the first of them starts, and all clones of the handle share, sees to
-/// them, whether or not anybody waits; dropping the last clone of the communicator waits for them.
+/// them, whether or not anybody waits. Dropping the last clone of the communicator cancels the receives that no message
+/// has matched, with [`Error::Cancelled`], and waits for the rest.
 impl Comm<Host> {
     /// Sends `message` to rank `to`, which may be this one. The buffer may be used again when this returns.
     ///
@@ -208,23 +210,42 @@ struct Posted<T, B, Output> {
 }
 
 impl<T: Element, B: AsRef<[T]> + Send> Outgoing for Posted<T, B, B> {
-    fn view(&self) -> HostView<'_> {
-        HostView::new(self.buffer.as_ref())
+    fn view(&self) -> Result<HostView<'_>> {
+        caught(|| HostView::new(self.buffer.as_ref()))
     }
 
     fn complete(self: Box<Self>, outcome: Result<()>) {
         let Self { buffer, completer, .. } = *self;
-        completer.complete(outcome.map(|()| buffer));
+        complete(completer, buffer, outcome, |buffer, ()| buffer);
     }
 }
 
 impl<T: Element, B: AsMut<[T]> + Send> Incoming for Posted<T, B, (B, Received)> {
-    fn view_mut(&mut self) -> HostViewMut<'_> {
-        HostViewMut::new(self.buffer.as_mut())
+    fn view_mut(&mut self) -> Result<HostViewMut<'_>> {
+        let buffer = &mut self.buffer;
+        caught(move || HostViewMut::new(buffer.as_mut()))
     }
 
     fn complete(self: Box<Self>, outcome: Result<Received>) {
         let Self { buffer, completer, .. } = *self;
-        completer.complete(outcome.map(|received| (buffer, received)));
+        complete(completer, buffer, outcome, |buffer, received| (buffer, received));
     }
+}
+
+/// Tells the owner of a buffer. Dropping the buffer and waking the owner run the owner's code, perhaps on the thread of
+/// another call: a panic there has been printed, and ends here.
+fn complete<B, R, Output>(
+    completer: Completer<Output>,
+    buffer: B,
+    outcome: Result<R>,
+    output: impl FnOnce(B, R) -> Output,
+) {
+    let outcome = match outcome {
+        Ok(outcome) => Ok(output(buffer, outcome)),
+        Err(error) => {
+            drop(caught(move || drop(buffer)));
+            Err(error)
+        }
+    };
+    drop(caught(move || completer.complete(outcome)));
 }

@@ -1,11 +1,10 @@
 //! Collectives in the background: the one file of this crate that owns a thread.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbounded};
 
+use crate::panics::caught;
 use crate::{Comm, Error, Host, Memory, Result, Work};
 
 /// Runs an operation, or ends it with the error that ended the worker's calls.
@@ -19,6 +18,8 @@ type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
 #[derive(Debug)]
 pub struct Worker<M: Memory = Host> {
     comm: Comm<M>,
+    /// What is done on `comm` when the last handle is dropped, before the rest of the queue is waited for.
+    on_drop: fn(&Comm<M>),
     jobs: Option<Sender<Job<M>>>,
     cancel: Sender<Error>,
     thread: Option<thread::JoinHandle<()>>,
@@ -38,7 +39,14 @@ impl<M: Memory> Worker<M> {
             .name("comm-worker".into())
             .spawn(move || run(&own, &queue, cancelled))
             .map_err(|source| Error::io("start a worker thread", source))?;
-        Ok(Self { comm, jobs: Some(jobs), cancel, thread: Some(thread) })
+        Ok(Self { comm, on_drop: |_| {}, jobs: Some(jobs), cancel, thread: Some(thread) })
+    }
+
+    /// The worker, which does this on the communicator when it is dropped, before it waits for what was submitted.
+    pub(crate) fn on_drop(self, on_drop: fn(&Comm<M>)) -> Self {
+        let mut worker = self;
+        worker.on_drop = on_drop;
+        worker
     }
 
     /// Queues an operation. It runs after everything that was submitted before, whether or not the handle is kept.
@@ -52,9 +60,10 @@ impl<M: Memory> Worker<M> {
         let (work, completer) = Work::new();
         let job: Job<M> = Box::new(move |comm| {
             let outcome = comm.and_then(|comm| {
-                // The operation is consumed by its call, so nothing that it broke is seen again.
-                let outcome = catch_unwind(AssertUnwindSafe(|| operation(comm)));
-                outcome.unwrap_or_else(|panic| Err(abort_after(comm, &*panic)))
+                caught(|| operation(comm)).unwrap_or_else(|panicked| {
+                    comm.abort(&panicked.to_string());
+                    Err(panicked)
+                })
             });
             completer.complete(outcome);
         });
@@ -90,15 +99,6 @@ fn run<M: Memory>(comm: &Comm<M>, queue: &Receiver<Job<M>>, mut cancelled: Recei
     }
 }
 
-/// Aborts a communicator of which an operation panicked, and returns the error of that operation.
-fn abort_after<M: Memory>(comm: &Comm<M>, panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let error = Error::Panicked { message: text.unwrap_or("no message").into() };
-    comm.abort(&error.to_string());
-    error
-}
-
 /// Returns true while this thread unwinds after a panic: a communicator that is dropped now does not leave in order.
 #[must_use]
 pub fn is_unwinding() -> bool {
@@ -110,6 +110,7 @@ impl<M: Memory> Drop for Worker<M> {
         if is_unwinding() {
             self.comm.abort("its thread panicked");
         }
+        (self.on_drop)(&self.comm);
         self.jobs = None;
         let own = thread::current().id();
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != own) {

@@ -367,7 +367,7 @@ fn a_rank_that_leaves_in_order_ends_nothing() {
             comm.synchronize().unwrap();
             comm.host().send(1 - rank, 5, &[rank as u8]).unwrap();
             let mut heard = [9_u8];
-            comm.host().recv(1 - rank, 5, &mut heard).unwrap();
+            comm.host().recv(1 - rank, 5, &mut heard).unwrap().exactly(heard.len()).unwrap();
             assert_eq!(heard, [1 - rank as u8]);
         });
         assert_eq!(faults_of(&devices), Vec::<String>::new());

@@ -57,7 +57,10 @@ fn a_circle_of_exchanges_of_large_messages() {
             let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
             let mut buffer = vec![0; 1_000_000];
             let message = payload(comm.rank(), 1, 1_000_000);
-            comm.sendrecv((next, 1), &message, (last, ANY_TAG), &mut buffer).unwrap();
+            comm.sendrecv((next, 1), &message, (last, ANY_TAG), &mut buffer)
+                .unwrap()
+                .exactly(buffer.len())
+                .unwrap();
             assert!(buffer == payload(last, 1, 1_000_000));
         });
     }
@@ -81,7 +84,10 @@ fn thousands_in_the_background_beside_collectives_and_threads_that_wait() {
             scope.spawn(|| {
                 for number in 0..200 {
                     let mut buffer = [0];
-                    comm.sendrecv((next, 1 << 40), &[number], (last, 1 << 40), &mut buffer).unwrap();
+                    comm.sendrecv((next, 1 << 40), &[number], (last, 1 << 40), &mut buffer)
+                        .unwrap()
+                        .exactly(buffer.len())
+                        .unwrap();
                     assert_eq!(buffer, [number]);
                 }
             });
@@ -104,7 +110,7 @@ fn a_large_message_and_small_ones_pass_each_other() {
     world(2, |comm| {
         if comm.rank() == 0 {
             let large = comm.send_async(1, 1, vec![3_u8; LARGE]).unwrap();
-            comm.recv(1, 0, &mut [0_u8]).unwrap();
+            comm.recv(1, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             (0..20_u32).for_each(|number| comm.send(1, 2, &[number]).unwrap());
             large.wait().unwrap();
         } else {
@@ -112,7 +118,7 @@ fn a_large_message_and_small_ones_pass_each_other() {
             comm.send(0, 0, &[0_u8]).unwrap();
             for number in 0..20 {
                 let mut buffer = [0_u32];
-                comm.recv(0, 2, &mut buffer).unwrap();
+                comm.recv(0, 2, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                 assert_eq!(buffer, [number]);
             }
             assert!(large.wait().unwrap().0.iter().all(|&byte| byte == 3));
@@ -131,7 +137,7 @@ fn a_flood_waits_at_the_sender_and_is_received_whole() {
             assert!(matches!(short.recv(0, 99, &mut [0_u8]), Err(Error::Timeout { .. })));
             for number in 0..MESSAGES {
                 let mut buffer = [0];
-                comm.recv(0, number % 7, &mut buffer).unwrap();
+                comm.recv(0, number % 7, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                 assert_eq!(buffer, [number]);
             }
         }

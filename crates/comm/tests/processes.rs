@@ -113,7 +113,10 @@ fn make_groups_forever(comm: &Comm) {
     for round in 0_u64.. {
         if let Err(error) = make() {
             match error.root_cause() {
-                Error::PeerLost { peer, .. } => println!("said: lost {peer}"),
+                Error::PeerLost { peer, .. } => {
+                    println!("rank {}: {error}", comm.rank());
+                    println!("said: lost {peer}");
+                }
                 _ => println!("said: other: {error}"),
             }
             return;

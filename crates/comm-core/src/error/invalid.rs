@@ -139,6 +139,18 @@ pub enum Invalid {
         /// The type of the buffer's elements.
         wanted: DType,
     },
+    /// A message of another length than the caller insists on. It has been received.
+    #[error("the message from rank {source_rank} with tag {tag} has {got} elements, {expected} are expected")]
+    MessageLength {
+        /// Who sent it.
+        source_rank: usize,
+        /// Its tag.
+        tag: u64,
+        /// How many elements it must have.
+        expected: usize,
+        /// How many it has.
+        got: usize,
+    },
     /// The root of a reduction gave no buffer to receive into.
     #[error("the root must give a buffer to receive into")]
     RootWithoutRecv,

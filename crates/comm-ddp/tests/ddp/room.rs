@@ -276,6 +276,8 @@ impl PointToPoint for Member {
     }
 
     fn drive(&self) {}
+
+    fn cancel_recvs(&self) {}
 }
 
 fn describe<V: Shape>(collective: &str, buffer: &V) -> String {

@@ -191,4 +191,8 @@ impl PointToPoint for Guarded {
     fn drive(&self) {
         self.host.drive();
     }
+
+    fn cancel_recvs(&self) {
+        self.host.cancel_recvs();
+    }
 }

@@ -1,6 +1,7 @@
 //! Groups made of a group: a call in which all members agree, then lanes between those concerned.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,12 +76,16 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let id = GroupId(Call::detail_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.ground.settings(&self.tuning, &members);
-        let alive = || self.check_alive(ranks, Duration::ZERO);
+        // What is heard on this communicator has its numbers, not those of the new group.
+        let heard = OnceCell::new();
+        let alive =
+            || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(heard.set(error.clone())));
         match self.ground.connect(id, members, &proposal, deadline, Some(&alive)) {
             Ok(connected) => Ok(Box::new(Self::over(self.ground.clone(), connected))),
             Err(error) => {
                 // A member that could not be reached may have given up because another one died.
-                let death = self.check_alive(ranks, self.ground.diagnosis()).err();
+                let death =
+                    heard.into_inner().or_else(|| self.check_alive(ranks, self.ground.diagnosis()).err());
                 Err(Error::NotConnected(Arc::new(death.unwrap_or_else(|| renumbered(error, ranks)))))
             }
         }

@@ -50,4 +50,8 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
     fn drive(&self) {
         self.messenger.drive();
     }
+
+    fn cancel_recvs(&self) {
+        self.messenger.cancel_recvs();
+    }
 }

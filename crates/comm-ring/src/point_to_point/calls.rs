@@ -80,9 +80,12 @@ impl<T: Transport> Messenger<T> {
     }
 
     pub(crate) fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
+        let send = match Send::owned((to, tag), message) {
+            Ok(send) => send,
+            Err((message, error)) => return message.complete(Err(error)),
+        };
         let mut state = self.enter();
         let ticket = state.engine.number();
-        let send = Send::owned((to, tag), message);
         state.engine.send(ticket, send, options.timeout, &Mine::default());
         self.let_drive(state);
     }
@@ -94,12 +97,24 @@ impl<T: Transport> Messenger<T> {
         mut buffer: Box<dyn Incoming>,
         options: &CallOptions,
     ) {
+        let room = match buffer.view_mut().map(|view| (view.len(), view.dtype())) {
+            Ok(room) => room,
+            Err(error) => return buffer.complete(Err(error)),
+        };
         let mut state = self.enter();
         let ticket = state.engine.number();
-        let view = buffer.view_mut();
-        let room = (view.len(), view.dtype());
         let recv = Recv::new((from, tag), room, Space::Owned(buffer));
         state.engine.recv(ticket, recv, options.timeout, &mut Mine::default());
+        self.let_drive(state);
+    }
+
+    /// Ends the receives in the background that nothing has matched, after a last look at what has arrived.
+    pub(crate) fn cancel_recvs(&self) {
+        let mut state = self.enter();
+        if let State { engine, seat: Seat::Free(transport), .. } = &mut *state {
+            engine.progress(transport, &mut Mine::default(), true);
+        }
+        state.engine.cancel_recvs();
         self.let_drive(state);
     }
 
@@ -160,9 +175,9 @@ impl<T: Transport> State<T> {
 
 /// Whether a call has ended. If one half of it failed, the other one ends too, as soon as it can.
 fn settled(engine: &mut Engine, mine: &mut Mine<'_>) -> bool {
+    let ends_both = |error: &&Error| error.is_fatal() || matches!(error, Error::PeerLost { .. });
     let failure = |engine: &Engine, ticket: Ticket| {
-        let ended =
-            |outcome: &Outcome| outcome.result.as_ref().err().filter(|error| error.is_fatal()).cloned();
+        let ended = |outcome: &Outcome| outcome.result.as_ref().err().filter(ends_both).cloned();
         engine.outcome(ticket).map(ended)
     };
     if let Some(probe) = mine.probe {

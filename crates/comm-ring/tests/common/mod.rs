@@ -37,7 +37,9 @@ pub(crate) fn world<R: Send>(
 ) -> Vec<R> {
     in_process::run(ranks, network, |lanes| {
         let communicator = RingCommunicator::new(lanes, config.clone(), Duration::from_secs(20)).unwrap();
-        rank(Comm::new(communicator).with_timeout(Duration::from_secs(20)))
+        // On its own line, so that the rank has the last handle.
+        let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
+        rank(comm)
     })
 }
 

@@ -56,7 +56,7 @@ fn the_halves_of_an_exchange_may_differ_in_type_and_length() {
     run(2, |comm| {
         if comm.rank() == 0 {
             let mut buffer = [0_u8; 3];
-            comm.sendrecv((1, 1), &[1.5_f64], (1, 2), &mut buffer).unwrap();
+            comm.sendrecv((1, 1), &[1.5_f64], (1, 2), &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, [7, 8, 9]);
         } else {
             let mut buffer = vec![0.0_f64; 2];
@@ -91,7 +91,7 @@ fn small_messages_to_oneself_need_no_receiver_yet() {
         (0..10_u64).for_each(|tag| comm.send(0, tag, &[tag]).unwrap());
         for tag in (0..10).rev() {
             let mut buffer = [0_u64];
-            comm.recv(0, tag, &mut buffer).unwrap();
+            comm.recv(0, tag, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, [tag]);
         }
     });
@@ -113,7 +113,7 @@ fn a_probe_tells_and_takes_nothing() {
                 comm.send(1, 0, &[0_u8]).unwrap();
             } else {
                 comm.send(0, 8, &payload(1, 8, len)).unwrap();
-                comm.recv(0, 0, &mut [0_u8]).unwrap();
+                comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             }
         }
     });
@@ -137,7 +137,7 @@ fn a_message_that_does_not_fit_is_told_and_kept() {
             let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, room, wanted };
             assert!(matches!(&typed, Error::Invalid(invalid) if *invalid == told), "{typed}");
             let mut buffer = vec![0; len];
-            comm.recv(1, 4, &mut buffer).unwrap();
+            comm.recv(1, 4, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, payload(1, 4, len));
         }
     });
@@ -153,7 +153,7 @@ fn a_receive_that_waits_for_a_message_that_does_not_fit_is_told() {
             assert!(matches!(small.wait(), Err(Error::Invalid(Invalid::Message { len: 2, room: 1, .. }))));
             assert_eq!(right.wait().unwrap().0, [5, 6]);
         } else {
-            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(0, 4, &[5_u32, 6]).unwrap();
         }
     });

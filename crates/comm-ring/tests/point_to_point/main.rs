@@ -1,6 +1,7 @@
 //! Messages between two ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod background;
 #[path = "../common/mod.rs"]
 mod common;
 mod exchange;

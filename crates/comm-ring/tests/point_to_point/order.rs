@@ -47,7 +47,7 @@ fn receives_that_wait_get_messages_in_the_order_in_which_they_were_made() {
             // The message with tag 3 passes by receives of tag 7, and by no other.
             assert_eq!(got, [(7, 1), (7, 2), (3, 3), (7, 4)]);
         } else {
-            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(0, 7, &vec![1_u32; 300]).unwrap();
             comm.send(0, 7, &[2_u32]).unwrap();
             comm.send(0, 3, &vec![3_u32; 300]).unwrap();
@@ -68,7 +68,7 @@ fn tags_are_received_in_any_order() {
         } else {
             for tag in tags().rev() {
                 let mut buffer = vec![0; len(tag)];
-                comm.recv(0, tag, &mut buffer).unwrap();
+                comm.recv(0, tag, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                 assert_eq!(buffer, payload(0, tag, len(tag)));
             }
         }

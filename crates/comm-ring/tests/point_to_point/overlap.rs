@@ -20,9 +20,9 @@ fn threads_of_one_rank_receive_different_tags() {
                         let (message, mut buffer) = (payload(0, tag, len), vec![0; len]);
                         if comm.rank() == 0 {
                             comm.send(1, tag, &message).unwrap();
-                            comm.recv(1, tag, &mut buffer).unwrap();
+                            comm.recv(1, tag, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                         } else {
-                            comm.recv(0, tag, &mut buffer).unwrap();
+                            comm.recv(0, tag, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                             comm.send(0, tag, &buffer).unwrap();
                         }
                         assert_eq!(buffer, message);
@@ -51,7 +51,7 @@ fn one_of_many(comm: &Comm, random: &mut Rng, tag: u64, len: usize) {
             while comm.try_probe(0, tag).unwrap().is_none() {
                 thread::yield_now();
             }
-            comm.recv(Source::Any, tag, &mut buffer).unwrap();
+            comm.recv(Source::Any, tag, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
         }
     }
     assert_eq!(buffer, message);
@@ -80,10 +80,10 @@ fn a_thread_that_only_waits_gets_large_messages_too() {
     const LEN: usize = 1_000_000;
     run(2, |comm| {
         if comm.rank() == 1 {
-            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(0, 2, &payload(1, 2, LEN)).unwrap();
             let mut buffer = vec![0; LEN];
-            comm.recv(0, 3, &mut buffer).unwrap();
+            comm.recv(0, 3, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, payload(0, 3, LEN));
             return comm.send(0, 1, &[1_u8]).unwrap();
         }
@@ -93,10 +93,10 @@ fn a_thread_that_only_waits_gets_large_messages_too() {
             thread::sleep(Duration::from_millis(50));
             comm.send(1, 0, &[0_u8]).unwrap();
             let mut buffer = vec![0; LEN];
-            comm.recv(1, 2, &mut buffer).unwrap();
+            comm.recv(1, 2, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, payload(1, 2, LEN));
             comm.send(1, 3, &payload(0, 3, LEN)).unwrap();
-            first.join().unwrap();
+            let _ = first.join().unwrap();
         });
     });
 }
@@ -106,7 +106,7 @@ fn whoever_waits_takes_over_from_who_drove() {
     const LEN: usize = 300_000;
     run(2, |comm| {
         if comm.rank() == 1 {
-            comm.recv(0, 0, &mut [0_u8]).unwrap();
+            comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(0, 1, &[1_u8]).unwrap();
             thread::sleep(Duration::from_millis(30));
             return comm.send(0, 2, &payload(1, 2, LEN)).unwrap();
@@ -116,7 +116,7 @@ fn whoever_waits_takes_over_from_who_drove() {
             let second = scope.spawn(|| {
                 thread::sleep(Duration::from_millis(20));
                 let mut buffer = vec![0; LEN];
-                comm.recv(Source::Any, 2, &mut buffer).unwrap();
+                comm.recv(Source::Any, 2, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                 assert_eq!(buffer, payload(1, 2, LEN));
             });
             thread::sleep(Duration::from_millis(60));
@@ -146,7 +146,10 @@ fn messages_do_not_wait_for_a_collective() {
                 });
                 for number in 0..200_u32 {
                     let mut buffer = [0];
-                    comm.sendrecv((next, 1), &[number], (last, 1), &mut buffer).unwrap();
+                    comm.sendrecv((next, 1), &[number], (last, 1), &mut buffer)
+                        .unwrap()
+                        .exactly(buffer.len())
+                        .unwrap();
                     assert_eq!(buffer, [number]);
                 }
                 assert!(collective.join().unwrap().iter().all(|&sum| sum == ranks as u32));

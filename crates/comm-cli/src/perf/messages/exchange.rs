@@ -100,7 +100,7 @@ impl<'a> Exchange<'a> {
             self.comm.send(peer, DONE, &[0_u8])?;
         }
         if sends > 0 {
-            self.comm.recv(Source::Rank(peer), DONE, &mut [0_u8])?;
+            self.comm.recv(Source::Rank(peer), DONE, &mut [0_u8])?.exactly(1)?;
         }
         Ok(())
     }

@@ -175,6 +175,20 @@ impl Engine {
         (!interest.send().is_empty()).then_some(interest)
     }
 
+    /// Ends the receives in the background that no message has matched.
+    pub(crate) fn cancel_recvs(&mut self) {
+        let is_unmatched = |operation: &Operation| operation.is_owned() && operation.is_idle();
+        let unmatched: Vec<Ticket> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| is_unmatched(operation))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in unmatched {
+            self.end(ticket, Err(Error::Cancelled));
+        }
+    }
+
     /// Gives operations that have just begun their deadlines, and ends those whose deadline has passed.
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
         for ticket in std::mem::take(&mut self.fresh) {

@@ -2,7 +2,7 @@
 
 use comm_core::{During, Error, Loss, Result, Transport};
 
-use super::operation::{Kind, Operation};
+use super::operation::{Kind, Operation, misplaced};
 use super::peer::{Into, Reading, Report, Transfer};
 use super::{Body, Engine, Mine, Ticket, cost};
 use crate::point_to_point::frame::{ANNOUNCED_MAX, CREDIT, Frame};
@@ -52,11 +52,10 @@ impl Engine {
             }
             Reading::Eager { into, done, length } => {
                 let (into, start, length) = (*into, *done, *length);
-                let Some(space) = space_of(self, into, start..length, mine) else {
-                    self.misplaced();
-                    return Ok(0);
+                let received = match space_of(self, into, start..length, mine) {
+                    Ok(space) => transport.try_recv(from, space)?,
+                    Err(error) => return Ok(self.read_nothing(into, error)),
                 };
-                let received = transport.try_recv(from, space)?;
                 let done = start + received;
                 self.peers[from].reading = Reading::Eager { into, done, length };
                 if done == length {
@@ -70,11 +69,10 @@ impl Engine {
                     return Err(garbage(from, "a part of an unknown message"));
                 };
                 let into = Into::Receive(asked.receive);
-                let Some(space) = space_of(self, into, asked.done..asked.done + left, mine) else {
-                    self.misplaced();
-                    return Ok(0);
+                let received = match space_of(self, into, asked.done..asked.done + left, mine) {
+                    Ok(space) => transport.try_recv(from, space)?,
+                    Err(error) => return Ok(self.read_nothing(into, error)),
                 };
-                let received = transport.try_recv(from, space)?;
                 self.part_arrived(from, id, left, received);
                 Ok(received)
             }
@@ -89,6 +87,15 @@ impl Engine {
                 Ok(received)
             }
         }
+    }
+
+    /// Reads nothing this time, as there is no memory for it.
+    fn read_nothing(&mut self, into: Into, error: Error) -> usize {
+        match into {
+            Into::Receive(receive) => self.without_space(receive, error),
+            Into::Message(_) => self.end_all(error),
+        }
+        0
     }
 
     /// Acts on the head of a frame.
@@ -242,18 +249,18 @@ fn space_of<'a>(
     into: Into,
     range: std::ops::Range<usize>,
     mine: &'a mut Mine<'_>,
-) -> Option<&'a mut [u8]> {
+) -> Result<&'a mut [u8]> {
     match into {
         Into::Receive(receive) => match engine.operations.get_mut(&receive) {
             Some(Operation { kind: Kind::Recv(recv), .. }) => recv.space(receive, range, mine),
-            _ => None,
+            _ => Err(misplaced()),
         },
-        Into::Message(number) => match &mut engine.messages.get_mut(&number)?.body {
-            Body::Arriving(bytes) => {
+        Into::Message(number) => match engine.messages.get_mut(&number).map(|message| &mut message.body) {
+            Some(Body::Arriving(bytes)) => {
                 bytes.resize(range.end, 0);
-                bytes.get_mut(range)
+                bytes.get_mut(range).ok_or_else(misplaced)
             }
-            _ => None,
+            _ => Err(misplaced()),
         },
     }
 }

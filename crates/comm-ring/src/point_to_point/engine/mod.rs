@@ -22,7 +22,7 @@ use super::frame::{ANNOUNCED_MAX, CREDIT, MESSAGE_OVERHEAD};
 use super::matching::{Label, Matching};
 use crate::RingConfig;
 pub(crate) use operation::{Finished, Mine, Outcome, Payload, Recv, Send, Space, Ticket};
-use operation::{Kind, Matched, Operation};
+use operation::{Kind, Matched, Operation, misplaced};
 use peer::Peer;
 
 /// A message that nobody has received.
@@ -236,6 +236,10 @@ impl Engine {
                 self.finished.push(Finished::Received(buffer, result));
                 return;
             }
+            Space::Discarded { owner, reason, .. } => {
+                self.finished.push(Finished::Received(owner, Err(reason)));
+                return;
+            }
             Space::Staged(bytes) => bytes,
             Space::Lent => Vec::new(),
         };
@@ -310,11 +314,14 @@ impl Engine {
             return;
         };
         match recv.space(receive, 0..bytes.len(), mine) {
-            Some(space) => {
+            Ok(space) => {
                 space.copy_from_slice(bytes);
                 self.end_received(receive);
             }
-            None => self.misplaced(),
+            Err(error) => {
+                self.without_space(receive, error);
+                self.end_received(receive);
+            }
         }
     }
 
@@ -324,23 +331,31 @@ impl Engine {
         while let Some((ticket, receive)) = self.local.pop_front() {
             let Some(operation) = self.operations.remove(&ticket) else { continue };
             let lent = mine.send;
-            match &operation.kind {
-                Kind::Send(send) => match send.bytes(ticket, 0..send.length, lent) {
-                    Some(bytes) => self.deliver(receive, bytes, mine),
-                    None => self.misplaced(),
-                },
-                Kind::Recv(_) | Kind::Probe(_) => {}
+            let bytes = match &operation.kind {
+                Kind::Send(send) => send.bytes(ticket, 0..send.length, lent),
+                Kind::Recv(_) | Kind::Probe(_) => Err(misplaced()),
+            };
+            let result = bytes.map(|bytes| self.deliver(receive, bytes, mine));
+            if let Err(error) = &result {
+                self.end(receive, Err(error.clone()));
             }
             self.operations.insert(ticket, operation);
-            self.end(ticket, Ok(None));
+            self.end(ticket, result.map(|()| None));
             moved = true;
         }
         moved
     }
 
-    /// Some bytes are not where the operation says: its owner's buffer gave another slice than before.
-    fn misplaced(&mut self) {
-        self.end_all(Error::Internal("a buffer changed its length while it was communicated".into()));
+    /// A receive has no memory for what comes. If that is its owner's fault, what comes is thrown away, and the receive
+    /// ends with this error.
+    fn without_space(&mut self, receive: Ticket, error: Error) {
+        let is_discarded = match self.operations.get_mut(&receive) {
+            Some(Operation { kind: Kind::Recv(recv), .. }) => recv.discard(&error),
+            _ => false,
+        };
+        if !is_discarded {
+            self.end_all(error);
+        }
     }
 }
 

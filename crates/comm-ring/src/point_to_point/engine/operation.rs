@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use comm_core::{DType, During, HostView, Incoming, Outgoing, Received, Result, Shape, Source, TagMatch};
+use comm_core::{
+    DType, During, Error, HostView, Incoming, Invalid, Outgoing, Received, Result, Shape, Source, TagMatch,
+};
 
 use crate::point_to_point::matching::{Label, Pattern};
 
@@ -36,6 +38,8 @@ pub(crate) enum Space {
     Staged(Vec<u8>),
     /// To memory that came with the receive.
     Owned(Box<dyn Incoming>),
+    /// Nowhere, since the memory that came with the receive is no longer to be had, for this reason.
+    Discarded { owner: Box<dyn Incoming>, reason: Error, bytes: Vec<u8> },
 }
 
 pub(crate) struct Send {
@@ -136,7 +140,7 @@ impl Operation {
         matches!(
             &self.kind,
             Kind::Send(Send { payload: Payload::Owned(_), .. })
-                | Kind::Recv(Recv { space: Space::Owned(_), .. })
+                | Kind::Recv(Recv { space: Space::Owned(_) | Space::Discarded { .. }, .. })
         )
     }
 
@@ -166,9 +170,18 @@ impl Send {
         Self { to, tag, dtype, length, payload, begun: false, awaited: true }
     }
 
-    pub(crate) fn owned((to, tag): (usize, u64), message: Box<dyn Outgoing>) -> Self {
-        let (dtype, length) = (message.view().dtype(), message.view().bytes().len());
-        Self { to, tag, dtype, length, payload: Payload::Owned(message), begun: false, awaited: true }
+    /// A send in the background, or its message and the reason why it has no bytes.
+    pub(crate) fn owned(
+        (to, tag): (usize, u64),
+        message: Box<dyn Outgoing>,
+    ) -> Result<Self, (Box<dyn Outgoing>, Error)> {
+        match message.view().map(|view| (view.dtype(), view.bytes().len())) {
+            Ok((dtype, length)) => {
+                let payload = Payload::Owned(message);
+                Ok(Self { to, tag, dtype, length, payload, begun: false, awaited: true })
+            }
+            Err(error) => Err((message, error)),
+        }
     }
 
     pub(crate) const fn label(&self, source: usize) -> Label {
@@ -181,13 +194,32 @@ impl Send {
         ticket: Ticket,
         range: Range<usize>,
         lent: Option<(Ticket, &'a [u8])>,
-    ) -> Option<&'a [u8]> {
+    ) -> Result<&'a [u8]> {
         match &self.payload {
-            Payload::Lent => lent.filter(|(owner, _)| *owner == ticket)?.1.get(range),
+            Payload::Lent => {
+                lent.filter(|(owner, _)| *owner == ticket).and_then(|(_, bytes)| bytes.get(range))
+            }
             Payload::Copied(bytes) => bytes.get(range),
-            Payload::Owned(message) => message.view().bytes().get(range),
+            Payload::Owned(message) => return within(message.view()?.bytes(), range),
         }
+        .ok_or_else(misplaced)
     }
+}
+
+/// A part of the buffer that came with an operation, which the owner may have made shorter.
+fn within(bytes: &[u8], range: Range<usize>) -> Result<&[u8]> {
+    let got = bytes.len();
+    bytes.get(range.clone()).ok_or_else(|| shrunk(range.end, got))
+}
+
+fn shrunk(expected: usize, got: usize) -> Error {
+    Invalid::Length { what: "a buffer whose length changed while its message was under way", expected, got }
+        .into()
+}
+
+/// The error for bytes that are lost.
+pub(crate) fn misplaced() -> Error {
+    Error::Internal("the bytes of a message are not where its operation says".into())
 }
 
 impl Recv {
@@ -205,7 +237,7 @@ impl Recv {
         ticket: Ticket,
         range: Range<usize>,
         mine: &'a mut Mine<'_>,
-    ) -> Option<&'a mut [u8]> {
+    ) -> Result<&'a mut [u8]> {
         match &mut self.space {
             Space::Lent => match &mut mine.recv {
                 Some((owner, buffer)) if *owner == ticket => buffer.get_mut(range),
@@ -215,7 +247,30 @@ impl Recv {
                 bytes.resize(range.end.max(bytes.len()), 0);
                 bytes.get_mut(range)
             }
-            Space::Owned(buffer) => buffer.view_mut().into_bytes().get_mut(range),
+            Space::Owned(buffer) => {
+                let (bytes, end) = (buffer.view_mut()?.into_bytes(), range.end);
+                let got = bytes.len();
+                return bytes.get_mut(range).ok_or_else(|| shrunk(end, got));
+            }
+            Space::Discarded { bytes, .. } => {
+                bytes.resize(range.len(), 0);
+                bytes.get_mut(..)
+            }
+        }
+        .ok_or_else(misplaced)
+    }
+
+    /// Throws away what still comes, for this reason, if the memory for it came with the receive.
+    pub(crate) fn discard(&mut self, reason: &Error) -> bool {
+        match std::mem::replace(&mut self.space, Space::Lent) {
+            Space::Owned(owner) => {
+                self.space = Space::Discarded { owner, reason: reason.clone(), bytes: Vec::new() };
+                true
+            }
+            other => {
+                self.space = other;
+                false
+            }
         }
     }
 }

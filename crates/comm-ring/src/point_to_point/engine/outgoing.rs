@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use comm_core::{Result, Transport};
 
-use super::operation::{Kind, Operation};
+use super::operation::{Kind, Operation, misplaced};
 use super::peer::{Body, Current, Then};
 use super::{Engine, Mine, Payload, Ticket};
 use crate::point_to_point::frame::Frame;
@@ -41,10 +41,7 @@ impl Engine {
         let mut pieces = [IoSlice::new(&[]); 2 * FRAMES_AT_ONCE];
         let under_way = &self.peers[to].under_way;
         for (current, pieces) in under_way.iter().zip(pieces.chunks_exact_mut(2)) {
-            let Some(payload) = self.payload(&current.queued.body, mine) else {
-                self.misplaced();
-                return Ok(0);
-            };
+            let payload = self.payload(&current.queued.body, mine)?;
             pieces[0] = IoSlice::new(&current.head[current.at.min(Frame::BYTES)..]);
             pieces[1] = IoSlice::new(&payload[current.at.saturating_sub(Frame::BYTES)..]);
         }
@@ -73,15 +70,15 @@ impl Engine {
     }
 
     /// What follows a head, if it is where it should be.
-    fn payload<'a>(&'a self, body: &'a Body, mine: &Mine<'a>) -> Option<&'a [u8]> {
+    fn payload<'a>(&'a self, body: &'a Body, mine: &Mine<'a>) -> Result<&'a [u8]> {
         match body {
-            Body::None => Some(&[]),
-            Body::Text(text) => Some(text),
+            Body::None => Ok(&[]),
+            Body::Text(text) => Ok(text),
             Body::Of(ticket, range) => match self.operations.get(ticket) {
                 Some(Operation { kind: Kind::Send(send), .. }) => {
                     send.bytes(*ticket, range.clone(), mine.send)
                 }
-                _ => None,
+                _ => Err(misplaced()),
             },
         }
     }

@@ -112,8 +112,7 @@ impl Engine {
         let is_eager = length <= self.eager_bytes && self.local_held + cost(length) <= CREDIT;
         let body = match self.operations.get(&ticket) {
             Some(Operation { kind: Kind::Send(send), .. }) if is_eager => {
-                let bytes = send.bytes(ticket, 0..length, mine.send).map(<[u8]>::to_vec);
-                Body::Whole(bytes.ok_or_else(|| Error::Internal("a message has no payload".into()))?)
+                Body::Whole(send.bytes(ticket, 0..length, mine.send)?.to_vec())
             }
             _ => Body::Local(ticket),
         };

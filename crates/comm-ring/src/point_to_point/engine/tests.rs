@@ -21,8 +21,8 @@ type Log = Arc<Mutex<Vec<u64>>>;
 struct Out(Vec<u8>, Log);
 
 impl Outgoing for Out {
-    fn view(&self) -> HostView<'_> {
-        HostView::new(&self.0)
+    fn view(&self) -> Result<HostView<'_>> {
+        Ok(HostView::new(&self.0))
     }
 
     fn complete(self: Box<Self>, outcome: Result<()>) {
@@ -34,8 +34,8 @@ impl Outgoing for Out {
 struct In(Vec<u8>, Log);
 
 impl Incoming for In {
-    fn view_mut(&mut self) -> HostViewMut<'_> {
-        HostViewMut::new(&mut self.0)
+    fn view_mut(&mut self) -> Result<HostViewMut<'_>> {
+        Ok(HostViewMut::new(&mut self.0))
     }
 
     fn complete(self: Box<Self>, outcome: Result<Received>) {
@@ -62,7 +62,7 @@ impl End {
 
     fn send(&mut self, to: usize, tag: u64, len: usize) {
         let (ticket, message) = (self.engine.number(), Box::new(Out(vec![7; len], Arc::clone(&self.log))));
-        self.engine.send(ticket, Send::owned((to, tag), message), TIMEOUT, &Mine::default());
+        self.engine.send(ticket, Send::owned((to, tag), message).ok().unwrap(), TIMEOUT, &Mine::default());
     }
 
     fn recv(&mut self, from: Source, tag: TagMatch, len: usize) {

@@ -1,0 +1,19 @@
+//! Panics of the caller's code on threads that also work for others.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{Error, Result};
+
+/// Runs code of the caller. Nothing that it broke may be used afterwards.
+///
+/// # Errors
+/// [`Error::Panicked`] if it panics.
+pub(crate) fn caught<R>(code: impl FnOnce() -> R) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| Error::Panicked { message: message(&*panic).into() })
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
