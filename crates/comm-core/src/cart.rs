@@ -59,15 +59,16 @@ pub struct Shift {
 /// The halo exchange of a grid that is cut along one axis takes one line:
 ///
 /// ```
-/// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-/// use comm_core::Axis;
+/// use comm::Axis;
 ///
-/// // Each rank has 1,000 cells between two ghost cells.
-/// let mut cells = vec![0.0_f64; 1 + 1000 + 1];
-/// let Some(line) = comm.cart(&[Axis::open(comm.size())])? else { return Ok(()) };
-/// line.exchange_halo(0, &mut cells, 1)?;
-/// # Ok(())
-/// # }
+/// comm::threads::run(3, |comm| {
+///     let line = comm.cart(&[Axis::open(3)]).unwrap().expect("there are three places");
+///     // Each rank has 1,000 cells between two ghost cells.
+///     let mut cells = vec![comm.rank() as f64; 1 + 1000 + 1];
+///     line.exchange_halo(0, &mut cells, 1).unwrap();
+///     assert_eq!((cells[0], cells[1001]), [(0.0, 1.0), (0.0, 2.0), (1.0, 2.0)][comm.rank()]);
+/// })?;
+/// # Ok::<_, comm::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Cart {

@@ -53,14 +53,15 @@ impl Packing {
 impl Comm<Host> {
     /// [`Comm::all_reduce`] of many buffers at once.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::ReduceOp;
+    /// ```
+    /// use comm::ReduceOp;
     ///
-    /// let (mut weights, mut bias) = (vec![1.0_f32; 1000], [0.5_f32; 10]);
-    /// comm.all_reduce_coalesced(&mut [&mut weights[..], &mut bias], ReduceOp::Avg)?;
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(2, |comm| {
+    ///     let (mut weights, mut bias) = (vec![comm.rank() as f32; 1000], [3.0; 10]);
+    ///     comm.all_reduce_coalesced(&mut [&mut weights[..], &mut bias], ReduceOp::Avg).unwrap();
+    ///     assert_eq!((weights, bias), (vec![0.5; 1000], [3.0; 10]));
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

@@ -23,14 +23,15 @@ use crate::{
 /// What holds for every call, its errors and its thread-safety, is written at [`Communicator`]. A call has five minutes
 /// unless [`Comm::with_timeout`] says otherwise.
 ///
-/// ```no_run
-/// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-/// use comm_core::ReduceOp;
+/// ```
+/// use comm::ReduceOp;
 ///
-/// let mut gradients = vec![comm.rank() as f32; 1000];
-/// comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
-/// # Ok(())
-/// # }
+/// comm::threads::run(4, |comm| {
+///     let mut gradients = vec![comm.rank() as f32; 1000];
+///     comm.all_reduce(&mut gradients, ReduceOp::Avg).unwrap();
+///     assert_eq!(gradients, [1.5; 1000]); // (0 + 1 + 2 + 3) / 4, on every rank
+/// })?;
+/// # Ok::<_, comm::Error>(())
 /// ```
 pub struct Comm<M: Memory = Host> {
     communicator: Arc<M::Communicator>,

@@ -228,13 +228,25 @@ mod sealed {
 
 /// A type whose values can be communicated: the Rust side of a [`DType`].
 ///
-/// These are the integers and floats below, `usize` and `isize`, which are integers of their width, and types of the
+/// These are `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`, `f32`, `f64`, [`half`](crate::half)'s `f16` and `bf16`,
+/// [`float8`](crate::float8)'s `F8E4M3` and `F8E5M2`, `usize` and `isize`, which are integers of their width, and types of the
 /// program that are [`Plain`]. The trait is sealed, so that a `DType` is never guessed from a size: what a buffer holds is known
 /// from its type.
 ///
 /// `bool` and `char` are no elements: a call writes bytes of other ranks to a buffer, and not all bytes are one of their
 /// values. Send `u8::from(flag)`, and read what comes as `byte != 0`; with [`ReduceOp::Min`](crate::ReduceOp::Min) it is the
-/// conjunction of all flags, with [`ReduceOp::Max`](crate::ReduceOp::Max) the disjunction.
+/// conjunction of all flags, with [`ReduceOp::Max`](crate::ReduceOp::Max) the disjunction:
+///
+/// ```
+/// use comm::ReduceOp;
+///
+/// comm::threads::run(3, |comm| {
+///     let converged = comm.rank() != 1;
+///     let all = comm.all_reduce_scalar(u8::from(converged), ReduceOp::Min).unwrap() != 0;
+///     assert!(!all);
+/// })?;
+/// # Ok::<_, comm::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an element of a buffer",
     label = "not an element",
@@ -255,6 +267,28 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
 /// of it buffers of all calls: broadcasts, gathers, messages, with counts in elements. Reductions take it with an
 /// [`Operator`](crate::Operator) of the program. Ranks compare the size of the type, and nothing else of it: all must
 /// declare it alike.
+///
+/// ```
+/// use comm::bytemuck::{Pod, Zeroable};
+///
+/// #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+/// #[bytemuck(crate = "comm::bytemuck")]
+/// #[repr(C)]
+/// struct Particle {
+///     position: [f32; 3],
+///     charge: i32,
+/// }
+///
+/// impl comm::Plain for Particle {}
+///
+/// comm::threads::run(2, |comm| {
+///     let mine = [Particle { position: [0.5; 3], charge: comm.rank() as i32 }];
+///     let mut all = [Particle::zeroed(); 2];
+///     comm.all_gather(&mine, &mut all).unwrap();
+///     assert_eq!(all.map(|particle| particle.charge), [0, 1]);
+/// })?;
+/// # Ok::<_, comm::Error>(())
+/// ```
 ///
 /// The derive macros name the crate `bytemuck`; without a dependency on it, add `#[bytemuck(crate = "comm::bytemuck")]`. The type
 /// has at least one byte and is aligned to at most 8; a type that is not does not compile.

@@ -57,16 +57,16 @@ where
     /// Makes a group of all ranks that give the same `color`, ranked by `key` and, where keys are equal, by their rank
     /// in this group. Every rank calls this; one that gives no color gets no group.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::ReduceOp;
+    /// ```
+    /// use comm::ReduceOp;
     ///
-    /// let color = (comm.rank() % 2) as u64;
-    /// if let Some(half) = comm.split(Some(color), 0)? {
-    ///     half.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)?;
-    /// }
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(5, |comm| {
+    ///     let parity = (comm.rank() % 2) as u64;
+    ///     let half = comm.split(Some(parity), 0).unwrap().expect("every rank gave a color");
+    ///     let sum = half.all_reduce_scalar(comm.rank(), ReduceOp::Sum).unwrap();
+    ///     assert_eq!(sum, [0 + 2 + 4, 1 + 3][comm.rank() % 2]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors
@@ -78,6 +78,16 @@ where
 
     /// Makes a group of the listed ranks, in the order of the list. Every rank calls this with the same list; one that
     /// is not in it gets no group.
+    ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     match comm.new_group(&[2, 0]).unwrap() {
+    ///         Some(pair) => assert_eq!(pair.all_gather_scalar(comm.rank()).unwrap(), [2, 0]),
+    ///         None => assert_eq!(comm.rank(), 1),
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As written at [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) if the list cannot be.

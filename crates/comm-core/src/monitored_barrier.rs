@@ -12,18 +12,22 @@ impl Comm<Host> {
     /// may differ from rank to rank; whichever passes first ends the barrier on all of them. Ranks that call
     /// [`Comm::barrier`] instead are in another call, unless it uses that algorithm too.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
+    /// ```
     /// use std::time::Duration;
     ///
-    /// use comm_core::Error;
+    /// use comm::Error;
     ///
-    /// match comm.monitored_barrier(Duration::from_secs(30)) {
-    ///     Err(Error::Timeout { waiting_for, .. }) => eprintln!("these ranks are stuck: {waiting_for:?}"),
-    ///     other => other?,
-    /// }
-    /// # Ok(())
-    /// # }
+    /// let comms = comm::threads::run(3, |comm| {
+    ///     // Rank 1 is stuck elsewhere.
+    ///     if comm.rank() != 1 {
+    ///         match comm.monitored_barrier(Duration::from_secs(2)) {
+    ///             Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1]),
+    ///             other => panic!("rank 1 did not come, but the barrier returned {other:?}"),
+    ///         }
+    ///     }
+    ///     comm
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

@@ -14,11 +14,18 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
 /// A function over any buffer takes it by reference, as calls do:
 ///
 /// ```
-/// use comm_core::{AsView, Comm, Result};
+/// use comm::{AsView, Comm, Result};
 ///
 /// fn send_to_next(comm: &Comm, message: &(impl AsView + ?Sized)) -> Result<()> {
 ///     comm.send((comm.rank() + 1) % comm.size(), 0, message)
 /// }
+///
+/// comm::threads::run(3, |comm| {
+///     send_to_next(&comm, &[1.5, comm.rank() as f64]).unwrap();
+///     let (numbers, received) = comm.recv_vec::<f64>(comm::Source::Any, 0).unwrap();
+///     assert_eq!(numbers, [1.5, received.source as f64]);
+/// })?;
+/// # Ok::<_, comm::Error>(())
 /// ```
 ///
 /// Other types are refused by the compiler, which lists those that are buffers:
@@ -58,12 +65,19 @@ pub trait AsView<M: Memory = Host> {
 /// may pass it to several calls:
 ///
 /// ```
-/// use comm_core::{AsViewMut, Comm, ReduceOp, Result};
+/// use comm::{AsViewMut, Comm, ReduceOp, Result};
 ///
 /// fn sum_then_share(comm: &Comm, buffer: &mut (impl AsViewMut + ?Sized)) -> Result<()> {
 ///     comm.reduce(0, buffer, ReduceOp::Sum)?;
 ///     comm.broadcast(0, buffer)
 /// }
+///
+/// comm::threads::run(3, |comm| {
+///     let mut buffer = vec![comm.rank(); 4];
+///     sum_then_share(&comm, &mut buffer).unwrap();
+///     assert_eq!(buffer, [3; 4]);
+/// })?;
+/// # Ok::<_, comm::Error>(())
 /// ```
 ///
 /// ```compile_fail,E0277

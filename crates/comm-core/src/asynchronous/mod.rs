@@ -22,15 +22,17 @@ use crate::{Comm, Element, Host, ReduceOp, Result, Work};
 impl Comm<Host> {
     /// [`Comm::all_reduce`] in the background.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::ReduceOp;
+    /// ```
+    /// use comm::ReduceOp;
     ///
-    /// let first = comm.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
-    /// let second = comm.all_reduce_async(vec![2.0_f32; 1000], ReduceOp::Sum)?;
-    /// let (first, second) = (first.wait()?, second.wait()?);
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(3, |comm| {
+    ///     let first = comm.all_reduce_async(vec![1.0; 1000], ReduceOp::Sum).unwrap();
+    ///     let second = comm.all_reduce_async(vec![comm.rank() as i32], ReduceOp::Max).unwrap();
+    ///     // Compute something else meanwhile.
+    ///     assert_eq!(first.wait().unwrap(), [3.0; 1000]);
+    ///     assert_eq!(second.wait().unwrap(), [2]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

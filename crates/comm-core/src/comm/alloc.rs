@@ -14,15 +14,16 @@ impl Comm<Host> {
     /// the communicator, and are given back when they are dropped, from any thread; what other ranks have read of one, by
     /// the system once these have slept in a later call.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::ReduceOp;
+    /// ```
+    /// use comm::ReduceOp;
     ///
-    /// let mut gradients = comm.alloc::<f32>(1 << 24)?;
-    /// gradients.fill(comm.rank() as f32);
-    /// comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(4, |comm| {
+    ///     let mut gradients = comm.alloc::<f32>(1 << 20).unwrap();
+    ///     gradients.fill(comm.rank() as f32);
+    ///     comm.all_reduce(&mut gradients, ReduceOp::Avg).unwrap();
+    ///     assert!(gradients.iter().all(|&gradient| gradient == 1.5));
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

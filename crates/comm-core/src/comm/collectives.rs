@@ -23,6 +23,17 @@ impl<M: Memory> Comm<M> {
 
     /// Combines the buffers of all ranks; every rank gets the result, in place. All buffers have the same length.
     ///
+    /// ```
+    /// use comm::ReduceOp;
+    ///
+    /// comm::threads::run(3, |comm| {
+    ///     let mut buffer = [comm.rank() as u64, 10];
+    ///     comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    ///     assert_eq!(buffer, [0 + 1 + 2, 10 + 10 + 10]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element type; otherwise as
     /// written at [`Communicator`].
@@ -44,6 +55,19 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only read.
+    ///
+    /// ```
+    /// use comm::ReduceOp;
+    ///
+    /// comm::threads::run(3, |comm| {
+    ///     let mut slowest = [0.5 * comm.rank() as f64];
+    ///     comm.reduce(0, &mut slowest, ReduceOp::Max).unwrap();
+    ///     if comm.rank() == 0 {
+    ///         assert_eq!(slowest, [1.0]);
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no member.
@@ -75,6 +99,15 @@ impl<M: Memory> Comm<M> {
 
     /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
     ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     let mut model = if comm.rank() == 0 { [0.25_f32, 0.75] } else { [0.0; 2] };
+    ///     comm.broadcast(0, &mut model).unwrap();
+    ///     assert_eq!(model, [0.25, 0.75]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at [`Communicator`].
     pub fn broadcast(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
@@ -82,6 +115,16 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times as long.
+    ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     let rank = comm.rank() as u32;
+    ///     let mut all = [0; 6];
+    ///     comm.all_gather(&[rank, 10 * rank], &mut all).unwrap();
+    ///     assert_eq!(all, [0, 0, 1, 10, 2, 20]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
@@ -104,6 +147,17 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
+    ///
+    /// ```
+    /// use comm::ReduceOp;
+    ///
+    /// comm::threads::run(3, |comm| {
+    ///     let mut sum = [0];
+    ///     comm.reduce_scatter(&[1, 2, 3], &mut sum, ReduceOp::Sum).unwrap();
+    ///     assert_eq!(sum, [[3], [6], [9]][comm.rank()]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit; otherwise as written at
@@ -138,6 +192,17 @@ impl<M: Memory> Comm<M> {
     /// Gathers `send` of all ranks, in rank order, into `root`'s `recv`, which is `size` times as long. On other ranks
     /// `recv` is ignored and may be empty.
     ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     let mut all = vec![0; if comm.rank() == 0 { 3 } else { 0 }];
+    ///     comm.gather(0, &[10 * comm.rank() as i32], &mut all).unwrap();
+    ///     if comm.rank() == 0 {
+    ///         assert_eq!(all, [0, 10, 20]);
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
     /// written at [`Communicator`].
@@ -153,6 +218,18 @@ impl<M: Memory> Comm<M> {
     /// A gather in which rank `i` contributes `counts[i]` elements. Only the root's `counts` are looked at; others may
     /// give an empty list.
     ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     let mine = vec![comm.rank() as u8; comm.rank()];
+    ///     let mut all = vec![0; if comm.rank() == 0 { 0 + 1 + 2 } else { 0 }];
+    ///     comm.gather_v(0, &mine, &mut all, &[0, 1, 2]).unwrap();
+    ///     if comm.rank() == 0 {
+    ///         assert_eq!(all, [1, 2, 2]);
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Comm::gather`].
     pub fn gather_v<S: AsView<M> + ?Sized>(
@@ -167,6 +244,16 @@ impl<M: Memory> Comm<M> {
 
     /// Every rank gets its block of `root`'s `send`, which has one block per rank, into `recv`. On other ranks `send`
     /// is ignored and may be empty.
+    ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     let all = if comm.rank() == 0 { vec![1.5_f64, 2.5, 3.5] } else { Vec::new() };
+    ///     let mut mine = [0.0];
+    ///     comm.scatter(0, &all, &mut mine).unwrap();
+    ///     assert_eq!(mine, [1.5 + comm.rank() as f64]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
@@ -226,6 +313,16 @@ impl<M: Memory> Comm<M> {
 
     /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have one block per rank, all
     /// of the same length.
+    ///
+    /// ```
+    /// comm::threads::run(2, |comm| {
+    ///     let send = if comm.rank() == 0 { ["ab", "cd"] } else { ["ef", "gh"] }.concat();
+    ///     let mut recv = [0; 4];
+    ///     comm.all_to_all(send.as_bytes(), &mut recv).unwrap();
+    ///     assert_eq!(&recv, if comm.rank() == 0 { b"abef" } else { b"cdgh" });
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at

@@ -7,6 +7,17 @@ use crate::{AsView, AsViewMut, Comm, Exchange, Host, ReduceOp, Result};
 impl Comm<Host> {
     /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the same length.
     ///
+    /// ```
+    /// use comm::ReduceOp;
+    ///
+    /// comm::threads::run(4, |comm| {
+    ///     let mut buffer = [comm.rank() as u32 + 1];
+    ///     comm.scan(&mut buffer, ReduceOp::Sum).unwrap();
+    ///     assert_eq!(buffer, [[1], [1 + 2], [1 + 2 + 3], [1 + 2 + 3 + 4]][comm.rank()]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not defined on the element
     /// type; otherwise as written at [`Communicator`](crate::Communicator).
@@ -37,15 +48,17 @@ impl Comm<Host> {
 
     /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as it was.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm, lines: &[String]) -> comm_core::Result<()> {
-    /// use comm_core::ReduceOp;
+    /// ```
+    /// use comm::ReduceOp;
     ///
-    /// // Where this rank's lines start in the file that all ranks write together.
-    /// let mut start = [0_u64];
-    /// comm.exscan_into(&[lines.len() as u64], &mut start, ReduceOp::Sum)?;
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(3, |comm| {
+    ///     // Where each rank writes its lines in a file that all ranks write together.
+    ///     let lines = [20_u64, 30, 40][comm.rank()];
+    ///     let mut start = [0];
+    ///     comm.exscan_into(&[lines], &mut start, ReduceOp::Sum).unwrap();
+    ///     assert_eq!(start, [[0], [20], [50]][comm.rank()]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

@@ -6,12 +6,14 @@ impl Comm<Host> {
     /// Combines one value of each rank; every rank gets the result. [`Comm::all_reduce`] without a buffer.
     ///
     /// ```
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::ReduceOp;
+    /// use comm::ReduceOp;
     ///
-    /// let largest_error = comm.all_reduce_scalar(0.5_f64 * comm.rank() as f64, ReduceOp::Max)?;
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(4, |comm| {
+    ///     let error = 0.5 * comm.rank() as f64;
+    ///     let largest = comm.all_reduce_scalar(error, ReduceOp::Max).unwrap();
+    ///     assert_eq!(largest, 1.5);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors
@@ -23,6 +25,13 @@ impl Comm<Host> {
     }
 
     /// Gathers one value of each rank; every rank gets all, in rank order. [`Comm::all_gather`] without buffers.
+    ///
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     assert_eq!(comm.all_gather_scalar(comm.rank() * comm.rank()).unwrap(), [0, 1, 4]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Comm::all_gather`].
@@ -38,15 +47,17 @@ impl Comm<Host> {
     /// The data is copied once into memory that the communicator keeps for such calls.
     ///
     /// ```
-    /// # fn example(comm: comm_core::Comm, table: &[u32]) -> comm_core::Result<()> {
-    /// if comm.rank() == 0 {
-    ///     comm.broadcast_from_here(table)?;
-    /// } else {
-    ///     let mut theirs = vec![0_u32; 256];
-    ///     comm.broadcast(0, &mut theirs)?;
-    /// }
-    /// # Ok(())
-    /// # }
+    /// let table = [2, 3, 5, 7]; // shared by threads, and so not mutable
+    /// comm::threads::run(3, |comm| {
+    ///     if comm.rank() == 0 {
+    ///         comm.broadcast_from_here(&table).unwrap();
+    ///     } else {
+    ///         let mut theirs = [0; 4];
+    ///         comm.broadcast(0, &mut theirs).unwrap();
+    ///         assert_eq!(theirs, [2, 3, 5, 7]);
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

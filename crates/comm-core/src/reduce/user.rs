@@ -20,40 +20,91 @@ use crate::{Call, DType, Element, Lent};
 /// [`Error::Desync`](crate::Error::Desync). The name is all that is compared: it is up to you that operators of one name
 /// are the same.
 ///
-/// ```no_run
-/// use bytemuck::{Pod, Zeroable};
-/// use comm_core::{Comm, Operator, Plain, ReduceOp, Result};
+/// The largest value of all ranks, and where it is, which is `MPI_MAXLOC` on a struct of your own:
 ///
-/// /// Count, mean and sum of squared distances from the mean: the variance of data on all ranks.
+/// ```
+/// use comm::bytemuck::{Pod, Zeroable};
+/// use comm::{Operator, Plain, ReduceOp};
+///
 /// #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+/// #[bytemuck(crate = "comm::bytemuck")]
 /// #[repr(C)]
-/// struct Moments {
-///     count: f64,
-///     mean: f64,
-///     squares: f64,
+/// struct Best {
+///     score: f64,
+///     rank: u32,
+///     index: u32,
 /// }
 ///
-/// impl Plain for Moments {}
+/// impl Plain for Best {}
 ///
-/// struct Merge;
+/// struct ArgMax;
 ///
-/// impl Operator for Merge {
-///     type Element = Moments;
-///     const NAME: &'static str = "merge_moments";
+/// impl Operator for ArgMax {
+///     type Element = Best;
+///     const NAME: &'static str = "argmax";
 ///
-///     fn combine(a: Moments, b: Moments) -> Moments {
-///         let (count, distance) = (a.count + b.count, a.mean - b.mean);
-///         Moments {
-///             count,
-///             mean: (a.count * a.mean + b.count * b.mean) / count,
-///             squares: a.squares + b.squares + distance * distance * (a.count * b.count) / count,
-///         }
+///     fn combine(a: Best, b: Best) -> Best {
+///         // Equal scores need an order too, so that the operator commutes.
+///         let place = |best: Best| (best.rank, best.index);
+///         if a.score > b.score || a.score == b.score && place(a) < place(b) { a } else { b }
 ///     }
 /// }
 ///
-/// fn variances(comm: &Comm, columns: &mut [Moments]) -> Result<()> {
-///     comm.all_reduce(columns, ReduceOp::of::<Merge>())
+/// comm::threads::run(4, |comm| {
+///     let score = [0.5, 2.0, 0.25, 2.0][comm.rank()];
+///     let mut best = [Best { score, rank: comm.rank() as u32, index: 7 }];
+///     comm.all_reduce(&mut best, ReduceOp::of::<ArgMax>()).unwrap();
+///     assert_eq!(best, [Best { score: 2.0, rank: 1, index: 7 }]);
+/// })?;
+/// # Ok::<_, comm::Error>(())
+/// ```
+///
+/// The product of complex numbers:
+///
+/// ```
+/// # use comm::bytemuck::{Pod, Zeroable};
+/// # use comm::{Operator, Plain, ReduceOp};
+/// #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+/// #[bytemuck(crate = "comm::bytemuck")]
+/// #[repr(C)]
+/// struct Complex(f64, f64);
+///
+/// impl Plain for Complex {}
+///
+/// struct Product;
+///
+/// impl Operator for Product {
+///     type Element = Complex;
+///     const NAME: &'static str = "complex_product";
+///
+///     fn combine(a: Complex, b: Complex) -> Complex {
+///         Complex(a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
+///     }
 /// }
+///
+/// comm::threads::run(3, |comm| {
+///     let mut signal = [Complex(0.0, 1.0), Complex(1.0, comm.rank() as f64)];
+///     comm.all_reduce(&mut signal, ReduceOp::of::<Product>()).unwrap();
+///     assert_eq!(signal, [Complex(0.0, -1.0), Complex(-1.0, 3.0)]); // i * i * i, 1 * (1 + i) * (1 + 2i)
+/// })?;
+/// # Ok::<_, comm::Error>(())
+/// ```
+///
+/// A sum of complex numbers needs no operator of your own: it is a sum of their parts.
+///
+/// ```
+/// # use comm::bytemuck::{Pod, Zeroable};
+/// # use comm::ReduceOp;
+/// # #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+/// # #[bytemuck(crate = "comm::bytemuck")]
+/// # #[repr(C)]
+/// # struct Complex(f64, f64);
+/// comm::threads::run(3, |comm| {
+///     let mut signal = vec![Complex(1.0, comm.rank() as f64); 2];
+///     comm.all_reduce(comm::bytemuck::cast_slice_mut::<_, f64>(&mut signal), ReduceOp::Sum).unwrap();
+///     assert_eq!(signal, [Complex(3.0, 3.0); 2]);
+/// })?;
+/// # Ok::<_, comm::Error>(())
 /// ```
 pub trait Operator: 'static {
     /// The type that is combined: a built-in element or a [`Plain`](crate::Plain) type.
