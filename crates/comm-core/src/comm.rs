@@ -23,6 +23,10 @@ use crate::{
 /// What holds for every call, its errors and its thread-safety, is written at [`Communicator`]. A call has five minutes
 /// unless [`Comm::with_timeout`] says otherwise.
 ///
+/// A communicator belongs to the process that made it. In a child that is made by `fork` and goes on without `exec`, every
+/// call is [`Invalid::Forked`](crate::Invalid::Forked), before anything is sent: the child must make its own. Dropping its
+/// copies closes its copies of the descriptors and tells nobody.
+///
 /// ```
 /// use comm::ReduceOp;
 ///

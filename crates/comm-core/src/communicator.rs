@@ -121,6 +121,8 @@ impl CallOptions {
 /// Results are equal bit for bit on every rank and on every repetition with the same algorithm and group, except for
 /// the payload of a NaN.
 ///
+/// In a child that was made by `fork` every call is [`Invalid::Forked`](crate::Invalid::Forked).
+///
 /// After an error for which [`Error::is_fatal`] holds, every call fails with [`Error::Poisoned`], and the contents of
 /// the buffer that was being written are unspecified.
 ///

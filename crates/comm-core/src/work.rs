@@ -8,16 +8,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{Error, Result};
+use crate::{Error, Process, Result};
 
 /// An operation that runs in the background and owns its buffer meanwhile.
 ///
 /// It completes whether or not anybody waits: dropping the handle neither cancels nor blocks. It can be awaited on
-/// any runtime.
+/// any runtime. In a child that is made by `fork` nothing completes it: waiting for it is an error there.
 #[derive(Debug)]
 #[must_use = "the buffer comes back through the handle"]
 pub struct Work<B> {
     state: Arc<State<B>>,
+    /// The process in which the operation runs.
+    process: Process,
 }
 
 /// The other end of a [`Work`]. If it is dropped without an outcome the waiter gets an error instead of a hang.
@@ -52,7 +54,7 @@ impl<B> Work<B> {
             slot: Mutex::new(Slot { outcome: None, done: false, waker: None }),
             done: Condvar::new(),
         });
-        (Self { state: Arc::clone(&state) }, Completer { state })
+        (Self { state: Arc::clone(&state), process: Process::current() }, Completer { state })
     }
 
     /// Whether the operation has ended, well or not.
@@ -65,7 +67,9 @@ impl<B> Work<B> {
     ///
     /// # Errors
     /// The operation's error; the buffer is lost with it, as its contents are unspecified.
+    /// [`Invalid::Forked`](crate::Invalid::Forked) in a child that was forked since.
     pub fn wait(self) -> Result<B> {
+        self.process.check()?;
         let mut slot = self.state.lock();
         loop {
             if let Some(outcome) = slot.outcome.take() {
@@ -82,6 +86,9 @@ impl<B> Work<B> {
     /// # Errors
     /// The handle itself if the time is over.
     pub fn wait_timeout(self, timeout: Duration) -> std::result::Result<Result<B>, Self> {
+        if let Err(error) = self.process.check() {
+            return Ok(Err(error));
+        }
         let slot = self.state.lock();
         let waited = self.state.done.wait_timeout_while(slot, timeout, |slot| !slot.done);
         let (mut slot, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -100,6 +107,9 @@ impl<B> Future for Work<B> {
 
     /// Polled again after it is ready, it stays pending.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Err(error) = self.process.check() {
+            return Poll::Ready(Err(error));
+        }
         let mut slot = self.state.lock();
         match slot.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),

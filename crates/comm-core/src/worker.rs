@@ -5,7 +5,7 @@ use std::thread;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbounded};
 
 use crate::panics::caught;
-use crate::{Comm, Error, Host, Memory, Result, Work};
+use crate::{Comm, Error, Host, Memory, Process, Result, Work};
 
 /// Runs an operation, or ends it with the error that ended the worker's calls.
 type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
@@ -15,6 +15,9 @@ type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
 /// Ranks must submit the same collectives in the same order, as with direct calls. Dropping the worker lets the
 /// operations that were submitted complete, and waits for them, unless it is dropped on its own thread: by an operation
 /// that owned the last handle. Dropped in a panic, it aborts the communicator first.
+///
+/// The thread does not exist in a child that is made by `fork`. There, what is submitted ends with
+/// [`Invalid::Forked`](crate::Invalid::Forked), and dropping the worker does nothing.
 #[derive(Debug)]
 pub struct Worker<M: Memory = Host> {
     comm: Comm<M>,
@@ -23,6 +26,8 @@ pub struct Worker<M: Memory = Host> {
     jobs: Option<Sender<Job<M>>>,
     cancel: Sender<Error>,
     thread: Option<thread::JoinHandle<()>>,
+    /// The process that has the thread.
+    process: Process,
 }
 
 impl<M: Memory> Worker<M> {
@@ -39,7 +44,8 @@ impl<M: Memory> Worker<M> {
             .name("comm-worker".into())
             .spawn(move || run(&own, &queue, cancelled))
             .map_err(|source| Error::io("start a worker thread", source))?;
-        Ok(Self { comm, on_drop: |_| {}, jobs: Some(jobs), cancel, thread: Some(thread) })
+        let (jobs, thread, process) = (Some(jobs), Some(thread), Process::current());
+        Ok(Self { comm, on_drop: |_| {}, jobs, cancel, thread, process })
     }
 
     /// The worker, which does this on the communicator when it is dropped, before it waits for what was submitted.
@@ -58,6 +64,10 @@ impl<M: Memory> Worker<M> {
         F: FnOnce(&Comm<M>) -> Result<B> + Send + 'static,
     {
         let (work, completer) = Work::new();
+        if let Err(error) = self.process.check() {
+            completer.complete(Err(error));
+            return work;
+        }
         let job: Job<M> = Box::new(move |comm| {
             let outcome = comm.and_then(|comm| {
                 caught(|| operation(comm)).unwrap_or_else(|panicked| {
@@ -107,6 +117,11 @@ pub fn is_unwinding() -> bool {
 
 impl<M: Memory> Drop for Worker<M> {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // There is no thread to tell or to join, and the queue may be locked by one that does not exist here.
+            std::mem::forget((self.jobs.take(), self.thread.take()));
+            return;
+        }
         if is_unwinding() {
             self.comm.abort("its thread panicked");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use comm_core::Allocation;
+use comm_core::{Allocation, Process};
 
 use crate::region::Region;
 
@@ -38,7 +38,11 @@ impl Regions {
             known.made
         };
         let region = Arc::new(Region::create(id, bytes)?);
-        let owner = Registered { region: Arc::clone(&region), regions: Arc::clone(self) };
+        let owner = Registered {
+            region: Arc::clone(&region),
+            regions: Arc::clone(self),
+            process: Process::current(),
+        };
         let allocation = region.hand_out(bytes, Box::new(owner));
         self.0
             .write()
@@ -64,10 +68,15 @@ impl Regions {
 struct Registered {
     region: Arc<Region>,
     regions: Arc<Regions>,
+    process: Process,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // In a child that was forked: the parent, which shares the memory, goes on to lend it.
+            return;
+        }
         self.region.retire();
         let mut known = self.regions.0.write().unwrap_or_else(PoisonError::into_inner);
         let removed = known.by_address.remove(&self.region.address());

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Result, Transport};
+use comm_core::{
+    Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Process, Result, Transport,
+};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -29,7 +31,7 @@ const EVENTS_AT_ONCE: usize = 64;
 /// memory to read ahead.
 ///
 /// Dropping it ends the streams in order, without blocking. What was accepted still arrives, unless the peer was
-/// sending at the same time what nobody received.
+/// sending at the same time what nobody received. In a child that was made by `fork` it only closes descriptors.
 #[derive(Debug)]
 pub struct TcpTransport {
     group: Group,
@@ -39,6 +41,8 @@ pub struct TcpTransport {
     /// Some stream has ended, and nobody was kept from sleeping on it yet.
     unheard_end: bool,
     abort: Arc<Abort>,
+    /// The process whose streams these are.
+    process: Process,
 }
 
 impl TcpTransport {
@@ -56,6 +60,7 @@ impl TcpTransport {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             unheard_end: false,
             abort: Arc::new(Abort::new()?),
+            process: Process::current(),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
         epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
@@ -172,6 +177,10 @@ impl Transport for TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // To end a stream here would end it for the parent.
+            return;
+        }
         self.peers.iter_mut().flatten().for_each(Peer::close);
     }
 }

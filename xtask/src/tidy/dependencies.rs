@@ -10,7 +10,7 @@ const MODEL: &str = "cfg(loom)";
 
 /// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace builds these.
 const EXACT: [(&str, &[&str]); 1] =
-    [("comm-core", &["bytemuck", "crossbeam-channel", "float8", "half", "ndarray", "thiserror"])];
+    [("comm-core", &["bytemuck", "crossbeam-channel", "float8", "half", "ndarray", "rustix", "thiserror"])];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let listed = |package: &&Package| EXACT.iter().find(|(name, _)| *name == package.name);
@@ -62,14 +62,24 @@ mod tests {
     #[test]
     fn the_list_is_exact() {
         assert!(
-            findings(&["bytemuck", "crossbeam-channel", "float8", "half", "ndarray", "thiserror"]).is_empty()
+            findings(&["bytemuck", "crossbeam-channel", "float8", "half", "ndarray", "rustix", "thiserror"])
+                .is_empty()
         );
         assert_eq!(
-            findings(&["bytemuck", "crossbeam-channel", "float8", "half", "libc", "ndarray", "thiserror"]),
+            findings(&[
+                "bytemuck",
+                "crossbeam-channel",
+                "float8",
+                "half",
+                "libc",
+                "ndarray",
+                "rustix",
+                "thiserror"
+            ]),
             ["comm-core must not depend on libc"]
         );
         assert_eq!(
-            findings(&["bytemuck", "crossbeam-channel", "float8", "ndarray", "thiserror"]),
+            findings(&["bytemuck", "crossbeam-channel", "float8", "ndarray", "rustix", "thiserror"]),
             ["comm-core is listed to depend on, but does not: half"]
         );
     }

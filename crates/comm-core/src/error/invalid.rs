@@ -157,6 +157,17 @@ pub enum Invalid {
     /// A call on a communicator that was finalized.
     #[error("the communicator was finalized")]
     Finalized,
+    /// A call in a process that was forked from the one that made the communicator.
+    #[error(
+        "the communicator belongs to process {owner}, of which this process {process} is a fork: make one after the \
+         fork, or start another program with exec"
+    )]
+    Forked {
+        /// The process that made the communicator.
+        owner: u32,
+        /// The process that made the call.
+        process: u32,
+    },
     /// A collective that needs a receive buffer got none.
     #[error("the call needs a buffer to receive into")]
     WithoutRecv,

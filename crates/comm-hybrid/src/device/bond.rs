@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use comm_core::{
-    ANY_TAG, CallOptions, During, Error, Failure, HostCommunicator, HostView, HostViewMut, Loss, Result,
-    Source,
+    ANY_TAG, CallOptions, During, Error, Failure, HostCommunicator, HostView, HostViewMut, Loss, Process,
+    Result, Source,
 };
 use comm_nccl::NcclCommunicator;
 
@@ -244,6 +244,8 @@ impl std::fmt::Debug for Bond {
 pub(super) struct Listener {
     bond: Arc<Bond>,
     thread: Option<JoinHandle<()>>,
+    /// The process that has the thread.
+    process: Process,
 }
 
 impl Listener {
@@ -256,12 +258,16 @@ impl Listener {
                 .spawn(move || ours.listen(&*lane))
                 .map_err(|source| Error::io("start a thread that listens to other ranks", source))
         });
-        Ok(Self { thread: thread.transpose()?, bond })
+        Ok(Self { thread: thread.transpose()?, bond, process: Process::current() })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         let Some((thread, lane)) = self.thread.take().zip(self.bond.lane.as_ref()) else { return };
         let mut options = CallOptions::default();
         options.timeout = SOON;

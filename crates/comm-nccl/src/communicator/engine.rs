@@ -6,7 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use comm_core::{CallOptions, During, Error, Failure, Group, Result};
+use comm_core::{CallOptions, During, Error, Failure, Group, Process, Result};
 
 use super::board::Board;
 use super::deadline::Deadline;
@@ -40,6 +40,8 @@ pub(super) struct Engine {
     pub(super) state: Mutex<State>,
     /// Tells the threads that there is something to do, or that they may go; and callers that NCCL has been aborted.
     pub(super) changed: Condvar,
+    /// The process that has the threads and the device.
+    pub(super) process: Process,
 }
 
 /// The right to make the next call.
@@ -74,6 +76,7 @@ impl Engine {
             turn: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            process: Process::current(),
         })
     }
 
@@ -84,6 +87,7 @@ impl Engine {
 
     /// Waits for the calls of other threads, and refuses to go on after a failure.
     pub(super) fn turn(&self) -> Result<Turn<'_>> {
+        self.process.check()?;
         let turn = Turn(lock(&self.turn));
         self.health.failure.usable()?;
         self.device.bind()?;
@@ -261,6 +265,9 @@ impl Engine {
     /// Ends the communicator for good: poisons it, and aborts what is on the device. `lost` is a call that was not enqueued
     /// in whole. Returns the cause that counts, which may be another one.
     pub(super) fn fail(&self, error: Error, lost: Option<u64>) -> Error {
+        if !self.process.is_current() {
+            return error;
+        }
         let mut state = lock(&self.state);
         // What has ended by now is no loss.
         let _unknown = state.reap();

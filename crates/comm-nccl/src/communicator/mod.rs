@@ -277,6 +277,11 @@ impl DeviceCommunicator for NcclCommunicator {
 
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
+        if !self.engine.process.is_current() {
+            // A child that was forked has neither the threads nor a device.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         if self.threads.is_empty() {
             // It was finalized.
             return;

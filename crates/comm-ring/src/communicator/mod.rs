@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, Allocate, Allocation, CallOptions, Collective, Communicator, Error, Exchange, Group, Host,
-    HostViewMut, Lanes, LinkModel, ReduceOp, Result, Shares, Transport, is_unwinding,
+    HostViewMut, Lanes, LinkModel, Process, ReduceOp, Result, Shares, Transport, is_unwinding,
 };
 
 use crate::choose::{self, Question};
@@ -34,6 +34,10 @@ use request::Request;
 /// What holds for its calls is written at [`Communicator`], and for the groups that are made of it at
 /// [`Groups`](comm_core::Groups); each of these has lanes of its own. Dropped in order, it tells the other ranks, so
 /// that a rank that finishes first is not mistaken for one that died.
+///
+/// It belongs to the process that made it. In a child that is made by `fork`, every call is
+/// [`Invalid::Forked`](comm_core::Invalid::Forked), [`Communicator::abort`] does nothing, and dropping it only closes the
+/// child's copies of the descriptors.
 pub struct RingCommunicator<T: Transport + 'static> {
     group: Group,
     /// What the members agreed on.
@@ -44,6 +48,8 @@ pub struct RingCommunicator<T: Transport + 'static> {
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
     messenger: Messenger<T>,
+    /// The process whose streams these are.
+    process: Process,
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
@@ -62,13 +68,16 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     fn over(ground: Ground<T>, connected: Connected<T>) -> Self {
         let Connected { members, engine, messenger } = connected;
         let (group, tuning, abort) = (engine.group, *engine.tuning(), engine.data.abort_handle());
-        Self { group, tuning, members, ground, engine: Mutex::new(engine), abort, messenger }
+        let (engine, process) = (Mutex::new(engine), Process::current());
+        Self { group, tuning, members, ground, engine, abort, messenger, process }
     }
 
     /// The engine for a call, if the call can be made: what is refused here has touched nothing.
     ///
     /// A panic in a call leaves the engine with a call half done: nothing may run on it any more.
     fn engine(&self, collective: Collective, options: &CallOptions) -> Result<MutexGuard<'_, Engine<T>>> {
+        // Before the lock, which a thread may hold that does not exist here.
+        self.process.check()?;
         if let Some(name) = &options.algorithm {
             let (ranks, order) = (self.group.size(), options.order);
             choose::check(&Question { collective, ranks, bytes: 0, order }, name)?;
@@ -182,6 +191,10 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 
     fn abort(&self, reason: &str) {
+        if let Err(error) = self.process.check() {
+            tracing::warn!(%error, reason, "not aborted");
+            return;
+        }
         let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
         self.abort.abort(cause.clone());
         self.messenger.abort(cause.clone());
@@ -202,6 +215,10 @@ impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
 
 impl<T: Transport + 'static> Drop for RingCommunicator<T> {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The streams are the parent's: nothing may be said on them here.
+            return;
+        }
         let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
         if is_unwinding() && engine.usable().is_ok() {
             let (by, reason) = (self.group.rank(), "its thread panicked".into());

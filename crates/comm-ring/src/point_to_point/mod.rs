@@ -14,7 +14,7 @@ mod matching;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use comm_core::{Bell, Error, Loss, Result, Transport};
+use comm_core::{Bell, Error, Loss, Process, Result, Transport};
 
 use crate::RingConfig;
 use crate::wait::Waiter;
@@ -28,6 +28,8 @@ pub(crate) struct Messenger<T: Transport> {
     bell: Bell,
     /// How many threads are about to take the lock.
     callers: AtomicUsize,
+    /// The process whose streams these are.
+    process: Process,
 }
 
 struct State<T> {
@@ -64,6 +66,7 @@ impl<T: Transport> Messenger<T> {
             change: Condvar::new(),
             bell: Bell::new()?,
             callers: AtomicUsize::new(0),
+            process: Process::current(),
         })
     }
 
@@ -184,8 +187,11 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> Drop for Messenger<T> {
-    /// Tells the others that this rank leaves in order.
+    /// Tells the others that this rank leaves in order, unless this is a child that was forked: the rank is its parent.
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
         let State { engine, seat, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Seat::Free(transport) = seat {
             if engine.poison_cause().is_none() {

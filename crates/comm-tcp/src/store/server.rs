@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{Bell, Error, Result};
+use comm_core::{Bell, Error, Process, Result};
 
 use super::StoreConfig;
 use super::patience::after;
@@ -17,13 +17,16 @@ use crate::socket::{self, Options};
 ///
 /// Whoever does not speak its protocol, belongs to another job or does not know the secret is dropped with a warning
 /// and harms nobody else. Dropping the server closes its connections, which ends what clients are waiting for with an
-/// error, and joins the thread.
+/// error, and joins the thread. In a child that was made by `fork` neither dropping nor draining it does anything: its
+/// parent goes on to serve.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     local: SocketAddr,
     stop: Bell,
     census: Arc<Census>,
     thread: Option<JoinHandle<()>>,
+    /// The process that has the thread.
+    process: Process,
 }
 
 impl TcpStoreServer {
@@ -44,7 +47,7 @@ impl TcpStoreServer {
             .name("comm-store".into())
             .spawn(move || reactor.run())
             .map_err(|e| Error::io("start the thread of a store", e))?;
-        Ok(Self { local, stop, census, thread: Some(thread) })
+        Ok(Self { local, stop, census, thread: Some(thread), process: Process::current() })
     }
 
     /// The address that the server listens on.
@@ -59,6 +62,9 @@ impl TcpStoreServer {
     ///
     /// Returns when the server has stopped, or after `wait` while its thread goes on.
     pub fn drain(mut self, wait: Duration, grace: Duration) {
+        if !self.process.is_current() {
+            return;
+        }
         self.census.drain(after(grace));
         self.stop.ring();
         if !self.census.wait_drained(wait, grace) {
@@ -70,6 +76,10 @@ impl TcpStoreServer {
 
 impl Drop for TcpStoreServer {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         if self.thread.is_none() {
             return;
         }

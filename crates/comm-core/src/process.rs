@@ -1,0 +1,117 @@
+//! Detection of forks.
+//!
+//! A child that is made by `fork` has the sockets, the shared memory and the handles of its parent, and none of its
+//! threads. The kernel clears a page for it (`MADV_WIPEONFORK`), so that a check is one load. Unlike a handler of
+//! `pthread_atfork` this also notices children of `clone` and `_Fork`, and runs no code in forks of others.
+
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::process::getpid;
+
+use crate::{Invalid, Result};
+
+/// The process that made a value, for values that no child of a fork may use.
+///
+/// A check costs one load, and a system call where the kernel is older than 4.14.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    generation: u64,
+    id: u32,
+}
+
+impl Process {
+    /// Returns this process.
+    #[must_use]
+    pub fn current() -> Self {
+        Self { generation: generation(), id: own_id() }
+    }
+
+    /// Whether this is the process that the code runs in, and not a parent or another ancestor of it.
+    #[inline]
+    #[must_use]
+    pub fn is_current(self) -> bool {
+        generation() == self.generation
+    }
+
+    /// Returns an error in a process that was forked from this one.
+    ///
+    /// # Errors
+    /// [`Invalid::Forked`].
+    #[inline]
+    pub fn check(self) -> Result<()> {
+        if self.is_current() { Ok(()) } else { Err(self.forked()) }
+    }
+
+    #[cold]
+    fn forked(self) -> crate::Error {
+        Invalid::Forked { owner: self.id, process: own_id() }.into()
+    }
+}
+
+/// The highest generation so far. Unlike the page it is copied to children, so that no child has that of an ancestor.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+
+/// The number of this process, which differs from that of each ancestor.
+#[inline]
+fn generation() -> u64 {
+    static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
+    match PAGE.get_or_init(page) {
+        Some(page) => match page.load(Ordering::Relaxed) {
+            0 => renew(page),
+            generation => generation,
+        },
+        None => u64::from(own_id()),
+    }
+}
+
+/// Numbers a process that has just been forked. Several threads of it may do so at once: the first one decides.
+#[cold]
+fn renew(page: &AtomicU64) -> u64 {
+    let next = LATEST.fetch_add(1, Ordering::Relaxed) + 1;
+    page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(next)
+}
+
+/// Maps a word that is 0 in every new child, if the kernel can do that.
+fn page() -> Option<&'static AtomicU64> {
+    let len = rustix::param::page_size();
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a mapping of its own at an address that the kernel chooses overlaps no other memory.
+    let page = unsafe { mmap_anonymous(null_mut(), len, protection, flags) }.ok()?;
+    // SAFETY: the advice concerns this mapping alone, and changes nothing in this process.
+    if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
+        // SAFETY: nobody has the address.
+        let _ = unsafe { munmap(page, len) };
+        return None;
+    }
+    // SAFETY: the mapping is aligned, zeroed, written by atomic operations alone and by the kernel before a child runs,
+    // and is never unmapped.
+    Some(unsafe { AtomicU64::from_ptr(page.cast()) })
+}
+
+fn own_id() -> u32 {
+    getpid().as_raw_nonzero().get().unsigned_abs()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_of_a_process_is_in_the_same_process() {
+        let here = Process::current();
+        let there = std::thread::spawn(move || (Process::current(), here.is_current())).join().unwrap();
+        assert_eq!(there, (here, true));
+        assert!(here.check().is_ok());
+        assert_eq!(here.id, std::process::id());
+    }
+
+    #[test]
+    fn another_process_is_refused_with_both_numbers() {
+        let other = Process { generation: generation() + 1, id: 12 };
+        let text = other.check().unwrap_err().to_string();
+        assert!(text.contains("process 12") && text.contains(&std::process::id().to_string()), "{text}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Ranks as real processes, of which one forks.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use comm::{Comm, Error, Invalid, ReduceOp, Result};
+use common::process::{self, Rank};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+/// The time in which a child has to end. It waits for nobody.
+const CHILD: Duration = Duration::from_secs(20);
+/// The rank that forks.
+const FORKS: usize = 1;
+
+const TRANSPORTS: &[&str] = &[
+    "tcp",
+    #[cfg(feature = "hybrid")]
+    "auto",
+];
+
+fn start(part: &str, transport: &str, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+    process::start(part, ranks, |_| [("COMM_TRANSPORT", transport.to_owned())])
+}
+
+/// What a process does when it is started for a test.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    let Some(part) = process::part() else { return };
+    let comm = comm::init().unwrap().with_timeout(Duration::from_secs(30));
+    match part.as_str() {
+        "call in a child" => go_on_while_a_child(comm, call),
+        "drop in a child" => go_on_while_a_child(comm, drop),
+        "finalize in a child" => go_on_while_a_child(comm, |comm| refused("finalize", comm.finalize())),
+        "abort in a child" => go_on_while_a_child(comm, |comm| comm.abort("a child aborts")),
+        "background in a child" => background(comm),
+        "new communicator in a child" => go_on_while_a_child(comm, |_| make_another()),
+        other => panic!("no such part: {other}"),
+    }
+}
+
+/// Forks. The child runs `body` and ends without the exit of a test.
+#[allow(unsafe_code, reason = "a fork")]
+fn fork(body: impl FnOnce()) -> Pid {
+    // SAFETY: the other threads of this process hold no lock that the child takes: the test harness waits for the test.
+    match unsafe { libc::fork() } {
+        0 => {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            // SAFETY: ends the process at once, without handlers.
+            unsafe { libc::_exit(i32::from(ended.is_err())) }
+        }
+        child => Pid::from_raw(child).unwrap(),
+    }
+}
+
+/// Waits until a child has ended well. One that hangs is killed.
+fn join(child: Pid) {
+    let deadline = Instant::now() + CHILD;
+    loop {
+        if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {
+            return assert_eq!(status.exit_status(), Some(0), "the child failed");
+        }
+        if Instant::now() > deadline {
+            kill_process(child, Signal::KILL).unwrap();
+            waitpid(Some(child), WaitOptions::empty()).unwrap();
+            panic!("the child hangs");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Asserts that a call was refused because of the fork.
+#[track_caller]
+fn refused<R>(call: &str, outcome: Result<R>) {
+    match outcome {
+        Ok(_) => panic!("{call} was carried out"),
+        Err(Error::Invalid(Invalid::Forked { owner, process })) => {
+            assert_eq!((owner, process), (std::os::unix::process::parent_id(), std::process::id()));
+        }
+        Err(other) => panic!("{call}: {other}"),
+    }
+}
+
+/// Makes calls of every kind in a process that was forked.
+fn call(comm: Comm) {
+    let (mut buffer, peer) = ([1.0_f32; 4], (comm.rank() + 1) % comm.size());
+    drop(comm.alloc::<u8>(10 << 20).unwrap());
+    refused("all_reduce", comm.all_reduce(&mut buffer, ReduceOp::Sum));
+    refused("broadcast", comm.broadcast(comm.rank(), &mut buffer));
+    refused("barrier", comm.barrier());
+    refused("monitored_barrier", comm.monitored_barrier(CHILD));
+    refused("split", comm.split(Some(0), 0));
+    refused("new_group", comm.new_group(&[0, 1]));
+    refused("duplicate", comm.duplicate());
+    refused("send", comm.send(peer, 0, &buffer));
+    refused("recv", comm.recv(peer, 0, &mut buffer));
+    refused("sendrecv", comm.sendrecv(peer, &[1_u8], peer, &mut [0_u8]));
+    refused("probe", comm.probe(peer, 0));
+    refused("try_probe", comm.try_probe(peer, 0));
+    refused(
+        "all_reduce_async",
+        comm.all_reduce_async(vec![1_u8], ReduceOp::Sum).and_then(|work| work.wait()),
+    );
+    refused("send_async", comm.send_async(peer, 0, vec![1_u8]).and_then(|work| work.wait()));
+    refused("recv_async", comm.recv_async(peer, 0, vec![1_u8]).and_then(|work| work.wait()));
+}
+
+/// The calls of ranks of which one has forked.
+fn all_reduce(comm: &Comm, times: usize) {
+    let (next, last) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+    for round in 0..times {
+        let mut buffer = vec![(comm.rank() + round) as u64; 10_000];
+        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        let sum: u64 = (0..comm.size()).map(|rank| (rank + round) as u64).sum();
+        assert!(buffer.iter().all(|&element| element == sum));
+        let mut received = [0];
+        comm.sendrecv(next, &[(comm.rank() + round) as u64], last, &mut received)
+            .unwrap()
+            .exactly(1)
+            .unwrap();
+        assert_eq!(received, [(last + round) as u64]);
+    }
+}
+
+/// One rank forks between calls, and all go on while its child runs `body` with the only handle that it has, and when it
+/// has ended.
+fn go_on_while_a_child(comm: Comm, body: fn(Comm)) {
+    all_reduce(&comm, 10);
+    let mut handle = Some(comm);
+    let forks = handle.as_ref().unwrap().rank() == FORKS;
+    let child = forks.then(|| fork(|| body(handle.take().unwrap())));
+    let comm = handle.unwrap();
+    all_reduce(&comm, 30);
+    child.into_iter().for_each(join);
+    all_reduce(&comm, 30);
+    comm.finalize().unwrap();
+    println!("said: went on");
+}
+
+/// One rank forks with operations in the background, some of which are under way.
+fn background(comm: Comm) {
+    let rank = comm.rank();
+    comm.all_reduce_async(vec![1_u64; 100], ReduceOp::Sum).unwrap().wait().unwrap();
+    let pending = (rank == FORKS).then(|| comm.recv_async(0, 77, vec![0_u8; 3]).unwrap());
+    let (mut handle, mut pending) = (Some(comm), pending);
+    let child = (rank == FORKS).then(|| {
+        fork(|| {
+            let comm = handle.take().unwrap();
+            refused("the wait for a receive of the parent", pending.take().unwrap().wait());
+            call(comm.clone());
+            drop(comm);
+        })
+    });
+    let comm = handle.unwrap();
+    all_reduce(&comm, 30);
+    child.into_iter().for_each(join);
+    comm.barrier().unwrap();
+    if rank == 0 {
+        comm.send(FORKS, 77, &[7_u8, 8, 9]).unwrap();
+    }
+    if let Some(pending) = pending {
+        assert_eq!(pending.wait().unwrap().0, [7, 8, 9]);
+    }
+    let sum = comm.all_reduce_async(vec![1_u64; 100], ReduceOp::Sum).unwrap().wait().unwrap();
+    assert_eq!(sum, [comm.size() as u64; 100]);
+    comm.finalize().unwrap();
+    println!("said: went on");
+}
+
+/// A child may have a communicator of its own.
+fn make_another() {
+    let mut config = comm::Config::new(comm::Membership { rank: 0, size: 1 }, "127.0.0.1", 1).unwrap();
+    config.timeout = CHILD;
+    let alone = comm::init_with(&config).unwrap();
+    alone.barrier().unwrap();
+    assert_eq!(alone.all_reduce_async(vec![3_u8], ReduceOp::Sum).unwrap().wait().unwrap(), [3]);
+    alone.send(0, 0, &[1_u8]).unwrap();
+    alone.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
+    alone.finalize().unwrap();
+}
+
+fn go_on_after(part: &str, ranks: usize) {
+    for transport in TRANSPORTS {
+        let (_store, mut processes) = start(part, transport, ranks);
+        for (rank, process) in processes.iter_mut().enumerate() {
+            assert_eq!(process.said().as_deref(), Some("went on"), "rank {rank}, {part}, {transport}");
+            assert!(process.child.wait().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn a_call_in_a_forked_child_is_refused_and_disturbs_no_rank() {
+    go_on_after("call in a child", 2);
+    go_on_after("call in a child", 3);
+}
+
+#[test]
+fn a_forked_child_that_drops_a_communicator_disturbs_no_rank() {
+    for part in ["drop in a child", "finalize in a child", "abort in a child"] {
+        go_on_after(part, 3);
+    }
+}
+
+#[test]
+fn background_operations_of_the_parent_fail_in_a_forked_child_and_complete_in_the_parent() {
+    go_on_after("background in a child", 2);
+    go_on_after("background in a child", 3);
+}
+
+#[test]
+fn a_forked_child_can_make_a_communicator_of_its_own() {
+    go_on_after("new communicator in a child", 2);
+}
