@@ -25,7 +25,8 @@ use crate::{
 ///
 /// A communicator belongs to the process that made it. In a child that is made by `fork` and goes on without `exec`, every
 /// call is [`Invalid::Forked`](crate::Invalid::Forked), before anything is sent: the child must make its own. Dropping its
-/// copies closes its copies of the descriptors and tells nobody.
+/// copies closes its copies of the descriptors and tells nobody. While it keeps them, ranks that reach the parent by TCP
+/// alone learn of the parent's death only at their deadlines.
 ///
 /// ```
 /// use comm::ReduceOp;

@@ -19,6 +19,7 @@ use crate::host::HostId;
 use crate::identity::Identity;
 use crate::lender::Lending;
 use crate::mesh::Opening;
+use crate::process::Processes;
 use crate::reception::Reception;
 use crate::regions::Regions;
 use crate::rendezvous::RendezvousConfig;
@@ -53,6 +54,7 @@ pub struct SharedMemoryLanes {
 struct Mesh {
     identity: Identity,
     reception: Reception,
+    processes: Processes,
 }
 
 impl SharedMemoryLanes {
@@ -111,7 +113,9 @@ impl SharedMemoryLanes {
         own: Result<(Identity, Reception)>,
     ) -> Self {
         let (mesh, obstacle) = match own {
-            Ok((identity, reception)) => (Some(Mesh { identity, reception }), None),
+            Ok((identity, reception)) => {
+                (Some(Mesh { identity, reception, processes: Processes::default() }), None)
+            }
             Err(obstacle) => (None, Some(obstacle)),
         };
         Self { group, config, hosts, obstacle, mesh, regions: Arc::default(), watch: None }
@@ -173,10 +177,10 @@ impl SharedMemoryLanes {
         // Ranks elsewhere take no memory.
         let sharers = 1 + members.iter().filter(|rank| self.is_neighbour(**rank)).count();
         let capacity = self.config.capacity(lane.kind, sharers);
-        let opening = match &self.mesh {
-            Some(mesh) => Some(Opening::new(&mesh.identity, &mesh.reception, key, members, capacity)?),
-            None => None,
-        };
+        let opening = self.mesh.as_ref().map(|mesh| {
+            let Mesh { identity, reception, processes } = mesh;
+            Opening::new((identity, reception, processes), key, members, capacity)
+        });
         // Senders on other lanes do not wait for the release of each piece before they use its memory again.
         let lends = lane.kind == LaneKind::Collective;
         let lending = || Lending {
@@ -184,7 +188,7 @@ impl SharedMemoryLanes {
             bytes_min: self.config.lent_bytes_min(),
             shown_min: self.config.shown_bytes_min(),
         };
-        Ok(SharedMemoryOpening { group, opening, lending: lends.then(lending) })
+        Ok(SharedMemoryOpening { group, opening: opening.transpose()?, lending: lends.then(lending) })
     }
 }
 

@@ -17,6 +17,7 @@
 //! | which processes can share memory | `host.rs`, `credentials.rs` |
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `dial.rs`, `reception.rs`, `identity.rs`, `hello.rs`, `socket.rs` |
+//! | how does the end of a process show | `socket.rs`, `process.rs` |
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is lent instead | `regions.rs`, `region.rs`, `loans.rs`, `lender.rs`, `borrower.rs` |
@@ -66,6 +67,7 @@ mod loans;
 mod mesh;
 mod peer;
 mod positions;
+mod process;
 mod random;
 mod reception;
 mod record;

@@ -11,6 +11,7 @@ use crate::dial::{Dial, Dialed, Watch};
 use crate::hello::{LaneKey, WELCOME};
 use crate::identity::Identity;
 use crate::peer::Connection;
+use crate::process::Processes;
 use crate::reception::{Arrival, Reception};
 use crate::segment::{Direction, Segment};
 use crate::socket;
@@ -23,6 +24,7 @@ const DURING: During = During::Connect;
 pub(crate) struct Opening<'a> {
     identity: &'a Identity,
     reception: &'a Reception,
+    processes: &'a Processes,
     key: LaneKey,
     /// The ranks of the world that the lane connects.
     members: &'a [usize],
@@ -38,8 +40,7 @@ pub(crate) struct Opening<'a> {
 impl<'a> Opening<'a> {
     /// Opens the lane between members of the world, this rank among them. Those on other hosts are left out.
     pub(crate) fn new(
-        identity: &'a Identity,
-        reception: &'a Reception,
+        (identity, reception, processes): (&'a Identity, &'a Reception, &'a Processes),
         key: LaneKey,
         members: &'a [usize],
         capacity: usize,
@@ -57,6 +58,7 @@ impl<'a> Opening<'a> {
         Ok(Self {
             identity,
             reception,
+            processes,
             key,
             members,
             began: Instant::now(),
@@ -87,7 +89,8 @@ impl<'a> Opening<'a> {
         while let Some((rank, dial)) = self.dials.get_mut(at) {
             match dial.advance(now) {
                 Ok(Dialed::Open(socket, segment)) => {
-                    let connection = Connection { socket, segment, outgoing: Direction::Out };
+                    let process = self.processes.watch(&socket).map_err(|error| failed(*rank, error))?;
+                    let connection = Connection { socket, process, segment, outgoing: Direction::Out };
                     self.open.push((*rank, connection));
                     self.dials.swap_remove(at);
                 }
@@ -109,7 +112,7 @@ impl<'a> Opening<'a> {
         for (world, arrival) in self.reception.collect(self.identity, self.key, expected)? {
             let is_it = |(rank, _): &(usize, Watch)| self.members[*rank] == world;
             let Some(at) = self.expected.iter().position(is_it) else { continue };
-            match agree(arrival) {
+            match agree(arrival, self.processes) {
                 Ok(connection) => self.open.push((self.expected.swap_remove(at).0, connection)),
                 // Its dialer has given up, or tries again.
                 Err(error) => tracing::debug!(rank = world, %error, "a connection came to nothing"),
@@ -153,11 +156,12 @@ impl Drop for Opening<'_> {
 }
 
 /// Takes the memory that a dialer offers, and tells it so.
-fn agree(arrival: Arrival) -> io::Result<Connection> {
+fn agree(arrival: Arrival, processes: &Processes) -> io::Result<Connection> {
     let capacity = usize::try_from(arrival.capacity).unwrap_or(0);
     let segment = Segment::open(&arrival.segment, capacity)?;
+    let process = processes.watch(&arrival.socket)?;
     socket::send(&arrival.socket, &WELCOME, None)?;
-    Ok(Connection { socket: arrival.socket, segment, outgoing: Direction::Back })
+    Ok(Connection { socket: arrival.socket, process, segment, outgoing: Direction::Back })
 }
 
 /// A member whose door is gone is gone; everything else went wrong on this side.

@@ -35,6 +35,8 @@ const PACKETS_AT_ONCE: usize = 64;
 pub(crate) struct Connection {
     /// Says that the other side is alive, wakes it when it sleeps, and carries the descriptors of what is lent.
     pub(crate) socket: OwnedFd,
+    /// Readable once the process of the other side has ended, if that can be watched.
+    pub(crate) process: Option<Arc<OwnedFd>>,
     pub(crate) segment: Segment,
     /// The ring into which this side writes.
     pub(crate) outgoing: Direction,
@@ -143,14 +145,19 @@ impl Peer {
         end
     }
 
-    /// Takes note that the other side has closed its end of the socket. It has written all that it ever will, and sent
-    /// all descriptors.
+    /// Takes note that the other side has closed its end of the socket, or that its process has ended. It has written all
+    /// that it ever will, and sent all descriptors.
     pub(crate) fn hang_up(&mut self) {
         while self.hear_packet() {}
         if self.end.is_none() {
             self.end =
                 Some(Error::PeerLost { peer: self.rank, during: During::Receiving, loss: Loss::Closed });
         }
+    }
+
+    /// What becomes readable when the process of the other side has ended, if that can be watched.
+    pub(crate) fn process(&self) -> Option<&OwnedFd> {
+        self.connection.process.as_deref()
     }
 
     /// Takes note that the other side rang, or sent the descriptor of memory that it lends.

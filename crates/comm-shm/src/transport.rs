@@ -19,6 +19,8 @@ use crate::peer::{Connection, Peer};
 
 /// What epoll calls the abort; sockets go by their rank.
 const ABORT: u64 = u64::MAX;
+/// What epoll calls the process of rank 0; those of other ranks follow.
+const PROCESS: u64 = 1 << 32;
 /// How many events one look at epoll takes.
 const EVENTS_AT_ONCE: usize = 64;
 /// After so many attempts one looks at the sockets, so that who never sleeps hears of a death too: because it only ever tries again, or
@@ -44,7 +46,8 @@ const ATTEMPTS_MAX: u32 = 4096;
 ///
 /// What arrives from a peer's memory is bounded, never believed: a peer that publishes an impossible position is lost
 /// with [`Loss::Garbage`](comm_core::Loss::Garbage). A peer that dies, however it does, closes its sockets; what it
-/// had sent is still delivered. One that is merely stopped is waited for.
+/// had sent is still delivered. Its end shows also while a child that it forked holds copies of them, from Linux 5.3 on and
+/// if both are in one process namespace. One that is merely stopped is waited for.
 ///
 /// Dropping it ends the streams in order: the others receive what was accepted, then
 /// [`Loss::Closed`](comm_core::Loss::Closed).
@@ -88,6 +91,10 @@ impl SharedMemoryTransport {
         for (rank, connection) in connections {
             let events = EventFlags::IN | EventFlags::RDHUP;
             epoll::add(epoll, &connection.socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
+            if let Some(process) = &connection.process {
+                let token = EventData::new_u64(PROCESS + rank as u64);
+                epoll::add(epoll, process, token, EventFlags::IN).map_err(failed)?;
+            }
             transport.peers[rank] = Some(Peer::new(rank, connection, lending.cloned()));
         }
         Ok(transport)
@@ -170,17 +177,20 @@ impl SharedMemoryTransport {
         }
     }
 
-    fn note(&mut self, rank: u64, events: EventFlags) -> Result<()> {
+    fn note(&mut self, token: u64, events: EventFlags) -> Result<()> {
+        let is_process = token != ABORT && token >= PROCESS;
+        let rank = if is_process { token - PROCESS } else { token };
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
         let Some(Some(peer)) = self.peers.get_mut(rank) else { return Ok(()) };
-        if !events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR) {
+        if !is_process && !events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR) {
             peer.hear();
             return Ok(());
         }
         peer.hang_up();
         self.unheard_end = true;
         // It would keep everybody awake for ever.
-        epoll::delete(&self.epoll, peer).map_err(|errno| Error::io("forget a socket", errno.into()))
+        let ended = peer.process().filter(|_| is_process).map_or(peer.as_fd(), AsFd::as_fd);
+        epoll::delete(&self.epoll, ended).map_err(|errno| Error::io("forget a peer", errno.into()))
     }
 }
 

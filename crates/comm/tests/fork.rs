@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// The time in which a child has to end. It waits for nobody.
 const CHILD: Duration = Duration::from_secs(20);
+/// The time of a call in which a rank dies.
+const DEADLINE: Duration = Duration::from_secs(6);
 /// The rank that forks.
 const FORKS: usize = 1;
 
@@ -38,6 +40,8 @@ fn rank() {
         "abort in a child" => go_on_while_a_child(comm, |comm| comm.abort("a child aborts")),
         "background in a child" => background(comm),
         "new communicator in a child" => go_on_while_a_child(comm, |_| make_another()),
+        "leave a child behind" => leave_a_child_behind(comm, std::mem::forget),
+        "leave a child behind that drops" => leave_a_child_behind(comm, drop),
         other => panic!("no such part: {other}"),
     }
 }
@@ -182,6 +186,44 @@ fn make_another() {
     alone.finalize().unwrap();
 }
 
+/// One rank leaves a child behind that sleeps, and all call until that fails.
+fn leave_a_child_behind(comm: Comm, body: fn(Comm)) {
+    let mut handle = Some(comm.with_timeout(DEADLINE));
+    drop(comm);
+    if handle.as_ref().unwrap().rank() == FORKS {
+        let child = fork(|| {
+            body(handle.take().unwrap());
+            println!("said: asleep");
+            std::thread::sleep(Duration::from_secs(300));
+        });
+        println!("said: {}", child.as_raw_pid());
+    }
+    let comm = handle.unwrap();
+    for round in 0_u64.. {
+        if let Err(error) = comm.all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum) {
+            match error {
+                Error::PeerLost { peer, .. } => println!("said: lost {peer}"),
+                Error::Timeout { waiting_for, .. } => println!("said: waited for {waiting_for:?}"),
+                other => println!("said: other: {other}"),
+            }
+            return;
+        }
+        if round == 50 {
+            println!("said: running");
+        }
+    }
+}
+
+/// A process that nobody waits for. It is killed with the test.
+struct Orphan(Pid);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
 fn go_on_after(part: &str, ranks: usize) {
     for transport in TRANSPORTS {
         let (_store, mut processes) = start(part, transport, ranks);
@@ -214,4 +256,57 @@ fn background_operations_of_the_parent_fail_in_a_forked_child_and_complete_in_th
 #[test]
 fn a_forked_child_can_make_a_communicator_of_its_own() {
     go_on_after("new communicator in a child", 2);
+}
+
+/// Kills the rank that has left a child behind. Returns what the others say, and when they have all said it.
+fn kill_the_parent(part: &str, transport: &str, ranks: usize) -> (Vec<String>, Duration) {
+    let (_store, mut processes) = start(part, transport, ranks);
+    let (mut child, mut is_asleep) = (None, false);
+    while child.is_none() || !is_asleep {
+        match processes[FORKS].said().unwrap().as_str() {
+            "asleep" => is_asleep = true,
+            "running" => {}
+            number => child = Some(Orphan(Pid::from_raw(number.parse().unwrap()).unwrap())),
+        }
+    }
+    for (_, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != FORKS) {
+        assert_eq!(process.said().as_deref(), Some("running"));
+    }
+    let killed = Instant::now();
+    processes[FORKS].child.kill().unwrap();
+    let others = processes.iter_mut().enumerate().filter(|(rank, _)| *rank != FORKS);
+    let said = others.map(|(_, process)| process.said().unwrap()).collect();
+    (said, killed.elapsed())
+}
+
+#[track_caller]
+fn assert_named_at_once(part: &str, transport: &str, ranks: usize) {
+    let (said, took) = kill_the_parent(part, transport, ranks);
+    assert!(said.iter().all(|said| *said == format!("lost {FORKS}")), "{ranks} ranks, {transport}: {said:?}");
+    assert!(took < Duration::from_secs(2), "{ranks} ranks, {transport}: {took:?}");
+}
+
+/// The child holds the sockets, so that they do not end with the parent.
+#[cfg(feature = "hybrid")]
+#[test]
+fn a_killed_rank_that_left_a_child_behind_is_named_within_two_seconds_over_shared_memory() {
+    for ranks in [2, 3, 5] {
+        assert_named_at_once("leave a child behind", "auto", ranks);
+    }
+}
+
+#[test]
+fn a_killed_rank_that_left_a_child_behind_is_named_at_the_deadline_over_tcp() {
+    for ranks in [2, 3] {
+        let (said, took) = kill_the_parent("leave a child behind", "tcp", ranks);
+        assert!(said.iter().all(|said| *said == format!("waited for [{FORKS}]")), "{ranks} ranks: {said:?}");
+        assert!(took < 2 * DEADLINE, "{ranks} ranks: {took:?}");
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_within_two_seconds_if_its_child_has_dropped_the_communicator() {
+    for transport in TRANSPORTS {
+        assert_named_at_once("leave a child behind that drops", transport, 3);
+    }
 }

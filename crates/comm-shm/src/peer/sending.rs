@@ -122,7 +122,7 @@ impl Peer {
             self.short_of = Short::Loans;
             return Ok(Some(0));
         }
-        let Connection { socket, segment, outgoing } = &self.connection;
+        let Connection { socket, segment, outgoing, .. } = &self.connection;
         let is_out = |region| self.writer.outstanding().any(|loan| loan.region == region);
         if !self.lender.as_mut().is_some_and(|lender| lender.tell(&region, socket, is_out)) {
             return Ok(None);
@@ -177,7 +177,7 @@ impl Peer {
 
     #[inline]
     fn publish(&mut self) {
-        let Connection { socket, segment, outgoing } = &self.connection;
+        let Connection { socket, segment, outgoing, .. } = &self.connection;
         let control = segment.control(*outgoing);
         if self.writer.publish(control) {
             socket::ring(socket);

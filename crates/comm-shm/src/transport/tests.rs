@@ -26,8 +26,8 @@ fn connections() -> [Connection; 2] {
     let ours = socket::knock(door).unwrap();
     let theirs = socket::let_in(&listener).unwrap().unwrap();
     [
-        Connection { socket: ours, segment: near, outgoing: Direction::Out },
-        Connection { socket: theirs, segment: far, outgoing: Direction::Back },
+        Connection { socket: ours, process: None, segment: near, outgoing: Direction::Out },
+        Connection { socket: theirs, process: None, segment: far, outgoing: Direction::Back },
     ]
 }
 

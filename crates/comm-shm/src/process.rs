@@ -1,0 +1,59 @@
+//! Descriptors that become readable when the process of a peer ends.
+//!
+//! A socket shows the end of a process only when all copies of it are closed, and a child that was forked holds copies.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+
+use crate::credentials;
+
+/// The processes that are watched, by their numbers. All lanes to a process share one descriptor.
+#[derive(Debug, Default)]
+pub(crate) struct Processes(Mutex<HashMap<Pid, Weak<OwnedFd>>>);
+
+impl Processes {
+    /// Returns a descriptor that is readable once the process at the other end of the socket has ended. `None` if that
+    /// is this process, lies in another process namespace, or the kernel (before 5.3) or a sandbox has no such
+    /// descriptors: then the socket alone shows its end.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<Option<Arc<OwnedFd>>> {
+        let Some(peer) = Pid::from_raw(credentials::process(socket)?).filter(|pid| *pid != getpid()) else {
+            return Ok(None);
+        };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(descriptor) = known.get(&peer).and_then(Weak::upgrade) {
+            return Ok(Some(descriptor));
+        }
+        match pidfd_open(peer, PidfdFlags::empty()) {
+            Ok(descriptor) => {
+                let descriptor = Arc::new(descriptor);
+                known.insert(peer, Arc::downgrade(&descriptor));
+                Ok(Some(descriptor))
+            }
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => Err(errno.into()),
+            Err(errno) => {
+                tracing::debug!(%errno, ?peer, "the process of a peer cannot be watched");
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_not_watched() {
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(Processes::default().watch(near).unwrap().is_none());
+    }
+}
