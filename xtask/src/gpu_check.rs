@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use clap::Args;
 
+use crate::commands::{self, CommandError};
 use crate::compare::{self, CompareError};
 use crate::places;
 
@@ -31,12 +32,9 @@ pub(crate) enum GpuCheckError {
     /// The state of the library is unknown.
     #[error(transparent)]
     Commit(#[from] CompareError),
-    /// A program could not be started.
-    #[error("cannot start {program}")]
-    Start { program: String, source: io::Error },
-    /// A program failed, and has said why.
-    #[error("{program} failed: {status}")]
-    Failed { program: String, status: ExitStatus },
+    /// A program failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
     /// The program could not be put where it was wanted.
     #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
@@ -58,7 +56,7 @@ impl GpuCheck {
         let mut command = Command::new(&program);
         command.arg("--out").arg(target.join("gpu-check"));
         command.arg("--report").arg(root.join("docs/gpu-report.md")).args(&self.arguments);
-        run(&mut command)
+        Ok(commands::run(&mut command)?)
     }
 }
 
@@ -66,28 +64,6 @@ impl GpuCheck {
 fn build(root: &Path, target: &Path) -> Result<PathBuf, GpuCheckError> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--release", "--package", "gpu-check", "--bin", "gpu-check"]);
-    run(cargo.env("GPU_CHECK_COMMIT", compare::commit(root)?).current_dir(root))?;
+    commands::run(cargo.env("GPU_CHECK_COMMIT", compare::commit(root)?).current_dir(root))?;
     Ok(target.join("release/gpu-check"))
-}
-
-fn run(command: &mut Command) -> Result<(), GpuCheckError> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(GpuCheckError::Failed { program, status }),
-        Err(source) => Err(GpuCheckError::Start { program, source }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_that_fails_is_named() {
-        assert!(run(&mut Command::new("true")).is_ok());
-        let failed = run(&mut Command::new("false")).unwrap_err().to_string();
-        assert!(failed.starts_with("false failed: "), "{failed}");
-        assert!(matches!(run(&mut Command::new("no-such-program")), Err(GpuCheckError::Start { .. })));
-    }
 }

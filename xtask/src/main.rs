@@ -2,10 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod commands;
 mod compare;
 mod docs;
 mod gpu_check;
 mod nccl;
+mod package;
 mod packages;
 mod places;
 mod tidy;
@@ -39,6 +41,8 @@ enum Task {
     GpuCheck(gpu_check::GpuCheck),
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
+    /// Pack what is published, and run a program that depends on the packages
+    Package,
     /// Prove every schedule, and break each on purpose to see whether the proof notices
     Verify,
 }
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         Task::GpuCheck(check) => check.execute(&mut stdout().lock()).map_err(Into::into),
         Task::NcclBindings(bindings) => bindings.execute(&mut stdout().lock()).map_err(Into::into),
         Task::NcclFetch(fetch) => fetch.execute(&mut stdout().lock()).map_err(Into::into),
+        Task::Package => package::run(&mut stdout().lock()).map_err(Into::into),
         Task::Tidy => tidy::run().map_err(Into::into),
         Task::Verify => verify::run(&mut stdout().lock()).map_err(Into::into),
     };

@@ -1,5 +1,6 @@
 //! The packages of the workspace, as `cargo metadata` lists them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, io};
@@ -24,11 +25,14 @@ pub(crate) enum PackagesError {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    pub(crate) version: String,
     #[serde(rename = "manifest_path")]
     pub(crate) manifest: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
     pub(crate) id: String,
+    /// What each feature turns on.
+    pub(crate) features: BTreeMap<String, Vec<String>>,
     pub(crate) description: Option<String>,
     pub(crate) keywords: Vec<String>,
     pub(crate) categories: Vec<String>,
@@ -88,6 +92,11 @@ impl Package {
     /// Whether the manifest allows cargo to publish the package.
     pub(crate) fn is_publishable(&self) -> bool {
         self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
+    }
+
+    /// The folder that the package lies in when cargo has packed it.
+    pub(crate) fn folder_when_packed(&self) -> String {
+        format!("{}-{}", self.name, self.version)
     }
 
     /// The folder of the package.
