@@ -5,6 +5,7 @@
 mod commands;
 mod compare;
 mod docs;
+mod features;
 mod gpu_check;
 mod nccl;
 mod package;
@@ -38,6 +39,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Compile every published package without features, and with each of them alone
+    Features,
     GpuCheck(gpu_check::GpuCheck),
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
         Task::Compare(compare) => compare.execute(&mut stdout().lock()).map_err(Into::into),
         Task::Docs { check } => docs::run(check, &mut stdout().lock()).map_err(Into::into),
+        Task::Features => features::run(&mut stdout().lock()).map_err(Into::into),
         Task::GpuCheck(check) => check.execute(&mut stdout().lock()).map_err(Into::into),
         Task::NcclBindings(bindings) => bindings.execute(&mut stdout().lock()).map_err(Into::into),
         Task::NcclFetch(fetch) => fetch.execute(&mut stdout().lock()).map_err(Into::into),
