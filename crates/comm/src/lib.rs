@@ -31,6 +31,8 @@
 //! - `sim`: ranks as threads of one process, for tests, in the module `threads`.
 
 #![forbid(unsafe_code)]
+// docs.rs has a nightly compiler, whose pages name the feature that an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "tcp")]
 mod config;
