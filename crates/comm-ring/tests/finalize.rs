@@ -126,3 +126,27 @@ fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
     });
     assert_eq!(calls_of(errors[2].as_ref().unwrap()).len(), 2);
 }
+
+/// A rank that only sends is through with its call before anybody can contradict: the pair is found in a later call.
+#[test]
+fn unlike_calls_of_which_one_only_sends_are_named_and_not_the_calls_after_them() {
+    for _ in 0..20 {
+        let errors = run(4, |comm| {
+            // Rank 3 only sends to rank 0, which is busy with what rank 1 has for it, as rank 2 is.
+            let first = match comm.rank() {
+                3 => comm.gather(0, &[1_u8; 4], &mut [0; 16]),
+                _ => comm.broadcast(1, &mut [0_u64; 1]),
+            };
+            let second = || match comm.rank() {
+                3 => comm.barrier(),
+                _ => comm.broadcast(1, &mut [0_u8; 30]),
+            };
+            first.and_then(|()| second()).and_then(|()| comm.barrier()).unwrap_err()
+        });
+        for (rank, error) in errors.into_iter().enumerate() {
+            let text = error.root_cause().to_string();
+            assert!(text.contains("at number 1:"), "rank {rank}: {text}");
+            assert!(text.contains("gather(root 0") && text.contains("broadcast(root 1, 1 x u64"), "{text}");
+        }
+    }
+}
