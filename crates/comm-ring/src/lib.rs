@@ -3,6 +3,34 @@
 //! A collective is *described* by a schedule ([`schedule`]), *executed* by one executor and *moved* by
 //! a [`Transport`](comm_core::Transport) that this crate knows nothing about. [`RingCommunicator`] puts the three
 //! together: it chooses the algorithm, waits, and turns what goes wrong into errors that name the culprit.
+//!
+//! # A transport of your own
+//!
+//! Implement [`Transport`](comm_core::Transport), which moves bytes without blocking, and [`Lanes`](comm_core::Lanes), which
+//! opens transports; every collective, message and group then runs over them:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use comm_core::{Comm, Lanes, ReduceOp, Result};
+//! use comm_ring::{RingCommunicator, RingConfig};
+//!
+//! fn sum_of_ranks(lanes: impl Lanes + 'static) -> Result<usize> {
+//!     let communicator = RingCommunicator::new(lanes, RingConfig::default(), Duration::from_secs(60))?;
+//!     let comm = Comm::new(communicator);
+//!     comm.all_reduce_scalar(comm.rank(), ReduceOp::Sum)
+//! }
+//!
+//! // Threads with a queue of bytes between each two; your lanes go here.
+//! let lanes = comm_sim::in_process::InProcessLanes::create(3);
+//! for sum in comm_sim::run_each(lanes, sum_of_ranks) {
+//!     assert_eq!(sum?, 0 + 1 + 2);
+//! }
+//! # Ok::<_, comm_core::Error>(())
+//! ```
+//!
+//! The example `own_transport` of this package has both traits for queues between threads, in 300 lines, and
+//! `comm_sim::transport_conformance!` tests any transport.
 
 #![forbid(unsafe_code)]
 
