@@ -20,19 +20,20 @@ use crate::{
 impl Comm<Host> {
     /// Sends `message` to rank `to`, which may be this one. The buffer may be used again when this returns.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::{ANY_TAG, Source};
+    /// ```
+    /// use comm::{ANY_TAG, Source};
     ///
-    /// if comm.rank() == 0 {
-    ///     let mut buffer = [0.0_f32; 100];
-    ///     let received = comm.recv(Source::Any, ANY_TAG, &mut buffer)?;
-    ///     println!("rank {} sent {:?}", received.source, &buffer[..received.len]);
-    /// } else {
-    ///     comm.send(0, 7, &[1.0_f32, 2.0])?;
-    /// }
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(2, |comm| {
+    ///     if comm.rank() == 0 {
+    ///         let mut buffer = [0.0; 100];
+    ///         let received = comm.recv(Source::Any, ANY_TAG, &mut buffer).unwrap();
+    ///         assert_eq!((received.source, received.tag), (1, 7));
+    ///         assert_eq!(buffer[..received.len], [1.5, 2.5]);
+    ///     } else {
+    ///         comm.send(0, 7, &[1.5, 2.5]).unwrap();
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors
@@ -61,13 +62,19 @@ impl Comm<Host> {
     /// probed message meanwhile does no harm: this call then receives the next one.
     ///
     /// ```
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// use comm_core::{ANY_TAG, Source};
+    /// use comm::{ANY_TAG, Source};
     ///
-    /// let (numbers, received) = comm.recv_vec::<f64>(Source::Any, ANY_TAG)?;
-    /// println!("rank {} sent {} numbers", received.source, numbers.len());
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(3, |comm| {
+    ///     if comm.rank() == 0 {
+    ///         for _ in 1..3 {
+    ///             let (numbers, received) = comm.recv_vec::<f64>(Source::Any, ANY_TAG).unwrap();
+    ///             assert_eq!(numbers, vec![0.5; received.source]);
+    ///         }
+    ///     } else {
+    ///         comm.send(0, 7, &vec![0.5; comm.rank()]).unwrap();
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors
@@ -105,13 +112,16 @@ impl Comm<Host> {
     /// [`PROC_NULL`](crate::PROC_NULL).
     ///
     /// ```
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// let (next, last) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
-    /// let mut theirs = [0.0_f64; 3];
-    /// comm.sendrecv(next, &[1.0, 2.0, 3.0], last, &mut theirs)?;
-    /// comm.sendrecv((next, 7), &4.0_f64, (last, 7), &mut theirs[0])?;
-    /// # Ok(())
-    /// # }
+    /// comm::threads::run(3, |comm| {
+    ///     let (next, last) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
+    ///     let mut theirs = [0; 2];
+    ///     comm.sendrecv(next, &[comm.rank(), 10], last, &mut theirs).unwrap();
+    ///     assert_eq!(theirs, [last, 10]);
+    ///
+    ///     comm.sendrecv((next, 7), &comm.rank(), (last, 7), &mut theirs[1]).unwrap();
+    ///     assert_eq!(theirs, [last, last]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors
@@ -167,15 +177,16 @@ impl Comm<Host> {
 
     /// [`Comm::recv`] in the background. The buffer comes back with what is known of the message.
     ///
-    /// ```no_run
-    /// # fn example(comm: comm_core::Comm) -> comm_core::Result<()> {
-    /// let next = (comm.rank() + 1) % comm.size();
-    /// let coming = comm.recv_async(comm_core::Source::Any, 3, vec![0_u32; 10])?;
-    /// comm.send(next, 3, &[comm.rank() as u32])?;
-    /// let (buffer, received) = coming.wait()?;
-    /// assert_eq!(buffer[..received.len], [received.source as u32]);
-    /// # Ok(())
-    /// # }
+    /// ```
+    /// comm::threads::run(3, |comm| {
+    ///     let next = (comm.rank() + 1) % 3;
+    ///     let coming = comm.recv_async(comm::Source::Any, 3, vec![0; 10]).unwrap();
+    ///     comm.send(next, 3, &[comm.rank() as u32]).unwrap();
+    ///     let (buffer, received) = coming.wait().unwrap();
+    ///     assert_eq!(received.source, (comm.rank() + 2) % 3);
+    ///     assert_eq!(buffer[..received.len], [received.source as u32]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors

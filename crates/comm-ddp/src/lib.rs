@@ -4,27 +4,33 @@
 //! gradients over all ranks, in buckets that are sent while backward still runs. It works on slices: no framework, no
 //! tensor and no backend is known here.
 //!
-//! ```no_run
-//! # fn example(comm: comm_core::Comm) -> comm_ddp::Result<()> {
-//! # let (mut weight, mut bias) = (vec![0.0_f32; 640], vec![0.0_f32; 10]);
-//! # fn backward(weight: &[f32], bias: &[f32]) -> (Vec<f32>, Vec<f32>) { (weight.into(), bias.into()) }
-//! use comm_ddp::{DataParallel, Options, Parameter, ParameterSet};
+//! ```
+//! use comm::Comm;
+//! use comm::ddp::{DataParallel, Options, Parameter, ParameterSet, Result};
 //!
-//! let parameters = [Parameter::new::<f32>("weight", [64, 10]), Parameter::new::<f32>("bias", [10])];
-//! let mut replicas = DataParallel::new(&comm, ParameterSet::new(parameters)?, Options::default())?;
-//! replicas.broadcast_parameters([&mut weight[..], &mut bias[..]])?;
-//! for _ in 0..100 {
-//!     let mut step = replicas.step()?;
-//!     let (weight_gradient, bias_gradient) = backward(&weight, &bias);
-//!     step.ready(1, &bias_gradient)?;
-//!     step.ready(0, &weight_gradient)?;
-//!     let averaged = step.finish()?;
-//!     for (parameter, gradient) in [&mut weight, &mut bias].into_iter().zip(averaged.iter()) {
-//!         parameter.iter_mut().zip(gradient).for_each(|(value, slope)| *value -= 0.1 * slope);
+//! fn train(comm: &Comm) -> Result<()> {
+//!     // Ranks start with different values, and go on with those of rank 0.
+//!     let (mut weight, mut bias) = (vec![comm.rank() as f32; 640], vec![0.0; 10]);
+//!     let parameters = [Parameter::new::<f32>("weight", [64, 10]), Parameter::new::<f32>("bias", [10])];
+//!     let mut replicas = DataParallel::new(comm, ParameterSet::new(parameters)?, Options::default())?;
+//!     replicas.broadcast_parameters([&mut weight[..], &mut bias[..]])?;
+//!     for _ in 0..4 {
+//!         let mut step = replicas.step()?;
+//!         // What backward finds on the samples of this rank, the last layer's gradients first.
+//!         let (weight_gradient, bias_gradient) = ([comm.rank() as f32; 640], [1.0; 10]);
+//!         step.ready(1, &bias_gradient)?;
+//!         step.ready(0, &weight_gradient)?;
+//!         let averaged = step.finish()?;
+//!         for (parameter, gradient) in [&mut weight, &mut bias].into_iter().zip(averaged.iter()) {
+//!             parameter.iter_mut().zip(gradient).for_each(|(value, slope)| *value -= 0.25 * slope);
+//!         }
 //!     }
+//!     assert_eq!((weight, bias), (vec![-0.5; 640], vec![-1.0; 10]));
+//!     Ok(())
 //! }
-//! # Ok(())
-//! # }
+//!
+//! comm::threads::run(2, |comm| train(&comm).unwrap())?;
+//! # Ok::<_, comm::Error>(())
 //! ```
 //!
 //! What each part knows: [`BucketPlan`] is a pure function that cuts gradients into buckets; [`Reducer`] sends them in

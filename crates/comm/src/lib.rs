@@ -3,7 +3,7 @@
 //! One process per rank. [`init`] meets the other ranks as the environment says, and returns a [`Comm`] on which
 //! collectives are called:
 //!
-//! ```no_run
+//! ```
 //! use comm::ReduceOp;
 //!
 //! # fn main() -> comm::Result<()> {

@@ -119,9 +119,10 @@ const GRAPH: [Node; 19] = [
 /// What tests of every crate above the vocabulary may use: ranks that come cheap, and real collectives among them.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// What tests of one crate may use besides: a device that is none, and stores to meet in.
-const FOR_TESTS_OF: [(&str, &[&str]); 5] = [
-    // Examples in its docs, which run as users write them. Its own tests cannot: to them the facade's `Comm` is another type.
+const FOR_TESTS_OF: [(&str, &[&str]); 6] = [
+    // Examples in the docs, which run as users write them. Unit tests cannot: to them the facade's types are others.
     ("comm-core", &["comm-world"]),
+    ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
     ("comm-hybrid", &["gpu-emu", "nccl-sys"]),
     ("comm-world", &["gpu-emu"]),

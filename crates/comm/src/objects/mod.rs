@@ -1,26 +1,25 @@
 //! Collectives of whatever [serde](https://serde.rs) can serialize: configurations, statistics, lists of names.
 //!
-//! ```no_run
+#![cfg_attr(feature = "sim", doc = "```")]
+#![cfg_attr(not(feature = "sim"), doc = "```ignore")]
 //! use comm::ObjectCollectives;
 //! use serde::{Deserialize, Serialize};
 //!
-//! #[derive(Serialize, Deserialize)]
+//! #[derive(Debug, PartialEq, Serialize, Deserialize)]
 //! struct Settings {
 //!     run: String,
 //!     rates: Vec<f64>,
 //! }
 //!
-//! # #[cfg(feature = "tcp")]
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let comm = comm::init()?;
-//! let read = || Settings { run: "first".into(), rates: vec![0.1, 0.01] };
-//! let settings: Settings = comm.broadcast_object(0, (comm.rank() == 0).then(read).as_ref())?;
-//! let names = comm.all_gather_object(&format!("{} on rank {}", settings.run, comm.rank()))?;
-//! assert_eq!(names.len(), comm.size());
-//! # Ok(())
-//! # }
-//! # #[cfg(not(feature = "tcp"))]
-//! # fn main() {}
+//! comm::threads::run(3, |comm| {
+//!     let read = || Settings { run: "first".into(), rates: vec![0.1, 0.01] };
+//!     let settings: Settings = comm.broadcast_object(0, (comm.rank() == 0).then(read).as_ref()).unwrap();
+//!     assert_eq!(settings, read());
+//!
+//!     let names = comm.all_gather_object(&format!("{} on rank {}", settings.run, comm.rank())).unwrap();
+//!     assert_eq!(names, ["first on rank 0", "first on rank 1", "first on rank 2"]);
+//! })?;
+//! # Ok::<_, comm::Error>(())
 //! ```
 //!
 //! Objects differ in size from rank to rank, so each of these calls is two collectives: one of sizes, one of bytes. They
