@@ -60,6 +60,8 @@ impl Comm<Host> {
     ///     let (mut weights, mut bias) = (vec![comm.rank() as f32; 1000], [3.0; 10]);
     ///     comm.all_reduce_coalesced(&mut [&mut weights[..], &mut bias], ReduceOp::Avg).unwrap();
     ///     assert_eq!((weights, bias), (vec![0.5; 1000], [3.0; 10]));
+    ///     // A list that is written empty needs the type of its buffers.
+    ///     comm.all_reduce_coalesced::<f32, &mut [f32]>(&mut [], ReduceOp::Avg).unwrap();
     /// })?;
     /// # Ok::<_, comm::Error>(())
     /// ```

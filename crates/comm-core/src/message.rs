@@ -219,8 +219,10 @@ pub trait PointToPoint: Send + Sync {
     /// As written at [`PointToPoint`].
     fn send_recv(
         &self,
-        send: (usize, u64, HostView<'_>),
-        recv: (Source, TagMatch, HostViewMut<'_>),
+        to: SendTo,
+        message: HostView<'_>,
+        from: RecvFrom,
+        buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received>;
 

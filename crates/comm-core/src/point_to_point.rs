@@ -133,10 +133,8 @@ impl Comm<Host> {
         from: impl Into<RecvFrom>,
         buffer: &mut (impl AsViewMut + ?Sized),
     ) -> Result<Received> {
-        let (to, from) = (to.into(), from.into());
-        let send = (to.rank, to.tag, message.as_view()?);
-        let recv = (from.source, from.tag, buffer.as_view_mut()?);
-        self.communicator().send_recv(send, recv, self.options())
+        let (message, buffer) = (message.as_view()?, buffer.as_view_mut()?);
+        self.communicator().send_recv(to.into(), message, from.into(), buffer, self.options())
     }
 
     /// Waits until a message that matches is there, and tells of it without receiving it. Another thread may receive

@@ -7,7 +7,7 @@ use std::time::Duration;
 use comm_core::{
     Allocate, CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups,
     HostCommunicator, HostView, HostViewMut, Incoming, Lent, Membership, Outgoing, PointToPoint, Received,
-    ReduceOp, Reduction, Result, Scan, Shape, Shares, Source, TagMatch,
+    RecvFrom, ReduceOp, Reduction, Result, Scan, SendTo, Shape, Shares, Source, TagMatch,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -252,8 +252,10 @@ impl PointToPoint for Member {
 
     fn send_recv(
         &self,
-        _: (usize, u64, HostView<'_>),
-        _: (Source, TagMatch, HostViewMut<'_>),
+        _: SendTo,
+        _: HostView<'_>,
+        _: RecvFrom,
+        _: HostViewMut<'_>,
         _: &CallOptions,
     ) -> Result<Received> {
         Err(unused())

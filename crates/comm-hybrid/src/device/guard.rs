@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 
 use comm_core::{
     Allocate, Allocation, CallOptions, Communicator, Exchange, Group, Groups, HostCommunicator, HostView,
-    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, ReduceOp, Result, Scan, Shares,
-    Source, TagMatch,
+    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, ReduceOp, Result, Scan,
+    SendTo, Shares, Source, TagMatch,
 };
 
 use super::bond::Bond;
@@ -165,11 +165,13 @@ impl PointToPoint for Guarded {
 
     fn send_recv(
         &self,
-        send: (usize, u64, HostView<'_>),
-        recv: (Source, TagMatch, HostViewMut<'_>),
+        to: SendTo,
+        message: HostView<'_>,
+        from: RecvFrom,
+        buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
-        self.host.send_recv(send, recv, options)
+        self.host.send_recv(to, message, from, buffer, options)
     }
 
     fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {

@@ -1,8 +1,8 @@
 //! Messages between two ranks, which have nothing to do with collectives.
 
 use comm_core::{
-    CallOptions, HostView, HostViewMut, Incoming, Outgoing, PointToPoint, Received, Result, Source, TagMatch,
-    Transport,
+    CallOptions, HostView, HostViewMut, Incoming, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,
+    Source, TagMatch, Transport,
 };
 
 use super::RingCommunicator;
@@ -26,12 +26,14 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
 
     fn send_recv(
         &self,
-        send: (usize, u64, HostView<'_>),
-        recv: (Source, TagMatch, HostViewMut<'_>),
+        to: SendTo,
+        message: HostView<'_>,
+        from: RecvFrom,
+        buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
         self.process.check()?;
-        self.messenger.send_recv(send, recv, options)
+        self.messenger.send_recv(to, message, from, buffer, options)
     }
 
     fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {

@@ -4,8 +4,8 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Error, HostView, HostViewMut, Incoming, Outgoing, Received, Result, Shape, Source, TagMatch,
-    Transport,
+    CallOptions, Error, HostView, HostViewMut, Incoming, Outgoing, Received, RecvFrom, Result, SendTo, Shape,
+    Source, TagMatch, Transport,
 };
 
 use super::engine::{Engine, Mine, Outcome, Payload, Recv, Send, Space, Ticket};
@@ -41,18 +41,20 @@ impl<T: Transport> Messenger<T> {
 
     pub(crate) fn send_recv(
         &self,
-        (to, send_tag, message): (usize, u64, HostView<'_>),
-        (from, recv_tag, buffer): (Source, TagMatch, HostViewMut<'_>),
+        to: SendTo,
+        message: HostView<'_>,
+        from: RecvFrom,
+        buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
         let (mut state, payload) = self.enter_with(message);
-        state.engine.check_rank(to)?;
-        if let Source::Rank(rank) = from {
+        state.engine.check_rank(to.rank)?;
+        if let Source::Rank(rank) = from.source {
             state.engine.check_rank(rank)?;
         }
         let mut mine = Mine::default();
-        state.begin_recv(&mut mine, (from, recv_tag), buffer, options.timeout);
-        state.begin_send(&mut mine, Send::new((to, send_tag), message, payload), message, options.timeout);
+        state.begin_recv(&mut mine, (from.source, from.tag), buffer, options.timeout);
+        state.begin_send(&mut mine, Send::new((to.rank, to.tag), message, payload), message, options.timeout);
         some(self.complete(state, mine))
     }
 
