@@ -39,8 +39,7 @@ fn meet<T: Send>(
     let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
     run(configs.len(), &InProcessConfig::default(), |lanes| {
         let rank = lanes.group().rank();
-        let store = (Some(Arc::clone(&store)), "test");
-        let met = HybridCommunicator::connect(on_host(lanes), store, &configs[rank]);
+        let met = HybridCommunicator::connect(on_host(lanes), Some(Arc::clone(&store)), &configs[rank]);
         body(rank, met.map(|met| met.with_timeout(SOON)))
     })
 }

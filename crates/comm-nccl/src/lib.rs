@@ -40,7 +40,7 @@
 //! fn sum(store: Arc<dyn Store>, rank: usize, size: usize) -> comm_core::Result<Vec<f32>> {
 //!     let device = Device::from_env()?;
 //!     let config = NcclConfig::new(Membership { rank, size })?;
-//!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, (store, "example"), config)?;
+//!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, store, config)?;
 //!     let comm = Comm::<Cuda>::over(Arc::new(communicator));
 //!
 //!     let mut buffer = DeviceBuffer::from_host(&device.new_stream()?, &[1.0_f32; 1000])?;

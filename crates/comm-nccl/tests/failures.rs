@@ -206,10 +206,10 @@ fn a_failure_of_the_whole_ends_a_meeting_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
         if let Some(call) = call {
-            store.set("test/nccl/call", &call.to_le_bytes()).unwrap();
+            store.set("nccl/call", &call.to_le_bytes()).unwrap();
         }
         let error = connect_in_vain(rank, |library, device, alone| {
-            NcclCommunicator::connect(library, device, (store, "test"), alone)
+            NcclCommunicator::connect(library, device, store, alone)
         });
         assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
     }

@@ -27,8 +27,7 @@ fn connect<S: Store + 'static>(
                 let mut config = config(rank, size);
                 config.timeout = timeout;
                 let device = Device::open(ordinal)?;
-                let comm =
-                    NcclCommunicator::connect(&library(), &device, (Arc::new(store()), "test"), config)?;
+                let comm = NcclCommunicator::connect(&library(), &device, Arc::new(store()), config)?;
                 let mut sum = comm_nccl::DeviceBuffer::from_host(comm.stream(), &[rank as i32 + 1])?;
                 comm.all_reduce(Exchange::InPlace(sum.view_mut()), ReduceOp::Sum, &options())?;
                 Ok(sum.to_vec()?[0])
@@ -112,14 +111,13 @@ fn what_earlier_runs_left_is_not_taken_for_an_id() {
 #[test]
 fn a_rank_that_finds_an_old_call_finds_the_right_one_in_time() {
     let (devices, folder) = (devices(2), tempfile::tempdir().unwrap());
-    FileStore::open(folder.path()).unwrap().set("test/nccl/call", &7_u128.to_le_bytes()).unwrap();
+    FileStore::open(folder.path()).unwrap().set("nccl/call", &7_u128.to_le_bytes()).unwrap();
     thread::scope(|scope| {
         let join = |rank: usize| {
             let (device, folder) = (devices[rank], folder.path());
             scope.spawn(move || {
                 let (device, store) = (Device::open(device).unwrap(), FileStore::open(folder).unwrap());
-                NcclCommunicator::connect(&library(), &device, (Arc::new(store), "test"), config(rank, 2))
-                    .map(drop)
+                NcclCommunicator::connect(&library(), &device, Arc::new(store), config(rank, 2)).map(drop)
             })
         };
         let waiting = join(1);
@@ -132,11 +130,10 @@ fn a_rank_that_finds_an_old_call_finds_the_right_one_in_time() {
 #[test]
 fn a_leftover_that_makes_no_sense_is_refused() {
     let (devices, folder) = (devices(2), tempfile::tempdir().unwrap());
-    FileStore::open(folder.path()).unwrap().set("test/nccl/call", &[1; 127]).unwrap();
+    FileStore::open(folder.path()).unwrap().set("nccl/call", &[1; 127]).unwrap();
     let store = FileStore::open(folder.path()).unwrap();
     let device = Device::open(devices[1]).unwrap();
-    let error =
-        NcclCommunicator::connect(&library(), &device, (Arc::new(store), "test"), config(1, 2)).unwrap_err();
+    let error = NcclCommunicator::connect(&library(), &device, Arc::new(store), config(1, 2)).unwrap_err();
     assert!(matches!(error, Error::Handshake { .. }), "{error}");
 }
 
@@ -157,8 +154,7 @@ fn ranks_that_do_not_come_are_named() {
         config.timeout = Duration::from_millis(300);
         let store = FileStore::open(folder.path()).unwrap();
         let device = Device::open(devices[rank % 2]).unwrap();
-        let error =
-            NcclCommunicator::connect(&library(), &device, (Arc::new(store), "test"), config).unwrap_err();
+        let error = NcclCommunicator::connect(&library(), &device, Arc::new(store), config).unwrap_err();
         let Error::Timeout { waiting_for, during: During::Rendezvous, .. } = error else { panic!("{error}") };
         waiting_for
     };
@@ -200,14 +196,13 @@ fn a_peer_that_says_hello_in_another_way_is_refused_and_told_why() {
     thread::scope(|scope| {
         let host = scope.spawn(|| {
             let device = Device::open(devices[0]).unwrap();
-            let met =
-                NcclCommunicator::connect(&library(), &device, (Arc::new(store()), "test"), config(0, 2));
+            let met = NcclCommunicator::connect(&library(), &device, Arc::new(store()), config(0, 2));
             met.unwrap_err()
         });
-        let call = store().get("test/nccl/call", SOON).unwrap();
+        let call = store().get("nccl/call", SOON).unwrap();
         let call = u128::from_le_bytes(call.try_into().unwrap());
-        store().set(&format!("test/nccl/{call:x}/hello/1"), &hello).unwrap();
-        let answer = store().get(&format!("test/nccl/{call:x}/answer/1/9"), SOON).unwrap();
+        store().set(&format!("nccl/{call:x}/hello/1"), &hello).unwrap();
+        let answer = store().get(&format!("nccl/{call:x}/answer/1/9"), SOON).unwrap();
         assert_eq!(answer[0], 1);
         let words = String::from_utf8(answer[1..].to_vec()).unwrap();
         let error = host.join().unwrap();

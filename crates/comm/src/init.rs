@@ -93,10 +93,12 @@ pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
     if matches!(devices.device, DeviceChoice::FromEnv) {
         devices.device = DeviceChoice::LocalRank(config.local_rank);
     }
-    let store = meeting.as_ref().map(|meeting| Arc::clone(&meeting.store));
     // Ranks that meet once more in a store are another group.
-    let name = format!("comm/devices/{:x}/{}", config.job, config.round);
-    let connected = HybridCommunicator::connect(host, (store, &name), &devices);
+    let prefix = format!("comm/devices/{:x}/{}", config.job, config.round);
+    let store = meeting.as_ref().map(|meeting| -> Arc<dyn Store> {
+        Arc::new(comm_core::PrefixStore::new(prefix, Arc::clone(&meeting.store)))
+    });
+    let connected = HybridCommunicator::connect(host, store, &devices);
     if connected.is_err() {
         meeting.into_iter().for_each(|meeting| meeting.close(STORE_WAIT));
         return connected;

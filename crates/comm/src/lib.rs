@@ -63,8 +63,8 @@ pub use comm_core::{
     Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange,
     Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link,
     LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
-    Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan, SendTo, Shape, Shares, Shift, Source,
-    Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
+    PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan, SendTo, Shape, Shares,
+    Shift, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

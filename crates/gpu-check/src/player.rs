@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Element, Exchange, Membership, Result};
+use comm_core::{CallOptions, Element, Exchange, Membership, PrefixStore, Result};
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Stream};
 use comm_tcp::FileStore;
 
@@ -52,7 +52,8 @@ impl Player {
     pub(crate) fn connect_with(&self, config: NcclConfig) -> Result<NcclCommunicator> {
         let number = self.meetings.replace(self.meetings.get() + 1);
         let store = Arc::new(FileStore::open(self.part.folder.join("store"))?);
-        NcclCommunicator::connect(&self.library, &self.device, (store, &format!("meeting-{number}")), config)
+        let store = Arc::new(PrefixStore::new(format!("meeting-{number}"), store));
+        NcclCommunicator::connect(&self.library, &self.device, store, config)
     }
 
     /// Says something to the other ranks, past all that is tried.

@@ -41,8 +41,8 @@ impl HybridCommunicator {
     /// Gives ranks that have a communicator for the host another side, for buffers of their devices. Every rank calls this. They
     /// tell each other which devices and which NCCL they have, and decide together on one way.
     ///
-    /// `host` is not to be used beside what comes out of this. NCCL's ranks meet in the store, under names that begin with `name`,
-    /// and keep it. A world of one needs no store, and neither do ranks that all ask for [`DevicePath::Staged`].
+    /// `host` is not to be used beside what comes out of this. NCCL's ranks meet in the store as [`NcclCommunicator::connect`] says, and
+    /// keep it. A world of one needs no store, and neither do ranks that all ask for [`DevicePath::Staged`].
     ///
     /// # Errors
     /// On every rank alike: [`Error::BackendUnavailable`] if a rank has no device, or if `config` asks for NCCL and not all can use
@@ -51,7 +51,7 @@ impl HybridCommunicator {
     /// of it at once, also in the middle of either.
     pub fn connect(
         host: Arc<dyn HostCommunicator>,
-        (store, name): (Option<Arc<dyn Store>>, &str),
+        store: Option<Arc<dyn Store>>,
         config: &DeviceConfig,
     ) -> Result<Self> {
         let began = Instant::now();
@@ -68,7 +68,7 @@ impl HybridCommunicator {
             DevicePath::Nccl => {
                 let library = means.library.unwrap_or_else(|| config.load());
                 let config = nccl_config(&bond, group, config, began);
-                by_nccl(library, &device, (store, name), config)
+                by_nccl(library, &device, store, config)
             }
             _ => staged(&*host, &device, config, began),
         };
@@ -214,12 +214,12 @@ fn nccl_config(bond: &Bond, group: Group, config: &DeviceConfig, began: Instant)
 fn by_nccl(
     library: Result<Library>,
     device: &Device,
-    (store, name): (Option<Arc<dyn Store>>, &str),
+    store: Option<Arc<dyn Store>>,
     config: Result<NcclConfig>,
 ) -> Result<DeviceSide> {
     let (library, config) = (library?, config?);
     let nccl = match store {
-        Some(store) => NcclCommunicator::connect(&library, device, (store, name), config)?,
+        Some(store) => NcclCommunicator::connect(&library, device, store, config)?,
         None if config.group.size() == 1 => {
             NcclCommunicator::with_id(&library, device, &UniqueId::generate(&library)?, config)?
         }

@@ -73,8 +73,8 @@ impl NcclCommunicator {
     /// NCCL connects them. Each has a device of its own; from NCCL 2.30.3 on ranks may share one, if
     /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all ranks of the group.
     ///
-    /// `name` keeps groups apart that meet in one store. What earlier runs left in the store under this name is not taken for
-    /// what this one says. The communicator keeps the store, as does every group that is made of it.
+    /// Groups that meet in one store at the same time need a [`PrefixStore`](comm_core::PrefixStore) each. What earlier runs left
+    /// there is not taken for what this one says. The communicator keeps the store, as does every group that is made of it.
     ///
     /// # Errors
     /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; the cause of [`NcclConfig::failure`], if that
@@ -85,14 +85,14 @@ impl NcclCommunicator {
     pub fn connect(
         library: &Library,
         device: &Device,
-        (store, name): (Arc<dyn Store>, &str),
+        store: Arc<dyn Store>,
         config: NcclConfig,
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
         let members: Vec<usize> = (0..config.group.size()).collect();
         let meeting = Meeting {
             store: &*store,
-            place: format!("{name}/nccl"),
+            place: "nccl".into(),
             group: config.group,
             members: &members,
             deadline,

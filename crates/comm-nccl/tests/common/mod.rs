@@ -107,8 +107,7 @@ pub(crate) fn world_in<T: Send>(
 ) -> Vec<T> {
     let (library, size) = (library(), devices.len());
     let connect = |rank, device: &Device| {
-        let place = (Arc::clone(store), "test");
-        NcclCommunicator::connect(&library, device, place, config(rank, size)).unwrap()
+        NcclCommunicator::connect(&library, device, Arc::clone(store), config(rank, size)).unwrap()
     };
     each(devices, connect, body)
 }

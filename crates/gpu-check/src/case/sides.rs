@@ -33,7 +33,7 @@ fn connect(player: &Player, path: DevicePath) -> Outcome<HybridCommunicator> {
     config.nccl = Some(player.config()?);
     config.piece_bytes = PIECE;
     config.timeout = player.part.patience;
-    let group = HybridCommunicator::connect(host, (Some(store), "sides"), &config)?;
+    let group = HybridCommunicator::connect(host, Some(store), &config)?;
     equal("the way of device buffers", group.path(), path)?;
     Ok(group.with_timeout(player.part.patience))
 }
