@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, CallOptions, During, Error, Exchange, Group, Result, Transport};
+use comm_core::{Armed, CallOptions, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Transport};
 
 use super::audit::Audit;
 use super::failure::Doom;
@@ -283,16 +283,27 @@ impl<T: Transport> Engine<T> {
     /// Whether contributions must be multiplied before they are combined.
     #[inline]
     fn has_start(&self, request: &Request<'_>) -> Result<bool> {
-        Ok(request.reduction()?.is_some_and(|reduction| reduction.has_start(self.group.size())))
+        Ok(self.multiplication(request)?.is_some())
     }
 
     /// Multiplies contributions that must be multiplied before they are combined.
     #[inline]
     fn start(&self, request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
-        if let Some(reduction) = request.reduction()? {
+        if let Some(reduction) = self.multiplication(request)? {
             reduction.start(contribution, self.group.size());
         }
         Ok(())
+    }
+
+    /// The reduction, if it multiplies contributions first. Most do not, and small calls should not pay for the question.
+    #[inline]
+    fn multiplication(&self, request: &Request<'_>) -> Result<Option<Reduction>> {
+        match request.op {
+            Some(ReduceOp::PreMulSum(_) | ReduceOp::Avg) => {
+                Ok(request.reduction()?.filter(|reduction| reduction.has_start(self.group.size())))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Runs with an input apart from the output. It is copied to memory of our own if it lies in the output, or must be
