@@ -46,8 +46,8 @@ pub enum Refusal {
         /// The rank.
         rank: usize,
     },
-    /// The store is being closed by the rank that serves it, as the ranks that used it have met. A later meeting has another
-    /// one.
+    /// The store is being closed by the rank that serves it, as the ranks that used it have met; or it was, and another one
+    /// is served at its address by now. A later meeting has another one.
     #[error("the store is closing")]
     StoreClosing,
     /// The shared secret is wrong, or one side has none.

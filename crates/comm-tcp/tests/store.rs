@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Refusal, Store};
+use comm_core::{Error, LastWill, Refusal, Store};
 use comm_tcp::{Secret, StoreConfig, TcpStore, TcpStoreServer};
 use socket2::{Domain, Socket, Type};
 
@@ -343,4 +343,21 @@ fn clients_beyond_the_limit_wait_their_turn() {
     assert!(matches!(connect(Duration::from_millis(200)), Err(Error::Io { .. })));
     drop(first);
     connect(SOON).unwrap();
+}
+
+#[test]
+fn a_client_does_not_take_another_server_at_the_address_for_its_own() {
+    let (server, store) = pair(StoreConfig::default());
+    let address = server.local_addr();
+    // It keeps the only connection, so that the next operation needs another one.
+    let will = LastWill { condition: ("a", b"1"), keys: &["b"], value: b"2" };
+    let presence = store.attend(&will, "c", SOON).unwrap();
+    server.drain(Duration::ZERO, SOON);
+    let other = TcpStoreServer::bind(address, StoreConfig::default()).unwrap();
+    let error = store.set("key", b"value").unwrap_err();
+    let is_told = matches!(&error, Error::Handshake { refusal: Refusal::StoreClosing, .. });
+    assert!(is_told, "{error}");
+    let its_own = TcpStore::connect(other.local_addr(), StoreConfig::default(), SOON).unwrap();
+    assert_eq!(its_own.num_keys().unwrap(), 0);
+    drop(presence);
 }

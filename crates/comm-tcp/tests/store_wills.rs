@@ -132,3 +132,18 @@ fn a_server_that_closes_ends_when_its_clients_have_or_when_its_grace_is_over() {
         thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn a_store_that_closes_heeds_no_will() {
+    let (server, store) = store();
+    store.set("mine", b"me").unwrap();
+    let leaver = client(&server);
+    let presence = attend(&leaver);
+    server.drain(Duration::ZERO, SOON);
+    drop((presence, leaver));
+    let until = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < until {
+        assert!(!store.check(&["first"]).unwrap());
+        thread::sleep(Duration::from_millis(5));
+    }
+}

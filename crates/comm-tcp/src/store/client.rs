@@ -25,11 +25,16 @@ use crate::socket::Options;
 ///
 /// Any number of threads may use it at a time: each operation has a connection to itself while it runs, so a thread
 /// that waits for a key holds up nobody. Connections are kept and used again.
+///
+/// It is a client of the one server to which it has connected. Another one that serves its address later has other keys:
+/// an operation that would reach it fails with [`Refusal::StoreClosing`].
 #[derive(Debug)]
 pub struct TcpStore {
     address: SocketAddr,
     config: StoreConfig,
     idle: Idle,
+    /// The number of the server, by which another one at its address is told from it.
+    server: u64,
 }
 
 impl TcpStore {
@@ -51,7 +56,8 @@ impl TcpStore {
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
         let dials = addresses.iter().map(|address| dial_store(*address, &config)).collect();
         let (address, socket) = dial_first(dials, timeout)?;
-        let store = Self { address, config, idle: Idle::default() };
+        let server = identify(&socket, address, &config)?;
+        let store = Self { address, config, idle: Idle::default(), server };
         store.idle.keep(socket);
         Ok(store)
     }
@@ -90,7 +96,12 @@ impl TcpStore {
             Some(socket) => Ok(socket),
             None => {
                 let again = dial_store(self.address, &self.config).reached_before();
-                Ok(dial_first(vec![again], patience.min(RECONNECT_MAX))?.1)
+                let (address, socket) = dial_first(vec![again], patience.min(RECONNECT_MAX))?;
+                if identify(&socket, address, &self.config)? == self.server {
+                    Ok(socket)
+                } else {
+                    Err(closing(address))
+                }
             }
         }
     }
@@ -111,12 +122,23 @@ pub(super) fn read_response<'r>(
             let full = io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full");
             Err(using(address, key, full))
         }
-        Some(Response::Closing) => {
-            let with = format!("the store at {address}");
-            Err(Error::Handshake { with, refusal: Refusal::StoreClosing })
-        }
+        Some(Response::Closing) => Err(closing(address)),
         None => Err(using(address, key, nonsense())),
     }
+}
+
+fn closing(address: SocketAddr) -> Error {
+    Error::Handshake { with: format!("the store at {address}"), refusal: Refusal::StoreClosing }
+}
+
+/// The number of the server at the other end.
+fn identify(socket: &Socket, address: SocketAddr, config: &StoreConfig) -> Result<u64> {
+    let (key, patience) = ("", config.operation_timeout);
+    let request = Request::Identify.encode().ok_or_else(|| using(address, key, nonsense()))?;
+    let response = exchange(socket, request, config.frame_bytes_max, after(patience))
+        .map_err(|error| failed(address, key, patience, error))?;
+    let number = read_response(address, key, patience, &response)?;
+    number.try_into().map(u64::from_le_bytes).map_err(|_| using(address, key, nonsense()))
 }
 
 impl Store for TcpStore {

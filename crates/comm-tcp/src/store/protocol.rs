@@ -39,6 +39,8 @@ pub(super) enum Request<'a> {
         key: &'a str,
     },
     NumKeys,
+    /// Asks which server this is.
+    Identify,
     Check {
         keys: Vec<&'a str>,
     },
@@ -74,6 +76,7 @@ const DELETE: u8 = 6;
 const NUM_KEYS: u8 = 7;
 const CHECK: u8 = 8;
 const LEAVE_WILL: u8 = 9;
+const IDENTIFY: u8 = 10;
 
 const DONE: u8 = 0;
 const TIMED_OUT: u8 = 1;
@@ -98,6 +101,7 @@ impl<'a> Request<'a> {
             }
             Self::Delete { key } => frame.code(DELETE).field(key.as_bytes()),
             Self::NumKeys => frame.code(NUM_KEYS),
+            Self::Identify => frame.code(IDENTIFY),
             Self::Check { keys } => {
                 let frame = frame.code(CHECK);
                 keys.iter().fold(frame, |frame, key| frame.field(key.as_bytes()))
@@ -124,6 +128,7 @@ impl<'a> Request<'a> {
             WAIT => Self::Wait { timeout: fields.duration()?, keys: fields.texts()? },
             DELETE => Self::Delete { key: fields.text()? },
             NUM_KEYS => Self::NumKeys,
+            IDENTIFY => Self::Identify,
             CHECK => Self::Check { keys: fields.texts()? },
             LEAVE_WILL => Self::LeaveWill {
                 condition: (fields.text()?, fields.field()?),
@@ -262,6 +267,7 @@ mod tests {
             Request::Wait { keys: vec![], timeout: Duration::ZERO },
             Request::Delete { key: "d" },
             Request::NumKeys,
+            Request::Identify,
             Request::Check { keys: vec!["a", "", "b"] },
             Request::Check { keys: vec![] },
             Request::LeaveWill { condition: ("c", b"1"), value: b"v", keys: vec!["a", ""] },

@@ -17,7 +17,7 @@ use super::frame::Frame;
 use super::ledger::Ledger;
 use super::protocol::Response;
 use super::table::Table;
-use crate::handshake::{Handshake, Progress};
+use crate::handshake::{Handshake, Progress, fill_random};
 use crate::hello::{Hello, Purpose};
 use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim, descriptor_limit, pending_max};
 use crate::socket::{self, Options};
@@ -48,6 +48,8 @@ pub(super) struct Reactor {
     pub(super) table: Table,
     ledger: Ledger,
     census: Arc<Census>,
+    /// A number that no other server has.
+    pub(super) identity: u64,
 }
 
 /// What the server's thread and its handle tell each other.
@@ -113,6 +115,8 @@ impl Reactor {
         config: StoreConfig,
         census: Arc<Census>,
     ) -> rustix::io::Result<Self> {
+        let mut identity = [0; 8];
+        fill_random(&mut identity).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // It may ring twice: to drain, and to stop.
@@ -131,6 +135,7 @@ impl Reactor {
             deadlines: BTreeSet::new(),
             warnings: Throttle::default(),
             census,
+            identity: u64::from_le_bytes(identity),
         })
     }
 
@@ -334,7 +339,8 @@ impl Reactor {
         {
             self.table.stop_waiting(key, id);
         }
-        if let Some(will) = &connection.will {
+        // Clients of a store that closes leave it because of that.
+        if let Some(will) = connection.will.as_ref().filter(|_| !self.is_draining()) {
             self.execute_will(will);
         }
         let address = connection.address;

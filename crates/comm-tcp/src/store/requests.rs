@@ -57,6 +57,7 @@ impl Reactor {
                 let exist = keys.iter().all(|key| self.table.get(key).is_some());
                 (None, Ok(Answer::yes_or_no(exist)))
             }
+            Request::Identify => (None, Ok(Answer::Bytes(self.identity.to_le_bytes().to_vec()))),
             Request::NumKeys => (None, Ok(Answer::Bytes((self.table.len() as u64).to_le_bytes().to_vec()))),
         };
         self.acknowledge(connection, changed, &outcome)?;
