@@ -173,6 +173,21 @@ impl Meeting<'_> {
         Ok(decided.unwrap_or(outcome))
     }
 
+    /// Notes that this rank knows how the meeting failed.
+    pub(crate) fn depart(&self) -> Result<()> {
+        self.store.set(&self.departed_key(self.own.config.rank), b"")
+    }
+
+    /// Waits until these ranks know how the meeting failed.
+    pub(crate) fn await_departures(&self, ranks: &[usize], within: Duration) -> Result<()> {
+        let keys: Vec<String> = ranks.iter().map(|rank| self.departed_key(*rank)).collect();
+        self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), within)
+    }
+
+    fn departed_key(&self, rank: usize) -> String {
+        self.key(&format!("departed/{rank}"))
+    }
+
     /// Ends a phase, unless it has ended. Returns how it ended.
     fn decide(&self, phase: Phase, outcome: &Outcome) -> Result<Outcome> {
         let key = self.phase_key(phase);

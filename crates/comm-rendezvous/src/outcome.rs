@@ -26,6 +26,17 @@ pub(crate) enum Failure {
     Gave { rank: usize, reason: String },
 }
 
+impl Failure {
+    /// Whether a rank cannot hear of the failure, as it is that this rank is not there.
+    pub(crate) fn is_absent(&self, rank: usize) -> bool {
+        match self {
+            Self::Lost { rank: lost } => *lost == rank,
+            Self::Missing { ranks } => ranks.contains(&rank),
+            Self::Superseded { .. } | Self::Setting { .. } | Self::Gave { .. } => false,
+        }
+    }
+}
+
 impl Outcome {
     pub(crate) fn encode(&self) -> String {
         let lines = match self {

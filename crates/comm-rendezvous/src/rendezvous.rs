@@ -17,6 +17,10 @@ use crate::watch::Watch;
 /// another's sake has told whose; if its process has ended, the store tells.
 const CAUSE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long the rank that serves the store keeps it after a failure for ranks that come late, which could otherwise not
+/// know why there is none.
+const LATE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Ranks that have found each other through a store.
 ///
 /// While it lives, the store tells all other ranks if this process ends, provided that the store can notice it:
@@ -99,7 +103,7 @@ impl<'a> Rendezvous<'a> {
     pub fn finish(self) -> Result<()> {
         match self.meeting().pass(Phase::Opened, Some("open")) {
             Ok(Outcome::Complete(_)) => Ok(()),
-            Ok(Outcome::Failed(failure)) => Err(self.own.error(failure)),
+            Ok(Outcome::Failed(failure)) => Err(self.failed(failure)),
             Err(error) => {
                 let rank = self.own.config.rank;
                 tracing::debug!(rank, %error, "the store broke after the connections were open");
@@ -123,7 +127,7 @@ impl<'a> Rendezvous<'a> {
         let failure = match error {
             Error::PeerLost { peer, .. } => {
                 match meeting.end(self.own.left().min(CAUSE_PATIENCE)) {
-                    Ok(Some(Outcome::Failed(first))) => return Some(self.own.error(first)),
+                    Ok(Some(Outcome::Failed(first))) => return Some(self.failed(first)),
                     Ok(_) => {}
                     Err(error) => return broken(error),
                 }
@@ -135,9 +139,35 @@ impl<'a> Rendezvous<'a> {
             other => Failure::Gave { rank: self.own.config.rank, reason: escape(&other.to_string()) },
         };
         match meeting.fail(Phase::Opened, failure.clone()) {
-            Ok(Outcome::Failed(first)) if first != failure => Some(self.own.error(first)),
-            Ok(_) => None,
+            Ok(Outcome::Failed(first)) if first != failure => Some(self.failed(first)),
+            Ok(_) => {
+                self.depart(&failure);
+                None
+            }
             Err(error) => broken(error),
+        }
+    }
+
+    /// The error for a failure of the meeting, with which this rank leaves it.
+    fn failed(&self, failure: Failure) -> Error {
+        self.depart(&failure);
+        self.own.error(failure)
+    }
+
+    /// Leaves a meeting that has failed. The rank that serves the store waits for the others to hear of it, also for those
+    /// that have yet to come. What goes wrong here changes nothing any more.
+    fn depart(&self, failure: &Failure) {
+        let RendezvousConfig { rank, world_size, store_rank, .. } = self.own.config;
+        let meeting = self.meeting();
+        let outcome = if store_rank == Some(rank) {
+            let hears = |other: &usize| *other != rank && !failure.is_absent(*other);
+            let others: Vec<usize> = (0..world_size).filter(hears).collect();
+            meeting.await_departures(&others, LATE_PATIENCE.min(self.own.left()))
+        } else {
+            meeting.depart()
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(rank, %error, "not every rank has heard of the failure");
         }
     }
 
@@ -247,7 +277,7 @@ impl<'a> Rendezvous<'a> {
             Failure::Superseded { .. } => Ok(Passed::On),
             // The others did not wait for this rank. They may come again.
             Failure::Missing { ranks } if ranks.contains(&self.own.config.rank) => Ok(Passed::On),
-            failure => Err(self.own.error(failure)),
+            failure => Err(self.failed(failure)),
         }
     }
 
@@ -261,7 +291,7 @@ impl<'a> Rendezvous<'a> {
                     format!("it has {told} ranks of {ranks}"),
                 ))
             }
-            Outcome::Failed(failure) => Err(self.own.error(failure)),
+            Outcome::Failed(failure) => Err(self.failed(failure)),
         }
     }
 }

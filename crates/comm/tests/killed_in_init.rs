@@ -124,6 +124,33 @@ fn a_rank_that_is_killed_while_ranks_meet_is_named_and_no_other() {
     }
 }
 
+#[test]
+fn a_rank_that_comes_after_the_failure_is_told_who_was_lost() {
+    // Unless rank 1 is killed before it has told anybody of itself.
+    let is_told = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|patience| {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (_store, mut processes) = process::start("meet", 3, |_| {
+            vec![
+                ("COMM_TRANSPORT", "tcp".to_owned()),
+                ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),
+                ("COMM_STORE", "rank0".into()),
+                ("MASTER_PORT", port.to_string()),
+            ]
+        });
+        for process in &mut processes {
+            assert_eq!(process.said().as_deref(), Some("here"));
+        }
+        processes[0].nudge();
+        processes[1].nudge();
+        thread::sleep(patience);
+        processes[1].child.kill().unwrap();
+        thread::sleep(Duration::from_millis(200));
+        processes[2].nudge();
+        [0, 2].map(|rank: usize| processes[rank].said()) == [Some("lost 1".into()), Some("lost 1".into())]
+    });
+    assert!(is_told);
+}
+
 /// Many more, for whoever looks for what is rare.
 #[test]
 #[ignore = "takes minutes"]
