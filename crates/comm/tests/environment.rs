@@ -2,12 +2,15 @@
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
+mod common;
+
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
 use std::process::{Command, Stdio};
 
 use comm::ReduceOp;
+use common::Port;
 
 const ROLE: &str = "COMM_TEST_ROLE";
 
@@ -138,8 +141,8 @@ fn a_port_in_use_is_told_by_its_variable() {
 fn a_range_of_ports_in_use_is_told_by_its_variable() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut variables = first_of_two(master);
+    let master = Port::reserve();
+    let mut variables = first_of_two(master.number);
     variables.push(("COMM_PORT_RANGE", number(port.into())));
     variables.push(("COMM_TRANSPORT", "tcp".into()));
     let said = said(&[variables]);
@@ -148,8 +151,8 @@ fn a_range_of_ports_in_use_is_told_by_its_variable() {
 
 #[test]
 fn a_secret_of_random_bytes_is_an_error_and_not_no_secret() {
-    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut variables = first_of_two(master);
+    let master = Port::reserve();
+    let mut variables = first_of_two(master.number);
     let bytes = vec![0x9c, 0xff, 0xc3, 0x28, 0x80];
     variables.push(("COMM_SECRET", OsString::from_vec(bytes)));
     let said = said(&[variables]);
@@ -159,9 +162,9 @@ fn a_secret_of_random_bytes_is_an_error_and_not_no_secret() {
 #[cfg(feature = "hybrid")]
 #[test]
 fn unlike_transports_are_told_by_their_variable() {
-    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let master = Port::reserve();
     let rank = |rank: usize| {
-        let mut variables = first_of_two(master);
+        let mut variables = first_of_two(master.number);
         variables[0].1 = number(rank);
         variables.push(("COMM_TRANSPORT", ["tcp", "shm"][rank].into()));
         variables

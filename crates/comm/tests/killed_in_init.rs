@@ -4,12 +4,11 @@
 
 mod common;
 
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use comm::{Error, Loss};
-use common::process;
+use common::{Port, process};
 
 /// How long a rank waits for one that died before it had told anybody of itself, which nobody can notice.
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -62,7 +61,7 @@ struct World {
 /// Kills one rank at a random moment after all have begun. Returns whether the death was noticed at once.
 fn kill_one(world: &World, random: &mut Random) -> bool {
     let World { ranks, transport, rank_0_serves } = *world;
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = Port::reserve();
     let (_store, mut processes) = process::start("meet", ranks, |_| {
         let mut variables = vec![
             ("COMM_TRANSPORT", transport.to_owned()),
@@ -70,7 +69,7 @@ fn kill_one(world: &World, random: &mut Random) -> bool {
         ];
         if rank_0_serves {
             variables.push(("COMM_STORE", "rank0".into()));
-            variables.push(("MASTER_PORT", port.to_string()));
+            variables.push(("MASTER_PORT", port.number.to_string()));
         }
         variables
     });
@@ -128,13 +127,13 @@ fn a_rank_that_is_killed_while_ranks_meet_is_named_and_no_other() {
 fn a_rank_that_comes_after_the_failure_is_told_who_was_lost() {
     // Unless rank 1 is killed before it has told anybody of itself.
     let is_told = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|patience| {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = Port::reserve();
         let (_store, mut processes) = process::start("meet", 3, |_| {
             vec![
                 ("COMM_TRANSPORT", "tcp".to_owned()),
                 ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),
                 ("COMM_STORE", "rank0".into()),
-                ("MASTER_PORT", port.to_string()),
+                ("MASTER_PORT", port.number.to_string()),
             ]
         });
         for process in &mut processes {

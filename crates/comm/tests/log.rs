@@ -2,12 +2,14 @@
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
 use std::fmt;
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comm::{Config, Membership};
+use common::Port;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -58,8 +60,8 @@ fn said(level: Level, work: impl FnOnce()) -> Vec<String> {
 
 /// A rank 0 of two that serves its store at this host, and waits for nobody.
 fn alone_of_two(master: &str, secret: Option<&str>) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut config = Config::new(Membership { rank: 0, size: 2 }, master, port).unwrap();
+    let port = Port::reserve();
+    let mut config = Config::new(Membership { rank: 0, size: 2 }, master, port.number).unwrap();
     config.secret = secret.map(|secret| comm::tcp::Secret::new(secret).unwrap());
     config.rendezvous_timeout = Duration::from_millis(50);
     comm::init_with(&config).unwrap_err();

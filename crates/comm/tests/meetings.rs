@@ -4,11 +4,10 @@
 
 mod common;
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use comm::{Config, Error, ReduceOp, StoreHost, TransportKind};
-use common::{config, each, store};
+use common::{Port, config, each, store};
 
 /// The configuration of a rank whose rank 0 serves the store.
 fn served_by_rank_0(rank: usize, ranks: usize, port: u16) -> Config {
@@ -17,18 +16,14 @@ fn served_by_rank_0(rank: usize, ranks: usize, port: u16) -> Config {
     config
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Ranks that make a group and drop it, without a call or with one, each as soon as it can.
 fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: StoreHost) {
     let launcher = store();
-    let port = free_port();
+    let port = Port::reserve();
     each(ranks, |rank| {
         for time in 0..times {
             let mut config = match host {
-                StoreHost::RankZero => served_by_rank_0(rank, ranks, port),
+                StoreHost::RankZero => served_by_rank_0(rank, ranks, port.number),
                 _ => config(rank, ranks, launcher.local_addr()),
             };
             config.transport = transport;
@@ -54,10 +49,10 @@ fn two_hundred_groups_are_made_and_dropped_at_one_address() {
 
 #[test]
 fn no_rank_overruns_its_deadline() {
-    let port = free_port();
+    let port = Port::reserve();
     let timeout = Duration::from_secs(1);
     let took = each(3, |rank| {
-        let mut config = served_by_rank_0(rank, 4, port);
+        let mut config = served_by_rank_0(rank, 4, port.number);
         config.rendezvous_timeout = timeout;
         let began = Instant::now();
         let error = comm::init_with(&config).unwrap_err();

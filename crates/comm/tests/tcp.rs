@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use comm::{Comm, Config, Error, ReduceOp, Refusal, StoreHost};
-use common::{config, each, store, world, world_with};
+use common::{Port, config, each, store, world, world_with};
 
 /// What `rank` contributes at `at`: small, so that sums are exact.
 fn contribution(rank: usize, at: usize) -> f32 {
@@ -196,9 +196,9 @@ fn a_rank_that_never_comes_is_named_by_all_within_the_deadline() {
 
 #[test]
 fn rank_0_serves_the_store_and_tells_the_others_why_it_failed() {
-    let port = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port() };
+    let port = Port::reserve();
     let adjusted = |rank| {
-        let mut config = config(rank, 4, ([127, 0, 0, 1], port).into());
+        let mut config = config(rank, 4, ([127, 0, 0, 1], port.number).into());
         config.store = StoreHost::RankZero;
         config.rendezvous_timeout = Duration::from_secs(2);
         config

@@ -3,17 +3,35 @@
 
 pub(crate) mod process;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use comm::tcp::{StoreConfig, TcpStoreServer};
 use comm::{Comm, Config, Membership, StoreHost, TransportKind};
+use rustix::net::{self, AddressFamily, SocketType};
 
 pub(crate) const JOB: u64 = 0x5eed;
 
 /// A store such as a launcher serves.
 pub(crate) fn store() -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::job(JOB)).unwrap()
+}
+
+/// A port of this host that no other program gets while this lives, and on which rank 0 can listen all the same.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _socket: OwnedFd,
+}
+
+impl Port {
+    pub(crate) fn reserve() -> Self {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
+        Self { number: address.port(), _socket: socket }
+    }
 }
 
 /// The configuration of a rank that meets the others at `store`, and reaches them over TCP.
