@@ -50,6 +50,12 @@ pub enum Refusal {
     /// is served at its address by now. A later meeting has another one.
     #[error("the store is closing")]
     StoreClosing,
+    /// The rank that was to serve the store cannot: it has no thread left, or the kernel refuses it a call.
+    #[error("the store cannot be served: {}", std::io::Error::from_raw_os_error(*.errno))]
+    StoreUnavailable {
+        /// The error of the system there, as Linux numbers it.
+        errno: i32,
+    },
     /// The shared secret is wrong, or one side has none.
     #[error("authentication failed")]
     Authentication,

@@ -201,6 +201,7 @@ impl Verdict {
             Err(Refusal::WorldSize { ours, .. }) => (4, *ours as u64),
             Err(Refusal::DuplicateRank { rank }) => (5, *rank as u64),
             Err(Refusal::Authentication) => (6, 0),
+            Err(Refusal::StoreUnavailable { errno }) => (7, u64::from(errno.cast_unsigned())),
             Err(_) => (1, 0),
         };
         let mut bytes = [0; VERDICT_BYTES];
@@ -219,6 +220,7 @@ impl Verdict {
             4 => Err(Refusal::WorldSize { ours: hello.world_size as usize, theirs: detail as usize }),
             5 => Err(Refusal::DuplicateRank { rank: detail as usize }),
             6 => Err(Refusal::Authentication),
+            7 => Err(Refusal::StoreUnavailable { errno: detail as i32 }),
             _ => Err(Refusal::Stranger),
         })
     }
@@ -256,8 +258,13 @@ mod tests {
         };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         assert_eq!(Hello::decode(&Hello::store(9).encode()), Some(Hello::store(9)));
-        let refusals =
-            [Refusal::Stranger, Refusal::Job, Refusal::DuplicateRank { rank: 3 }, Refusal::Authentication];
+        let refusals = [
+            Refusal::Stranger,
+            Refusal::Job,
+            Refusal::DuplicateRank { rank: 3 },
+            Refusal::Authentication,
+            Refusal::StoreUnavailable { errno: 11 },
+        ];
         for verdict in refusals.into_iter().map(|r| Verdict(Err(r))).chain([Verdict(Ok(()))]) {
             assert_eq!(Verdict::decode(&verdict.encode(), &hello), verdict);
         }

@@ -12,6 +12,7 @@ mod pause;
 mod presence;
 mod protocol;
 mod reactor;
+mod refusing;
 mod requests;
 mod server;
 mod table;

@@ -1,5 +1,6 @@
 //! The server's handle.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -7,10 +8,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use comm_core::{Bell, Error, Process, Result};
+use rustix::io::Errno;
+use socket2::Socket;
 
 use super::StoreConfig;
 use super::patience::after;
 use super::reactor::{Census, Reactor};
+use super::refusing::refuse_clients;
 use crate::socket::{self, Options};
 
 /// A store that serves many clients from one thread of its own, until it is dropped.
@@ -33,16 +37,29 @@ impl TcpStoreServer {
     /// Listens on an address. Port 0 lets the system choose one, which [`TcpStoreServer::local_addr`] tells.
     ///
     /// # Errors
-    /// [`Error::Io`] if the address cannot be bound or there is no thread to be had.
+    /// [`Error::Io`] if the address cannot be bound or the system refuses a thread or a descriptor. Where it listens by then,
+    /// it returns a second later: clients that connect until then get
+    /// [`Refusal::StoreUnavailable`](comm_core::Refusal::StoreUnavailable).
     pub fn bind(address: SocketAddr, config: StoreConfig) -> Result<Self> {
         let options = Options::store();
         let listener = socket::listen(address, &options)?;
-        let local = socket::local_address(&listener)?;
-        let failed = |e: rustix::io::Errno| Error::io("set up a store", e.into());
+        let started = Self::start(&listener, &options, &config);
+        if let Err(Error::Io { source, .. }) = &started {
+            let cause = Errno::from_io_error(source).unwrap_or(Errno::IO);
+            refuse_clients(&listener, &options, &config, cause);
+        }
+        started
+    }
+
+    fn start(listener: &Socket, options: &Options, config: &StoreConfig) -> Result<Self> {
+        let local = socket::local_address(listener)?;
+        let failed = |e: io::Error| Error::io("set up a store", e);
+        let listener = listener.try_clone().map_err(failed)?;
         let stop = Bell::new()?;
         let census = Arc::default();
         let reactor =
-            Reactor::new(listener, options, stop.as_fd(), config, Arc::clone(&census)).map_err(failed)?;
+            Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&census))
+                .map_err(|errno| failed(errno.into()))?;
         let thread = std::thread::Builder::new()
             .name("comm-store".into())
             .spawn(move || reactor.run())

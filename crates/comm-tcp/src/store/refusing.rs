@@ -1,0 +1,66 @@
+//! Answers the clients of a store that cannot be served, so that they need not wait for their deadlines.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use comm_core::Refusal;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use socket2::Socket;
+
+use super::StoreConfig;
+use crate::handshake::{Handshake, Progress};
+use crate::hello::{Hello, Purpose};
+use crate::socket::{self, Options};
+
+/// How long clients are answered. Those that come later find that nobody listens.
+const ANSWER_FOR: Duration = Duration::from_secs(1);
+/// How long one connection may take for its handshake: they are answered one after the other.
+const HANDSHAKE_MAX: Duration = Duration::from_millis(50);
+
+/// Refuses every client that connects within a second, with the error that kept the store from being served.
+pub(super) fn refuse_clients(listener: &Socket, options: &Options, config: &StoreConfig, cause: Errno) {
+    let until = socket::after(ANSWER_FOR);
+    while let Ok(true) = socket::wait_for(listener, PollFlags::IN, until) {
+        match socket::accept(listener) {
+            Ok(Some((client, address))) => {
+                let prepared = options.apply_accepted(&client, listener);
+                if let Err(error) = prepared.and_then(|()| refuse(&client, config, cause)) {
+                    tracing::debug!(%address, %error, "a client was not told that its store cannot be served");
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, "clients are not told that their store cannot be served");
+                return;
+            }
+        }
+    }
+}
+
+fn refuse(client: &Socket, config: &StoreConfig, cause: Errno) -> io::Result<()> {
+    let until = Instant::now() + HANDSHAKE_MAX;
+    let mut handshake = Handshake::accept(config.secret.clone())?;
+    loop {
+        match handshake.advance(client)? {
+            Progress::Judge(hello) => handshake.judge(Err(verdict(&hello, config, cause))),
+            Progress::Done | Progress::Refused(_) => return Ok(()),
+            Progress::Pending => {
+                let flags = if handshake.wants_write() { PollFlags::OUT } else { PollFlags::IN };
+                if !socket::wait_for(client, flags, until)? {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+        }
+    }
+}
+
+fn verdict(hello: &Hello, config: &StoreConfig, cause: Errno) -> Refusal {
+    match hello.purpose {
+        Purpose::Store if hello.job == config.job => {
+            Refusal::StoreUnavailable { errno: cause.raw_os_error() }
+        }
+        Purpose::Store => Refusal::Job,
+        Purpose::Lane(_) => Refusal::Stranger,
+    }
+}

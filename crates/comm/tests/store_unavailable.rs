@@ -1,0 +1,50 @@
+//! Ranks as real processes, of which rank 0 cannot serve the store in which they meet.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use comm::{Error, Refusal};
+use common::{Port, process};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What a process does when it is started for a test: rank 0 has no memory left for the stack of a thread.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    if process::part().is_none() {
+        return;
+    }
+    if std::env::var("RANK").unwrap() == "0" {
+        leave_no_room_for_a_thread();
+    }
+    match comm::init().unwrap_err() {
+        Error::Io { doing, .. } => println!("said: {doing}"),
+        Error::Handshake { refusal: Refusal::StoreUnavailable { errno }, .. } => {
+            println!("said: errno {errno}")
+        }
+        other => println!("said: other: {other}"),
+    }
+}
+
+fn leave_no_room_for_a_thread() {
+    const ROOM: u64 = 256 * 1024;
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split_whitespace().next().unwrap().parse().unwrap();
+    let mapped = pages * rustix::param::page_size() as u64;
+    let limit = Rlimit { current: Some(mapped + ROOM), ..getrlimit(Resource::As) };
+    setrlimit(Resource::As, limit).unwrap();
+}
+
+#[test]
+fn all_ranks_learn_why_rank_0_cannot_serve_the_store() {
+    let port = Port::reserve();
+    let (_store, mut processes) = process::start("meet", 3, |_| {
+        [("COMM_STORE", "rank0".to_owned()), ("MASTER_PORT", port.number.to_string())]
+    });
+    assert_eq!(processes[0].said().as_deref(), Some("start the thread of a store"));
+    let refused = format!("errno {}", rustix::io::Errno::AGAIN.raw_os_error());
+    for process in &mut processes[1..] {
+        assert_eq!(process.said().as_deref(), Some(refused.as_str()));
+    }
+}
