@@ -25,7 +25,9 @@ pub enum ReduceOp {
     /// multiplication is exact but for contributions below 2^k times the smallest normal number, which lose up to k bits;
     /// the division is left out where n is a power of two. The error is at most `n u m + 2 n s`, up to a factor of
     /// `1 + n u`, where m is the average of the contributions' magnitudes, u is 2^-11 for `f16` and 2^-8 for `bf16`, and s
-    /// is half of the smallest subnormal number: 2^-25 for `f16` and 2^-134 for `bf16`.
+    /// is half of the smallest subnormal number: 2^-25 for `f16` and 2^-134 for `bf16`. On the host they are added in the
+    /// tree of [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic) unless an algorithm is named, so that equal
+    /// contributions of a power of two ranks are their own average.
     Avg,
     /// The sum of the contributions, each multiplied first by this rank's factor. Floating point only. The factor
     /// may differ from rank to rank.

@@ -5,7 +5,10 @@ mod common;
 
 use std::time::Duration;
 
-use comm_core::{Accumulate, Collective, Comm, Element, Error, HostView, ReduceOp, ReduceOrder};
+use comm_core::{
+    Accumulate, Collective, Comm, Element, Error, HostView, Link, LinkModel, ReduceOp, ReduceOrder,
+};
+use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::InProcessConfig;
 use common::{lengths, small_segments};
@@ -212,6 +215,25 @@ fn an_average_of_equal_numbers_is_this_number_by_every_algorithm() {
             }
         }
     });
+}
+
+#[test]
+fn an_average_of_equal_numbers_is_this_number_without_sums_in_f32_at_any_length() {
+    // Where messages cost nothing but their bytes, sums are fastest in rings.
+    let mut config = RingConfig::default();
+    config.links = Some(LinkModel::uniform(Link { latency: 0.0, overhead: 0.0, per_byte: 1e-9 }, 1e-10));
+    for ranks in [1, 2, 4, 8] {
+        common::world(ranks, &InProcessConfig::default(), &config, |comm| {
+            for len in [1, 100, 10_000, 300_000] {
+                let mut average = vec![f16::from_f32(10_000.0); len];
+                comm.all_reduce(&mut average, ReduceOp::Avg).unwrap();
+                assert_bits(&average, &vec![f16::from_f32(10_000.0); len], "f16");
+                let mut block = vec![bf16::from_f32(9_984.0); len];
+                comm.reduce_scatter(&vec![block[0]; len * ranks], &mut block, ReduceOp::Avg).unwrap();
+                assert_bits(&block, &vec![bf16::from_f32(9_984.0); len], "bf16");
+            }
+        });
+    }
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Program {
             steps: None,
             reduction: request.reduction()?,
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
-            exposes: exposure::pays(&request.question(group, options.order)),
+            exposes: exposure::pays(&request.question(group, request.order(options))),
             layout,
             fingerprint: call.fingerprint(),
             call,
@@ -217,7 +217,7 @@ impl Programs {
     #[cold]
     fn make(&mut self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> Result<Box<Program>> {
         let choice = self.choose(request, options)?;
-        let question = request.question(self.group, options.order);
+        let question = request.question(self.group, request.order(options));
         let params = Params {
             rank: self.group.rank(),
             root: request.root.unwrap_or(0),
@@ -246,7 +246,7 @@ impl Programs {
     }
 
     fn choose(&mut self, request: &Request<'_>, options: &CallOptions) -> Result<Choice> {
-        let question = request.question(self.group, options.order);
+        let question = request.question(self.group, request.order(options));
         let same = |last: &&Chosen| last.question == question && last.forced == options.algorithm;
         if let Some(last) = self.chosen.as_ref().filter(same) {
             return Ok(last.choice);

@@ -177,6 +177,13 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// In which order contributions are combined. An average of 16-bit floats rounds at every step: in a tree, equal
+    /// contributions of a power of two ranks keep their value, in a chain of eight they do not.
+    pub(super) fn order(&self, options: &CallOptions) -> ReduceOrder {
+        let rounds = self.op == Some(ReduceOp::Avg) && self.moved_dtype().is_some_and(DType::is_float16);
+        if rounds && options.algorithm.is_none() { ReduceOrder::Deterministic } else { options.order }
+    }
+
     /// What the choice of an algorithm depends on.
     pub(super) fn question(&self, group: Group, order: ReduceOrder) -> Question {
         // Where only some ranks know the length, none may choose by it.
