@@ -5,9 +5,8 @@ use std::time::Instant;
 use comm_core::{
     Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Membership, Result, Store, Until,
 };
-use comm_rendezvous::{Rendezvous, WatchGuard};
-use comm_shm::SharedMemoryOpening;
-use comm_tcp::{TcpLanes, TcpOpening};
+use comm_rendezvous::Rendezvous;
+use comm_tcp::TcpLanes;
 
 use crate::both::Both;
 use crate::paths::{Path, Paths};
@@ -83,38 +82,10 @@ impl HybridLanes {
         until: Until<'_>,
     ) -> Result<HybridTransport> {
         let is_far = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
-        let mut near = self.met.memory.begin(lane, members)?;
-        let mut far = tcp.begin(lane, members, &is_far)?;
-        let watch = self.met.watch.as_ref().map(|watch| watch.hold());
-        loop {
-            let connected = [near.advance()?, far.advance()?];
-            if connected == [true; 2] {
-                let is_far = members.iter().map(|rank| is_far(*rank)).collect();
-                return Ok(Both::new(near.finish()?, far.finish()?, is_far)?.into());
-            }
-            let now = Instant::now();
-            if !until.goes_on(now)? {
-                return Err(timeout(&near, &far));
-            }
-            watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
-            let check = until.next_check(now);
-            let mut others = near.descriptors();
-            others.extend(watch.as_ref().and_then(WatchGuard::descriptor));
-            far.sleep(&others, near.next_attempt().map_or(check, |due| due.min(check)))?;
-        }
-    }
-}
-
-/// Names all that are awaited, on either side.
-fn timeout(near: &SharedMemoryOpening<'_>, far: &TcpOpening<'_>) -> Error {
-    match (near.timeout(), far.timeout()) {
-        (Error::Timeout { waiting_for: near, .. }, Error::Timeout { waiting_for: far, after, during }) => {
-            let mut waiting_for = [near, far].concat();
-            waiting_for.sort_unstable();
-            Error::Timeout { waiting_for, after, during }
-        }
-        // How a rank could not be reached says more than that the time is over.
-        (_, far) => far,
+        let both = (self.met.memory.begin(lane, members)?, tcp.begin(lane, members, &is_far)?);
+        let (near, far) = comm_mesh::complete(both, until, self.met.watch.as_deref())?;
+        let is_far = members.iter().map(|rank| is_far(*rank)).collect();
+        Ok(Both::new(near, far, is_far)?.into())
     }
 }
 

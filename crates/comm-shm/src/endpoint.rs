@@ -3,13 +3,14 @@
 use std::os::fd::OwnedFd;
 
 use comm_core::{Error, Group, GroupId, Membership, Result};
+use comm_mesh::Mesh;
 
 use crate::config::SharedMemoryConfig;
 use crate::host::HostId;
 use crate::identity::Identity;
 use crate::lanes::SharedMemoryLanes;
+use crate::mesh::SharedMemoryProtocol;
 use crate::random;
-use crate::reception::Reception;
 use crate::record::{Member, Place, Record};
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::segment::Segment;
@@ -51,17 +52,18 @@ impl SharedMemoryEndpoint {
     pub fn connect(self, records: &[String]) -> Result<SharedMemoryLanes> {
         let Self { group, config, own } = self;
         let records = rendezvous::read(records)?;
-        let own = match own {
+        let hosts = records.iter().map(|record| record.0.map(|place| place.host)).collect();
+        let (listener, identity, obstacle) = match own {
             Ok((own, listener)) => {
                 let here = |record: &Record| record.0.filter(|place| place.host == own.host);
                 let members = records.iter().map(|record| here(record).map(|place| place.member)).collect();
                 let identity = Identity { rank: group.rank(), token: own.member.token, members };
-                Ok((identity, Reception::new(listener)?))
+                (Some(listener), identity, None)
             }
-            Err(obstacle) => Err(obstacle),
+            Err(obstacle) => (None, Identity::nobody(group.rank()), Some(obstacle)),
         };
-        let hosts = records.iter().map(|record| record.0.map(|place| place.host)).collect();
-        Ok(SharedMemoryLanes::new(group, config, hosts, own))
+        let mesh = Mesh::new(group, SharedMemoryProtocol::new(identity, config), listener)?;
+        Ok(SharedMemoryLanes::new(mesh, hosts, obstacle))
     }
 }
 
@@ -71,7 +73,7 @@ fn listen(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
     let draw = || random::number().map_err(|e| Error::io("draw a random number", e));
     let member = Member { door: draw()?, token: draw()? };
-    let listener = socket::open_door(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
+    let listener = socket::listen(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("make memory to share", e))?;
     Ok((Place { host, member }, listener))
 }

@@ -14,6 +14,11 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// The identity of a rank that shares memory with no other.
+    pub(crate) const fn nobody(rank: usize) -> Self {
+        Self { rank, token: 0, members: Vec::new() }
+    }
+
     /// How we introduce ourselves to a member.
     pub(crate) fn hello(&self, to: Member, key: LaneKey, capacity: usize) -> Hello {
         Hello {
@@ -26,8 +31,8 @@ impl Identity {
         }
     }
 
-    /// Whether who connects to us is a member above us, and means us.
-    pub(crate) fn knows(&self, hello: &Hello) -> bool {
+    /// Whether a peer is a member above us, and means us.
+    pub(crate) fn authorize(&self, hello: &Hello) -> bool {
         let rank = hello.rank as usize;
         let member = self.members.get(rank).copied().flatten();
         rank > self.rank

@@ -1,29 +1,22 @@
 //! What rendezvous yields: lanes between all ranks of a host.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use comm_core::{
-    Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Refusal,
-    Result, Store, Until,
+    Allocation, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Membership, Refusal, Result, Store,
+    Until,
 };
-use comm_rendezvous::{Rendezvous, Watch, WatchGuard};
-use rustix::event::{PollFd, PollFlags};
+use comm_mesh::{Mesh, Opening};
+use comm_rendezvous::{Rendezvous, Watch};
 use rustix::io::Errno;
 
 use crate::config::SharedMemoryConfig;
 use crate::endpoint::SharedMemoryEndpoint;
-use crate::hello::LaneKey;
 use crate::host::HostId;
 use crate::identity::Identity;
-use crate::lender::Lending;
-use crate::mesh::Opening;
-use crate::process::Processes;
-use crate::reception::Reception;
-use crate::regions::Regions;
+use crate::mesh::SharedMemoryProtocol;
 use crate::rendezvous::RendezvousConfig;
-use crate::socket;
 use crate::transport::SharedMemoryTransport;
 
 /// Opens lanes of shared memory between the ranks of a host.
@@ -37,24 +30,12 @@ use crate::transport::SharedMemoryTransport;
 /// a file system: however processes end, the system takes back all that they shared.
 #[derive(Debug)]
 pub struct SharedMemoryLanes {
-    group: Group,
-    config: SharedMemoryConfig,
+    mesh: Mesh<SharedMemoryProtocol>,
     /// Where each rank is. Empty in a world of one.
     hosts: Vec<Option<HostId>>,
     /// Why this rank can share memory with nobody, if that is so.
     obstacle: Option<Error>,
-    /// `None` in a world of one, and with an obstacle: there is nobody to hear.
-    mesh: Option<Mesh>,
-    /// Memory that neighbours can read in place.
-    regions: Arc<Regions>,
     watch: Option<Arc<Watch>>,
-}
-
-#[derive(Debug)]
-struct Mesh {
-    identity: Identity,
-    reception: Reception,
-    processes: Processes,
 }
 
 impl SharedMemoryLanes {
@@ -90,7 +71,7 @@ impl SharedMemoryLanes {
         if let Some(obstacle) = lanes.obstacle {
             return Err(obstacle);
         }
-        let ranks: Vec<usize> = lanes.group.peers().filter(|rank| !lanes.is_neighbour(*rank)).collect();
+        let ranks: Vec<usize> = lanes.group().peers().filter(|rank| !lanes.is_neighbour(*rank)).collect();
         if ranks.is_empty() {
             return Ok((rendezvous, lanes));
         }
@@ -106,19 +87,12 @@ impl SharedMemoryLanes {
     }
 
     /// The lanes of ranks that have met.
-    pub(crate) fn new(
-        group: Group,
-        config: SharedMemoryConfig,
+    pub(crate) const fn new(
+        mesh: Mesh<SharedMemoryProtocol>,
         hosts: Vec<Option<HostId>>,
-        own: Result<(Identity, Reception)>,
+        obstacle: Option<Error>,
     ) -> Self {
-        let (mesh, obstacle) = match own {
-            Ok((identity, reception)) => {
-                (Some(Mesh { identity, reception, processes: Processes::default() }), None)
-            }
-            Err(obstacle) => (None, Some(obstacle)),
-        };
-        Self { group, config, hosts, obstacle, mesh, regions: Arc::default(), watch: None }
+        Self { mesh, hosts, obstacle, watch: None }
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -136,9 +110,8 @@ impl SharedMemoryLanes {
     pub fn alone_with(config: &SharedMemoryConfig) -> Result<Self> {
         config.check()?;
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
-        let (config, hosts) = (config.clone(), Vec::new());
-        let (regions, watch) = (Arc::default(), None);
-        Ok(Self { group, config, hosts, obstacle: None, mesh: None, regions, watch })
+        let protocol = SharedMemoryProtocol::new(Identity::nobody(0), config.clone());
+        Ok(Self::new(Mesh::new(group, protocol, None)?, Vec::new(), None))
     }
 
     /// Where each rank is, in the order of ranks; `None` for one that can share no memory. Empty in a world of one.
@@ -158,11 +131,17 @@ impl SharedMemoryLanes {
     #[must_use]
     pub fn is_neighbour(&self, rank: usize) -> bool {
         let host = |rank: usize| self.hosts.get(rank).copied().flatten();
-        rank != self.group.rank() && host(rank).is_some() && host(rank) == host(self.group.rank())
+        rank != self.mesh.group().rank()
+            && host(rank).is_some()
+            && host(rank) == host(self.mesh.group().rank())
+    }
+
+    const fn config(&self) -> &SharedMemoryConfig {
+        &self.mesh.protocol().config
     }
 
     fn has_neighbours(&self) -> bool {
-        self.group.peers().any(|rank| self.is_neighbour(rank))
+        self.mesh.group().peers().any(|rank| self.is_neighbour(rank))
     }
 
     /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank with its neighbours among the
@@ -171,85 +150,12 @@ impl SharedMemoryLanes {
     ///
     /// # Errors
     /// As [`Lanes::open_among`], for a list of members that no group can have.
-    pub fn begin<'a>(&'a self, lane: LaneId, members: &'a [usize]) -> Result<SharedMemoryOpening<'a>> {
-        let group = self.group.subgroup(lane.group, members)?;
-        let key = LaneKey::new(lane, members);
-        // Ranks elsewhere take no memory.
-        let sharers = 1 + members.iter().filter(|rank| self.is_neighbour(**rank)).count();
-        let capacity = self.config.capacity(lane.kind, sharers);
-        let opening = self.mesh.as_ref().map(|mesh| {
-            let Mesh { identity, reception, processes } = mesh;
-            Opening::new((identity, reception, processes), key, members, capacity)
-        });
-        // Senders on other lanes do not wait for the release of each piece before they use its memory again.
-        let lends = lane.kind == LaneKind::Collective;
-        let lending = || Lending {
-            regions: Arc::clone(&self.regions),
-            bytes_min: self.config.lent_bytes_min(),
-            shown_min: self.config.shown_bytes_min(),
-        };
-        Ok(SharedMemoryOpening { group, opening: opening.transpose()?, lending: lends.then(lending) })
-    }
-}
-
-/// A lane that is being opened by whoever waits for something else too: [`SharedMemoryLanes::begin`]. Dropping it gives
-/// up.
-#[derive(Debug)]
-pub struct SharedMemoryOpening<'a> {
-    group: Group,
-    /// `None` if there is nobody to wait for.
-    opening: Option<Opening<'a>>,
-    /// What the lane may lend, if it lends at all.
-    lending: Option<Lending>,
-}
-
-impl SharedMemoryOpening<'_> {
-    /// Goes on without blocking. Tells whether every neighbour is connected; it may then be called again, and lets in
-    /// those who open other lanes.
-    ///
-    /// # Errors
-    /// [`Error::PeerLost`] for a neighbour that went away, [`Error::Handshake`] if another user has its name, and
-    /// [`Error::Io`] if there is no memory or no descriptor left.
-    pub fn advance(&mut self) -> Result<bool> {
-        self.opening.as_mut().map_or(Ok(true), Opening::advance)
-    }
-
-    /// What to sleep on: one of them becomes readable when [`SharedMemoryOpening::advance`] may go on.
-    #[must_use]
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.opening.as_ref().map_or_else(Vec::new, Opening::descriptors)
-    }
-
-    /// When it is to go on although none of them is readable.
-    #[must_use]
-    pub fn next_attempt(&self) -> Option<Instant> {
-        self.opening.as_ref().and_then(Opening::next_attempt)
-    }
-
-    /// The error for a deadline that has passed: [`Error::Timeout`] naming the ranks of the lane that are awaited.
-    #[must_use]
-    pub fn timeout(&self) -> Error {
-        let during = During::Connect;
-        let nobody = || Error::Timeout { waiting_for: Vec::new(), after: Duration::ZERO, during };
-        self.opening.as_ref().map_or_else(nobody, Opening::timeout)
-    }
-
-    /// The lane, once every neighbour is connected.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the system has no descriptors left.
-    pub fn finish(self) -> Result<SharedMemoryTransport> {
-        let connections = self.opening.into_iter().flat_map(Opening::finish);
-        SharedMemoryTransport::new(self.group, connections, self.lending.as_ref())
-    }
-
-    /// Sleeps until it may go on, `other` is readable or the time has come.
-    fn sleep(&self, other: Option<BorrowedFd<'_>>, deadline: Instant) -> Result<()> {
-        let until = self.next_attempt().map_or(deadline, |due| due.min(deadline));
-        let descriptors = self.descriptors().into_iter().chain(other);
-        let mut descriptors: Vec<_> =
-            descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
-        socket::wait(&mut descriptors, until).map_err(|e| Error::io("wait for connections", e))
+    pub fn begin<'a>(
+        &'a self,
+        lane: LaneId,
+        members: &[usize],
+    ) -> Result<impl Opening<Lane = SharedMemoryTransport> + use<'a>> {
+        self.mesh.begin(lane, members, &|rank| self.is_neighbour(rank))
     }
 }
 
@@ -257,7 +163,7 @@ impl Lanes for SharedMemoryLanes {
     type Lane = SharedMemoryTransport;
 
     fn group(&self) -> Group {
-        self.group
+        self.mesh.group()
     }
 
     fn now(&self) -> Instant {
@@ -268,32 +174,22 @@ impl Lanes for SharedMemoryLanes {
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let processors = std::thread::available_parallelism().ok();
-        let staged_from = self.config.lends().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
+        let staged_from = self.config().lends().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
         LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, link, 1e-10, processors) }
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<SharedMemoryTransport> {
-        let mut opening = self.begin(lane, members)?;
-        let watch = self.watch.as_ref().map(|watch| watch.hold());
-        while !opening.advance()? {
-            let now = Instant::now();
-            if !until.goes_on(now)? {
-                return Err(opening.timeout());
-            }
-            watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
-            opening.sleep(watch.as_ref().and_then(WatchGuard::descriptor), until.next_check(now))?;
-        }
-        opening.finish()
+        comm_mesh::complete(self.begin(lane, members)?, until, self.watch.as_deref())
     }
 
     /// Memory that neighbours read in place, if it is so large that they ever do; memory on the heap otherwise, or if the
     /// kernel is older than 5.1. In place, it is lent by the lanes of all groups of these lanes, copied by those of
     /// others, and takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        if !self.has_neighbours() || bytes < self.config.lend_bytes.max(1) {
+        if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
             return Allocation::on_heap(bytes);
         }
-        match self.regions.allocate(bytes, self.config.lend_piece_bytes()) {
+        match self.mesh.protocol().regions.allocate(bytes, self.config().lend_piece_bytes()) {
             Ok(allocation) => Ok(allocation),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Allocation::on_heap(bytes),
             Err(error) => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
@@ -302,10 +198,10 @@ impl Lanes for SharedMemoryLanes {
 
     /// Memory that neighbours read in place, if there are any.
     fn stage(&self, bytes: usize) -> Option<Allocation> {
-        if !self.has_neighbours() || !self.config.lends() {
+        if !self.has_neighbours() || !self.config().lends() {
             return None;
         }
-        let allocated = self.regions.allocate(bytes, SharedMemoryConfig::STAGED_PIECE_BYTES);
+        let allocated = self.mesh.protocol().regions.allocate(bytes, SharedMemoryConfig::STAGED_PIECE_BYTES);
         let failed = |error: &_| tracing::debug!(%error, bytes, "what is to be staged will be copied");
         allocated.inspect_err(failed).ok()
     }

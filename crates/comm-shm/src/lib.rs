@@ -16,7 +16,7 @@
 //! |---|---|
 //! | which processes can share memory | `host.rs`, `credentials.rs` |
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
-//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `dial.rs`, `reception.rs`, `identity.rs`, `hello.rs`, `socket.rs` |
+//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `connect.rs`, `probe.rs`, `identity.rs`, `hello.rs`, `socket.rs`, and `comm-mesh` |
 //! | how does the end of a process show | `socket.rs`, `process.rs` |
 //! | what lies in the memory | `segment.rs`, `positions.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
@@ -51,8 +51,8 @@
 mod borrower;
 mod clock;
 mod config;
+mod connect;
 mod credentials;
-mod dial;
 mod doze;
 mod echo;
 mod endpoint;
@@ -67,9 +67,9 @@ mod loans;
 mod mesh;
 mod peer;
 mod positions;
+mod probe;
 mod process;
 mod random;
-mod reception;
 mod record;
 mod region;
 mod regions;
@@ -86,6 +86,6 @@ pub use comm_rendezvous::{Rendezvous, Settings};
 pub use config::SharedMemoryConfig;
 pub use endpoint::SharedMemoryEndpoint;
 pub use host::{HostId, NoHostId};
-pub use lanes::{SharedMemoryLanes, SharedMemoryOpening};
+pub use lanes::SharedMemoryLanes;
 pub use rendezvous::RendezvousConfig;
 pub use transport::SharedMemoryTransport;

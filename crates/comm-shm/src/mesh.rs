@@ -1,175 +1,167 @@
-//! Opens one lane: dials the ranks below, lets in the ranks above, and waits for both in one loop.
-//!
-//! Ranks are those of the lane here, except where the world's are meant.
+//! How ranks that share memory connect in a mesh.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::dial::{Dial, Dialed, Watch};
-use crate::hello::{LaneKey, WELCOME};
+use comm_core::{Group, LaneId, LaneKind, Result};
+use comm_mesh::{Accept, ConnId, Destination, HandshakeState, Limits, Protocol, pending_max};
+
+use crate::config::SharedMemoryConfig;
+use crate::connect::Connector;
+use crate::credentials;
+use crate::hello::{HELLO_BYTES, Hello, LaneKey, WELCOME};
 use crate::identity::Identity;
+use crate::lender::Lending;
 use crate::peer::Connection;
+use crate::probe::Probe;
 use crate::process::Processes;
-use crate::reception::{Arrival, Reception};
+use crate::record::Member;
+use crate::regions::Regions;
 use crate::segment::{Direction, Segment};
 use crate::socket;
-use comm_core::{Bell, During, Error, Loss, Refusal, Result};
+use crate::transport::SharedMemoryTransport;
 
-const DURING: During = During::Connect;
+/// The most silent connections per peer: a probe for each lane that it is opening.
+const PENDING_PER_PEER: usize = 4;
 
-/// A lane that is being opened.
+/// The sockets, handshakes and memory of the lanes of one rank.
 #[derive(Debug)]
-pub(crate) struct Opening<'a> {
-    identity: &'a Identity,
-    reception: &'a Reception,
-    processes: &'a Processes,
-    key: LaneKey,
-    /// The ranks of the world that the lane connects.
-    members: &'a [usize],
-    began: Instant,
-    /// Rings when another thread has let in a connection for this lane.
-    bell: Arc<Bell>,
-    dials: Vec<(usize, Dial)>,
-    /// The ranks that are to dial us, and how we hear if they die before they do.
-    expected: Vec<(usize, Watch)>,
-    open: Vec<(usize, Connection)>,
+pub(crate) struct SharedMemoryProtocol {
+    pub(crate) identity: Identity,
+    pub(crate) config: SharedMemoryConfig,
+    /// Memory that neighbours can read in place.
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) processes: Arc<Processes>,
 }
 
-impl<'a> Opening<'a> {
-    /// Opens the lane between members of the world, this rank among them. Those on other hosts are left out.
-    pub(crate) fn new(
-        (identity, reception, processes): (&'a Identity, &'a Reception, &'a Processes),
-        key: LaneKey,
-        members: &'a [usize],
-        capacity: usize,
-    ) -> Result<Self> {
-        let bell = Arc::new(Bell::new()?);
-        reception.announce(key, Arc::clone(&bell));
-        let here = || {
-            let member = |(rank, world): (usize, &usize)| {
-                Some((rank, *world, identity.members.get(*world).copied().flatten()?))
-            };
-            members.iter().enumerate().filter_map(member)
+/// A connection of a member, and the memory that it wants to share.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    socket: OwnedFd,
+    segment: OwnedFd,
+    hello: Hello,
+}
+
+type State = HandshakeState<OwnedFd, Accepted>;
+
+impl SharedMemoryProtocol {
+    pub(crate) fn new(identity: Identity, config: SharedMemoryConfig) -> Self {
+        Self { identity, config, regions: Arc::default(), processes: Arc::default() }
+    }
+
+    fn member(&self, world_rank: usize) -> Option<Member> {
+        self.identity.members.get(world_rank).copied().flatten()
+    }
+}
+
+impl Accept for SharedMemoryProtocol {
+    type Listener = OwnedFd;
+    type Conn = OwnedFd;
+    type Accepted = Accepted;
+
+    const NAME: &'static str = "shared memory lanes";
+
+    /// A peer that connects sends its hello at once. One that awaits our connection stays silent.
+    fn limits(&self) -> Limits {
+        let peers = self.identity.members.iter().flatten().count();
+        Limits { pending_max: pending_max().max(peers * PENDING_PER_PEER), handshake_timeout: None }
+    }
+
+    fn accept(&self, listener: &OwnedFd) -> io::Result<Option<State>> {
+        let Some(socket) = socket::accept(listener)? else { return Ok(None) };
+        Ok(Some(match credentials::user(&socket) {
+            Ok(user) if user == credentials::own_user() => HandshakeState::Pending(socket),
+            Ok(_) => HandshakeState::Rejected("it belongs to another user".into()),
+            Err(error) => HandshakeState::Broken(error),
+        }))
+    }
+
+    fn handshake(&self, socket: OwnedFd, has_capacity: bool) -> State {
+        let mut bytes = [0; HELLO_BYTES];
+        let packet = match socket::recv(&socket, &mut bytes) {
+            Ok(None) => return HandshakeState::Pending(socket),
+            Ok(Some(packet)) if packet.len > 0 => packet,
+            Ok(Some(_)) => return HandshakeState::Broken(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => return HandshakeState::Broken(error),
         };
-        let below = here().filter(|(_, world, _)| *world < identity.rank);
-        let above = here().filter(|(_, world, _)| *world > identity.rank);
-        Ok(Self {
-            identity,
-            reception,
-            processes,
-            key,
-            members,
-            began: Instant::now(),
-            bell,
-            dials: below
-                .map(|(rank, _, to)| (rank, Dial::new(to.door, identity.hello(to, key, capacity))))
-                .collect(),
-            expected: above.map(|(rank, _, to)| (rank, Watch::new(to.door))).collect(),
-            open: Vec::with_capacity(members.len()),
-        })
-    }
-
-    /// Goes on without blocking. Tells whether every other rank is connected.
-    pub(crate) fn advance(&mut self) -> Result<bool> {
-        self.dial(Instant::now())?;
-        self.let_in()?;
-        self.check_expected()?;
-        Ok(self.dials.is_empty() && self.expected.is_empty())
-    }
-
-    /// The connections, with their ranks of the lane.
-    pub(crate) fn finish(mut self) -> Vec<(usize, Connection)> {
-        std::mem::take(&mut self.open)
-    }
-
-    fn dial(&mut self, now: Instant) -> Result<()> {
-        let mut at = 0;
-        while let Some((rank, dial)) = self.dials.get_mut(at) {
-            match dial.advance(now) {
-                Ok(Dialed::Open(socket, segment)) => {
-                    let process = self.processes.watch(&socket).map_err(|error| failed(*rank, error))?;
-                    let connection = Connection { socket, process, segment, outgoing: Direction::Out };
-                    self.open.push((*rank, connection));
-                    self.dials.swap_remove(at);
-                }
-                Ok(Dialed::Pending) => at += 1,
-                Ok(Dialed::Stranger) => {
-                    let with = format!("rank {rank}");
-                    return Err(Error::Handshake { with, refusal: Refusal::Stranger });
-                }
-                Err(error) => return Err(failed(*rank, error)),
+        let hello = Hello::decode(&bytes).filter(|_| packet.len == HELLO_BYTES);
+        let reason = match (hello.filter(|hello| self.identity.authorize(hello)), packet.descriptor) {
+            (Some(hello), _) if !Segment::can_hold(hello.capacity) => {
+                "it offers rings of an impossible capacity"
             }
-        }
-        Ok(())
-    }
-
-    fn let_in(&mut self) -> Result<()> {
-        // The bell is silenced before the look at what it rang for.
-        self.bell.silence();
-        let expected = self.expected.iter().map(|(rank, _)| self.members[*rank]);
-        for (world, arrival) in self.reception.collect(self.identity, self.key, expected)? {
-            let is_it = |(rank, _): &(usize, Watch)| self.members[*rank] == world;
-            let Some(at) = self.expected.iter().position(is_it) else { continue };
-            match agree(arrival, self.processes) {
-                Ok(connection) => self.open.push((self.expected.swap_remove(at).0, connection)),
-                // Its dialer has given up, or tries again.
-                Err(error) => tracing::debug!(rank = world, %error, "a connection came to nothing"),
+            (Some(_), Some(_)) if !has_capacity => "there are too many connections",
+            (Some(hello), Some(segment)) => {
+                return HandshakeState::Accepted(Accepted { socket, segment, hello });
             }
-        }
-        Ok(())
-    }
-
-    /// A rank that has died will not dial us.
-    fn check_expected(&mut self) -> Result<()> {
-        for (rank, watch) in &mut self.expected {
-            watch.check().map_err(|error| failed(*rank, error))?;
-        }
-        Ok(())
-    }
-
-    /// One of these becomes readable when it may go on.
-    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let dials = self.dials.iter().filter_map(|(_, dial)| dial.descriptor());
-        let expected = self.expected.iter().filter_map(|(_, watch)| watch.descriptor());
-        dials.chain(expected).chain([self.reception.as_fd(), self.bell.as_fd()]).collect()
-    }
-
-    /// When it is to go on although nobody moves.
-    pub(crate) fn next_attempt(&self) -> Option<Instant> {
-        self.dials.iter().filter_map(|(_, dial)| dial.next_attempt()).min()
-    }
-
-    pub(crate) fn timeout(&self) -> Error {
-        let mut waiting_for: Vec<usize> = self.dials.iter().map(|(rank, _)| *rank).collect();
-        waiting_for.extend(self.expected.iter().map(|(rank, _)| *rank));
-        waiting_for.sort_unstable();
-        Error::Timeout { waiting_for, after: self.began.elapsed(), during: DURING }
+            _ => "it is no member of this job",
+        };
+        HandshakeState::Rejected(reason.into())
     }
 }
 
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        self.reception.withdraw(self.key, &self.bell);
+impl Protocol for SharedMemoryProtocol {
+    type Key = LaneKey;
+    type Connection = Connection;
+    type Connect = Connector;
+    type Probe = Probe;
+    type Lane = SharedMemoryTransport;
+
+    fn key(&self, lane: LaneId, members: &[usize]) -> LaneKey {
+        LaneKey::new(lane, members)
+    }
+
+    fn connections_max(&self) -> usize {
+        self.identity.members.len()
+    }
+
+    fn connect(&self, key: LaneKey, to: ConnId, peers: usize) -> Connector {
+        let capacity = self.config.capacity(key.lane.kind, 1 + peers);
+        // Lanes connect neighbours only; nobody listens in the place of another rank.
+        let member = self.member(to.world_rank).unwrap_or(Member { door: 0, token: 0 });
+        let hello = self.identity.hello(member, key, capacity);
+        Connector::new(to.rank, member.door, hello, Arc::clone(&self.processes))
+    }
+
+    fn probe(&self, _now: Instant, awaited: &[ConnId]) -> Probe {
+        Probe::new(awaited.iter().filter_map(|id| Some((*id, self.member(id.world_rank)?.door))))
+    }
+
+    fn destination(&self, accepted: &Accepted) -> Destination<LaneKey> {
+        let Hello { key, rank, .. } = accepted.hello;
+        Destination { key, world_rank: rank as usize, index: 0 }
+    }
+
+    /// Maps the memory that the peer offers, and tells it so.
+    fn establish(&self, _key: LaneKey, accepted: Accepted) -> io::Result<Connection> {
+        let Accepted { socket, segment, hello } = accepted;
+        let segment = Segment::open(&segment, usize::try_from(hello.capacity).unwrap_or(0))?;
+        let process = self.processes.watch(&socket)?;
+        socket::send(&socket, &WELCOME, None)?;
+        Ok(Connection { socket, process, segment, outgoing: Direction::Back })
+    }
+
+    fn lane(
+        &self,
+        key: LaneKey,
+        group: Group,
+        peers: Vec<(usize, Vec<Connection>)>,
+    ) -> Result<SharedMemoryTransport> {
+        // Senders on other lanes do not wait for the release of each piece before they use its
+        // memory again.
+        let lending = (key.lane.kind == LaneKind::Collective).then(|| Lending {
+            regions: Arc::clone(&self.regions),
+            bytes_min: self.config.lent_bytes_min(),
+            shown_min: self.config.shown_bytes_min(),
+        });
+        let connections = peers.into_iter().flat_map(|(rank, connections)| {
+            connections.into_iter().map(move |connection| (rank, connection))
+        });
+        SharedMemoryTransport::new(group, connections, lending.as_ref())
     }
 }
 
-/// Takes the memory that a dialer offers, and tells it so.
-fn agree(arrival: Arrival, processes: &Processes) -> io::Result<Connection> {
-    let capacity = usize::try_from(arrival.capacity).unwrap_or(0);
-    let segment = Segment::open(&arrival.segment, capacity)?;
-    let process = processes.watch(&arrival.socket)?;
-    socket::send(&arrival.socket, &WELCOME, None)?;
-    Ok(Connection { socket: arrival.socket, process, segment, outgoing: Direction::Back })
-}
-
-/// A member whose door is gone is gone; everything else went wrong on this side.
-fn failed(rank: usize, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::ConnectionRefused {
-        let words = "nobody is behind its door: it has ended, or its machine is a copy of this one that was made while it ran";
-        let loss = Loss::Io(Arc::new(io::Error::new(error.kind(), words)));
-        return Error::PeerLost { peer: rank, during: DURING, loss };
-    }
-    Error::io(format!("share memory with rank {rank}"), error)
-}
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

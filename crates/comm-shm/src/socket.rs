@@ -6,15 +6,13 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use rustix::cmsg_space;
-use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
-    recvmsg, sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, recvmsg,
+    sendmsg, socket_with,
 };
 
 /// As many as the kernel lets wait, which is 4096 by default.
@@ -29,30 +27,30 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-fn address(door: u128) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(format!("comm-shm-{door:032x}").as_bytes())?)
+fn address(name: u128) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("comm-shm-{name:032x}").as_bytes())?)
 }
 
 /// Listens under a name.
-pub(crate) fn open_door(door: u128) -> io::Result<OwnedFd> {
+pub(crate) fn listen(name: u128) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
-    bind(&socket, &address(door)?)?;
-    listen(&socket, BACKLOG)?;
+    bind(&socket, &address(name)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Connects to who listens under a name.
+/// Connects to the socket that listens under a name.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many others wait for it.
-pub(crate) fn knock(door: u128) -> io::Result<OwnedFd> {
+/// [`io::ErrorKind::ConnectionRefused`] if there is none, [`io::ErrorKind::WouldBlock`] if its backlog is full.
+pub(crate) fn connect(name: u128) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
-    rustix::net::connect(&socket, &address(door)?)?;
+    rustix::net::connect(&socket, &address(name)?)?;
     Ok(socket)
 }
 
-/// Lets in one of those who wait, if any does.
-pub(crate) fn let_in(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+/// Accepts a connection if there is one.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     loop {
         match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => return Ok(Some(socket)),
@@ -120,26 +118,15 @@ pub(crate) fn ring(socket: impl AsFd) {
     }
 }
 
-/// Sleeps until one of the descriptors is ready, or until then.
-pub(crate) fn wait(descriptors: &mut [PollFd<'_>], until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
-    let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(left.subsec_nanos()) };
-    match poll(descriptors, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn pair() -> (OwnedFd, OwnedFd) {
-        let door = u128::from(fastrand::u64(..));
-        let listener = open_door(door).unwrap();
-        let near = knock(door).unwrap();
-        (near, let_in(&listener).unwrap().unwrap())
+        let name = u128::from(fastrand::u64(..));
+        let listener = listen(name).unwrap();
+        let near = connect(name).unwrap();
+        (near, accept(&listener).unwrap().unwrap())
     }
 
     #[test]
@@ -174,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn a_door_without_a_listener_is_gone() {
-        let door = u128::from(fastrand::u64(..));
-        let listener = open_door(door).unwrap();
-        assert_eq!(open_door(door).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    fn a_name_is_free_again_once_its_listener_is_closed() {
+        let name = u128::from(fastrand::u64(..));
+        let listener = listen(name).unwrap();
+        assert_eq!(listen(name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(listener);
-        assert_eq!(knock(door).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect(name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -129,7 +129,7 @@ mod tests {
         let address = socket::local_address(&listener).unwrap();
         let near = socket::start_connect(address, &options).unwrap();
         let soon = Instant::now() + Duration::from_secs(10);
-        assert!(socket::wait_for(&listener, PollFlags::IN, soon).unwrap());
+        assert!(comm_mesh::wait_for(&listener, PollFlags::IN, soon).unwrap());
         let far = socket::accept(&listener).unwrap().unwrap().0;
         [listener, near, far]
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use comm_core::{Error, Group, Result};
+use comm_mesh::Mesh;
 use socket2::Socket;
 
 use crate::config::TcpConfig;
@@ -11,7 +12,7 @@ use crate::handshake::fill_random;
 use crate::identity::Identity;
 use crate::interface;
 use crate::lanes::TcpLanes;
-use crate::reception::Reception;
+use crate::mesh::TcpProtocol;
 use crate::record::Member;
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::secret::Secret;
@@ -62,7 +63,7 @@ impl TcpEndpoint {
     pub fn connect(self, records: &[String]) -> Result<TcpLanes> {
         let Self { group, config, listener, job, secret, .. } = self;
         let identity = Identity { rank: group.rank(), job, secret, members: rendezvous::read(records)? };
-        Ok(TcpLanes::new(group, config, identity, Reception::new(listener)?))
+        Ok(TcpLanes::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?))
     }
 }
 

@@ -22,8 +22,8 @@ use crate::secret::{PROOF_BYTES, Secret};
 pub(crate) enum Progress {
     /// The socket must become readable, or writable if [`Handshake::wants_write`].
     Pending,
-    /// The dialer is who it says, and wants this. To be answered with [`Handshake::judge`].
-    Judge(Hello),
+    /// The dialer is authenticated, and wants this. To be answered with [`Handshake::answer`].
+    Authorize(Hello),
     /// Both sides agree. The connection is open.
     Done,
     /// One side refused. The connection is of no use.
@@ -49,7 +49,7 @@ pub(crate) struct Handshake {
 enum State {
     Greeting,
     Hello,
-    Judging,
+    Authorizing,
     Verdict,
     Ended(Result<(), Refusal>),
 }
@@ -82,7 +82,7 @@ impl Handshake {
         })
     }
 
-    /// Goes on until the socket would block, or the handshake ends or waits for a judgement.
+    /// Goes on until the socket would block, or the handshake ends or waits for [`Handshake::answer`].
     ///
     /// # Errors
     /// What the socket said; [`io::ErrorKind::UnexpectedEof`] if the other side closed it.
@@ -92,7 +92,7 @@ impl Handshake {
                 return Ok(Progress::Pending);
             }
             match &self.state {
-                State::Judging => return Ok(Progress::Judge(self.hello)),
+                State::Authorizing => return Ok(Progress::Authorize(self.hello)),
                 State::Ended(Ok(())) => return Ok(Progress::Done),
                 State::Ended(Err(refusal)) => return Ok(Progress::Refused(refusal.clone())),
                 State::Greeting | State::Hello | State::Verdict => {}
@@ -111,7 +111,7 @@ impl Handshake {
     }
 
     /// Answers the hello.
-    pub(crate) fn judge(&mut self, verdict: Result<(), Refusal>) {
+    pub(crate) fn answer(&mut self, verdict: Result<(), Refusal>) {
         let encoded = Verdict(verdict.clone()).encode();
         self.said.extend_from_slice(&encoded);
         self.outgoing.put(&encoded, &self.proof());
@@ -187,9 +187,9 @@ impl Handshake {
         match Hello::decode(&bytes) {
             Some(hello) => {
                 self.hello = hello;
-                self.state = State::Judging;
+                self.state = State::Authorizing;
             }
-            None => self.judge(Err(Refusal::Stranger)),
+            None => self.answer(Err(Refusal::Stranger)),
         }
         Ok(())
     }

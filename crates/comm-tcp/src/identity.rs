@@ -1,6 +1,7 @@
 //! Who this rank is on lanes, and who may connect to it.
 
 use comm_core::{LaneId, LaneKind, Refusal};
+use comm_mesh::Destination;
 
 use crate::hello::{Hello, Purpose};
 use crate::record::Member;
@@ -42,8 +43,8 @@ impl Identity {
         }
     }
 
-    /// Whether who dials us is a member above us, and means us.
-    pub(crate) fn judge(&self, hello: &Hello) -> Result<(), Refusal> {
+    /// Authorizes a peer if it is a member above us, and means us.
+    pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<LaneId>, Refusal> {
         let Purpose::Lane(lane) = hello.purpose else { return Err(Refusal::Stranger) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
         let dialer = hello.rank as usize;
@@ -61,7 +62,7 @@ impl Identity {
         } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
             Err(Refusal::DuplicateRank { rank: dialer })
         } else {
-            Ok(())
+            Ok(Destination { key: lane, world_rank: dialer, index: hello.socket })
         }
     }
 }
@@ -100,10 +101,11 @@ mod tests {
             for socket in 0..5 {
                 let hello = dialer.hello(0, lane(kind), socket);
                 assert_eq!(hello.sockets, sockets);
-                let expected = if socket < sockets { Ok(()) } else { Err(Refusal::Stranger) };
-                assert_eq!(acceptor.judge(&hello), expected);
+                let authorized = Destination { key: lane(kind), world_rank: 1, index: socket };
+                let expected = if socket < sockets { Ok(authorized) } else { Err(Refusal::Stranger) };
+                assert_eq!(acceptor.authorize(&hello), expected);
                 let other = Hello { sockets: 4, ..hello };
-                assert_eq!(acceptor.judge(&other), Err(Refusal::Stranger));
+                assert_eq!(acceptor.authorize(&other), Err(Refusal::Stranger));
             }
         }
     }

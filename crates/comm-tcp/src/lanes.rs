@@ -1,27 +1,21 @@
 //! What rendezvous yields: lanes between all ranks.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use comm_core::{
-    Allocation, During, Error, Group, GroupId, LaneId, LaneKind, Lanes, Link, LinkModel, Membership, Result,
-    Store, Until,
+    Allocation, Group, GroupId, LaneId, Lanes, Link, LinkModel, Membership, Result, Store, Until,
 };
-use comm_rendezvous::{Rendezvous, Watch, WatchGuard};
+use comm_mesh::{Mesh, Opening};
+use comm_rendezvous::{Rendezvous, Watch};
 
 use crate::config::TcpConfig;
 use crate::endpoint::TcpEndpoint;
 use crate::identity::Identity;
-use crate::mesh::Opening;
-use crate::reception::Reception;
+use crate::mesh::TcpProtocol;
 use crate::rendezvous::RendezvousConfig;
-use crate::stripes::Stripes;
 use crate::transport::TcpTransport;
-
-/// What a control lane reads ahead per peer, in bytes: it carries short frames, and there are peers in great number.
-const CONTROL_READ_AHEAD: usize = 4096;
 
 /// Opens lanes between ranks of a job over TCP.
 ///
@@ -36,17 +30,8 @@ const CONTROL_READ_AHEAD: usize = 4096;
 /// it. Who connects and is no member is refused, with a warning, and holds up nobody.
 #[derive(Debug)]
 pub struct TcpLanes {
-    group: Group,
-    config: TcpConfig,
-    /// `None` in a world of one, which has nobody to hear.
-    mesh: Option<Mesh>,
+    mesh: Mesh<TcpProtocol>,
     watch: Option<Arc<Watch>>,
-}
-
-#[derive(Debug)]
-struct Mesh {
-    identity: Identity,
-    reception: Reception,
 }
 
 impl TcpLanes {
@@ -86,13 +71,8 @@ impl TcpLanes {
     }
 
     /// The lanes of ranks that have met.
-    pub(crate) const fn new(
-        group: Group,
-        config: TcpConfig,
-        identity: Identity,
-        reception: Reception,
-    ) -> Self {
-        Self { group, config, mesh: Some(Mesh { identity, reception }), watch: None }
+    pub(crate) const fn new(mesh: Mesh<TcpProtocol>) -> Self {
+        Self { mesh, watch: None }
     }
 
     /// The lanes of a world of one, which has nobody to meet.
@@ -100,19 +80,15 @@ impl TcpLanes {
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
     pub fn alone(config: &TcpConfig) -> Result<Self> {
-        Ok(Self {
-            group: Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?,
-            config: config.clone(),
-            mesh: None,
-            watch: None,
-        })
+        let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
+        let identity = Identity { rank: 0, job: 0, secret: None, members: Vec::new() };
+        Ok(Self::new(Mesh::new(group, TcpProtocol { identity, config: config.clone() }, None)?))
     }
 
     /// Where each rank listens, in the order of ranks. Empty in a world of one.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        let members = self.mesh.as_ref().map(|mesh| &mesh.identity.members);
-        members.into_iter().flatten().map(|member| member.address).collect()
+        self.mesh.protocol().identity.members.iter().map(|member| member.address).collect()
     }
 }
 
@@ -124,74 +100,13 @@ impl TcpLanes {
     ///
     /// # Errors
     /// As [`Lanes::open_among`], for a list of members that no group can have.
-    pub fn begin(
-        &self,
+    pub fn begin<'a>(
+        &'a self,
         lane: LaneId,
         members: &[usize],
         reaches: &dyn Fn(usize) -> bool,
-    ) -> Result<TcpOpening<'_>> {
-        let group = self.group.subgroup(lane.group, members)?;
-        let mut config = self.config.clone();
-        if lane.kind == LaneKind::Control {
-            config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
-        }
-        let reached = members.iter().copied().enumerate().filter(|(_, world)| reaches(*world));
-        let reached: Vec<(usize, usize)> = reached.collect();
-        let opening = match &self.mesh {
-            Some(mesh) => Some(Opening::new(&mesh.identity, &self.config, &mesh.reception, lane, &reached)?),
-            None => None,
-        };
-        Ok(TcpOpening { group, config, opening })
-    }
-}
-
-/// A lane that is being opened by whoever waits for something else too: [`TcpLanes::begin`]. Dropping it gives up.
-#[derive(Debug)]
-pub struct TcpOpening<'a> {
-    group: Group,
-    config: TcpConfig,
-    /// `None` in a world of one.
-    opening: Option<Opening<'a>>,
-}
-
-impl TcpOpening<'_> {
-    /// Goes on without blocking. Tells whether everybody is connected; it may then be called again, and lets in those
-    /// who open other lanes.
-    ///
-    /// # Errors
-    /// [`Error::PeerLost`] for a member that went away, [`Error::Handshake`] if one refuses this rank.
-    pub fn advance(&mut self) -> Result<bool> {
-        self.opening.as_mut().map_or(Ok(true), Opening::advance)
-    }
-
-    /// Sleeps until [`TcpOpening::advance`] may go on, until one of `others` is readable, or until the time has come.
-    /// It may wake without need.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the system cannot wait.
-    pub fn sleep(&self, others: &[BorrowedFd<'_>], until: Instant) -> Result<()> {
-        self.opening.as_ref().map_or(Ok(()), |opening| opening.sleep(others, until))
-    }
-
-    /// The error for a deadline that has passed: [`Error::Timeout`] naming the ranks of the lane that are awaited, or
-    /// [`Error::PeerLost`] for one that could not be reached.
-    #[must_use]
-    pub fn timeout(&self) -> Error {
-        let nobody =
-            || Error::Timeout { waiting_for: Vec::new(), after: Duration::ZERO, during: During::Connect };
-        self.opening.as_ref().map_or_else(nobody, Opening::timeout)
-    }
-
-    /// The lane, once everybody is connected.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the system has no descriptors left.
-    pub fn finish(self) -> Result<TcpTransport> {
-        let Some(opening) = self.opening else {
-            return TcpTransport::new(self.group, [], Stripes::NONE, &self.config);
-        };
-        let stripes = opening.stripes();
-        TcpTransport::new(self.group, opening.finish(), stripes, &self.config)
+    ) -> Result<impl Opening<Lane = TcpTransport> + use<'a>> {
+        self.mesh.begin(lane, members, reaches)
     }
 }
 
@@ -199,7 +114,7 @@ impl Lanes for TcpLanes {
     type Lane = TcpTransport;
 
     fn group(&self) -> Group {
-        self.group
+        self.mesh.group()
     }
 
     fn now(&self) -> Instant {
@@ -220,17 +135,6 @@ impl Lanes for TcpLanes {
     }
 
     fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<TcpTransport> {
-        let mut opening = self.begin(lane, members, &|_| true)?;
-        let watch = self.watch.as_ref().map(|watch| watch.hold());
-        while !opening.advance()? {
-            let now = Instant::now();
-            if !until.goes_on(now)? {
-                return Err(opening.timeout());
-            }
-            watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
-            let told = watch.as_ref().and_then(WatchGuard::descriptor);
-            opening.sleep(told.as_slice(), until.next_check(now))?;
-        }
-        opening.finish()
+        comm_mesh::complete(self.begin(lane, members, &|_| true)?, until, self.watch.as_deref())
     }
 }

@@ -18,9 +18,9 @@
 //! | question | file |
 //! |---|---|
 //! | what is said first on a connection | `handshake.rs`, `hello.rs`, `secret.rs` |
-//! | where does a connect time out or try again | `dial.rs` |
+//! | when does a connect time out or try again | `connect.rs` |
 //! | what do ranks tell each other | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
-//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `reception.rs`, `identity.rs` |
+//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
 //! | how does the store work | `store/` |
@@ -59,10 +59,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accept;
 mod config;
 mod congestion;
+mod connect;
 mod connection;
-mod dial;
 mod endpoint;
 mod handshake;
 mod hello;
@@ -72,24 +73,21 @@ mod lanes;
 mod mesh;
 mod message;
 mod peer;
-mod pending;
 mod probe;
 mod read_ahead;
-mod reception;
 mod record;
 mod rendezvous;
 mod secret;
 mod socket;
 mod store;
 mod stripes;
-mod throttle;
 mod transport;
 
 pub use comm_rendezvous::{Rendezvous, Settings};
 pub use config::{Congestion, Keepalive, TcpConfig};
 pub use endpoint::TcpEndpoint;
 pub use interface::outward_address;
-pub use lanes::{TcpLanes, TcpOpening};
+pub use lanes::TcpLanes;
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;
 pub use store::{FileStore, StoreConfig, TcpStore, TcpStoreServer, TorchStore};

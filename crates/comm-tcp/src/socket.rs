@@ -1,12 +1,10 @@
-//! What every socket of this crate needs: creation, options, waiting.
+//! What every socket of this crate needs: creation and options.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
@@ -147,39 +145,13 @@ pub(crate) fn is_connected_to_itself(socket: &Socket) -> bool {
     local.is_some() && local == of(socket.peer_addr())
 }
 
-/// Sleeps until a descriptor is ready or the time has come, whichever is first. Tells whether one is ready.
-pub(crate) fn wait(descriptors: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<bool> {
-    loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match rustix::event::poll(descriptors, left.and_then(timespec).as_ref()) {
-            Ok(0) if left.is_some_and(|left| !left.is_zero()) => {}
-            Ok(ready) => return Ok(ready > 0),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-/// Sleeps until one descriptor is ready for `flags`. Tells whether it is.
-pub(crate) fn wait_for(descriptor: impl AsFd, flags: PollFlags, until: Instant) -> io::Result<bool> {
-    let descriptor: BorrowedFd<'_> = descriptor.as_fd();
-    wait(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(until))
-}
-
-/// The instant after a time, or the latest that can be told.
-pub(crate) fn after(timeout: Duration) -> Instant {
-    const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
-    let now = Instant::now();
-    now.checked_add(timeout.min(LATEST)).unwrap_or(now)
-}
-
-/// `None`, which waits for ever, for a time that the kernel cannot count.
-pub(crate) fn timespec(duration: Duration) -> Option<Timespec> {
-    Timespec::try_from(duration).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use comm_mesh::wait_for;
+    use rustix::event::PollFlags;
+
     use super::*;
 
     /// Both ends of a connection over loopback.
@@ -223,12 +195,5 @@ mod tests {
                 assert_eq!(socket.recv_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);
             }
         }
-    }
-
-    #[test]
-    fn waiting_ends_at_its_time() {
-        let began = Instant::now();
-        assert!(!wait(&mut [], Some(began + Duration::from_millis(30))).unwrap());
-        assert!(began.elapsed() >= Duration::from_millis(30));
     }
 }

@@ -51,7 +51,7 @@ impl TcpTransport {
         group: Group,
         sockets: impl IntoIterator<Item = (usize, Vec<Socket>)>,
         stripes: Stripes,
-        config: &TcpConfig,
+        read_ahead: usize,
     ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
         let mut transport = Self {
@@ -64,7 +64,7 @@ impl TcpTransport {
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
         epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
-        let read_ahead = config.read_ahead.max(TcpConfig::READ_AHEAD_MIN);
+        let read_ahead = read_ahead.max(TcpConfig::READ_AHEAD_MIN);
         for (rank, sockets) in sockets {
             let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             for (at, socket) in sockets.iter().enumerate() {

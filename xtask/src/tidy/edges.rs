@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 19] = [
+const GRAPH: [Node; 20] = [
     Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
     Node {
         name: "nccl-sys",
@@ -25,13 +25,18 @@ const GRAPH: [Node; 19] = [
         why: "ranks find each other alike over every transport, through the trait Store, whoever implements it",
     },
     Node {
-        name: "comm-tcp",
+        name: "comm-mesh",
         may_use: &["comm-core", "comm-rendezvous"],
+        why: "connects ranks over any sockets; the transport supplies connect, handshake and connection",
+    },
+    Node {
+        name: "comm-tcp",
+        may_use: &["comm-core", "comm-mesh", "comm-rendezvous"],
         why: "moves bytes; meets algorithms only in the trait Transport",
     },
     Node {
         name: "comm-shm",
-        may_use: &["comm-core", "comm-rendezvous"],
+        may_use: &["comm-core", "comm-mesh", "comm-rendezvous"],
         why: "moves bytes; meets algorithms only in the trait Transport",
     },
     Node {
@@ -41,7 +46,7 @@ const GRAPH: [Node; 19] = [
     },
     Node {
         name: "comm-hybrid",
-        may_use: &["comm-core", "comm-nccl", "comm-rendezvous", "comm-shm", "comm-tcp"],
+        may_use: &["comm-core", "comm-mesh", "comm-nccl", "comm-rendezvous", "comm-shm", "comm-tcp"],
         why: "one whole of several, each of which knows none of the others: transports, and sides for host and device",
     },
     Node {

@@ -6,12 +6,13 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The packages on crates.io.
-const PUBLISHED: [&str; 13] = [
+const PUBLISHED: [&str; 14] = [
     "comm-candle",
     "comm-cli",
     "comm-core",
     "comm-ddp",
     "comm-hybrid",
+    "comm-mesh",
     "comm-nccl",
     "comm-rendezvous",
     "comm-ring",

@@ -30,7 +30,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 8] = [
+const REGIONS: [Region; 9] = [
     Region {
         path: "crates/comm-core/src",
         // The worker behind asynchronous work is a thread by nature.
@@ -49,6 +49,12 @@ const REGIONS: [Region; 8] = [
         except: &[],
         forbidden: &["std::net", "std::env", "std::fs"],
         why: "training knows communicators, not addresses, configuration or files",
+    },
+    Region {
+        path: "crates/comm-mesh/src",
+        except: &[],
+        forbidden: &["Step", "ReduceOp", "DType", "std::env", "std::fs", "std::thread"],
+        why: "connects ranks, in the threads of its callers, and knows nothing of collectives",
     },
     Region {
         path: "crates/comm-tcp/src",

@@ -21,10 +21,10 @@ const CAPACITY: usize = 4096;
 fn connections() -> [Connection; 2] {
     let (near, file) = Segment::create(CAPACITY).unwrap();
     let far = Segment::open(&file, CAPACITY).unwrap();
-    let door = u128::from(fastrand::u64(..));
-    let listener = socket::open_door(door).unwrap();
-    let ours = socket::knock(door).unwrap();
-    let theirs = socket::let_in(&listener).unwrap().unwrap();
+    let name = u128::from(fastrand::u64(..));
+    let listener = socket::listen(name).unwrap();
+    let ours = socket::connect(name).unwrap();
+    let theirs = socket::accept(&listener).unwrap().unwrap();
     [
         Connection { socket: ours, process: None, segment: near, outgoing: Direction::Out },
         Connection { socket: theirs, process: None, segment: far, outgoing: Direction::Back },

@@ -20,8 +20,8 @@ fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Pr
         if accepted == Progress::Pending {
             accepted = acceptor.advance(&far).unwrap();
         }
-        if let Progress::Judge(hello) = accepted {
-            acceptor.judge(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) });
+        if let Progress::Authorize(hello) = accepted {
+            acceptor.answer(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) });
             accepted = acceptor.advance(&far).unwrap();
         }
     }
@@ -53,8 +53,8 @@ fn what_follows_the_handshake_stays_in_the_socket() {
     acceptor.advance(&far).unwrap();
     dialer.advance(&near).unwrap();
     (&near).write_all(b"payload").unwrap();
-    assert!(matches!(acceptor.advance(&far).unwrap(), Progress::Judge(_)));
-    acceptor.judge(Ok(()));
+    assert!(matches!(acceptor.advance(&far).unwrap(), Progress::Authorize(_)));
+    acceptor.answer(Ok(()));
     assert_eq!(acceptor.advance(&far).unwrap(), Progress::Done);
     let mut payload = [0; 7];
     far.read_exact(&mut payload).unwrap();
@@ -146,8 +146,8 @@ fn whatever_a_stranger_says_the_handshake_ends_or_waits() {
         for piece in words.chunks(1 + random() % 60) {
             near.write_all(piece).unwrap();
             match acceptor.advance(&far).unwrap() {
-                Progress::Judge(hello) => {
-                    acceptor.judge(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) })
+                Progress::Authorize(hello) => {
+                    acceptor.answer(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) })
                 }
                 Progress::Pending | Progress::Done => {}
                 Progress::Refused(_) => break,

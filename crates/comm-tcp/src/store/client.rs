@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, LastWill, Presence, Refusal, Result, Store};
+use comm_mesh::deadline_after;
 use rustix::event::PollFlags;
 use socket2::Socket;
 
@@ -12,12 +13,12 @@ use super::StoreConfig;
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::idle::Idle;
 use super::patience::{
-    RECONNECT_MAX, after, await_socket, failed, no_address, nonsense, not_a_number, printable, timed_out,
+    RECONNECT_MAX, await_socket, failed, no_address, nonsense, not_a_number, printable, timed_out,
     unreachable, using, with_grace,
 };
 use super::presence::{Attendance, TcpPresence};
 use super::protocol::{KEYS_MAX, PREFIX_BYTES, Request, Response};
-use crate::dial::{Dial, Dialed, run_first};
+use crate::connect::{Connected, Connector, run_first};
 use crate::hello::Hello;
 use crate::socket::Options;
 
@@ -82,7 +83,7 @@ impl TcpStore {
             Error::setting(key, "", format!("key and value together exceed {max} bytes"))
         })?;
         let patience = timeout.map_or(self.config.operation_timeout, with_grace);
-        let deadline = after(patience);
+        let deadline = deadline_after(patience);
         let socket = self.connection(patience)?;
         let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
             .map_err(|e| failed(self.address, key, timeout.unwrap_or(patience), e))?;
@@ -135,7 +136,7 @@ fn closing(address: SocketAddr) -> Error {
 fn identify(socket: &Socket, address: SocketAddr, config: &StoreConfig) -> Result<u64> {
     let (key, patience) = ("", config.operation_timeout);
     let request = Request::Identify.encode().ok_or_else(|| using(address, key, nonsense()))?;
-    let response = exchange(socket, request, config.frame_bytes_max, after(patience))
+    let response = exchange(socket, request, config.frame_bytes_max, deadline_after(patience))
         .map_err(|error| failed(address, key, patience, error))?;
     let number = read_response(address, key, patience, &response)?;
     number.try_into().map(u64::from_le_bytes).map_err(|_| using(address, key, nonsense()))
@@ -194,7 +195,7 @@ impl Store for TcpStore {
         let attendance = Attendance {
             address: self.address,
             bytes_max: self.config.frame_bytes_max,
-            deadline: after(patience),
+            deadline: deadline_after(patience),
             will,
             key: watch,
             timeout,
@@ -211,21 +212,21 @@ fn check_count(keys: &[&str]) -> Result<()> {
     Err(Error::setting("keys", keys.len().to_string(), reason))
 }
 
-fn dial_store(address: SocketAddr, config: &StoreConfig) -> Dial {
-    Dial::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
+fn dial_store(address: SocketAddr, config: &StoreConfig) -> Connector {
+    Connector::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
 }
 
 /// A connection to the first of these addresses that answers, which is returned too.
-fn dial_first(mut dials: Vec<Dial>, timeout: Duration) -> Result<(SocketAddr, Socket)> {
+fn dial_first(mut dials: Vec<Connector>, timeout: Duration) -> Result<(SocketAddr, Socket)> {
     if dials.is_empty() {
         return Err(no_address());
     }
-    match run_first(&mut dials, after(timeout)) {
-        Ok((at, Dialed::Open(socket))) => Ok((dials[at].address(), socket)),
-        Ok((at, Dialed::Refused(refusal))) => {
+    match run_first(&mut dials, deadline_after(timeout)) {
+        Ok((at, Connected::Open(socket))) => Ok((dials[at].address(), socket)),
+        Ok((at, Connected::Refused(refusal))) => {
             Err(Error::Handshake { with: format!("the store at {}", dials[at].address()), refusal })
         }
-        Ok((_, Dialed::Pending)) => Err(unreachable(&dials, timeout)),
+        Ok((_, Connected::Pending)) => Err(unreachable(&dials, timeout)),
         Err(e) => Err(Error::io("wait for a connection", e)),
     }
 }

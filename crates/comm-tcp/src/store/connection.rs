@@ -4,14 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use comm_core::Refusal;
 use rustix::event::epoll::EventFlags;
 use socket2::Socket;
 
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::ledger::{Charge, Value};
 use super::protocol::Response;
-use crate::handshake::Handshake;
 
 /// What each connection may hold in memory without counting towards the limit of all.
 const FREE_BYTES: usize = 16 * 1024;
@@ -52,8 +50,6 @@ pub(super) struct Told {
 /// What a connection is doing.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// It says who it is.
-    Handshake(Box<Handshake>),
     /// It may send a request.
     Receiving(FrameReader),
     /// Its request waits for keys.
@@ -80,14 +76,10 @@ pub(super) enum Gone {
     Closed,
     /// It broke.
     Broken(io::Error),
-    /// It is none of ours.
-    Refused(Refusal),
     /// It sent a frame that is too long.
     TooLong(usize),
     /// It sent a frame that is no request.
     Garbage,
-    /// It had not said who it is when others came.
-    Crowded,
     /// It took too long.
     Slow,
 }
@@ -132,34 +124,15 @@ impl From<FrameError> for Gone {
 }
 
 impl Connection {
-    pub(super) fn new(
-        socket: Socket,
-        address: SocketAddr,
-        handshake: Handshake,
-        deadline: Instant,
-        charge: Charge,
-    ) -> Self {
+    pub(super) fn new(socket: Socket, address: SocketAddr, charge: Charge) -> Self {
         Self {
             socket,
             address,
-            phase: Phase::Handshake(Box::new(handshake)),
-            deadline: Some(deadline),
+            phase: Phase::Receiving(FrameReader::default()),
+            deadline: None,
             told: Told { events: EventFlags::empty(), deadline: None },
             charge,
             will: None,
-        }
-    }
-
-    /// Whether it has not yet said who it is.
-    pub(super) const fn is_stranger(&self) -> bool {
-        matches!(self.phase, Phase::Handshake(_))
-    }
-
-    /// Whether it has at least begun the handshake as a client does.
-    pub(super) const fn has_greeted(&self) -> bool {
-        match &self.phase {
-            Phase::Handshake(handshake) => handshake.has_greeted(),
-            _ => true,
         }
     }
 
@@ -167,8 +140,7 @@ impl Connection {
     /// departure matters.
     pub(super) fn events(&self) -> EventFlags {
         match &self.phase {
-            Phase::Handshake(handshake) if handshake.wants_write() => EventFlags::OUT,
-            Phase::Handshake(_) | Phase::Receiving(_) => EventFlags::IN,
+            Phase::Receiving(_) => EventFlags::IN,
             Phase::Parked(_) => EventFlags::RDHUP,
             Phase::Sending(_) => EventFlags::OUT,
         }
@@ -211,7 +183,7 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn expect_request(&mut self) {
+    fn expect_request(&mut self) {
         self.phase = Phase::Receiving(FrameReader::default());
         self.deadline = None;
     }

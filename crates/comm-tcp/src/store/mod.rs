@@ -1,6 +1,7 @@
 //! The key-value store through which ranks find each other: a server of one thread, its clients, and a client of
 //! PyTorch's store.
 
+mod accept;
 mod client;
 mod connection;
 mod file;

@@ -9,9 +9,7 @@ use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::frame::FrameError;
-use crate::dial::Dial;
-use crate::socket;
-pub(super) use crate::socket::after;
+use crate::connect::Connector;
 
 /// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
 pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
@@ -28,7 +26,7 @@ pub(super) fn with_grace(timeout: Duration) -> Duration {
 
 /// Sleeps until a socket is ready; past the deadline that is an error of kind `TimedOut`.
 pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> Result<(), FrameError> {
-    match socket::wait_for(socket, flags, deadline) {
+    match comm_mesh::wait_for(socket, flags, deadline) {
         Ok(true) => Ok(()),
         Ok(false) => Err(FrameError::Io(io::ErrorKind::TimedOut.into())),
         Err(e) => Err(FrameError::Io(e)),
@@ -41,16 +39,16 @@ pub(super) fn no_address() -> Error {
 }
 
 /// None of the addresses that were dialed has answered.
-pub(super) fn unreachable(dials: &[Dial], timeout: Duration) -> Error {
+pub(super) fn unreachable(dials: &[Connector], timeout: Duration) -> Error {
     let addresses: Vec<String> = dials.iter().map(|dial| dial.address().to_string()).collect();
-    let attempts: u32 = dials.iter().map(Dial::attempts).sum();
+    let attempts: u32 = dials.iter().map(Connector::attempts).sum();
     let doing =
         format!("reach the store at {} within {timeout:?}, in {attempts} attempts", addresses.join(" or "));
     let excuse = match dials {
-        [dial] => dial.excuse(),
+        [dial] => dial.reason(),
         _ => {
             let excuses: Vec<String> =
-                dials.iter().map(|dial| format!("{}: {}", dial.address(), dial.excuse())).collect();
+                dials.iter().map(|dial| format!("{}: {}", dial.address(), dial.reason())).collect();
             io::Error::new(io::ErrorKind::TimedOut, excuses.join("; "))
         }
     };

@@ -6,11 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use comm_mesh::deadline_after;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
-
-use super::patience::after;
 
 /// How often a folder is looked at, more seldom with every look.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -40,7 +39,7 @@ enum Changes<'a> {
 impl<'a> Pause<'a> {
     /// Pauses that nothing ends before their time.
     pub(super) fn until(timeout: Duration) -> Self {
-        Self { next: PAUSE_MIN, deadline: after(timeout), changes: Changes::Untold }
+        Self { next: PAUSE_MIN, deadline: deadline_after(timeout), changes: Changes::Untold }
     }
 
     /// Pauses that end when a file comes into a folder.

@@ -1,27 +1,26 @@
 //! The loop of the server's thread: waits for any connection, and serves it without blocking.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use comm_core::Refusal;
+use comm_mesh::{Acceptor, RateLimit, descriptor_limit, timespec};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use socket2::Socket;
 
 use super::StoreConfig;
+use super::accept::StoreProtocol;
 use super::connection::{Connection, Gone, Phase, Told};
 use super::frame::Frame;
 use super::ledger::Ledger;
 use super::protocol::Response;
 use super::table::Table;
-use crate::handshake::{Handshake, Progress, fill_random};
-use crate::hello::{Hello, Purpose};
-use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim, descriptor_limit, pending_max};
-use crate::socket::{self, Options};
-use crate::throttle::Throttle;
+use crate::accept::Accepted;
+use crate::handshake::fill_random;
+use crate::socket::Options;
 
 /// The names of the two descriptors that are no connections.
 const LISTENER: u64 = 0;
@@ -33,18 +32,16 @@ const EVENTS_PER_TURN: usize = 64;
 /// All that the server's thread owns.
 #[derive(Debug)]
 pub(super) struct Reactor {
-    config: StoreConfig,
-    options: Options,
+    protocol: StoreProtocol,
     epoll: OwnedFd,
-    /// `None` once no new connections are to be taken.
-    listener: Option<Socket>,
+    /// `None` once no new connections are accepted.
+    acceptor: Option<Acceptor<StoreProtocol>>,
+    /// Clients, which have completed their handshakes.
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// Connections that have not yet said who they are, and since when. The first is the oldest.
-    strangers: BTreeMap<u64, Instant>,
-    /// What is due when: connections, and the listener's return.
+    /// The deadlines of connections, and the one by which the server stops.
     deadlines: BTreeSet<(Instant, u64)>,
-    warnings: Throttle,
+    warnings: RateLimit,
     pub(super) table: Table,
     ledger: Ledger,
     census: Arc<Census>,
@@ -114,26 +111,25 @@ impl Reactor {
         stop: BorrowedFd<'_>,
         config: StoreConfig,
         census: Arc<Census>,
-    ) -> rustix::io::Result<Self> {
+    ) -> io::Result<Self> {
         let mut identity = [0; 8];
-        fill_random(&mut identity).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        fill_random(&mut identity)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let acceptor = Acceptor::new(listener)?;
+        epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // It may ring twice: to drain, and to stop.
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
         let ledger = Ledger::new(config.stored_bytes_max);
         Ok(Self {
             table: Table::new(ledger.clone()),
             ledger,
-            config,
-            options,
+            protocol: StoreProtocol { config, options },
             epoll,
-            listener: Some(listener),
+            acceptor: Some(acceptor),
             connections: HashMap::new(),
             next: FIRST_CONNECTION,
-            strangers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
-            warnings: Throttle::default(),
+            warnings: RateLimit::default(),
             census,
             identity: u64::from_le_bytes(identity),
         })
@@ -155,13 +151,15 @@ impl Reactor {
             }
             for event in &events {
                 match event.data.u64() {
-                    STOP => {}
-                    LISTENER => self.accept_some(),
+                    STOP | LISTENER => {}
                     id => self.serve(id, Self::advance),
                 }
             }
+            if events.iter().any(|event| event.data.u64() == LISTENER) || self.is_accept_due() {
+                self.accept();
+            }
             let is_over = self.expire();
-            self.census.set(self.connections.len(), self.listener.is_some());
+            self.census.set(self.connections.len(), self.acceptor.is_some());
             if is_over || self.is_draining() && self.connections.is_empty() {
                 return;
             }
@@ -169,8 +167,9 @@ impl Reactor {
     }
 
     fn wait(&self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
-        let left = self.deadlines.first().map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let timeout = left.and_then(socket::timespec);
+        let handshakes = self.acceptor.as_ref().and_then(Acceptor::next_deadline);
+        let due = self.deadlines.first().map(|(at, _)| *at).into_iter().chain(handshakes).min();
+        let timeout = due.and_then(|due| timespec(due.saturating_duration_since(Instant::now())));
         events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -180,20 +179,16 @@ impl Reactor {
 
     /// Whether no new connections are taken.
     pub(super) const fn is_draining(&self) -> bool {
-        self.listener.is_none()
+        self.acceptor.is_none()
     }
 
     /// Takes no new connections any more, and tells those that wait for keys. Returns false if it is to stop at once.
     fn begin_drain(&mut self) -> bool {
         let until = self.census.lock().drain_until;
-        let (Some(until), Some(listener)) = (until, self.listener.take()) else { return false };
-        // Its descriptor is closed with it, and so is what waits to be accepted: who dials tries again.
-        drop(listener);
+        let (Some(until), Some(acceptor)) = (until, self.acceptor.take()) else { return false };
+        // This closes the listener and all connections that are not authenticated: they are made again.
+        drop(acceptor);
         self.deadlines.insert((until, STOP));
-        let strangers: Vec<u64> = self.strangers.keys().copied().collect();
-        for id in strangers {
-            self.serve(id, |_, _, _| Err(Gone::Closed));
-        }
         let parked = |connection: &Connection| matches!(connection.phase, Phase::Parked(_));
         let ids: Vec<u64> =
             self.connections.iter().filter(|(_, connection)| parked(connection)).map(|(id, _)| *id).collect();
@@ -203,90 +198,32 @@ impl Reactor {
         true
     }
 
-    /// Accepts a bounded number of connections, so that a flood of them does not keep clients waiting: epoll says
-    /// again that there are more.
-    fn accept_some(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            if !self.make_room() {
-                return self.pause();
-            }
-            let Some(listener) = &self.listener else { return };
-            match socket::accept(listener) {
-                Ok(Some((socket, address))) => self.admit(socket, address),
-                Ok(None) => return,
-                Err(error) => {
-                    if let Some(withheld) = self.warnings.admit(Instant::now()) {
-                        tracing::warn!(%error, withheld, "the store cannot accept a connection");
-                    }
-                    if !self.close_pending() {
-                        return self.pause();
-                    }
-                }
-            }
-        }
+    /// Whether a handshake has reached its deadline, or the listener is to be watched again.
+    fn is_accept_due(&self) -> bool {
+        let due = self.acceptor.as_ref().and_then(Acceptor::next_deadline);
+        due.is_some_and(|due| due <= Instant::now())
     }
 
-    fn pause(&mut self) {
-        self.deadlines.insert((Instant::now() + ACCEPT_PAUSE, LISTENER));
-        self.listen(EventFlags::empty());
-    }
-
-    /// Whether one more connection may be pending, if need be in place of another.
-    fn make_room(&mut self) -> bool {
-        let max = self.config.strangers_max.min(pending_max()).max(1);
-        self.strangers.len() < max || self.close_pending()
-    }
-
-    /// Closes a connection that has not authenticated, if one is to be had.
-    fn close_pending(&mut self) -> bool {
-        let describe = |(&id, &since): (&u64, &Instant)| {
-            let connection = self.connections.get(&id)?;
-            let source = connection.address.ip();
-            Some(Pending { id, source, since, has_greeted: connection.has_greeted() })
-        };
-        let pending: Vec<Pending> = self.strangers.iter().filter_map(describe).collect();
-        let Some(id) = choose_victim(&pending, Instant::now()) else { return false };
-        self.serve(id, |_, _, _| Err(Gone::Crowded));
-        true
-    }
-
-    fn listen(&self, events: EventFlags) {
-        let data = EventData::new_u64(LISTENER);
-        let Some(listener) = &self.listener else { return };
-        if let Err(errno) = epoll::modify(&self.epoll, listener, data, events) {
-            tracing::error!(%errno, "the store cannot watch its listener");
-        }
-    }
-
-    fn admit(&mut self, socket: Socket, address: SocketAddr) {
+    /// Accepts connections and continues handshakes, a bounded number at a time.
+    fn accept(&mut self) {
+        let Some(acceptor) = &mut self.acceptor else { return };
         // Half of the descriptors are for the rest of the program.
-        let limit = self.config.connections_max.min(descriptor_limit() / 2);
-        if self.connections.len() >= limit {
-            if let Some(withheld) = self.warnings.admit(Instant::now()) {
-                tracing::warn!(%address, limit, withheld, "the store has no room for a client");
-            }
-            return;
+        let max = self.protocol.config.connections_max.min(descriptor_limit() / 2);
+        match acceptor.turn(&self.protocol, max.saturating_sub(self.connections.len())) {
+            Ok(accepted) => accepted.into_iter().for_each(|accepted| self.admit(accepted)),
+            Err(error) => tracing::error!(%error, "the store cannot wait for new connections"),
         }
-        let Some(listener) = &self.listener else { return };
-        let set_up = self.options.apply_accepted(&socket, listener);
-        let handshake = match set_up.and_then(|()| Handshake::accept(self.config.secret.clone())) {
-            Ok(handshake) => handshake,
-            Err(error) => {
-                tracing::warn!(%address, %error, "the store cannot serve a client");
-                return;
-            }
-        };
+    }
+
+    fn admit(&mut self, Accepted { socket, address, .. }: Accepted<()>) {
         let id = self.next;
-        let since = Instant::now();
-        let deadline = socket::after(self.config.handshake_timeout);
-        let connection = Connection::new(socket, address, handshake, deadline, self.ledger.open());
+        let connection = Connection::new(socket, address, self.ledger.open());
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
             tracing::warn!(%address, %errno, "the store cannot watch a client");
             return;
         }
         self.next += 1;
-        self.strangers.insert(id, since);
         self.connections.insert(id, connection);
         self.serve(id, Self::advance);
     }
@@ -300,9 +237,6 @@ impl Reactor {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         let outcome = happening(self, id, &mut connection)
             .and_then(|()| self.watch(id, &mut connection).map_err(|errno| Gone::Broken(errno.into())));
-        if outcome.is_err() || !connection.is_stranger() {
-            self.strangers.remove(&id);
-        }
         match outcome {
             Ok(()) => {
                 self.connections.insert(id, connection);
@@ -349,26 +283,23 @@ impl Reactor {
             Gone::Broken(error) => {
                 return tracing::debug!(%address, %error, "a connection to the store broke");
             }
-            Gone::Refused(refusal) => refusal.to_string(),
             Gone::TooLong(bytes) => format!("it sent a request of {bytes} bytes"),
             Gone::Garbage => "it sent a request that makes no sense".into(),
-            Gone::Crowded => "it said nothing while many others came".into(),
             Gone::Slow => "it took too long".into(),
         };
-        if let Some(withheld) = self.warnings.admit(Instant::now()) {
-            tracing::warn!(%address, reason, withheld, "the store closed a connection");
+        if let Some(suppressed) = self.warnings.admit(Instant::now()) {
+            tracing::warn!(%address, reason, suppressed, "the store closed a connection");
         }
     }
 
     /// Something can be read from or written to a connection.
     fn advance(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
         match &mut connection.phase {
-            Phase::Handshake(_) => self.shake(connection),
             Phase::Parked(_) => Err(Gone::Closed),
             Phase::Sending(_) => connection.flush(),
             Phase::Receiving(_) => {
                 let deadline = self.operation_deadline();
-                match connection.receive(self.config.frame_bytes_max, deadline)? {
+                match connection.receive(self.protocol.config.frame_bytes_max, deadline)? {
                     Some(Frame::Whole(frame)) => self.execute(id, connection, &frame),
                     Some(Frame::Skipped) => connection.respond(&Response::Full, deadline),
                     None => Ok(()),
@@ -377,29 +308,9 @@ impl Reactor {
         }
     }
 
-    fn shake(&self, connection: &mut Connection) -> Result<(), Gone> {
-        loop {
-            let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(()) };
-            match handshake.advance(&connection.socket)? {
-                Progress::Pending => return Ok(()),
-                Progress::Judge(hello) => handshake.judge(self.verdict(&hello)),
-                Progress::Done => connection.expect_request(),
-                Progress::Refused(refusal) => return Err(Gone::Refused(refusal)),
-            }
-        }
-    }
-
-    fn verdict(&self, hello: &Hello) -> Result<(), Refusal> {
-        match hello.purpose {
-            Purpose::Store if hello.job == self.config.job => Ok(()),
-            Purpose::Store => Err(Refusal::Job),
-            Purpose::Lane(_) => Err(Refusal::Stranger),
-        }
-    }
-
     /// By when a request or response that has begun must have ended.
     pub(super) fn operation_deadline(&self) -> Option<Instant> {
-        Instant::now().checked_add(self.config.operation_timeout)
+        Instant::now().checked_add(self.protocol.config.operation_timeout)
     }
 
     /// Does what is due. Returns whether the server is to end.
@@ -412,7 +323,6 @@ impl Reactor {
             self.deadlines.pop_first();
             match id {
                 STOP => return true,
-                LISTENER => self.listen(EventFlags::IN),
                 id => self.serve(id, Self::be_late),
             }
         }

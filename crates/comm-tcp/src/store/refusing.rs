@@ -20,8 +20,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_millis(50);
 
 /// Refuses every client that connects within a second, with the error that kept the store from being served.
 pub(super) fn refuse_clients(listener: &Socket, options: &Options, config: &StoreConfig, cause: Errno) {
-    let until = socket::after(ANSWER_FOR);
-    while let Ok(true) = socket::wait_for(listener, PollFlags::IN, until) {
+    let until = comm_mesh::deadline_after(ANSWER_FOR);
+    while let Ok(true) = comm_mesh::wait_for(listener, PollFlags::IN, until) {
         match socket::accept(listener) {
             Ok(Some((client, address))) => {
                 let prepared = options.apply_accepted(&client, listener);
@@ -43,11 +43,11 @@ fn refuse(client: &Socket, config: &StoreConfig, cause: Errno) -> io::Result<()>
     let mut handshake = Handshake::accept(config.secret.clone())?;
     loop {
         match handshake.advance(client)? {
-            Progress::Judge(hello) => handshake.judge(Err(verdict(&hello, config, cause))),
+            Progress::Authorize(hello) => handshake.answer(Err(verdict(&hello, config, cause))),
             Progress::Done | Progress::Refused(_) => return Ok(()),
             Progress::Pending => {
                 let flags = if handshake.wants_write() { PollFlags::OUT } else { PollFlags::IN };
-                if !socket::wait_for(client, flags, until)? {
+                if !comm_mesh::wait_for(client, flags, until)? {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
             }

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use comm_core::{Bell, Error, Process, Result};
+use comm_mesh::deadline_after;
 use rustix::io::Errno;
 use socket2::Socket;
 
 use super::StoreConfig;
-use super::patience::after;
 use super::reactor::{Census, Reactor};
 use super::refusing::refuse_clients;
 use crate::socket::{self, Options};
@@ -59,7 +59,7 @@ impl TcpStoreServer {
         let census = Arc::default();
         let reactor =
             Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&census))
-                .map_err(|errno| failed(errno.into()))?;
+                .map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("comm-store".into())
             .spawn(move || reactor.run())
@@ -82,7 +82,7 @@ impl TcpStoreServer {
         if !self.process.is_current() {
             return;
         }
-        self.census.drain(after(grace));
+        self.census.drain(deadline_after(grace));
         self.stop.ring();
         if !self.census.wait_drained(wait, grace) {
             // The thread owns all that it needs, except for the bell, which it no longer heeds.

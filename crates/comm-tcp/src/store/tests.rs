@@ -8,19 +8,19 @@ use comm_core::{GroupId, LaneId, LaneKind, Refusal, Store};
 
 use super::protocol::{Request, Response};
 use super::{StoreConfig, TcpStore, TcpStoreServer};
-use crate::dial::{Dial, Dialed};
+use crate::connect::{Connected, Connector};
 use crate::hello::{Hello, Purpose};
 use crate::socket::Options;
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn dial(address: SocketAddr, hello: Hello) -> Dialed {
-    Dial::new(address, hello, None, Options::store()).run(Instant::now() + SOON).unwrap()
+fn dial(address: SocketAddr, hello: Hello) -> Connected {
+    Connector::new(address, hello, None, Options::store()).run(Instant::now() + SOON).unwrap()
 }
 
 /// A connection on which the server expects requests.
 fn raw(address: SocketAddr) -> TcpStream {
-    let Dialed::Open(socket) = dial(address, Hello::store(0)) else { panic!("the store refused us") };
+    let Connected::Open(socket) = dial(address, Hello::store(0)) else { panic!("the store refused us") };
     let stream = TcpStream::from(socket);
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -134,7 +134,7 @@ fn a_lane_is_none_of_the_stores_business() {
     let (server, _store) = serve(StoreConfig::default());
     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Control };
     let dialed = dial(server.local_addr(), Hello { purpose: Purpose::Lane(lane), ..Hello::store(0) });
-    assert!(matches!(dialed, Dialed::Refused(Refusal::Stranger)));
+    assert!(matches!(dialed, Connected::Refused(Refusal::Stranger)));
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn striped_world(size: usize, stripes: Stripes, config: &TcpConfig) -> (TcpTrans
         theirs.push(peers);
     }
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size }).unwrap();
-    (TcpTransport::new(group, ours, stripes, config).unwrap(), theirs)
+    (TcpTransport::new(group, ours, stripes, config.read_ahead).unwrap(), theirs)
 }
 
 fn pair() -> (TcpTransport, TcpStream) {

@@ -9,16 +9,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Refusal, Result, Store};
+use comm_mesh::deadline_after;
 
 use self::conversation::Conversation;
 use self::protocol::{KEY_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX};
 use super::StoreConfig;
 use super::frame::FrameError;
 use super::idle::Idle;
-use super::patience::{
-    RECONNECT_MAX, after, failed, no_address, not_a_number, timed_out, unreachable, with_grace,
-};
-use crate::dial::{Dial, Dialed, run_first};
+use super::patience::{RECONNECT_MAX, failed, no_address, not_a_number, timed_out, unreachable, with_grace};
+use crate::connect::{Connected, Connector, run_first};
 use crate::socket::Options;
 
 /// A client of a `torch.distributed.TCPStore`, such as torchrun's agent serves, tried with PyTorch 2.15. Clients of
@@ -69,7 +68,7 @@ impl TorchStore {
         };
         let timeout = timeout.saturating_sub(begun.elapsed());
         let store = Self { address, config, idle: Idle::default() };
-        let conversation = store.dial(timeout, after(timeout))?;
+        let conversation = store.dial(timeout, deadline_after(timeout))?;
         store.idle.keep(conversation.socket);
         Ok(store)
     }
@@ -85,12 +84,12 @@ impl TorchStore {
             with: format!("PyTorch's store at {}", self.address),
             refusal: Refusal::Stranger,
         };
-        let dial_by = deadline.min(after(timeout));
+        let dial_by = deadline.min(deadline_after(timeout));
         for _ in 0..GREET_ATTEMPTS {
-            let mut dial = Dial::bare(self.address, Options::store());
+            let mut dial = Connector::bare(self.address, Options::store());
             let socket = match dial.run(dial_by) {
-                Ok(Dialed::Open(socket)) => socket,
-                Ok(Dialed::Pending | Dialed::Refused(_)) => return Err(unreachable(&[dial], timeout)),
+                Ok(Connected::Open(socket)) => socket,
+                Ok(Connected::Pending | Connected::Refused(_)) => return Err(unreachable(&[dial], timeout)),
                 Err(e) => return Err(Error::io("wait for a connection", e)),
             };
             let bytes_max = self.config.frame_bytes_max;
@@ -115,7 +114,7 @@ impl TorchStore {
         patience: Duration,
         talk: impl FnOnce(&Conversation) -> Result<T, FrameError>,
     ) -> Result<Result<T, FrameError>> {
-        let deadline = after(patience);
+        let deadline = deadline_after(patience);
         let bytes_max = self.config.frame_bytes_max;
         let conversation = match self.idle.take() {
             Some(socket) => Conversation { socket, deadline, bytes_max },
@@ -141,7 +140,7 @@ impl TorchStore {
         timeout: Duration,
         talk: impl FnOnce(&Conversation, Instant) -> Result<T, FrameError>,
     ) -> Result<T> {
-        let until = after(timeout);
+        let until = deadline_after(timeout);
         self.converse(with_grace(timeout), |conversation| talk(conversation, until))?
             .map_err(|e| failed(self.address, key, timeout, e))
     }
@@ -178,11 +177,11 @@ fn check_key(key: &str) -> Result<()> {
 
 /// The first of several addresses that takes a connection.
 fn first(addresses: &[SocketAddr], timeout: Duration) -> Result<SocketAddr> {
-    let mut dials: Vec<Dial> =
-        addresses.iter().map(|address| Dial::bare(*address, Options::store())).collect();
-    match run_first(&mut dials, after(timeout)) {
-        Ok((at, Dialed::Open(_))) => Ok(addresses[at]),
-        Ok((_, Dialed::Pending | Dialed::Refused(_))) => Err(unreachable(&dials, timeout)),
+    let mut dials: Vec<Connector> =
+        addresses.iter().map(|address| Connector::bare(*address, Options::store())).collect();
+    match run_first(&mut dials, deadline_after(timeout)) {
+        Ok((at, Connected::Open(_))) => Ok(addresses[at]),
+        Ok((_, Connected::Pending | Connected::Refused(_))) => Err(unreachable(&dials, timeout)),
         Err(e) => Err(Error::io("wait for a connection", e)),
     }
 }

@@ -7,7 +7,6 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 
 use super::{K, SOON};
-use crate::socket;
 
 /// The server's end of a connection.
 pub(super) struct Peer(pub(super) TcpStream);
@@ -16,7 +15,7 @@ impl Peer {
     fn accept(listener: &TcpListener) -> Self {
         // No longer than this, or a client that failed would be waited for.
         let descriptor = PollFd::new(listener, PollFlags::IN);
-        assert!(socket::wait(&mut [descriptor], Some(Instant::now() + SOON)).unwrap(), "nobody came");
+        assert!(comm_mesh::wait(&mut [descriptor], Some(Instant::now() + SOON)).unwrap(), "nobody came");
         let (stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         Self(stream)

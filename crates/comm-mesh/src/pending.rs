@@ -1,7 +1,8 @@
-//! Limits on connections that have not authenticated, and the choice of the one to close when there are too many.
+//! Limits on connections that have not authenticated, and the choice of the one to close when there
+//! are too many.
 //!
-//! Anybody who reaches a listener can open connections without end. They must not take the descriptors that the
-//! program needs, nor keep its threads in an accept loop, nor the peers out.
+//! Anybody who can reach a listener can open any number of connections. They must not use up the
+//! file descriptors of the process, keep its threads in an accept loop, or lock out the peers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,54 +10,60 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-/// The most connections to accept before other work has its turn.
+/// The most connections to accept before other work gets its turn.
 pub(crate) const ACCEPTS_PER_TURN: usize = 16;
-/// How long to leave a listener alone when no connection can be closed to make room for the next.
+/// How long a listener is not watched when no pending connection can be closed in favour of the
+/// next one.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// The most connections that may be pending on one listener, however many descriptors there are.
-pub(crate) const PENDING_MAX: usize = 64;
-/// How long a connection that has greeted is left alone: peers answer within it, unless their machine is overloaded.
+const PENDING_MAX: usize = 64;
+/// How long a connection that has begun its handshake is not closed. Peers answer within it unless
+/// their machine is overloaded.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// The most descriptors that this process may have open.
-pub(crate) fn descriptor_limit() -> usize {
+/// Returns the most descriptors that this process may have open.
+#[must_use]
+pub fn descriptor_limit() -> usize {
     let soft = getrlimit(Resource::Nofile).current;
     soft.map_or(usize::MAX, |soft| usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
-/// The most connections that may be pending on one listener: a small part of the descriptors.
-pub(crate) fn pending_max() -> usize {
+/// Returns the most connections that may be pending on one listener: at most 64, and one in 16 of
+/// the descriptors.
+#[must_use]
+pub fn pending_max() -> usize {
     (descriptor_limit() / 16).clamp(4, PENDING_MAX)
 }
 
 /// A pending connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pending {
-    /// Connections that came later have larger numbers.
+    /// Connections that were accepted later have larger ids.
     pub(crate) id: u64,
-    pub(crate) source: IpAddr,
+    pub(crate) source: Option<IpAddr>,
     pub(crate) since: Instant,
     /// Whether it has begun the handshake as a peer does.
     pub(crate) has_greeted: bool,
 }
 
-/// Chooses the connection to close so that another can be accepted, `None` if all may be peers that are about to answer.
+/// Chooses the connection to close so that another can be accepted. `None` if each may be a peer
+/// about to answer.
 ///
-/// A peer greets as soon as it has connected, so those that have said nothing go first; then those from the address that
-/// has the most; then the oldest.
+/// A peer begins its handshake as soon as it has connected, so silent connections are closed first;
+/// then those from the address that has the most; then the oldest.
 pub(crate) fn choose_victim(pending: &[Pending], now: Instant) -> Option<u64> {
     let mut per_source = HashMap::new();
     for connection in pending {
         *per_source.entry(connection.source).or_insert(0_usize) += 1;
     }
-    let may_go = |connection: &&Pending| {
+    let may_close = |connection: &&Pending| {
         !connection.has_greeted || now.saturating_duration_since(connection.since) >= GRACE
     };
     let rank = |connection: &&Pending| {
         let siblings = per_source.get(&connection.source).copied().unwrap_or(0);
         (connection.has_greeted, std::cmp::Reverse(siblings), connection.id)
     };
-    pending.iter().filter(may_go).min_by_key(rank).map(|connection| connection.id)
+    pending.iter().filter(may_close).min_by_key(rank).map(|connection| connection.id)
 }
 
 #[cfg(test)]
@@ -64,7 +71,7 @@ mod tests {
     use super::*;
 
     fn pending(id: u64, source: u8, has_greeted: bool, since: Instant) -> Pending {
-        Pending { id, source: IpAddr::from([10, 0, 0, source]), since, has_greeted }
+        Pending { id, source: Some(IpAddr::from([10, 0, 0, source])), since, has_greeted }
     }
 
     #[test]

@@ -1,0 +1,140 @@
+//! Accepts connections on behalf of all lanes, and keeps each until its lane is opened here.
+//!
+//! There is no thread. A thread that opens a lane drives the acceptor while it waits, for every
+//! lane: two threads that open two lanes drive it in turn, and notify each other of connections
+//! that the other one awaits.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use comm_core::{Bell, Error, Result};
+
+use crate::acceptor::Acceptor;
+use crate::connect::ConnId;
+use crate::mesh::{Destination, Protocol};
+
+/// The most connections that are kept for lanes that nobody has opened here, in a small world.
+const UNOPENED_MAX: usize = 4096;
+/// The most of them per connection of a lane, in a large one.
+const UNOPENED_PER_CONNECTION: usize = 16;
+
+/// The connections that were accepted for the lanes of one mesh.
+#[derive(Debug)]
+pub(crate) struct AcceptQueue<P: Protocol> {
+    /// Readable when the acceptor can make progress.
+    epoll: Arc<OwnedFd>,
+    state: Mutex<State<P>>,
+}
+
+#[derive(Debug)]
+struct State<P: Protocol> {
+    acceptor: Acceptor<P>,
+    /// Connections whose lane nobody has opened here yet, or is just opening.
+    accepted: HashMap<Destination<P::Key>, P::Accepted>,
+    openers: Vec<(P::Key, Arc<Bell>)>,
+}
+
+impl<P: Protocol> AcceptQueue<P> {
+    pub(crate) fn new(listener: P::Listener) -> Result<Self> {
+        let acceptor = Acceptor::new(listener).map_err(|error| Error::io("watch a listener", error))?;
+        let epoll = acceptor.descriptor();
+        let state = State { acceptor, accepted: HashMap::new(), openers: Vec::new() };
+        Ok(Self { epoll, state: Mutex::new(state) })
+    }
+
+    /// No operation leaves the state inconsistent, so poison is ignored.
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a thread that opens a lane.
+    pub(crate) fn register(&self, key: P::Key) -> Result<Registration<'_, P>> {
+        let notify = Arc::new(Bell::new()?);
+        self.lock().openers.push((key, Arc::clone(&notify)));
+        Ok(Registration { queue: self, key, notify })
+    }
+}
+
+impl<P: Protocol> AsFd for AcceptQueue<P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// A thread that opens a lane. Dropping it closes the connections of the lane that nobody has
+/// taken.
+#[derive(Debug)]
+pub(crate) struct Registration<'a, P: Protocol> {
+    queue: &'a AcceptQueue<P>,
+    key: P::Key,
+    /// Becomes readable when another thread has accepted a connection for this lane.
+    notify: Arc<Bell>,
+}
+
+impl<P: Protocol> Registration<'_, P> {
+    /// Accepts connections without blocking, and takes those of the lane that are awaited and have
+    /// arrived.
+    pub(crate) fn accept(&self, protocol: &P, awaited: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
+        // The notification is cleared before the state that it announces is read.
+        self.notify.silence();
+        let mut state = self.queue.lock();
+        state.turn(protocol).map_err(|error| Error::io("accept a connection", error))?;
+        let take = |id: &ConnId| {
+            let destination = Destination { key: self.key, world_rank: id.world_rank, index: id.index };
+            Some((*id, state.accepted.remove(&destination)?))
+        };
+        Ok(awaited.iter().filter_map(take).collect())
+    }
+
+    /// The descriptors that become readable when [`Registration::accept`] can make progress.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.queue.as_fd(), self.notify.as_fd()]
+    }
+
+    /// When [`Registration::accept`] is due even if none of them is readable.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.queue.lock().acceptor.next_deadline()
+    }
+
+    /// Why no connection can be accepted at present.
+    pub(crate) fn accept_error(&self) -> Option<Error> {
+        let copy = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
+        let error = self.queue.lock().acceptor.accept_error().map(copy)?;
+        Some(Error::io("accept connections from other ranks", error))
+    }
+}
+
+impl<P: Protocol> Drop for Registration<'_, P> {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.openers.retain(|(_, notify)| !Arc::ptr_eq(notify, &self.notify));
+        state.accepted.retain(|destination, _| destination.key != self.key);
+        if state.openers.is_empty() {
+            // Nobody would serve them until the next lane is opened.
+            state.acceptor.close_pending();
+        }
+    }
+}
+
+impl<P: Protocol> State<P> {
+    /// Lets the acceptor make progress, and keeps what it has accepted. A later connection replaces
+    /// an earlier one: its peer has given up the earlier one.
+    fn turn(&mut self, protocol: &P) -> io::Result<()> {
+        let max = UNOPENED_MAX.max(protocol.connections_max() * UNOPENED_PER_CONNECTION);
+        let capacity = max.saturating_sub(self.accepted.len());
+        for accepted in self.acceptor.turn(protocol, capacity)? {
+            let destination = protocol.destination(&accepted);
+            for (_, notify) in self.openers.iter().filter(|(key, _)| *key == destination.key) {
+                notify.ring();
+            }
+            self.accepted.insert(destination, accepted);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Connections wait for their lane, and none outlives the threads that open lanes.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::*;
+use crate::poll::{deadline_after, wait, wait_for};
+use crate::testing::{GREETING, SOON, TestProtocol, listen};
+
+fn queue() -> (AcceptQueue<TestProtocol>, TestProtocol, impl Fn(&[u8]) -> UnixStream) {
+    let (listener, address) = listen();
+    let connect = move |bytes: &[u8]| {
+        let mut stream = UnixStream::connect_addr(&address).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    };
+    (AcceptQueue::new(listener).unwrap(), TestProtocol::default(), connect)
+}
+
+const fn id(world_rank: usize) -> ConnId {
+    ConnId { rank: world_rank, world_rank, index: 0 }
+}
+
+fn is_closed(mut stream: &UnixStream) -> bool {
+    stream.read(&mut [0]).is_ok_and(|read| read == 0)
+}
+
+fn accept(registration: &Registration<'_, TestProtocol>, awaited: &[ConnId]) -> Vec<ConnId> {
+    let accepted = registration.accept(&TestProtocol::default(), awaited).unwrap();
+    accepted.into_iter().map(|(id, _)| id).collect()
+}
+
+#[test]
+fn a_connection_is_handed_to_the_lane_and_rank_that_it_names() {
+    let (queue, _, connect) = queue();
+    let lane = queue.register(2).unwrap();
+    let _peers = [[GREETING, 2, 5, 0], [GREETING, 2, 6, 1], [GREETING, 1, 5, 0]].map(|hello| connect(&hello));
+    wait_for(&queue, PollFlags::IN, deadline_after(SOON)).unwrap();
+    assert_eq!(accept(&lane, &[id(4), id(5), id(6)]), [id(5)]);
+    assert_eq!(accept(&lane, &[ConnId { index: 1, ..id(6) }]), [ConnId { index: 1, ..id(6) }]);
+    assert_eq!(accept(&queue.register(1).unwrap(), &[id(5)]), [id(5)]);
+}
+
+#[test]
+fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
+    let (queue, _, connect) = queue();
+    let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
+    let is_ready = |registration: &Registration<'_, _>| {
+        let descriptors = registration.descriptors();
+        let mut descriptors = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        wait(&mut descriptors, Some(Instant::now())).unwrap()
+    };
+    let _peer = connect(&[GREETING, 2, 5, 0]);
+    assert!(accept(&one, &[id(5)]).is_empty());
+    assert!(!is_ready(&one) && is_ready(&two));
+    assert_eq!(accept(&two, &[id(5)]), [id(5)]);
+    assert!(!is_ready(&two));
+}
+
+#[test]
+fn a_later_connection_replaces_an_earlier_one() {
+    let (queue, _, connect) = queue();
+    let lane = queue.register(1).unwrap();
+    let [given_up, current] = [(); 2].map(|()| connect(&[GREETING, 1, 5, 0]));
+    assert_eq!(accept(&lane, &[]), []);
+    assert!(is_closed(&given_up));
+    let accepted = lane.accept(&TestProtocol::default(), &[id(5)]).unwrap();
+    current.set_nonblocking(true).unwrap();
+    assert_eq!((&current).read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    drop(accepted);
+}
+
+#[test]
+fn connections_that_a_lane_did_not_take_are_closed_with_it() {
+    let (queue, _, connect) = queue();
+    let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
+    let [mine, other] = [[GREETING, 1, 5, 0], [GREETING, 2, 5, 0]].map(|hello| connect(&hello));
+    assert!(accept(&one, &[]).is_empty());
+    drop(one);
+    assert!(is_closed(&mine));
+    assert_eq!(accept(&two, &[id(5)]), [id(5)]);
+    drop(other);
+}
+
+#[test]
+fn nothing_stays_pending_when_no_lane_is_being_opened() {
+    let (queue, _, connect) = queue();
+    let [one, two] = [(); 2].map(|()| queue.register(1).unwrap());
+    let _silent: Vec<_> = (0..5).map(|_| connect(&[])).collect();
+    assert!(accept(&one, &[]).is_empty());
+    drop(one);
+    assert_eq!(queue.lock().acceptor.pending(), 5);
+    drop(two);
+    assert_eq!(queue.lock().acceptor.pending(), 0);
+}

@@ -1,0 +1,339 @@
+//! Accepts connections and authenticates them, without blocking and within limits.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim};
+use crate::poll::deadline_after;
+use crate::rate_limit::RateLimit;
+
+const LISTENER: u64 = 0;
+const EVENTS_PER_TURN: usize = 64;
+
+/// The accepting side of a protocol: a listener and a handshake.
+pub trait Accept {
+    /// The listening socket, which does not block.
+    type Listener: AsFd;
+    /// A connection whose handshake has not ended.
+    type Conn: PendingConn;
+    /// An authenticated connection.
+    type Accepted;
+
+    /// Names the listener in logs.
+    const NAME: &'static str;
+
+    /// The limits on pending connections.
+    fn limits(&self) -> Limits;
+
+    /// Accepts a connection if there is one.
+    ///
+    /// # Errors
+    /// The error of the listener, such as that there is no descriptor left. What is wrong with a
+    /// single connection is no error but [`HandshakeState::Broken`] or
+    /// [`HandshakeState::Rejected`].
+    fn accept(&self, listener: &Self::Listener) -> io::Result<Option<State<Self>>>;
+
+    /// Continues the handshake without blocking. If there is no capacity for another connection,
+    /// rejects it instead of completing the handshake.
+    fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> State<Self>;
+}
+
+/// An accepted connection whose handshake has not ended.
+pub trait PendingConn: AsFd {
+    /// The address of the peer, if the protocol has addresses.
+    fn address(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// Whether the peer has begun the handshake as the protocol does.
+    fn has_greeted(&self) -> bool {
+        false
+    }
+
+    /// Whether the handshake waits until it can write, not until there is something to read.
+    fn wants_write(&self) -> bool {
+        false
+    }
+}
+
+/// A connection on which the peer sends one message, without an address.
+impl PendingConn for OwnedFd {}
+
+type State<A> = HandshakeState<<A as Accept>::Conn, <A as Accept>::Accepted>;
+
+/// The state of an accepted connection.
+#[derive(Debug)]
+pub enum HandshakeState<C, A> {
+    /// The handshake continues when the connection is readable, or writable if
+    /// [`PendingConn::wants_write`].
+    Pending(C),
+    /// The peer is authenticated and the handshake complete.
+    Accepted(A),
+    /// The connection is closed and a warning gives this reason.
+    Rejected(String),
+    /// The connection broke during the handshake.
+    Broken(io::Error),
+}
+
+/// The limits on pending connections.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most connections that may be pending; [`pending_max`](crate::pending_max) suits most
+    /// listeners.
+    pub pending_max: usize,
+    /// How long a handshake may take, if it is limited.
+    pub handshake_timeout: Option<Duration>,
+}
+
+/// Accepts connections on one listener, and drives their handshakes.
+///
+/// Whatever connects, a turn is short, the number of pending connections is bounded, and none of
+/// them keeps a descriptor that the process needs. A connection that has authenticated leaves the
+/// acceptor.
+#[derive(Debug)]
+pub struct Acceptor<A: Accept> {
+    listener: A::Listener,
+    epoll: Arc<OwnedFd>,
+    /// By id, so that the first is the oldest.
+    pending: BTreeMap<u64, Entry<A::Conn>>,
+    next_id: u64,
+    /// When the listener is watched again, if it is not at present.
+    paused_until: Option<Instant>,
+    /// The error of the last attempt to accept a connection, if it failed.
+    accept_error: Option<io::Error>,
+    warnings: RateLimit,
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    conn: C,
+    since: Instant,
+    deadline: Option<Instant>,
+}
+
+impl<A: Accept> Acceptor<A> {
+    /// Watches a listener.
+    ///
+    /// # Errors
+    /// The error of epoll, such as that there is no descriptor left.
+    pub fn new(listener: A::Listener) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        Ok(Self {
+            listener,
+            epoll: Arc::new(epoll),
+            pending: BTreeMap::new(),
+            next_id: LISTENER + 1,
+            paused_until: None,
+            accept_error: None,
+            warnings: RateLimit::default(),
+        })
+    }
+
+    /// Returns the descriptor that is readable when a turn can make progress.
+    pub(crate) fn descriptor(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.epoll)
+    }
+
+    /// Returns when a turn is due even if the descriptor is not readable.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.pending.values().filter_map(|pending| pending.deadline).chain(self.paused_until).min()
+    }
+
+    /// Returns the number of connections that have not authenticated.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Returns why no connection can be accepted at present, such as that there is no descriptor
+    /// left.
+    #[must_use]
+    pub const fn accept_error(&self) -> Option<&io::Error> {
+        self.accept_error.as_ref()
+    }
+
+    /// Closes all pending connections. A peer among them connects again.
+    pub fn close_pending(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Handles one batch of events without blocking, and returns the connections that have
+    /// authenticated. Once there are `capacity` of them, handshakes that still await an answer are
+    /// rejected; the peer connects again.
+    ///
+    /// # Errors
+    /// The error of epoll.
+    pub fn turn(&mut self, protocol: &A, capacity: usize) -> io::Result<Vec<A::Accepted>> {
+        self.expire();
+        let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
+        let events = match epoll::wait(&*self.epoll, &mut buffer, Some(&Timespec::default())) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut accepted = Vec::new();
+        for event in &*events {
+            match event.data.u64() {
+                LISTENER => self.accept_some(protocol, capacity, &mut accepted),
+                id => accepted.extend(self.resume(protocol, id, accepted.len() < capacity)),
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// Closes connections whose deadline has passed, and watches the listener again once a pause is
+    /// over.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.watch_listener(None);
+        }
+        let is_late = |pending: &Entry<_>| pending.deadline.is_some_and(|deadline| deadline <= now);
+        for (_, late) in self.pending.extract_if(.., |_, pending| is_late(pending)) {
+            reject::<A>(&mut self.warnings, late.conn.address(), "its handshake took too long");
+        }
+    }
+
+    /// Watches the listener, or stops doing so until some time.
+    fn watch_listener(&mut self, paused_until: Option<Instant>) {
+        let events = if paused_until.is_none() { EventFlags::IN } else { EventFlags::empty() };
+        match epoll::modify(&*self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
+            Ok(()) => self.paused_until = paused_until,
+            Err(errno) => tracing::error!(listener = A::NAME, %errno, "cannot watch a listener"),
+        }
+    }
+
+    fn pause(&mut self) {
+        self.watch_listener(Instant::now().checked_add(ACCEPT_PAUSE));
+    }
+
+    /// Accepts a bounded number of connections, so that a flood of them does not delay other work:
+    /// epoll reports again that there are more.
+    fn accept_some(&mut self, protocol: &A, capacity: usize, accepted: &mut Vec<A::Accepted>) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let is_full = self.pending.len() >= protocol.limits().pending_max;
+            if is_full && self.victim().is_none() {
+                return self.pause();
+            }
+            match protocol.accept(&self.listener) {
+                Ok(Some(state)) => {
+                    self.accept_error = None;
+                    accepted.extend(self.admit(protocol, state, accepted.len() < capacity));
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    if let Some(suppressed) = self.warnings.admit(Instant::now()) {
+                        tracing::warn!(listener = A::NAME, %error, suppressed, "cannot accept a connection");
+                    }
+                    self.accept_error = Some(error);
+                    if !self.close_victim() {
+                        return self.pause();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Chooses a pending connection that can be closed in favour of another one.
+    fn victim(&self) -> Option<u64> {
+        let describe = |(&id, pending): (&u64, &Entry<A::Conn>)| {
+            let source = pending.conn.address().map(|address| address.ip());
+            Pending { id, source, since: pending.since, has_greeted: pending.conn.has_greeted() }
+        };
+        let pending: Vec<Pending> = self.pending.iter().map(describe).collect();
+        choose_victim(&pending, Instant::now())
+    }
+
+    /// Closes a pending connection if one can be closed.
+    fn close_victim(&mut self) -> bool {
+        let Some(victim) = self.victim().and_then(|id| self.pending.remove(&id)) else { return false };
+        let address = victim.conn.address();
+        reject::<A>(&mut self.warnings, address, "it was silent while many others connected");
+        true
+    }
+
+    /// Begins the handshake of a connection that was just accepted.
+    fn admit(&mut self, protocol: &A, state: State<A>, has_capacity: bool) -> Option<A::Accepted> {
+        let (address, state) = match state {
+            HandshakeState::Pending(conn) => (conn.address(), protocol.handshake(conn, has_capacity)),
+            ended => (None, ended),
+        };
+        let limits = protocol.limits();
+        if matches!(state, HandshakeState::Pending(_)) && self.pending.len() >= limits.pending_max {
+            self.close_victim();
+        }
+        let deadline = limits.handshake_timeout.map(deadline_after);
+        self.next_id += 1;
+        self.settle(self.next_id, address, state, Instant::now(), deadline)
+    }
+
+    /// Continues the handshake of a connection that is ready.
+    fn resume(&mut self, protocol: &A, id: u64, has_capacity: bool) -> Option<A::Accepted> {
+        let Entry { conn, since, deadline } = self.pending.remove(&id)?;
+        let address = conn.address();
+        let state = match epoll::delete(&*self.epoll, &conn) {
+            Ok(()) => protocol.handshake(conn, has_capacity),
+            Err(errno) => HandshakeState::Broken(errno.into()),
+        };
+        self.settle(id, address, state, since, deadline)
+    }
+
+    /// Keeps, returns or closes a connection.
+    fn settle(
+        &mut self,
+        id: u64,
+        address: Option<SocketAddr>,
+        state: State<A>,
+        since: Instant,
+        deadline: Option<Instant>,
+    ) -> Option<A::Accepted> {
+        let error = match state {
+            HandshakeState::Accepted(accepted) => return Some(accepted),
+            HandshakeState::Rejected(reason) => {
+                reject::<A>(&mut self.warnings, address, &reason);
+                return None;
+            }
+            HandshakeState::Broken(error) => error,
+            HandshakeState::Pending(conn) => {
+                let events = if conn.wants_write() { EventFlags::OUT } else { EventFlags::IN };
+                match epoll::add(&*self.epoll, &conn, EventData::new_u64(id), events) {
+                    Ok(()) => {
+                        self.pending.insert(id, Entry { conn, since, deadline });
+                        return None;
+                    }
+                    Err(errno) => errno.into(),
+                }
+            }
+        };
+        let address = address.map(tracing::field::display);
+        tracing::debug!(listener = A::NAME, address, %error, "a connection broke during its handshake");
+        None
+    }
+}
+
+impl<A: Accept> AsFd for Acceptor<A> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn reject<A: Accept>(warnings: &mut RateLimit, address: Option<SocketAddr>, reason: &str) {
+    if let Some(suppressed) = warnings.admit(Instant::now()) {
+        let address = address.map(tracing::field::display);
+        tracing::warn!(listener = A::NAME, address, reason, suppressed, "rejected a connection");
+    }
+}
+
+#[cfg(test)]
+mod tests;

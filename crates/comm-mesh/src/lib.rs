@@ -1,0 +1,45 @@
+//! Connects the ranks of a group in a full mesh, for the transports of the comm collective
+//! communication library.
+//!
+//! A transport supplies three things, and this crate does the rest:
+//!
+//! - [`Accept`]: accepts a connection and authenticates it. An [`Acceptor`] drives it: it bounds
+//!   the number of connections that are not authenticated yet and the time they get, and never lets
+//!   them use up the file descriptors of the process. The store of `comm-tcp` uses it too.
+//! - [`Connect`]: connects to one peer, with retries.
+//! - [`LivenessProbe`]: detects that a peer we expect a connection from has exited.
+//!
+//! [`Protocol`] combines them. A [`Mesh`] then opens lanes: a rank connects to the members whose
+//! ranks of the world are below its own, and accepts connections from those above. An [`Opening`]
+//! is a lane that is being opened; [`complete`] waits for it, and several may be awaited together
+//! as a tuple.
+//!
+//! This crate starts no thread: the threads that open lanes accept connections for each other.
+//!
+//! | question | file |
+//! |---|---|
+//! | how many connections may be pending, and which one is closed first | `pending.rs` |
+//! | how is a connection accepted | `acceptor.rs` |
+//! | where does it wait until its lane is opened here | `accept_queue.rs` |
+//! | how is a lane opened | `mesh.rs`, `opening.rs`, `connect.rs` |
+//! | how does a thread wait | `poll.rs` |
+#![forbid(unsafe_code)]
+
+mod accept_queue;
+mod acceptor;
+mod connect;
+mod mesh;
+mod opening;
+mod pending;
+mod poll;
+mod rate_limit;
+#[cfg(test)]
+mod testing;
+
+pub use acceptor::{Accept, Acceptor, HandshakeState, Limits, PendingConn};
+pub use connect::{Backoff, ConnId, Connect, LivenessProbe};
+pub use mesh::{Destination, Mesh, Protocol};
+pub use opening::{Opening, complete};
+pub use pending::{descriptor_limit, pending_max};
+pub use poll::{deadline_after, timespec, wait, wait_for};
+pub use rate_limit::RateLimit;

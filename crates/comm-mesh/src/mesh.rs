@@ -1,0 +1,128 @@
+//! The lanes between the ranks of a world, as seen by one of them.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::io;
+use std::time::Instant;
+
+use comm_core::{Group, LaneId, Result};
+
+use crate::accept_queue::AcceptQueue;
+use crate::acceptor::Accept;
+use crate::connect::{ConnId, Connect, LivenessProbe};
+use crate::opening::{MeshOpening, Opening};
+
+/// What a transport supplies to connect ranks.
+pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debug + Sized {
+    /// Names a lane on both sides of a connection.
+    type Key: Copy + Debug + Eq + Hash;
+    /// An established connection.
+    type Connection: Debug;
+    /// Connects to a peer.
+    type Connect: Connect<Connection = Self::Connection> + Debug;
+    /// Detects that peers have exited.
+    type Probe: LivenessProbe + Debug;
+    /// A lane whose connections are all established.
+    type Lane;
+
+    /// The key of a lane between these members.
+    fn key(&self, lane: LaneId, members: &[usize]) -> Self::Key;
+
+    /// The number of connections per peer.
+    fn connections_per_peer(&self, _key: Self::Key) -> u8 {
+        1
+    }
+
+    /// The most connections that a lane can have.
+    fn connections_max(&self) -> usize;
+
+    /// Begins to connect to a peer. `peers` is the number of peers that the lane connects.
+    fn connect(&self, key: Self::Key, to: ConnId, peers: usize) -> Self::Connect;
+
+    /// A probe of the peers from which a lane expects these connections, in ascending order.
+    fn probe(&self, now: Instant, awaited: &[ConnId]) -> Self::Probe;
+
+    /// The lane to which an accepted connection belongs.
+    fn destination(&self, accepted: &Self::Accepted) -> Destination<Self::Key>;
+
+    /// Establishes a connection that was accepted, now that its lane is opened here.
+    ///
+    /// # Errors
+    /// Why the connection cannot be used. The peer is awaited again.
+    fn establish(&self, key: Self::Key, accepted: Self::Accepted) -> io::Result<Self::Connection>;
+
+    /// Makes a lane of its connections: to each peer, by rank on the lane, all in their order.
+    ///
+    /// # Errors
+    /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
+    fn lane(
+        &self,
+        key: Self::Key,
+        group: Group,
+        peers: Vec<(usize, Vec<Self::Connection>)>,
+    ) -> Result<Self::Lane>;
+}
+
+/// The lane and the peer to which a connection belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Destination<K> {
+    /// The key of the lane.
+    pub key: K,
+    /// The peer's rank in the world.
+    pub world_rank: usize,
+    /// The number of the connection among those of the lane to this peer.
+    pub index: u8,
+}
+
+/// Opens lanes between the ranks of a world.
+#[derive(Debug)]
+pub struct Mesh<P: Protocol> {
+    group: Group,
+    protocol: P,
+    /// `None` in a world of one, and for a rank that can connect to nobody.
+    queue: Option<AcceptQueue<P>>,
+}
+
+impl<P: Protocol> Mesh<P> {
+    /// The mesh of a rank. Without a listener it connects to nobody.
+    ///
+    /// # Errors
+    /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
+    pub fn new(group: Group, protocol: P, listener: Option<P::Listener>) -> Result<Self> {
+        Ok(Self { group, protocol, queue: listener.map(AcceptQueue::new).transpose()? })
+    }
+
+    /// The group of all ranks.
+    #[must_use]
+    pub const fn group(&self) -> Group {
+        self.group
+    }
+
+    /// The protocol of the transport.
+    #[must_use]
+    pub const fn protocol(&self) -> &P {
+        &self.protocol
+    }
+
+    /// Begins to open a lane between `members`, which connects this rank with those of them for
+    /// which `reaches` holds.
+    ///
+    /// # Errors
+    /// As [`Lanes::open_among`](comm_core::Lanes::open_among), for a list of members that no group
+    /// can have.
+    pub fn begin<'a>(
+        &'a self,
+        lane: LaneId,
+        members: &[usize],
+        reaches: &dyn Fn(usize) -> bool,
+    ) -> Result<impl Opening<Lane = P::Lane> + use<'a, P>> {
+        let group = self.group.subgroup(lane.group, members)?;
+        let key = self.protocol.key(lane, members);
+        let is_reached = |(_, world_rank): &(usize, usize)| {
+            self.queue.is_some() && *world_rank != self.group.rank() && reaches(*world_rank)
+        };
+        let peers: Vec<(usize, usize)> = members.iter().copied().enumerate().filter(is_reached).collect();
+        let queue = self.queue.as_ref().map(|queue| queue.register(key)).transpose()?;
+        Ok(MeshOpening::new((&self.protocol, queue), key, (group, self.group.rank()), &peers))
+    }
+}

@@ -1,0 +1,233 @@
+//! Opens one lane: connects to the members below, accepts those above, and waits for both in one
+//! loop.
+//!
+//! Which side connects depends on the ranks of the world, by which processes know each other.
+//! Errors name members by their ranks on the lane.
+
+use std::time::Instant;
+
+use comm_core::{During, Error, Group, Result, Until};
+use comm_rendezvous::{Watch, WatchGuard};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::accept_queue::Registration;
+use crate::connect::{ConnId, Connect, LivenessProbe};
+use crate::mesh::Protocol;
+use crate::poll::wait;
+
+/// A lane that is being opened. Dropping it gives up.
+pub trait Opening {
+    /// The lane, once it is open.
+    type Lane;
+
+    /// Makes progress without blocking. Returns whether all members are connected; it may be called
+    /// again after that, and then accepts connections for other lanes.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] for a member that has exited, [`Error::Handshake`] if one rejects this
+    /// rank, [`Error::Io`] if the system has no memory or descriptor left.
+    fn advance(&mut self) -> Result<bool>;
+
+    /// The descriptors that become ready when [`Opening::advance`] can make progress.
+    fn poll_fds(&self) -> Vec<PollFd<'_>>;
+
+    /// When [`Opening::advance`] is due even if no descriptor becomes ready.
+    fn next_attempt(&self) -> Option<Instant>;
+
+    /// The error for a deadline that has passed: [`Error::Timeout`] with the ranks on the lane that
+    /// are awaited, or the error that says why there is no connection.
+    fn timeout(&self) -> Error;
+
+    /// The lane, once all members are connected.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system has no descriptor left.
+    fn finish(self) -> Result<Self::Lane>;
+}
+
+/// Opens two lanes at once: neither waits for the other, so that a failure of one ends both.
+impl<A: Opening, B: Opening> Opening for (A, B) {
+    type Lane = (A::Lane, B::Lane);
+
+    fn advance(&mut self) -> Result<bool> {
+        let connected = [self.0.advance()?, self.1.advance()?];
+        Ok(connected == [true; 2])
+    }
+
+    fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        let mut descriptors = self.0.poll_fds();
+        descriptors.extend(self.1.poll_fds());
+        descriptors
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        self.0.next_attempt().into_iter().chain(self.1.next_attempt()).min()
+    }
+
+    fn timeout(&self) -> Error {
+        match (self.0.timeout(), self.1.timeout()) {
+            (Error::Timeout { waiting_for: a, .. }, Error::Timeout { waiting_for: b, after, during }) => {
+                let mut waiting_for = [a, b].concat();
+                waiting_for.sort_unstable();
+                Error::Timeout { waiting_for, after, during }
+            }
+            // Why a rank could not be reached says more than a timeout.
+            (Error::Timeout { .. }, error) | (error, _) => error,
+        }
+    }
+
+    fn finish(self) -> Result<Self::Lane> {
+        Ok((self.0.finish()?, self.1.finish()?))
+    }
+}
+
+/// Waits until a lane is open, as long as `until` says and the rendezvous does not fail.
+///
+/// # Errors
+/// As [`Opening::advance`], [`Opening::timeout`], [`Until::goes_on`] and [`WatchGuard::check`].
+pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Watch>) -> Result<O::Lane> {
+    let watch = watch.map(Watch::hold);
+    while !opening.advance()? {
+        let now = Instant::now();
+        if !until.goes_on(now)? {
+            return Err(opening.timeout());
+        }
+        watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
+        let check = until.next_check(now);
+        let mut descriptors = opening.poll_fds();
+        let watched = watch.as_ref().and_then(WatchGuard::descriptor);
+        descriptors.extend(watched.map(|watched| PollFd::from_borrowed_fd(watched, PollFlags::IN)));
+        let until = opening.next_attempt().map_or(check, |due| due.min(check));
+        wait(&mut descriptors, Some(until)).map_err(|error| Error::io("wait for connections", error))?;
+    }
+    opening.finish()
+}
+
+/// A lane of one mesh that is being opened.
+#[derive(Debug)]
+pub(crate) struct MeshOpening<'a, P: Protocol> {
+    protocol: &'a P,
+    key: P::Key,
+    group: Group,
+    began: Instant,
+    connecting: Vec<(ConnId, P::Connect)>,
+    /// The connections that members above are to make.
+    awaited: Vec<ConnId>,
+    probe: P::Probe,
+    /// `None` if there is nobody to connect to.
+    queue: Option<Registration<'a, P>>,
+    open: Vec<(ConnId, P::Connection)>,
+}
+
+impl<'a, P: Protocol> MeshOpening<'a, P> {
+    /// Begins to open a lane to `peers`: their ranks on the lane and in the world, where this rank
+    /// has `own_rank`.
+    pub(crate) fn new(
+        (protocol, queue): (&'a P, Option<Registration<'a, P>>),
+        key: P::Key,
+        (group, own_rank): (Group, usize),
+        peers: &[(usize, usize)],
+    ) -> Self {
+        let indices = 0..protocol.connections_per_peer(key);
+        let ids = peers.iter().flat_map(|&(rank, world_rank)| {
+            indices.clone().map(move |index| ConnId { rank, world_rank, index })
+        });
+        let (below, awaited): (Vec<ConnId>, Vec<ConnId>) = ids.partition(|id| id.world_rank < own_rank);
+        let connect = |id: ConnId| (id, protocol.connect(key, id, peers.len()));
+        let began = Instant::now();
+        Self {
+            protocol,
+            key,
+            group,
+            began,
+            connecting: below.into_iter().map(connect).collect(),
+            probe: protocol.probe(began, &awaited),
+            awaited,
+            queue,
+            open: Vec::new(),
+        }
+    }
+
+    fn connect(&mut self, now: Instant) -> Result<()> {
+        let mut at = 0;
+        while let Some((id, connect)) = self.connecting.get_mut(at) {
+            match connect.advance(now)? {
+                Some(connection) => {
+                    self.open.push((*id, connection));
+                    self.connecting.swap_remove(at);
+                }
+                None => at += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let Some(queue) = &self.queue else { return Ok(()) };
+        for (id, accepted) in queue.accept(self.protocol, &self.awaited)? {
+            match self.protocol.establish(self.key, accepted) {
+                Ok(connection) => {
+                    self.awaited.retain(|other| *other != id);
+                    self.open.push((id, connection));
+                }
+                // The peer has given up, or tries again.
+                Err(error) => tracing::debug!(rank = id.rank, %error, "an accepted connection is of no use"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Protocol> Opening for MeshOpening<'_, P> {
+    type Lane = P::Lane;
+
+    fn advance(&mut self) -> Result<bool> {
+        let now = Instant::now();
+        self.connect(now)?;
+        self.accept()?;
+        self.probe.check(now, &self.awaited)?;
+        Ok(self.connecting.is_empty() && self.awaited.is_empty())
+    }
+
+    fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        let connecting = self.connecting.iter().filter_map(|(_, connect)| connect.poll_fd());
+        let queue = self.queue.iter().flat_map(Registration::descriptors);
+        let queue = queue.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        connecting.chain(queue).chain(self.probe.poll_fds()).collect()
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        let connecting = self.connecting.iter().filter_map(|(_, connect)| connect.next_attempt());
+        let probe = self.probe.next_attempt().filter(|_| !self.awaited.is_empty());
+        connecting.chain(self.queue.as_ref().and_then(Registration::next_deadline)).chain(probe).min()
+    }
+
+    fn timeout(&self) -> Error {
+        let errors: Vec<Error> =
+            self.connecting.iter().filter_map(|(_, connect)| connect.timeout()).collect();
+        let accept_error = self.queue.as_ref().filter(|_| !self.awaited.is_empty());
+        if let Some(error) = errors.into_iter().next().or_else(|| accept_error?.accept_error()) {
+            return error;
+        }
+        let connecting = self.connecting.iter().map(|(id, _)| id.rank);
+        let mut waiting_for: Vec<usize> = connecting.chain(self.awaited.iter().map(|id| id.rank)).collect();
+        waiting_for.sort_unstable();
+        waiting_for.dedup();
+        Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Connect }
+    }
+
+    fn finish(mut self) -> Result<P::Lane> {
+        self.open.sort_unstable_by_key(|(id, _)| *id);
+        let mut peers: Vec<(usize, Vec<P::Connection>)> = Vec::new();
+        for (id, connection) in self.open {
+            match peers.last_mut() {
+                Some((rank, connections)) if *rank == id.rank => connections.push(connection),
+                _ => peers.push((id.rank, vec![connection])),
+            }
+        }
+        self.protocol.lane(self.key, self.group, peers)
+    }
+}
+
+#[cfg(test)]
+mod tests;

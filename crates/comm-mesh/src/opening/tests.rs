@@ -1,0 +1,218 @@
+//! Lanes connect all members, and an opening ends with the error that says most.
+
+use std::io::{ErrorKind, Read, Write};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use comm_core::LaneKind;
+
+use super::*;
+use crate::Mesh;
+use crate::poll::deadline_after;
+use crate::testing::{SOON, TestLane, TestProtocol, lane, lost, meshes};
+
+fn everyone(_: usize) -> bool {
+    true
+}
+
+/// Drives openings in one thread, which sleeps on their descriptors alone, until all are connected.
+fn drive<O: Opening>(openings: &mut [O]) {
+    let deadline = deadline_after(SOON);
+    // Each is advanced, also after one that is not connected.
+    while openings.iter_mut().map(|opening| opening.advance().unwrap()).filter(|is_open| !is_open).count() > 0
+    {
+        assert!(Instant::now() < deadline);
+        let due = openings.iter().filter_map(Opening::next_attempt).min();
+        let mut descriptors: Vec<_> = openings.iter().flat_map(Opening::poll_fds).collect();
+        wait(&mut descriptors, Some(due.map_or(deadline, |due| due.min(deadline)))).unwrap();
+    }
+}
+
+/// Sends on each connection the ranks and the index that its sender knows, and compares them.
+fn check(lanes: &mut [TestLane], members: &[usize], connections: u8) {
+    for lane in lanes.iter_mut() {
+        let own = u8::try_from(members[lane.group.rank()]).unwrap();
+        let ranks: Vec<usize> = lane.peers.iter().map(|(rank, _)| *rank).collect();
+        assert_eq!(ranks, lane.group.peers().collect::<Vec<_>>());
+        for (rank, peer) in &mut lane.peers {
+            let indices: Vec<u8> = peer.iter().map(|connection| connection.index).collect();
+            assert_eq!(indices, (0..connections).collect::<Vec<_>>());
+            for connection in peer {
+                assert_eq!(connection.world_rank, members[*rank]);
+                let to = u8::try_from(connection.world_rank).unwrap();
+                connection.stream.write_all(&[own, to, connection.index]).unwrap();
+            }
+        }
+    }
+    for lane in lanes {
+        let own = u8::try_from(members[lane.group.rank()]).unwrap();
+        for connection in lane.peers.iter_mut().flat_map(|(_, peer)| peer) {
+            let mut received = [0; 3];
+            connection.stream.set_nonblocking(false).unwrap();
+            connection.stream.read_exact(&mut received).unwrap();
+            assert_eq!(received, [u8::try_from(connection.world_rank).unwrap(), own, connection.index]);
+        }
+    }
+}
+
+fn open(meshes: &[Mesh<TestProtocol>], members: &[usize], connections: u8) {
+    let begin = |rank: &usize| meshes[*rank].begin(lane(LaneKind::Collective), members, &everyone).unwrap();
+    let mut openings: Vec<_> = members.iter().map(begin).collect();
+    drive(&mut openings);
+    let mut lanes: Vec<_> = openings.into_iter().map(|opening| opening.finish().unwrap()).collect();
+    check(&mut lanes, members, connections);
+}
+
+#[test]
+fn every_pair_of_members_is_connected() {
+    for size in [1, 2, 3, 5, 8] {
+        for connections in [1, 3] {
+            let meshes = meshes(size, connections);
+            let forward: Vec<usize> = (0..size).collect();
+            let backward: Vec<usize> = (0..size).rev().collect();
+            let some: Vec<usize> = (0..size).rev().step_by(2).collect();
+            for members in [forward, backward, some] {
+                open(&meshes, &members, connections);
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_open_lanes_in_any_order() {
+    let meshes = meshes(2, 1);
+    let begin = |rank: usize, kind| meshes[rank].begin(lane(kind), &[0, 1], &everyone).unwrap();
+    let (early, late) = (LaneKind::Collective, LaneKind::Control);
+    let mut waits = begin(1, late);
+    assert!(!waits.advance().unwrap());
+    let mut both = [begin(0, early), begin(1, early)];
+    drive(&mut both);
+    let mut both = [begin(0, late), waits];
+    drive(&mut both);
+}
+
+#[test]
+fn members_out_of_reach_are_left_out() {
+    let meshes = meshes(3, 1);
+    let begin = |rank: usize| {
+        meshes[rank].begin(lane(LaneKind::Collective), &[0, 1, 2], &|other| rank + other == 2).unwrap()
+    };
+    let mut openings = [0, 1, 2].map(begin);
+    drive(&mut openings);
+    let peers = openings
+        .map(|opening| opening.finish().unwrap().peers.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>());
+    assert_eq!(peers, [vec![2], vec![], vec![0]]);
+}
+
+#[test]
+fn two_lanes_are_opened_together() {
+    let meshes = meshes(2, 1);
+    let begin = |rank: usize| {
+        let begin = |kind| meshes[rank].begin(lane(kind), &[0, 1], &everyone).unwrap();
+        (begin(LaneKind::Collective), begin(LaneKind::Control))
+    };
+    let until = || Until::from(deadline_after(SOON));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| complete(begin(1), until(), None).unwrap());
+        let lanes = complete(begin(0), until(), None).unwrap();
+        let other = other.join().unwrap();
+        for mut pair in [[lanes.0, other.0], [lanes.1, other.1]] {
+            check(&mut pair, &[0, 1], 1);
+        }
+    });
+}
+
+#[test]
+fn a_member_to_connect_to_that_has_exited_is_named() {
+    let mut meshes = meshes(3, 1);
+    drop(meshes.remove(0));
+    let opening = meshes[1].begin(lane(LaneKind::Collective), &[1, 2, 0], &everyone).unwrap();
+    let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
+    assert!(matches!(outcome, Err(Error::PeerLost { peer: 2, .. })), "{outcome:?}");
+}
+
+#[test]
+fn an_awaited_member_that_has_exited_is_named() {
+    let (listener, _) = crate::testing::listen();
+    let group = meshes(3, 1)[0].group();
+    let protocol = TestProtocol { exited: Some(2), ..TestProtocol::default() };
+    let mesh = Mesh::new(group, protocol, Some(listener)).unwrap();
+    let opening = mesh.begin(lane(LaneKind::Collective), &[2, 0, 1], &everyone).unwrap();
+    let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
+    assert!(matches!(outcome, Err(Error::PeerLost { peer: 0, .. })), "{outcome:?}");
+}
+
+#[test]
+fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_lane() {
+    let meshes = meshes(4, 2);
+    let opening = meshes[1].begin(lane(LaneKind::Collective), &[3, 1, 0, 2], &everyone).unwrap();
+    let outcome = complete(opening, Until::from(deadline_after(Duration::from_millis(20))), None);
+    let Err(Error::Timeout { waiting_for, during: During::Connect, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(waiting_for, [0, 2, 3]);
+}
+
+#[test]
+fn a_listener_that_cannot_accept_is_the_reason_of_a_timeout() {
+    let meshes = meshes(2, 1);
+    meshes[0].protocol().is_exhausted.store(true, Ordering::Relaxed);
+    let begin = |rank: usize| meshes[rank].begin(lane(LaneKind::Collective), &[0, 1], &everyone).unwrap();
+    let (mut accepting, mut connecting) = (begin(0), begin(1));
+    assert!(!connecting.advance().unwrap() && !accepting.advance().unwrap());
+    let error = accepting.timeout();
+    assert!(matches!(error, Error::Io { .. }), "{error:?}");
+    assert!(error.to_string().contains("accept connections from other ranks"), "{error}");
+}
+
+/// An opening that never ends.
+struct Never(Error);
+
+impl Opening for Never {
+    type Lane = ();
+
+    fn advance(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        Vec::new()
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        None
+    }
+
+    fn timeout(&self) -> Error {
+        self.0.clone()
+    }
+
+    fn finish(self) -> Result<()> {
+        Err(self.0)
+    }
+}
+
+fn timeout(ranks: &[usize]) -> Error {
+    Error::Timeout { waiting_for: ranks.to_vec(), after: Duration::ZERO, during: During::Connect }
+}
+
+#[test]
+fn two_timeouts_are_one_and_a_better_reason_replaces_them() {
+    let waiting_for = |a: Error, b: Error| match (Never(a), Never(b)).timeout() {
+        Error::Timeout { waiting_for, .. } => Ok(waiting_for),
+        Error::PeerLost { peer, .. } => Err(peer),
+        error => panic!("{error:?}"),
+    };
+    let unreachable = || lost(7, ErrorKind::ConnectionRefused.into());
+    assert_eq!(waiting_for(timeout(&[1, 4]), timeout(&[0, 3])), Ok(vec![0, 1, 3, 4]));
+    assert_eq!(waiting_for(timeout(&[1]), unreachable()), Err(7));
+    assert_eq!(waiting_for(unreachable(), timeout(&[1])), Err(7));
+}
+
+#[test]
+fn waiting_ends_when_its_check_fails() {
+    let check = || Err(lost(3, ErrorKind::BrokenPipe.into()));
+    let until = Until::from(deadline_after(SOON)).while_ok(&check);
+    let outcome = complete(Never(timeout(&[])), until, None);
+    assert!(matches!(outcome, Err(Error::PeerLost { peer: 3, .. })), "{outcome:?}");
+}

@@ -1,0 +1,271 @@
+//! A protocol for tests: a hello of four bytes over Unix sockets, which is answered by one byte.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, Group, GroupId, LaneId, LaneKind, Loss, Membership, Result};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::{
+    Accept, ConnId, Connect, Destination, HandshakeState, Limits, LivenessProbe, Mesh, PendingConn, Protocol,
+};
+
+/// Longer than any wait of a test that passes.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const GREETING: u8 = b'G';
+const ANSWER: u8 = b'A';
+const HELLO_BYTES: usize = 4;
+
+pub(crate) fn lane(kind: LaneKind) -> LaneId {
+    LaneId { group: GroupId::WORLD, kind }
+}
+
+/// Listens under a name that no other process has.
+pub(crate) fn listen() -> (UnixListener, SocketAddr) {
+    let name = format!("comm-mesh-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    (listener, address)
+}
+
+/// The mesh of each rank of a world.
+pub(crate) fn meshes(size: usize, connections: u8) -> Vec<Mesh<TestProtocol>> {
+    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..size).map(|_| listen()).unzip();
+    let mesh = |(rank, listener)| {
+        let group = Group::new(GroupId::WORLD, Membership { rank, size }).unwrap();
+        let protocol =
+            TestProtocol { rank, connections, addresses: addresses.clone(), ..TestProtocol::default() };
+        Mesh::new(group, protocol, Some(listener)).unwrap()
+    };
+    listeners.into_iter().enumerate().map(mesh).collect()
+}
+
+#[derive(Debug)]
+pub(crate) struct TestProtocol {
+    pub(crate) rank: usize,
+    pub(crate) connections: u8,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) limits: Limits,
+    /// Whether the system has no descriptor left.
+    pub(crate) is_exhausted: AtomicBool,
+    /// A rank that the probe finds dead.
+    pub(crate) exited: Option<usize>,
+}
+
+impl Default for TestProtocol {
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            connections: 1,
+            addresses: Vec::new(),
+            limits: Limits { pending_max: 8, handshake_timeout: None },
+            is_exhausted: AtomicBool::new(false),
+            exited: None,
+        }
+    }
+}
+
+/// A connection and what was received on it.
+#[derive(Debug)]
+pub(crate) struct TestConn {
+    stream: UnixStream,
+    received: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct TestAccepted {
+    stream: UnixStream,
+    pub(crate) destination: Destination<u8>,
+}
+
+/// An established connection, and the peer to which the handshake said that it leads.
+#[derive(Debug)]
+pub(crate) struct TestConnection {
+    pub(crate) stream: UnixStream,
+    pub(crate) world_rank: usize,
+    pub(crate) index: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct TestLane {
+    pub(crate) group: Group,
+    pub(crate) peers: Vec<(usize, Vec<TestConnection>)>,
+}
+
+impl AsFd for TestConn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl PendingConn for TestConn {
+    fn has_greeted(&self) -> bool {
+        self.received.first() == Some(&GREETING)
+    }
+}
+
+impl Accept for TestProtocol {
+    type Listener = UnixListener;
+    type Conn = TestConn;
+    type Accepted = TestAccepted;
+
+    const NAME: &'static str = "test";
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn accept(&self, listener: &UnixListener) -> io::Result<Option<HandshakeState<TestConn, TestAccepted>>> {
+        if self.is_exhausted.load(Ordering::Relaxed) {
+            return Err(io::Error::other("no descriptor left"));
+        }
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true)?;
+                Ok(Some(HandshakeState::Pending(TestConn { stream, received: Vec::new() })))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn handshake(&self, mut conn: TestConn, has_capacity: bool) -> HandshakeState<TestConn, TestAccepted> {
+        let mut buffer = [0; HELLO_BYTES];
+        match conn.stream.read(&mut buffer[conn.received.len()..]) {
+            Ok(0) => return HandshakeState::Broken(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => conn.received.extend_from_slice(&buffer[conn.received.len()..][..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return HandshakeState::Pending(conn),
+            Err(error) => return HandshakeState::Broken(error),
+        }
+        match conn.received[..] {
+            [GREETING, key, rank, index] if has_capacity => {
+                let destination = Destination { key, world_rank: usize::from(rank), index };
+                HandshakeState::Accepted(TestAccepted { stream: conn.stream, destination })
+            }
+            [GREETING, _, _, _] => HandshakeState::Rejected("there are too many connections".into()),
+            [GREETING, ..] => HandshakeState::Pending(conn),
+            _ => HandshakeState::Rejected("it speaks another protocol".into()),
+        }
+    }
+}
+
+impl Protocol for TestProtocol {
+    type Key = u8;
+    type Connection = TestConnection;
+    type Connect = TestConnect;
+    type Probe = TestProbe;
+    type Lane = TestLane;
+
+    fn key(&self, lane: LaneId, _members: &[usize]) -> u8 {
+        lane.kind as u8
+    }
+
+    fn connections_per_peer(&self, _key: u8) -> u8 {
+        self.connections
+    }
+
+    fn connections_max(&self) -> usize {
+        self.addresses.len()
+    }
+
+    fn connect(&self, key: u8, to: ConnId, _peers: usize) -> TestConnect {
+        let hello = [GREETING, key, u8::try_from(self.rank).unwrap(), to.index];
+        TestConnect { to, hello, address: self.addresses[to.world_rank].clone(), stream: None }
+    }
+
+    fn probe(&self, _now: Instant, _awaited: &[ConnId]) -> TestProbe {
+        TestProbe { exited: self.exited }
+    }
+
+    fn destination(&self, accepted: &TestAccepted) -> Destination<u8> {
+        accepted.destination
+    }
+
+    fn establish(&self, key: u8, accepted: TestAccepted) -> io::Result<TestConnection> {
+        let TestAccepted { mut stream, destination: Destination { key: accepted, world_rank, index } } =
+            accepted;
+        assert_eq!(key, accepted);
+        stream.write_all(&[ANSWER])?;
+        Ok(TestConnection { stream, world_rank, index })
+    }
+
+    fn lane(&self, _key: u8, group: Group, peers: Vec<(usize, Vec<TestConnection>)>) -> Result<TestLane> {
+        Ok(TestLane { group, peers })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct TestConnect {
+    to: ConnId,
+    hello: [u8; HELLO_BYTES],
+    address: SocketAddr,
+    stream: Option<UnixStream>,
+}
+
+impl TestConnect {
+    fn step(&mut self) -> io::Result<Option<TestConnection>> {
+        let Some(mut stream) = self.stream.take() else {
+            let mut stream = UnixStream::connect_addr(&self.address)?;
+            stream.set_nonblocking(true)?;
+            stream.write_all(&self.hello)?;
+            self.stream = Some(stream);
+            return Ok(None);
+        };
+        match stream.read(&mut [0]) {
+            Ok(1) => {
+                let ConnId { world_rank, index, .. } = self.to;
+                return Ok(Some(TestConnection { stream, world_rank, index }));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.stream = Some(stream),
+            // The peer has closed it: another attempt is made.
+            _ => {}
+        }
+        Ok(None)
+    }
+}
+
+impl Connect for TestConnect {
+    type Connection = TestConnection;
+
+    fn advance(&mut self, _now: Instant) -> Result<Option<TestConnection>> {
+        self.step().map_err(|error| lost(self.to.rank, error))
+    }
+
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.stream.as_ref().map(|stream| PollFd::new(stream, PollFlags::IN))
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        self.stream.is_none().then(Instant::now)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct TestProbe {
+    exited: Option<usize>,
+}
+
+impl LivenessProbe for TestProbe {
+    fn check(&mut self, _now: Instant, awaited: &[ConnId]) -> Result<()> {
+        let exited = awaited.iter().find(|id| Some(id.world_rank) == self.exited);
+        exited.map_or(Ok(()), |id| Err(lost(id.rank, ErrorKind::ConnectionRefused.into())))
+    }
+
+    fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        Vec::new()
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        None
+    }
+}
+
+pub(crate) fn lost(peer: usize, error: io::Error) -> Error {
+    Error::PeerLost { peer, during: During::Connect, loss: Loss::Io(Arc::new(error)) }
+}

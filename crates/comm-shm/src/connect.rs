@@ -1,0 +1,140 @@
+//! Connects to a rank without blocking, from the first attempt until the rank has accepted our
+//! memory.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, Loss, Refusal, Result};
+use comm_mesh::{Backoff, Connect};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::credentials;
+use crate::hello::{Hello, WELCOME};
+use crate::peer::Connection;
+use crate::process::Processes;
+use crate::segment::{Direction, Segment};
+use crate::socket;
+
+const BACKOFF_MIN: Duration = Duration::from_millis(1);
+const BACKOFF_MAX: Duration = Duration::from_millis(100);
+
+/// Connects to one rank and offers it memory to share, until it accepts.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    rank: usize,
+    listener: u128,
+    hello: Hello,
+    processes: Arc<Processes>,
+    state: State,
+    backoff: Backoff,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The next attempt is made at this time; the first one at once.
+    Waiting(Option<Instant>),
+    /// The peer has not answered yet.
+    Offered(OwnedFd, Segment),
+}
+
+impl Connector {
+    pub(crate) const fn new(rank: usize, listener: u128, hello: Hello, processes: Arc<Processes>) -> Self {
+        let backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+        Self { rank, listener, hello, processes, state: State::Waiting(None), backoff }
+    }
+
+    fn step(&mut self, now: Instant) -> io::Result<Option<Connection>> {
+        match std::mem::replace(&mut self.state, State::Waiting(None)) {
+            State::Waiting(Some(until)) if until > now => self.state = State::Waiting(Some(until)),
+            State::Waiting(_) => self.offer(now)?,
+            State::Offered(socket, segment) => {
+                let mut answer = WELCOME.map(|byte| !byte);
+                match socket::recv(&socket, &mut answer) {
+                    Ok(None) => self.state = State::Offered(socket, segment),
+                    Ok(Some(packet)) if packet.len == WELCOME.len() && answer == WELCOME => {
+                        let process = self.processes.watch(&socket)?;
+                        return Ok(Some(Connection { socket, process, segment, outgoing: Direction::Out }));
+                    }
+                    // It may have opened the lane and given up again.
+                    Ok(Some(_)) | Err(_) => self.retry(now),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn offer(&mut self, now: Instant) -> io::Result<()> {
+        let socket = match socket::connect(self.listener) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.retry(now);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        if credentials::user(&socket)? != credentials::own_user() {
+            return Err(io::Error::other(NotAPeer));
+        }
+        let capacity = usize::try_from(self.hello.capacity).unwrap_or(usize::MAX);
+        let (segment, file) = Segment::create(capacity)?;
+        match socket::send(&socket, &self.hello.encode(), Some(file.as_fd())) {
+            Ok(()) => self.state = State::Offered(socket, segment),
+            Err(_) => self.retry(now),
+        }
+        Ok(())
+    }
+
+    fn retry(&mut self, now: Instant) {
+        self.state = State::Waiting(Some(now + self.backoff.next_delay()));
+    }
+}
+
+impl Connect for Connector {
+    type Connection = Connection;
+
+    fn advance(&mut self, now: Instant) -> Result<Option<Connection>> {
+        self.step(now).map_err(|error| failed(self.rank, error))
+    }
+
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
+        match &self.state {
+            State::Waiting(_) => None,
+            State::Offered(socket, _) => Some(PollFd::new(socket, PollFlags::IN)),
+        }
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        match &self.state {
+            State::Waiting(until) => *until,
+            State::Offered(..) => None,
+        }
+    }
+}
+
+/// The name on which a rank listened belongs to another user now.
+#[derive(Debug)]
+struct NotAPeer;
+
+impl std::fmt::Display for NotAPeer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("another user listens in its place")
+    }
+}
+
+impl std::error::Error for NotAPeer {}
+
+/// The error for a rank: lost if nobody listens in its place, and otherwise an error of this side.
+pub(crate) fn failed(rank: usize, error: io::Error) -> Error {
+    if error.get_ref().is_some_and(|source| source.is::<NotAPeer>()) {
+        return Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::Stranger };
+    }
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        let words = "it does not listen any more: its process has exited, or runs on another machine that was restored \
+                     from the same image";
+        let loss = Loss::Io(Arc::new(io::Error::new(error.kind(), words)));
+        return Error::PeerLost { peer: rank, during: During::Connect, loss };
+    }
+    Error::io(format!("share memory with rank {rank}"), error)
+}

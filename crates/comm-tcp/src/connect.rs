@@ -1,0 +1,282 @@
+//! Connects to a listener without blocking, with retries, from the first attempt to the end of the
+//! handshake.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm_core::{During, Error, Loss, Refusal, Result};
+use comm_mesh::{Backoff, wait, wait_for};
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+
+use crate::handshake::{Handshake, Progress};
+use crate::hello::Hello;
+use crate::secret::Secret;
+use crate::socket::{self, Options};
+
+const BACKOFF_MIN: Duration = Duration::from_millis(2);
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// A process that was reached before, or has told others its address, listens as long as it lives.
+/// This many refusals in a row, about half a second of them, rule out that a packet filter was only
+/// just being set up.
+const REFUSALS_MAX: u32 = 8;
+
+/// Connects to one address, again and again, until a handshake succeeds or is refused.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    address: SocketAddr,
+    /// The hello of the handshake. Without it there is no handshake.
+    hello: Option<Hello>,
+    secret: Option<Secret>,
+    options: Options,
+    state: State,
+    backoff: Backoff,
+    attempts: u32,
+    /// The number of attempts in a row that were refused by the system because nobody listens.
+    refusals: u32,
+    last_error: Option<io::Error>,
+    /// Whether a process was known to listen here, so that refusals mean that it has exited.
+    was_reached: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The next attempt is made at this time; the first one at once.
+    Waiting(Option<Instant>),
+    Connecting(Socket),
+    Handshaking(Socket, Box<Handshake>),
+}
+
+/// The outcome of an attempt to make progress.
+#[derive(Debug)]
+pub(crate) enum Connected {
+    /// To be advanced again when it is ready or its time has come.
+    Pending,
+    /// Connected; the handshake is complete.
+    Open(Socket),
+    /// The other side rejected us, and would do so again.
+    Refused(Refusal),
+}
+
+impl Connector {
+    pub(crate) fn new(address: SocketAddr, hello: Hello, secret: Option<Secret>, options: Options) -> Self {
+        Self { hello: Some(hello), secret, ..Self::bare(address, options) }
+    }
+
+    /// Connects to a server of another protocol, without a handshake.
+    pub(crate) const fn bare(address: SocketAddr, options: Options) -> Self {
+        Self {
+            address,
+            hello: None,
+            secret: None,
+            options,
+            state: State::Waiting(None),
+            backoff: Backoff::new(BACKOFF_MIN, BACKOFF_MAX),
+            attempts: 0,
+            refusals: 0,
+            last_error: None,
+            was_reached: false,
+        }
+    }
+
+    /// Gives up when nobody listens: the process that did has exited.
+    pub(crate) const fn reached_before(mut self) -> Self {
+        self.was_reached = true;
+        self
+    }
+
+    /// Whether the process that listened has exited.
+    pub(crate) const fn has_given_up(&self) -> bool {
+        self.was_reached && self.refusals >= REFUSALS_MAX
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The number of attempts in a row that found nobody listening.
+    pub(crate) const fn refusals(&self) -> u32 {
+        self.refusals
+    }
+
+    /// Makes progress without blocking. Must not be called again once it has ended.
+    pub(crate) fn advance(&mut self, now: Instant) -> Connected {
+        loop {
+            match self.step(now) {
+                Ok(Some(dialed)) => return dialed,
+                Ok(None) => {}
+                Err(error) => {
+                    let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
+                    self.last_error = Some(error);
+                    self.state = State::Waiting(Some(now + self.backoff.next_delay()));
+                    return Connected::Pending;
+                }
+            }
+        }
+    }
+
+    /// `None` if there is more to do at once.
+    fn step(&mut self, now: Instant) -> io::Result<Option<Connected>> {
+        match std::mem::replace(&mut self.state, State::Waiting(None)) {
+            State::Waiting(until) if until.is_some_and(|until| until > now) => {
+                self.state = State::Waiting(until);
+                Ok(Some(Connected::Pending))
+            }
+            State::Waiting(_) => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.state = State::Connecting(socket::start_connect(self.address, &self.options)?);
+                Ok(None)
+            }
+            State::Connecting(socket) => self.finish_connect(socket, now),
+            State::Handshaking(socket, mut handshake) => match handshake.advance(&socket)? {
+                Progress::Done => Ok(Some(Connected::Open(socket))),
+                Progress::Refused(refusal) => Ok(Some(Connected::Refused(refusal))),
+                Progress::Pending | Progress::Authorize(_) => {
+                    self.state = State::Handshaking(socket, handshake);
+                    Ok(Some(Connected::Pending))
+                }
+            },
+        }
+    }
+
+    fn finish_connect(&mut self, socket: Socket, now: Instant) -> io::Result<Option<Connected>> {
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        if !wait_for(&socket, PollFlags::OUT, now)? {
+            self.state = State::Connecting(socket);
+            return Ok(Some(Connected::Pending));
+        }
+        // The error may have come between the two checks.
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        if socket::is_connected_to_itself(&socket) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        self.options.apply(&socket)?;
+        let Some(hello) = self.hello else { return Ok(Some(Connected::Open(socket))) };
+        let handshake = Handshake::dial(self.secret.clone(), hello)?;
+        self.state = State::Handshaking(socket, Box::new(handshake));
+        Ok(None)
+    }
+
+    /// The descriptor to wait for, unless this waits for [`Connector::next_attempt`].
+    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        let (socket, flags) = match &self.state {
+            State::Waiting(_) => return None,
+            State::Connecting(socket) => (socket, PollFlags::OUT),
+            State::Handshaking(socket, handshake) if handshake.wants_write() => (socket, PollFlags::OUT),
+            State::Handshaking(socket, _) => (socket, PollFlags::IN),
+        };
+        Some(PollFd::from_borrowed_fd(socket.as_fd(), flags))
+    }
+
+    /// When the next attempt is due, if it waits for one.
+    pub(crate) const fn next_attempt(&self) -> Option<Instant> {
+        match &self.state {
+            State::Waiting(until) => *until,
+            State::Connecting(_) | State::Handshaking(..) => None,
+        }
+    }
+
+    /// Why there is no connection yet: the last error, or the answer that is missing.
+    pub(crate) fn reason(&self) -> io::Error {
+        match (&self.last_error, &self.state) {
+            (Some(last), _) => io::Error::new(last.kind(), last.to_string()),
+            (None, State::Handshaking(..)) => timed_out("connected, but the handshake got no answer"),
+            (None, _) => timed_out("no answer"),
+        }
+    }
+
+    /// The last error, if any attempt failed.
+    pub(crate) const fn last_error(&self) -> Option<&io::Error> {
+        self.last_error.as_ref()
+    }
+
+    /// Blocks until it ends or the deadline has passed, which `Pending` means.
+    pub(crate) fn run(&mut self, deadline: Instant) -> io::Result<Connected> {
+        run_first(std::slice::from_mut(self), deadline).map(|(_, dialed)| dialed)
+    }
+}
+
+/// Connects to several addresses at a time until one ends or the deadline has passed. Returns its
+/// index and outcome. `Pending` means the deadline, or that all have given up.
+pub(crate) fn run_first(connectors: &mut [Connector], deadline: Instant) -> io::Result<(usize, Connected)> {
+    loop {
+        let now = Instant::now();
+        for (at, connector) in connectors.iter_mut().enumerate() {
+            match connector.advance(now) {
+                Connected::Pending => {}
+                ended => return Ok((at, ended)),
+            }
+        }
+        if now >= deadline || connectors.iter().all(Connector::has_given_up) {
+            return Ok((0, Connected::Pending));
+        }
+        let due = connectors.iter().filter_map(Connector::next_attempt).min();
+        let until = due.map_or(deadline, |due| due.min(deadline));
+        let mut descriptors: Vec<PollFd<'_>> = connectors.iter().filter_map(Connector::poll_fd).collect();
+        wait(&mut descriptors, Some(until))?;
+    }
+}
+
+/// Connects to a rank for a lane.
+#[derive(Debug)]
+pub(crate) struct LaneConnector {
+    /// The rank on the lane.
+    pub(crate) rank: usize,
+    pub(crate) connector: Connector,
+}
+
+impl comm_mesh::Connect for LaneConnector {
+    type Connection = Socket;
+
+    fn advance(&mut self, now: Instant) -> Result<Option<Socket>> {
+        let Self { rank, connector } = self;
+        match connector.advance(now) {
+            Connected::Open(socket) => Ok(Some(socket)),
+            Connected::Refused(refusal) => {
+                Err(Error::Handshake { with: format!("rank {rank} at {}", connector.address()), refusal })
+            }
+            Connected::Pending if connector.has_given_up() => Err(lost(*rank, connector)),
+            Connected::Pending => Ok(None),
+        }
+    }
+
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.connector.poll_fd()
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        self.connector.next_attempt()
+    }
+
+    fn timeout(&self) -> Option<Error> {
+        let Self { rank, connector } = self;
+        let (address, attempts, reason) = (connector.address(), connector.attempts(), connector.reason());
+        tracing::warn!(rank, %address, attempts, %reason, "cannot connect to a rank");
+        connector.last_error().map(|_| lost(*rank, connector))
+    }
+}
+
+/// The error for a rank that cannot be reached.
+pub(crate) fn lost(rank: usize, connector: &Connector) -> Error {
+    let reason = connector.reason();
+    let (address, attempts) = (connector.address(), connector.attempts());
+    let words = format!("{reason} at {address}, in {attempts} attempts");
+    let loss = Loss::Io(Arc::new(io::Error::new(reason.kind(), words)));
+    Error::PeerLost { peer: rank, during: During::Connect, loss }
+}
+
+fn timed_out(words: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, words)
+}
