@@ -55,6 +55,7 @@ mod sync;
 mod transport;
 mod variable;
 mod view;
+pub mod wire;
 mod work;
 mod worker;
 

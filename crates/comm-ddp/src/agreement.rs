@@ -1,6 +1,6 @@
 //! What ranks settle before the first gradient: that they train the same model, and how to cut it into buckets.
 
-use comm_core::Comm;
+use comm_core::{Comm, wire};
 
 use crate::{BucketLimits, Error, Parameter, ParameterSet, Result, mismatch};
 
@@ -27,18 +27,23 @@ pub fn check_parameters_by(
     mut all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
 ) -> Result<()> {
     let description = mismatch::encode(parameters.sorted());
-    let own = [mismatch::fingerprint(&description), description.len() as u64].map(u64::to_le_bytes);
+    let length = description.len() as u64;
+    let own: [u8; 16] = wire::words([mismatch::fingerprint(&description), length]);
     let mut all = vec![0; 16 * size];
-    all_gather(own.as_flattened(), &mut all)?;
-    let (all, _) = all.as_chunks::<8>();
-    let (all, _) = all.as_chunks::<2>();
+    all_gather(&own, &mut all)?;
+    let (all, _) = all.as_chunks::<16>();
     if all.iter().all(|other| *other == own) {
         return Ok(());
     }
-    let lengths: Vec<usize> = all.iter().map(|&[_, len]| u64::from_le_bytes(len) as usize).collect();
+    let length = |other| {
+        let [_, length] = wire::read_words(other);
+        usize::try_from(length).unwrap_or(usize::MAX)
+    };
+    let lengths: Vec<usize> = all.iter().map(length).collect();
     let models = gather_models(&description, &lengths, all_gather)?;
     // Unequal fingerprints of equal descriptions would be a bug of the encoding.
-    Err(mismatch::find(&models).map_or_else(malformed, |found| Error::Mismatch(Box::new(found))))
+    Err(mismatch::find(&models)
+        .map_or_else(|| malformed("it is equal, its hash is not"), |found| Error::Mismatch(Box::new(found))))
 }
 
 /// The parameters of every rank, in rank order.
@@ -53,7 +58,7 @@ fn gather_models(
     let mut all = vec![0_u8; longest * lengths.len()];
     all_gather(&own, &mut all)?;
     let model =
-        |(rank, &len): (usize, &usize)| mismatch::decode(&all[rank * longest..][..len]).ok_or_else(malformed);
+        |(rank, &len): (usize, &usize)| mismatch::decode(&all[rank * longest..][..len]).map_err(malformed);
     lengths.iter().enumerate().map(model).collect()
 }
 
@@ -89,6 +94,6 @@ pub(crate) fn agree_on_order(comm: &Comm, order: &[usize], count: usize) -> Resu
     Ok(slots.into_iter().map(|slot| usize::try_from(slot).unwrap_or(usize::MAX)).collect())
 }
 
-fn malformed() -> Error {
-    comm_core::Error::malformed("the description of another rank's parameters", "it cannot be decoded").into()
+fn malformed(reason: impl std::fmt::Display) -> Error {
+    comm_core::Error::malformed("the description of another rank's parameters", reason).into()
 }

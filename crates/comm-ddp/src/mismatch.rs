@@ -3,45 +3,30 @@
 use std::collections::BTreeMap;
 
 use comm_core::DType;
+use comm_core::wire::{self, Reader, Writer};
 
 use crate::{Difference, Mismatch, Parameter};
 
-/// Describes sorted parameters as bytes, equal if and only if the parameters are.
+/// Encodes sorted parameters. Equal parameters, and no others, have equal encodings.
 pub(crate) fn encode(parameters: &[Parameter]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let push = |number: usize, bytes: &mut Vec<u8>| bytes.extend_from_slice(&(number as u64).to_le_bytes());
+    let mut to = Writer::new();
     for parameter in parameters {
-        push(parameter.name().len(), &mut bytes);
-        bytes.extend_from_slice(parameter.name().as_bytes());
-        bytes.push(parameter.dtype().code());
-        push(parameter.shape().len(), &mut bytes);
-        parameter.shape().iter().for_each(|&length| push(length, &mut bytes));
+        to.bytes::<u64>(parameter.name().as_bytes()).put(parameter.dtype().code());
+        to.list::<u64, _>(parameter.shape(), |to, length| _ = to.size::<u64>(*length));
     }
-    bytes
+    to.into_vec()
 }
 
-/// Reads a description. `None` if it is not one: it came from another process.
-pub(crate) fn decode(mut bytes: &[u8]) -> Option<Vec<Parameter>> {
-    let mut parameters = Vec::new();
-    while !bytes.is_empty() {
-        let name_len = take_number(&mut bytes)?;
-        let (name, rest) = bytes.split_at_checked(name_len)?;
-        let (&dtype, rest) = rest.split_first()?;
-        bytes = rest;
-        let dimensions = take_number(&mut bytes)?;
-        // A dimension takes eight bytes: a larger claim is refused before anything is allocated.
-        let lengths = (dimensions <= bytes.len() / 8).then_some(0..dimensions)?;
-        let shape: Vec<usize> = lengths.map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
-        let name = String::from_utf8(name.to_vec()).ok()?;
-        parameters.push(Parameter::with_dtype(name, shape, DType::from_code(dtype)?));
-    }
-    Some(parameters)
-}
-
-fn take_number(bytes: &mut &[u8]) -> Option<usize> {
-    let (number, rest) = bytes.split_first_chunk::<8>()?;
-    *bytes = rest;
-    usize::try_from(u64::from_le_bytes(*number)).ok()
+/// Reads the parameters of another process.
+pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Vec<Parameter>> {
+    wire::decode(bytes, |r| {
+        r.list_to_end(usize::MAX, |r| {
+            let name = r.text::<u64>(usize::MAX)?.to_owned();
+            let dtype = r.code("element type", DType::from_code)?;
+            let shape = r.list::<u64, _>(usize::MAX, Reader::size::<u64>)?;
+            Ok(Parameter::with_dtype(name, shape, dtype))
+        })
+    })
 }
 
 /// 64-bit FNV-1a: the same on every machine. It meets accidents, not attacks, and bytes decide once it differs.
@@ -149,16 +134,8 @@ mod tests {
         assert_eq!((mismatch.ranks, mismatch.reference), (vec![1, 3], 0));
     }
 
-    #[test]
-    fn descriptions_round_trip_and_hostile_ones_are_refused() {
-        let bytes = encode(&model());
-        assert_eq!(decode(&bytes), Some(model()));
-        let boundaries = [0, encode(&model()[..1]).len(), encode(&model()[..2]).len()];
-        for end in (0..bytes.len()).filter(|end| !boundaries.contains(end)) {
-            assert_eq!(decode(&bytes[..end]), None, "cut at {end}");
-        }
-        assert_eq!(decode(&[0xff; 64]), None);
-    }
+    comm_sim::hostile_bytes!(parameters_are_read_as_they_were_written: [model(), Vec::new()],
+        |model| encode(model), |bytes| decode(bytes).ok());
 
     #[test]
     fn fingerprints_differ_where_models_do() {

@@ -1,6 +1,8 @@
 //! The header before every message of a collective.
 
-/// What a rank says of a message before its payload: which call it belongs to and how long it is.
+use comm_core::wire;
+
+/// The header of a message: the call that it belongs to, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The sequence number of the call on its communicator, from 1.
@@ -28,22 +30,13 @@ impl Header {
 
     #[inline]
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.fingerprint.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.unused.to_le_bytes());
-        bytes
+        wire::words([self.sequence, self.length, self.fingerprint, self.unused])
     }
 
     #[inline]
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Self {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        Self { sequence: word(0), length: word(8), fingerprint: word(16), unused: word(24) }
+        let [sequence, length, fingerprint, unused] = wire::read_words(bytes);
+        Self { sequence, length, fingerprint, unused }
     }
 }
 
@@ -60,4 +53,7 @@ mod tests {
         assert_eq!(bytes[24..], [0; 8]);
         assert_eq!(Header::decode(&bytes), header);
     }
+
+    comm_sim::hostile_bytes!(a_header_is_read_as_it_was_written: [Header::new(1, 2, u64::MAX)],
+        |header| header.encode().to_vec(), |bytes| Some(Header::decode(bytes.try_into().ok()?)));
 }

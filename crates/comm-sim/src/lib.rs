@@ -6,6 +6,7 @@
 //! - [`cost`]: says how long a schedule takes under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
 //! - [`conformance`]: one suite that every transport passes;
+//! - [`hostile_bytes!`]: one test that every decoder of messages passes;
 //! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`AlteredLanes`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
 //!
@@ -17,6 +18,7 @@ pub mod conformance;
 pub mod cost;
 mod endpoint;
 pub mod exact;
+pub mod hostile;
 pub mod in_process;
 pub mod mutate;
 pub mod network;

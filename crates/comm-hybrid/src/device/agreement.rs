@@ -24,10 +24,9 @@ pub(super) fn agree(host: &dyn HostCommunicator, own: &Facts, options: &CallOpti
     let buffers: Exchange<'_> =
         Exchange::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
     host.all_gather(buffers, Shares::Equal, options)?;
-    let facts: Option<Vec<Facts>> = all.chunks_exact(FACTS_BYTES).map(Facts::decode).collect();
-    let facts = facts.ok_or_else(|| {
-        Error::malformed("the description of another rank's device", "it cannot be decoded")
-    })?;
+    let malformed = |error| Error::malformed("the description of another rank's device", error);
+    let (all, _) = all.as_chunks();
+    let facts: Vec<Facts> = all.iter().map(Facts::decode).collect::<Result<_, _>>().map_err(malformed)?;
     decide(&facts)
 }
 

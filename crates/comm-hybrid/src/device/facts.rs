@@ -1,11 +1,12 @@
-//! What a rank tells the others of its device and its NCCL, before they decide on a way together.
+//! The facts of a rank's device and NCCL that it sends to the others, before they choose one path together.
 
+use comm_core::wire::{self, Writer};
 use comm_core::{Error, Result};
 use comm_nccl::{Device, Library, Version};
 
 use super::config::{DeviceConfig, DevicePath};
 
-/// What every rank says takes so many bytes, so that one call brings all to everybody.
+/// The size of the facts of a rank in bytes: fixed, so that one all-gather exchanges them.
 pub(super) const FACTS_BYTES: usize = 512;
 const WORDS_BYTES: usize = FACTS_BYTES - 1 - 1 - 16 - 1 - 12 - 1 - 2;
 
@@ -65,44 +66,29 @@ fn words(error: &Error) -> String {
 }
 
 impl Facts {
-    /// Words that do not fit are cut.
+    /// An obstacle that does not fit is cut.
     pub(super) fn encode(&self) -> [u8; FACTS_BYTES] {
-        let path = DevicePath::ALL.iter().position(|path| *path == self.path).unwrap_or(0) as u8;
-        let mut end = self.obstacle.len().min(WORDS_BYTES);
-        while !self.obstacle.is_char_boundary(end) {
-            end -= 1;
-        }
+        let path = DevicePath::ALL.iter().position(|path| *path == self.path).unwrap_or(0);
         let Version { major, minor, patch, .. } = self.version.unwrap_or(Version::new(0, 0, 0));
-        let said = [path, u8::from(self.uuid.is_some())].into_iter();
-        let said = said.chain(self.uuid.unwrap_or_default()).chain([u8::from(self.version.is_some())]);
-        let said = said.chain([major, minor, patch].into_iter().flat_map(u32::to_le_bytes));
-        let said = said.chain([u8::from(self.may_share)]);
-        let said = said.chain((end as u16).to_le_bytes()).chain(self.obstacle[..end].bytes());
-        let mut bytes = [0; FACTS_BYTES];
-        bytes.iter_mut().zip(said).for_each(|(place, byte)| *place = byte);
-        bytes
+        let mut to = Writer::new();
+        to.size::<u8>(path).put(u8::from(self.uuid.is_some())).put(self.uuid.unwrap_or_default());
+        to.put(u8::from(self.version.is_some())).put(major).put(minor).put(patch);
+        to.put(u8::from(self.may_share)).text::<u16>(&self.obstacle, WORDS_BYTES);
+        to.into_array()
     }
 
-    /// What another rank said; `None` if it makes no sense.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let ([path, has_uuid], rest) = bytes.split_first_chunk()?;
-        let (uuid, rest) = rest.split_first_chunk::<16>()?;
-        let ([has_version], rest) = rest.split_first_chunk()?;
-        let (numbers, rest) = rest.split_first_chunk::<12>()?;
-        let ([may_share], rest) = rest.split_first_chunk()?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let number = |index: usize| {
-            let bytes = numbers[4 * index..].first_chunk();
-            bytes.map(|bytes| u32::from_le_bytes(*bytes))
-        };
-        let version = Version::new(number(0)?, number(1)?, number(2)?);
-        let words = rest.get(..usize::from(u16::from_le_bytes(*length)))?;
-        Some(Self {
-            path: *DevicePath::ALL.get(usize::from(*path))?,
-            uuid: (*has_uuid != 0).then_some(*uuid),
-            version: (*has_version != 0).then_some(version),
-            may_share: *may_share != 0,
-            obstacle: String::from_utf8_lossy(words).into_owned(),
+    /// Reads what another rank said. Zeros follow it.
+    pub(super) fn decode(bytes: &[u8; FACTS_BYTES]) -> wire::Result<Self> {
+        wire::decode(bytes, |r| {
+            let path = r.code("device path", |path| DevicePath::ALL.get(usize::from(path)).copied())?;
+            let (has_uuid, uuid) = (r.flag("flag of a device")?, r.get()?);
+            let has_version = r.flag("flag of a version")?;
+            let version = Version::new(r.get()?, r.get()?, r.get()?);
+            let may_share = r.flag("flag of sharing")?;
+            let obstacle = r.text::<u16>(WORDS_BYTES)?.to_owned();
+            r.rest();
+            let (uuid, version) = (has_uuid.then_some(uuid), has_version.then_some(version));
+            Ok(Self { path, uuid, version, may_share, obstacle })
         })
     }
 }
@@ -111,8 +97,7 @@ impl Facts {
 mod tests {
     use super::*;
 
-    #[test]
-    fn facts_are_read_as_they_were_written() {
+    fn facts() -> [Facts; 2] {
         let facts = Facts {
             path: DevicePath::Auto,
             uuid: Some([7; 16]),
@@ -120,28 +105,17 @@ mod tests {
             may_share: true,
             obstacle: String::new(),
         };
-        let none = Facts {
-            uuid: None,
-            version: None,
-            may_share: false,
-            obstacle: "there is no driver".into(),
-            ..facts.clone()
-        };
-        for facts in [facts, none] {
-            assert_eq!(Facts::decode(&facts.encode()), Some(facts.clone()));
-            assert_eq!(Facts::decode(&facts.encode()[..20]), None);
-        }
+        let obstacle = "there is no driver".into();
+        let none = Facts { uuid: None, version: None, may_share: false, obstacle, ..facts.clone() };
+        [facts, none]
     }
 
+    comm_sim::hostile_bytes!(facts_are_read_as_they_were_written: facts(), |facts| facts.encode().to_vec(),
+        |bytes| Facts::decode(bytes.try_into().ok()?).ok());
+
     #[test]
-    fn long_words_are_cut_between_letters() {
-        let facts = Facts {
-            path: DevicePath::Nccl,
-            uuid: None,
-            version: None,
-            may_share: false,
-            obstacle: "ä".repeat(FACTS_BYTES),
-        };
+    fn a_long_obstacle_is_cut_between_characters() {
+        let facts = Facts { obstacle: "ä".repeat(FACTS_BYTES), ..facts()[1].clone() };
         let read = Facts::decode(&facts.encode()).map(|facts| facts.obstacle).unwrap_or_default();
         assert!(read.chars().all(|letter| letter == 'ä') && read.len() > WORDS_BYTES - 2, "{read}");
     }

@@ -1,8 +1,9 @@
-//! What ranks say to each other on the control lane, to the byte.
+//! The messages of the control lane, to the byte.
 //!
 //! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are little-endian.
 
-use comm_core::{Call, DecodeError, Lengths};
+use comm_core::wire::{self, Reader, WireError, Writer};
+use comm_core::{Call, Lengths};
 
 /// A message on the control lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,204 +84,123 @@ const ABORTED: u8 = 4;
 
 /// The longest text in a frame in bytes; a longer one is cut.
 const TEXT_MAX: usize = 512;
-/// The longest frame behind its length. Nothing longer is ever sent, and nothing longer is accepted.
+/// The longest frame after its length. None longer is ever sent, and none longer is accepted.
 pub(crate) const FRAME_MAX: usize = 2048;
 
 impl Frame {
-    /// Appends the frame with its length.
-    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
-        let start = into.len();
-        into.extend_from_slice(&[0; 4]);
+    /// The frame after its length.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut body = Writer::new();
         match self {
             Self::Announce(announce) => {
-                into.extend_from_slice(&[ANNOUNCE, u8::from(announce.question)]);
-                into.extend_from_slice(&announce.sequence.to_le_bytes());
-                announce.call.encode(into);
-                put_ranks(into, &announce.waiting_for);
-                put_past(into, &announce.past);
+                body.put([ANNOUNCE, u8::from(announce.question)]).put(announce.sequence);
+                put_call(&mut body, &announce.call);
+                put_ranks(&mut body, &announce.waiting_for);
+                put_past(&mut body, &announce.past);
             }
             Self::Abort { sequence, cause } => {
-                into.push(ABORT);
-                into.extend_from_slice(&sequence.to_le_bytes());
-                cause.encode(into);
+                body.put(ABORT).put(*sequence);
+                cause.encode(&mut body);
             }
             Self::Goodbye { sequence, past } => {
-                into.push(GOODBYE);
-                into.extend_from_slice(&sequence.to_le_bytes());
-                put_past(into, past);
+                body.put(GOODBYE).put(*sequence);
+                put_past(&mut body, past);
             }
         }
-        let length = (into.len() - start - 4) as u32;
-        into[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        let mut frame = Writer::new();
+        frame.bytes::<u32>(&body.into_vec());
+        frame.into_vec()
     }
 
-    /// Takes the first frame off `bytes` if it has arrived whole. Returns it with its length in `bytes`.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
-        let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length == 0 || length > FRAME_MAX {
-            return Err(DecodeError);
+    /// Reads the first frame of `bytes` if it has arrived whole. Returns it with its length in `bytes`.
+    pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Option<(Self, usize)>> {
+        match Reader::new(bytes).bytes::<u32>(FRAME_MAX) {
+            Ok(body) => Ok(Some((wire::decode(body, Self::read)?, 4 + body.len()))),
+            Err(WireError::Short { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
-        let Some(body) = rest.get(..length) else { return Ok(None) };
-        Ok(Some((Self::decode_body(body)?, 4 + length)))
     }
 
-    fn decode_body(body: &[u8]) -> Result<Self, DecodeError> {
-        let (kind, mut rest) = body.split_first().ok_or(DecodeError)?;
-        let rest = &mut rest;
-        let frame = match *kind {
-            ANNOUNCE => {
-                let question = take::<1>(rest)?[0] != 0;
-                let sequence = take_u64(rest)?;
-                let (call, waiting_for) = (take_call(rest)?, take_ranks(rest)?);
-                Self::Announce(Announce { sequence, question, call, waiting_for, past: take_past(rest)? })
-            }
-            ABORT => Self::Abort { sequence: take_u64(rest)?, cause: Cause::decode(rest)? },
-            GOODBYE => Self::Goodbye { sequence: take_u64(rest)?, past: take_past(rest)? },
-            _ => return Err(DecodeError),
-        };
-        if rest.is_empty() { Ok(frame) } else { Err(DecodeError) }
+    fn read(r: &mut Reader<'_>) -> wire::Result<Self> {
+        Ok(match r.get()? {
+            ANNOUNCE => Self::Announce(Announce {
+                question: r.flag("question")?,
+                sequence: r.get()?,
+                call: read_call(r)?,
+                waiting_for: read_ranks(r)?,
+                past: read_past(r)?,
+            }),
+            ABORT => Self::Abort { sequence: r.get()?, cause: Cause::read(r)? },
+            GOODBYE => Self::Goodbye { sequence: r.get()?, past: read_past(r)? },
+            kind => return Err(WireError::Unknown { what: "kind of frame", value: kind.into() }),
+        })
     }
 }
 
 impl Cause {
-    fn encode(&self, into: &mut Vec<u8>) {
+    fn encode(&self, to: &mut Writer) {
         match self {
-            Self::Lost { peer, detail } => {
-                into.push(LOST);
-                put_rank(into, *peer);
-                put_text(into, detail);
-            }
-            Self::Timeout { millis, waiting_for } => {
-                into.push(TIMEOUT);
-                into.extend_from_slice(&millis.to_le_bytes());
-                put_ranks(into, waiting_for);
-            }
+            Self::Lost { peer, detail } => to.put(LOST).size::<u32>(*peer).text::<u16>(detail, TEXT_MAX),
+            Self::Timeout { millis, waiting_for } => put_ranks(to.put(TIMEOUT).put(*millis), waiting_for),
             Self::Desync { sequence, ranks, calls, lengths } => {
-                into.push(DESYNC);
-                into.extend_from_slice(&sequence.to_le_bytes());
+                to.put(DESYNC).put(*sequence);
                 for (rank, call) in ranks.iter().zip(calls) {
-                    put_rank(into, *rank);
-                    into.push(u8::from(call.is_some()));
-                    if let Some(call) = call {
-                        call.encode(into);
-                    }
+                    to.size::<u32>(*rank).option(call.as_ref(), put_call);
                 }
-                into.push(u8::from(lengths.is_some()));
-                if let Some(Lengths { expected, sent }) = lengths {
-                    into.extend_from_slice(&expected.to_le_bytes());
-                    into.extend_from_slice(&sent.to_le_bytes());
-                }
+                to.option(lengths.as_ref(), |to, Lengths { expected, sent }| _ = to.put(*expected).put(*sent))
             }
-            Self::Aborted { by, reason } => {
-                into.push(ABORTED);
-                put_rank(into, *by);
-                put_text(into, reason);
-            }
-        }
+            Self::Aborted { by, reason } => to.put(ABORTED).size::<u32>(*by).text::<u16>(reason, TEXT_MAX),
+        };
     }
 
-    fn decode(rest: &mut &[u8]) -> Result<Self, DecodeError> {
-        match take::<1>(rest)?[0] {
-            LOST => Ok(Self::Lost { peer: take_rank(rest)?, detail: take_text(rest)? }),
-            TIMEOUT => Ok(Self::Timeout { millis: take_u64(rest)?, waiting_for: take_ranks(rest)? }),
+    fn read(r: &mut Reader<'_>) -> wire::Result<Self> {
+        let text = |r: &mut Reader<'_>| r.text::<u16>(TEXT_MAX).map(str::to_owned);
+        Ok(match r.get()? {
+            LOST => Self::Lost { peer: r.size::<u32>()?, detail: text(r)? },
+            TIMEOUT => Self::Timeout { millis: r.get()?, waiting_for: read_ranks(r)? },
             DESYNC => {
-                let sequence = take_u64(rest)?;
-                let (first, first_call) = take_ranked_call(rest)?;
-                let (second, second_call) = take_ranked_call(rest)?;
-                let lengths = match take::<1>(rest)?[0] {
-                    0 => None,
-                    _ => Some(Lengths { expected: take_u64(rest)?, sent: take_u64(rest)? }),
-                };
+                let sequence = r.get()?;
+                let mut ranked_call = || Ok((r.size::<u32>()?, r.option(read_call)?));
+                let ((first, first_call), (second, second_call)) = (ranked_call()?, ranked_call()?);
+                let lengths = r.option(|r| Ok(Lengths { expected: r.get()?, sent: r.get()? }))?;
                 let (ranks, calls) = ([first, second], [first_call, second_call]);
-                Ok(Self::Desync { sequence, ranks, calls, lengths })
+                Self::Desync { sequence, ranks, calls, lengths }
             }
-            ABORTED => Ok(Self::Aborted { by: take_rank(rest)?, reason: take_text(rest)? }),
-            _ => Err(DecodeError),
-        }
+            ABORTED => Self::Aborted { by: r.size::<u32>()?, reason: text(r)? },
+            cause => return Err(WireError::Unknown { what: "cause", value: cause.into() }),
+        })
     }
 }
 
-fn put_rank(into: &mut Vec<u8>, rank: usize) {
-    into.extend_from_slice(&(rank as u32).to_le_bytes());
-}
-
-fn put_ranks(into: &mut Vec<u8>, ranks: &[usize]) {
+fn put_ranks<'w>(to: &'w mut Writer, ranks: &[usize]) -> &'w mut Writer {
     let ranks = &ranks[..ranks.len().min(Announce::WAITING_MAX)];
-    into.push(ranks.len() as u8);
-    for rank in ranks {
-        put_rank(into, *rank);
-    }
+    to.list::<u8, _>(ranks, |to, rank| _ = to.size::<u32>(*rank))
 }
 
-fn put_past(into: &mut Vec<u8>, past: &[PastCall]) {
+fn read_ranks(r: &mut Reader<'_>) -> wire::Result<Vec<usize>> {
+    r.list::<u8, _>(Announce::WAITING_MAX, Reader::size::<u32>)
+}
+
+fn put_past(to: &mut Writer, past: &[PastCall]) {
     let past = &past[past.len().saturating_sub(PastCall::MAX)..];
-    into.push(past.len() as u8);
-    for PastCall { first, call } in past {
-        into.extend_from_slice(&first.to_le_bytes());
-        call.encode(into);
-    }
+    to.list::<u8, _>(past, |to, PastCall { first, call }| put_call(to.put(*first), call));
 }
 
-fn put_text(into: &mut Vec<u8>, text: &str) {
-    let mut end = text.len().min(TEXT_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    into.extend_from_slice(&(end as u16).to_le_bytes());
-    into.extend_from_slice(&text.as_bytes()[..end]);
+fn read_past(r: &mut Reader<'_>) -> wire::Result<Vec<PastCall>> {
+    r.list::<u8, _>(PastCall::MAX, |r| Ok(PastCall { first: r.get()?, call: read_call(r)? }))
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], DecodeError> {
-    let (taken, behind) = rest.split_first_chunk::<N>().ok_or(DecodeError)?;
-    *rest = behind;
-    Ok(*taken)
+fn put_call(to: &mut Writer, call: &Call) {
+    let mut bytes = Vec::new();
+    call.encode(&mut bytes);
+    to.raw(&bytes);
 }
 
-fn take_u64(rest: &mut &[u8]) -> Result<u64, DecodeError> {
-    take(rest).map(u64::from_le_bytes)
-}
-
-fn take_rank(rest: &mut &[u8]) -> Result<usize, DecodeError> {
-    take(rest).map(|rank| u32::from_le_bytes(rank) as usize)
-}
-
-fn take_ranks(rest: &mut &[u8]) -> Result<Vec<usize>, DecodeError> {
-    let count = usize::from(take::<1>(rest)?[0]);
-    if count > Announce::WAITING_MAX {
-        return Err(DecodeError);
-    }
-    (0..count).map(|_| take_rank(rest)).collect()
-}
-
-fn take_past(rest: &mut &[u8]) -> Result<Vec<PastCall>, DecodeError> {
-    let count = usize::from(take::<1>(rest)?[0]);
-    if count > PastCall::MAX {
-        return Err(DecodeError);
-    }
-    (0..count).map(|_| Ok(PastCall { first: take_u64(rest)?, call: take_call(rest)? })).collect()
-}
-
-fn take_text(rest: &mut &[u8]) -> Result<String, DecodeError> {
-    let length = usize::from(u16::from_le_bytes(take(rest)?));
-    if length > TEXT_MAX {
-        return Err(DecodeError);
-    }
-    let (text, behind) = rest.split_at_checked(length).ok_or(DecodeError)?;
-    *rest = behind;
-    Ok(String::from_utf8_lossy(text).into_owned())
-}
-
-fn take_call(rest: &mut &[u8]) -> Result<Call, DecodeError> {
-    let (call, behind) = Call::decode(rest)?;
-    *rest = behind;
+fn read_call(r: &mut Reader<'_>) -> wire::Result<Call> {
+    let unknown = |_| WireError::Unknown { what: "call", value: 0 };
+    let (call, rest) = Call::decode(r.rest()).map_err(unknown)?;
+    *r = Reader::new(rest);
     Ok(call)
-}
-
-fn take_ranked_call(rest: &mut &[u8]) -> Result<(usize, Option<Call>), DecodeError> {
-    let rank = take_rank(rest)?;
-    let call = if take::<1>(rest)?[0] == 0 { None } else { Some(take_call(rest)?) };
-    Ok((rank, call))
 }
 
 #[cfg(test)]
@@ -324,10 +244,7 @@ mod tests {
 
     #[test]
     fn frames_round_trip_and_wait_until_they_are_whole() {
-        let mut bytes = Vec::new();
-        for frame in frames() {
-            frame.encode(&mut bytes);
-        }
+        let bytes: Vec<u8> = frames().iter().flat_map(Frame::encode).collect();
         let mut rest = &bytes[..];
         for frame in frames() {
             let (decoded, length) = Frame::decode(rest).unwrap().unwrap();
@@ -354,31 +271,25 @@ mod tests {
         let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };
         let text = Cause::Aborted { by: 1, reason: "ä".repeat(1000) };
         for frame in [Frame::Announce(announce), abort(desync), abort(text)] {
-            let mut bytes = Vec::new();
-            frame.encode(&mut bytes);
+            let bytes = frame.encode();
             assert!(bytes.len() <= FRAME_MAX);
             assert!(Frame::decode(&bytes).unwrap().is_some());
         }
     }
 
     #[test]
-    fn hostile_bytes_are_refused_and_never_panic() {
+    fn a_frame_without_a_kind_or_with_a_byte_too_many_is_refused() {
         assert!(Frame::decode(&[0, 0, 0, 0]).is_err());
         assert!(Frame::decode(&[255; 8]).is_err());
         for frame in frames() {
-            let mut bytes = Vec::new();
-            frame.encode(&mut bytes);
-            for at in 0..bytes.len() {
-                for value in [0, 1, 5, 127, 255] {
-                    let mut hostile = bytes.clone();
-                    hostile[at] = value;
-                    let _ = Frame::decode(&hostile);
-                }
-            }
+            let mut bytes = frame.encode();
+            bytes[0] += 1;
             bytes.push(0);
-            let length = (bytes.len() - 4) as u32;
-            bytes[..4].copy_from_slice(&length.to_le_bytes());
-            assert!(Frame::decode(&bytes).is_err(), "a byte too many: {frame:?}");
+            assert!(Frame::decode(&bytes).is_err(), "{frame:?}");
         }
     }
+
+    comm_sim::hostile_bytes!(frames_are_read_as_they_were_written: frames(), Frame::encode, |bytes| {
+        Frame::decode(bytes).ok()?.filter(|(_, length)| *length == bytes.len()).map(|(frame, _)| frame)
+    });
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
-use comm_core::{Armed, Call, Error, Group, Interest, Loss, Result, Transport};
+use comm_core::{Armed, Call, Error, Group, Interest, Loss, Result, Transport, wire};
 
 /// How many bytes may wait to be sent to one peer. A peer that is behind by more than this does not read, and misses
 /// announcements; aborts and goodbyes are always queued.
@@ -104,9 +104,7 @@ impl<T: Transport> Control<T> {
         if peer.loss.is_some() || (droppable && peer.outbox.len() > OUTBOX_MAX) {
             return;
         }
-        let mut bytes = Vec::with_capacity(128);
-        frame.encode(&mut bytes);
-        peer.outbox.extend(bytes);
+        peer.outbox.extend(frame.encode());
         self.flush(to);
     }
 
@@ -175,7 +173,7 @@ impl<T: Transport> Control<T> {
         }
     }
 
-    fn take_frames(&mut self, from: usize, events: &mut Vec<Event>) -> Result<(), comm_core::DecodeError> {
+    fn take_frames(&mut self, from: usize, events: &mut Vec<Event>) -> wire::Result<()> {
         let peer = &mut self.peers[from];
         let mut taken = 0;
         while let Some((frame, length)) = Frame::decode(&peer.inbox[taken..])? {

@@ -1,0 +1,150 @@
+//! One test that every decoder of messages passes: bytes that no correct peer sends.
+
+use std::fmt::Debug;
+
+use crate::random::Random;
+
+/// The number of hostile messages that are made of each example.
+const MESSAGES: u64 = 1000;
+/// How much a decoder may allocate for every byte of a message, and for a message of no bytes.
+const ALLOCATED_PER_BYTE: u64 = 64;
+const ALLOCATED_ANYWAY: u64 = 4096;
+
+/// Makes a test of a decoder from examples of its messages, a function from a message to bytes, and one from bytes to the
+/// message if they are one.
+///
+/// The test checks that
+///
+/// - each example is decoded as it was encoded, and not if bytes are missing or too many;
+/// - no bytes make the decoder panic or allocate more than their length justifies;
+/// - what is decoded from hostile bytes is encoded and decoded as the same message.
+///
+/// The crate of the test has `allocation-counter` among its dependencies.
+///
+/// ```
+/// use comm_core::wire;
+///
+/// comm_sim::hostile_bytes!(numbers: [1_u16, 700], |number| number.to_le_bytes().to_vec(), |bytes| {
+///     wire::decode(bytes, |r| r.get::<u16>()).ok()
+/// });
+/// ```
+#[macro_export]
+macro_rules! hostile_bytes {
+    ($name:ident: $examples:expr, $encode:expr, $decode:expr) => {
+        #[test]
+        fn $name() {
+            $crate::hostile::check($examples, $encode, $decode, |run| {
+                ::allocation_counter::measure(run).bytes_max
+            });
+        }
+    };
+}
+
+/// The test that [`hostile_bytes!`](crate::hostile_bytes) makes. `measure` runs a function and returns how many bytes it had
+/// allocated at most.
+pub fn check<T: Debug + PartialEq>(
+    examples: impl IntoIterator<Item = T>,
+    encode: impl Fn(&T) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Option<T>,
+    measure: impl Fn(&mut dyn FnMut()) -> u64,
+) {
+    let decode = |bytes: &[u8]| {
+        let mut decoded = None;
+        let allocated = measure(&mut || decoded = decode(bytes));
+        let most = ALLOCATED_ANYWAY + ALLOCATED_PER_BYTE * bytes.len() as u64;
+        assert!(allocated <= most, "{allocated} bytes were allocated for {bytes:x?}");
+        decoded
+    };
+    for example in examples {
+        let bytes = encode(&example);
+        assert_eq!(decode(&bytes).as_ref(), Some(&example), "{bytes:x?}");
+        for end in 0..bytes.len() {
+            assert_ne!(decode(&bytes[..end]).as_ref(), Some(&example), "cut at {end}: {bytes:x?}");
+        }
+        assert_ne!(
+            decode(&[&bytes[..], &[0]].concat()).as_ref(),
+            Some(&example),
+            "a byte too many: {bytes:x?}"
+        );
+        for seed in 0..MESSAGES {
+            let hostile = corrupt(&bytes, &mut Random::new(seed, 0));
+            if let Some(message) = decode(&hostile) {
+                assert_eq!(decode(&encode(&message)).as_ref(), Some(&message), "{hostile:x?}");
+            }
+        }
+    }
+}
+
+/// The bytes with some of them changed, removed or added.
+fn corrupt(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        let any = random.next() as u8;
+        let value = [0, 1, 0x7f, 0x80, 0xff, any, any, any][random.below(8)];
+        match random.below(8) {
+            0 => bytes.insert(at, value),
+            1 => bytes.truncate(at),
+            2 => bytes.extend((0..random.below(64)).map(|_| value)),
+            3 => {
+                // A length or a count of several bytes.
+                let end = bytes.len().min(at + [2, 4, 8][random.below(3)]);
+                bytes[at..end].fill(value);
+            }
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_numbers(decode: impl Fn(&[u8]) -> Option<Vec<u8>>, allocated: impl Fn(&[u8]) -> u64) {
+        let last = std::cell::RefCell::new(Vec::new());
+        let decode = |bytes: &[u8]| {
+            last.borrow_mut().clear();
+            last.borrow_mut().extend_from_slice(bytes);
+            decode(bytes)
+        };
+        let measure = |run: &mut dyn FnMut()| {
+            run();
+            allocated(&last.borrow())
+        };
+        check([vec![3, 2, 1]], |list| [&[list.len() as u8], &list[..]].concat(), decode, measure);
+    }
+
+    /// A list of bytes after their count.
+    fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+        let (&count, list) = bytes.split_first()?;
+        (list.len() == usize::from(count)).then(|| list.to_vec())
+    }
+
+    #[test]
+    fn a_decoder_that_takes_nothing_else_passes() {
+        check_numbers(decode, |_| 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a byte too many")]
+    fn a_decoder_that_ignores_the_end_fails() {
+        check_numbers(|bytes| bytes.get(1..=usize::from(*bytes.first()?)).map(<[u8]>::to_vec), |_| 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes were allocated")]
+    fn a_decoder_that_allocates_what_a_count_says_fails() {
+        check_numbers(decode, |bytes| bytes.first().map_or(0, |count| u64::from(*count) << 10));
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn a_decoder_that_panics_fails() {
+        check_numbers(|bytes| decode(&bytes[..bytes.len().max(1)]), |_| 0);
+    }
+}
