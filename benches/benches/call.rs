@@ -6,11 +6,11 @@
 
 use std::hint::black_box;
 
-use comm_core::{Call, Collective, DType, GroupId, ReduceOp};
+use comm_core::{Collective, DType, GroupId, ReduceOp, Signature};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn description(criterion: &mut Criterion) {
-    let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, "recursive_doubling");
+    let mut call = Signature::new(GroupId::WORLD, Collective::AllReduce, "recursive_doubling");
     (call.op, call.dtype, call.count) = (Some(ReduceOp::Sum), Some(DType::F32), 1 << 20);
     let mut group = criterion.benchmark_group("call");
     group.bench_function("fingerprint", |bencher| bencher.iter(|| black_box(&call).fingerprint()));
@@ -22,7 +22,7 @@ fn description(criterion: &mut Criterion) {
         });
     });
     group.bench_function("decode", |bencher| {
-        bencher.iter(|| Call::decode(black_box(&bytes)).map(|(call, _)| call.count));
+        bencher.iter(|| Signature::decode(black_box(&bytes)).map(|(call, _)| call.count));
     });
     group.finish();
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::check::length;
+use crate::call::check_len;
 use crate::{AsView, AsViewMut, Comm, Element, Host, Invalid, Received, Result};
 
 /// One axis of a Cartesian group.
@@ -120,7 +120,7 @@ impl Cart {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if there is not one coordinate per axis.
     pub fn rank_at(&self, coords: &[isize]) -> Result<Neighbor> {
-        length("the list of coordinates", coords.len(), self.axes.len())?;
+        check_len("the list of coordinates", coords.len(), self.axes.len())?;
         Ok(rank_at(&self.axes, coords))
     }
 

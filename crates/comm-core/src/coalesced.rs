@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use bytemuck::cast_slice_mut;
 
-use crate::check::length;
-use crate::{Call, Comm, Element, Host, ReduceOp, Result};
+use crate::call::check_len;
+use crate::{Comm, Element, Host, ReduceOp, Result, Signature};
 
 /// Memory that is kept for the next call, at most this many bytes: what is larger is not small buffers.
 const KEPT_MAX: usize = 64 << 20;
@@ -173,16 +173,17 @@ impl Comm<Host> {
         call: impl FnOnce(&Self, &mut [T]) -> Result<()>,
     ) -> Result<()> {
         let lengths = lengths.iter().map(|&length| length as u64);
-        let comm = self.with_detail(Call::detail_of(lengths.chain([self.detail()])));
+        let comm =
+            self.with_extra_fingerprint(Signature::fingerprint_of(lengths.chain([self.extra_fingerprint()])));
         self.packing().with(elements, |packed| call(&comm, packed))
     }
 }
 
 /// Checks that there is a buffer for each of these lengths, and that it is as long for each rank.
 fn check([list, each]: [&'static str; 2], ranks: usize, lengths: &[usize], got: &[usize]) -> Result<()> {
-    length(list, got.len(), lengths.len())?;
+    check_len(list, got.len(), lengths.len())?;
     let mut pairs = got.iter().zip(lengths);
-    pairs.try_for_each(|(&got, &one)| length(each, got, one.saturating_mul(ranks)))
+    pairs.try_for_each(|(&got, &one)| check_len(each, got, one.saturating_mul(ranks)))
 }
 
 fn lengths_mut<T, B: AsMut<[T]>>(buffers: &mut [B]) -> Vec<usize> {

@@ -43,11 +43,13 @@ pub enum Collective {
     NewGroup = 18,
     /// All ranks become another group.
     Duplicate = 19,
+    /// A barrier that tells which ranks did not come.
+    MonitoredBarrier = 20,
 }
 
 impl Collective {
     /// Every collective, in the order of their codes.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::AllReduce,
         Self::Reduce,
         Self::Broadcast,
@@ -67,6 +69,7 @@ impl Collective {
         Self::Split,
         Self::NewGroup,
         Self::Duplicate,
+        Self::MonitoredBarrier,
     ];
 
     /// The collective with the same messages between the same ranks: the one without the V, where all have the same
@@ -75,13 +78,21 @@ impl Collective {
     pub const fn base(self) -> Self {
         match self {
             Self::AllGatherV | Self::Split => Self::AllGather,
-            Self::NewGroup | Self::Duplicate => Self::Barrier,
+            Self::NewGroup | Self::Duplicate | Self::MonitoredBarrier => Self::Barrier,
             Self::ReduceScatterV => Self::ReduceScatter,
             Self::GatherV => Self::Gather,
             Self::ScatterV => Self::Scatter,
             Self::AllToAllV => Self::AllToAll,
             other => other,
         }
+    }
+
+    /// Whether every rank knows the lengths of all: in a gather or scatter with counts, only the
+    /// root does.
+    #[must_use]
+    #[inline]
+    pub const fn is_known_everywhere(self) -> bool {
+        !matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
     }
 
     /// The code on the wire, never zero.
@@ -119,6 +130,7 @@ impl Collective {
             Self::Split => "split",
             Self::NewGroup => "new_group",
             Self::Duplicate => "duplicate",
+            Self::MonitoredBarrier => "monitored_barrier",
         }
     }
 }

@@ -82,10 +82,10 @@ impl<M: Memory> Comm<M> {
         self
     }
 
-    /// What the calls of this handle must agree on besides what they say themselves: [`CallOptions::detail`].
+    /// What the calls of this handle must agree on besides what they say themselves: [`CallOptions::extra_fingerprint`].
     #[must_use]
-    pub const fn detail(&self) -> u64 {
-        self.options.detail
+    pub const fn extra_fingerprint(&self) -> u64 {
+        self.options.extra_fingerprint
     }
 
     /// Where buffers that travel together are packed.
@@ -146,11 +146,11 @@ impl<M: Memory> Comm<M> {
     }
 
     /// A handle to the same communicator whose calls are only compatible with calls of the same
-    /// [`CallOptions::detail`]. Every rank must give the same number.
+    /// [`CallOptions::extra_fingerprint`]. Every rank must give the same number.
     #[must_use]
-    pub fn with_detail(&self, detail: u64) -> Self {
+    pub fn with_extra_fingerprint(&self, fingerprint: u64) -> Self {
         let mut handle = self.clone();
-        handle.options.detail = detail;
+        handle.options.extra_fingerprint = fingerprint;
         handle
     }
 }

@@ -3,29 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::{
-    Accumulate, Allocate, Group, Groups, Host, LinkModel, Memory, PointToPoint, ReduceOp, Result, Scan,
-    Shares,
-};
+use crate::{Accumulate, Allocate, Call, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result};
 
 /// How long a call may take unless the caller says otherwise: five minutes.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// The buffers of a call: where a rank's contribution comes from and where its result goes.
-#[derive(Debug)]
-pub enum Exchange<'a, M: Memory = Host> {
-    /// One buffer holds the contribution and then the result.
-    InPlace(M::ViewMut<'a>),
-    /// The contribution is read from one buffer, the result written to another; they do not overlap.
-    Separate {
-        /// The contribution.
-        send: M::View<'a>,
-        /// The result.
-        recv: M::ViewMut<'a>,
-    },
-    /// The contribution of a rank that gets no result.
-    SendOnly(M::View<'a>),
-}
 
 /// How a call is to be carried out. None of it changes what the call means, but for the rounding of floats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +21,13 @@ pub struct CallOptions {
     pub order: ReduceOrder,
     /// In which type partial sums of 16-bit floats are kept. Equal on every rank.
     pub accumulate: Accumulate,
-    /// What else must be equal on every rank for the call to mean the same, as a number: [`Call::detail_of`] the lengths
+    /// What else must be equal on every rank for the call to mean the same, as a number: [`Signature::fingerprint_of`] the lengths
     /// of the buffers that were packed into one, for example. 0 if there is nothing. Ranks that give unequal numbers get
     /// [`Error::Desync`].
     ///
-    /// [`Call::detail_of`]: crate::Call::detail_of
+    /// [`Signature::fingerprint_of`]: crate::Signature::fingerprint_of
     /// [`Error::Desync`]: crate::Error::Desync
-    pub detail: u64,
+    pub extra_fingerprint: u64,
 }
 
 /// In which order a reduction combines the contributions of the ranks. It shows in the last bits of floating point
@@ -69,7 +50,7 @@ impl Default for CallOptions {
             algorithm: None,
             order: ReduceOrder::Any,
             accumulate: Accumulate::Native,
-            detail: 0,
+            extra_fingerprint: 0,
         }
     }
 }
@@ -104,10 +85,10 @@ impl CallOptions {
         self
     }
 
-    /// The options with this detail: see the field of this name.
+    /// The options with this extra fingerprint: see the field of this name.
     #[must_use]
-    pub const fn detail(mut self, detail: u64) -> Self {
-        self.detail = detail;
+    pub const fn extra_fingerprint(mut self, fingerprint: u64) -> Self {
+        self.extra_fingerprint = fingerprint;
         self
     }
 }
@@ -140,110 +121,15 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
         None
     }
 
-    /// Combines the contributions of all ranks; every rank gets the result. All buffers have the same length.
+    /// Makes a call, which returns when this rank has its result.
+    ///
+    /// A backend that lacks a collective returns [`Invalid::Unsupported`](crate::Invalid::Unsupported)
+    /// on every rank, before anything is sent.
     ///
     /// # Errors
-    /// See [`Error`](crate::Error).
-    fn all_reduce(&self, buffers: Exchange<'_, M>, op: ReduceOp, options: &CallOptions) -> Result<()>;
-
-    /// Combines the contributions of all ranks; `root` gets the result. On other ranks every buffer is only read.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn reduce(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, M>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()>;
-
-    /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn broadcast(&self, root: usize, buffer: M::ViewMut<'_>, options: &CallOptions) -> Result<()>;
-
-    /// Every rank gets the contributions of all ranks, in rank order. A receive buffer has the length of all
-    /// contributions together; in place, a rank's contribution lies where its block of the result goes. Every rank
-    /// gives the same `shares`.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn all_gather(&self, buffers: Exchange<'_, M>, shares: Shares<'_>, options: &CallOptions) -> Result<()>;
-
-    /// Combines the contributions of all ranks; each rank gets the block with its number. A send buffer has the
-    /// length of all results together. In place, the result lies in this rank's block and the other blocks are
-    /// unspecified. Every rank gives the same `shares`.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn reduce_scatter(
-        &self,
-        buffers: Exchange<'_, M>,
-        shares: Shares<'_>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()>;
-
-    /// `root` gets the contributions of all ranks, in rank order. On other ranks every buffer is only read. In place,
-    /// the root's contribution lies where its block of the result goes. Only the root's `shares` are looked at.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn gather(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, M>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()>;
-
-    /// Every rank gets its block of `root`'s data, which has one block per rank. Other ranks than the root give a
-    /// buffer to receive into; what they give to send is ignored. The root keeps its own block where it is if it gives
-    /// no separate buffer to receive into. Only the root's `shares` are looked at.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn scatter(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, M>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()>;
-
-    /// Every rank sends block `i` of its send buffer to rank `i`, where it becomes the block with the sender's number.
-    /// Each rank's `send` shares are what the others expect of it in their `recv` shares; no rank knows all of them.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn all_to_all(
-        &self,
-        buffers: Exchange<'_, M>,
-        send: Shares<'_>,
-        recv: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()>;
-
-    /// Returns once every rank has called it.
-    ///
-    /// Backends for the memory of this process know the algorithm `star`, in which rank 0 hears from every other rank
-    /// itself, and after a timeout name exactly the ranks that did not arrive.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn barrier(&self, options: &CallOptions) -> Result<()>;
-
-    /// The last call: leaves the group, and returns once every rank has done so. Every later call fails.
-    ///
-    /// Backends that count calls compare here what all ranks called last. By default this is a barrier.
-    ///
-    /// # Errors
-    /// See [`Error`](crate::Error).
-    fn finalize(&self, options: &CallOptions) -> Result<()> {
-        self.barrier(options)
-    }
+    /// [`Error::Invalid`](crate::Error::Invalid) if the call does not fit the group, which leaves
+    /// the communicator and the buffers as they were; see [`Error`](crate::Error) for all others.
+    fn run(&self, call: Call<'_, M>, options: &CallOptions) -> Result<()>;
 
     /// Ends the call in progress, here and on every other rank, and makes the communicator unusable. Any thread may
     /// call this while another is in a collective.
@@ -251,9 +137,6 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
 }
 
 /// What every backend for the memory of this process can do.
-pub trait HostCommunicator: Communicator<Host> + Groups<Host> + PointToPoint + Scan<Host> + Allocate {}
+pub trait HostCommunicator: Communicator<Host> + Groups<Host> + PointToPoint + Allocate {}
 
-impl<C> HostCommunicator for C where
-    C: Communicator<Host> + Groups<Host> + PointToPoint + Scan<Host> + Allocate + ?Sized
-{
-}
+impl<C> HostCommunicator for C where C: Communicator<Host> + Groups<Host> + PointToPoint + Allocate + ?Sized {}

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Call, Refusal, Source, TagMatch};
+use crate::{Refusal, Signature, Source, TagMatch};
 
 pub use invalid::Invalid;
 
@@ -138,7 +138,7 @@ pub enum During {
     /// A collective call, with its sequence number.
     Call {
         /// The call.
-        call: Box<Call>,
+        call: Box<Signature>,
         /// Its sequence number on its communicator, counting from 1.
         sequence: u64,
     },
@@ -264,11 +264,11 @@ pub struct Desync {
     /// One rank; the one that reports where it is among the two.
     pub rank: usize,
     /// What that rank called; `None` if it could not be learnt.
-    pub ours: Option<Call>,
+    pub ours: Option<Signature>,
     /// The other rank.
     pub peer: usize,
     /// What the other rank called; `None` if it could not be learnt.
-    pub theirs: Option<Call>,
+    pub theirs: Option<Signature>,
     /// Where the calls differ if their descriptions do not: in counts that not every rank knows.
     pub lengths: Option<Lengths>,
 }
@@ -278,8 +278,8 @@ impl Desync {
     #[must_use]
     pub fn new(
         sequence: u64,
-        (rank, ours): (usize, Option<Call>),
-        (peer, theirs): (usize, Option<Call>),
+        (rank, ours): (usize, Option<Signature>),
+        (peer, theirs): (usize, Option<Signature>),
     ) -> Self {
         Self { sequence, rank, ours, peer, theirs, lengths: None }
     }
@@ -375,6 +375,6 @@ fn told(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
     lengths.as_ref().map_or_else(String::new, told)
 }
 
-fn known(call: &Option<Call>) -> String {
+fn known(call: &Option<Signature>) -> String {
     call.as_ref().map_or_else(|| "an unknown call".into(), ToString::to_string)
 }

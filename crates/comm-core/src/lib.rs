@@ -4,7 +4,7 @@
 //!
 //! - what is communicated: [`DType`], [`Element`], [`ReduceOp`] and the reduction kernels ([`Reduction`]);
 //! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
-//! - who communicates: [`Group`], [`Call`];
+//! - who communicates: [`Group`], [`Signature`];
 //! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
 //!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages), [`Scan`] (prefix
 //!   reductions), [`Allocate`] (gives out memory for buffers), [`Store`] (rendezvous), [`Memory`] (where buffers live);
@@ -25,7 +25,6 @@ mod bell;
 mod buffer;
 mod call;
 mod cart;
-mod check;
 mod coalesced;
 mod collective;
 mod communicator;
@@ -48,7 +47,6 @@ mod prefix_store;
 mod process;
 mod reduce;
 mod refusal;
-mod scan;
 mod step;
 mod store;
 mod sync;
@@ -63,12 +61,11 @@ pub use accumulate::Accumulate;
 pub use allocation::{Allocate, Allocation};
 pub use bell::{Abort, Bell};
 pub use buffer::Buffer;
-pub use call::{Call, DecodeError};
+pub use call::{Access, Buffers, Call, Counts, DecodeError, InputCopy, Operands, Signature};
 pub use cart::{Axis, Cart, Neighbor, PROC_NULL, Shift};
-pub use check::Shares;
 pub use collective::Collective;
 pub use comm::Comm;
-pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, Exchange, HostCommunicator, ReduceOrder};
+pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, HostCommunicator, ReduceOrder};
 pub use dtype::{DType, Element, Plain, PlainType};
 pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
@@ -85,7 +82,6 @@ pub use prefix_store::PrefixStore;
 pub use process::Process;
 pub use reduce::{Operator, Reduction, UserOp, Widening};
 pub use refusal::Refusal;
-pub use scan::Scan;
 pub use step::{Action, Blocks, Place, Step, Touch};
 pub use store::{LastWill, Presence, Store};
 pub use transport::{AbortHandle, Armed, Interest, Transport};

@@ -26,6 +26,9 @@ pub trait Memory: Send + Sync + Sized + 'static {
     type View<'a>: Shape + Send;
     /// A buffer that is written.
     type ViewMut<'a>: Shape + Send;
+
+    /// The same buffer, only to be read from now on.
+    fn into_view(buffer: Self::ViewMut<'_>) -> Self::View<'_>;
 }
 
 /// The memory of this process.
@@ -36,6 +39,11 @@ impl Memory for Host {
     type Communicator = dyn HostCommunicator;
     type View<'a> = HostView<'a>;
     type ViewMut<'a> = HostViewMut<'a>;
+
+    #[inline]
+    fn into_view(buffer: Self::ViewMut<'_>) -> Self::View<'_> {
+        buffer.into_read_only()
+    }
 }
 
 /// Elements in the memory of this process, to be read.

@@ -1,16 +1,16 @@
-//! A barrier that tells who did not come.
+//! A barrier that names the ranks that did not come.
 
 use std::time::Duration;
 
-use crate::{Comm, Host, Result};
+use crate::{Call, Comm, Host, Result};
 
 impl Comm<Host> {
     /// A barrier that names exactly the ranks that did not arrive within `timeout`, on every rank that did.
     ///
     /// Rank 0 hears from every rank itself, at the cost of two messages per rank, so this is for debugging and for the
-    /// start of a program. The timeout takes the place of the handle's, and the algorithm is always `star`. The timeout
+    /// start of a program. The timeout takes the place of the handle's, whose algorithm does not matter. The timeout
     /// may differ from rank to rank; whichever passes first ends the barrier on all of them. Ranks that call
-    /// [`Comm::barrier`] instead are in another call, unless it uses that algorithm too.
+    /// [`Comm::barrier`] instead are in another call.
     ///
     /// ```
     /// use std::time::Duration;
@@ -36,6 +36,6 @@ impl Comm<Host> {
     /// 200 ms after the deadline, but no more than a quarter of the timeout. Otherwise as written at
     /// [`Communicator`](crate::Communicator). All of these are fatal to the communicator.
     pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
-        self.with_timeout(timeout).with_algorithm("star").barrier()
+        self.with_timeout(timeout).run(Call::MonitoredBarrier)
     }
 }

@@ -13,7 +13,7 @@ pub enum Remainder {
     Drop,
 }
 
-/// Shares the samples of a data set out among ranks, in another order every epoch.
+/// Counts the samples of a data set out among ranks, in another order every epoch.
 ///
 /// The meaning is that of PyTorch's `DistributedSampler`: one permutation per epoch, the same on every rank, wrapped or
 /// cut to a multiple of the number of ranks, of which a rank takes every `size`-th from its own number on. So the
@@ -46,7 +46,7 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// Shares `samples` samples out among the ranks of `group`, in their own order, wrapped.
+    /// Counts `samples` samples out among the ranks of `group`, in their own order, wrapped.
     #[must_use]
     pub const fn new(samples: usize, group: Group) -> Self {
         Self { samples, group, seed: None, remainder: Remainder::Wrap, epoch: 0 }

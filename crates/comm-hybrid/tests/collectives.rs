@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use comm_core::{Collective, Comm, Lanes, LinkModel, ReduceOp};
 use comm_hybrid::HybridLanes;
-use comm_ring::choose::{Question, choose};
+use comm_ring::choose::{CallShape, choose};
 use comm_ring::{RingCommunicator, RingConfig};
 use common::{spreads, world};
 
@@ -87,7 +87,7 @@ fn two_levels_are_chosen_where_hosts_hold_several_ranks() {
         let comm = communicator(lanes);
         let links = comm.links().unwrap();
         let chosen = |bytes: usize, links| {
-            let question = Question::new(Collective::AllReduce).ranks(8).bytes(bytes);
+            let question = CallShape::new(Collective::AllReduce).ranks(8).bytes(bytes);
             choose(&question, None, &RingConfig::default().tuning(links)).unwrap().algorithm.name
         };
         let names = [10, 14, 17, 20, 24].map(|log| chosen(1 << log, links));

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Comm, Communicator, DType, Error, Exchange, Invalid, Lanes, Membership, ReduceOp, Result, Shares,
+    Buffers, Call, Comm, Communicator, Counts, DType, Error, Invalid, Lanes, Membership, ReduceOp, Result,
 };
 use comm_hybrid::StagedCommunicator;
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
@@ -47,18 +47,19 @@ fn what_cannot_be_is_refused_before_anything_moves() {
         assert_invalid(comm.all_gather_v(&short, &mut long, &[3, 4]), "elements");
         let floats = long.view();
         let mut halves = rank.buffer(&[0_u16; 8]);
-        let buffers = Exchange::Separate { send: floats, recv: halves.view_mut() };
-        let mixed = rank.communicator.all_reduce(buffers, ReduceOp::Sum, &options());
+        let buffers = Buffers::Separate { send: floats, recv: halves.view_mut() };
+        let mixed = rank.communicator.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options());
         let types = Invalid::DTypes { send: DType::I32, recv: DType::U16 };
         assert!(matches!(&mixed, Err(Error::Invalid(told)) if *told == types), "{mixed:?}");
         let elsewhere = Device::open(devices[2]).unwrap().new_stream().unwrap();
         let mut foreign = DeviceBuffer::from_host(&elsewhere, &[1_i32; 8]).unwrap();
         assert_invalid(comm.all_reduce(&mut foreign, ReduceOp::Sum), "device");
         assert_invalid(comm.with_algorithm("magic").all_reduce(&mut long, ReduceOp::Sum), "magic");
-        let buffers = Exchange::InPlace(long.view_mut());
-        let shares = (Shares::Counts(&[3, 5]), Shares::Counts(&[5, 3]));
-        let unlike = rank.communicator.all_to_all(buffers, shares.0, shares.1, &options());
-        assert_invalid(unlike, "receives from itself");
+        let buffers = Buffers::InPlace(long.view_mut());
+        let shares = (Counts::PerRank(&[3, 5]), Counts::PerRank(&[5, 3]));
+        let unlike =
+            rank.communicator.run(Call::AllToAll { buffers, send: shares.0, recv: shares.1 }, &options());
+        assert_invalid(unlike, "comes from a rank in place");
         assert_bits(&long.to_vec().unwrap(), &[2; 8], "what was given");
         assert_works(&rank);
     });
@@ -104,12 +105,15 @@ fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
             .unwrap()
         });
         if let Some(alone) = &alone {
-            let view = Exchange::InPlace(buffer.view_mut());
-            alone.all_reduce(view, ReduceOp::Sum, &options()).unwrap();
+            let view = Buffers::InPlace(buffer.view_mut());
+            alone.run(Call::AllReduce { buffers: view, op: ReduceOp::Sum }, &options()).unwrap();
         }
         let patience = if rank.rank == 1 { timeout } else { SOON };
-        let view = Exchange::InPlace(buffer.view_mut());
-        let error = rank.communicator.all_reduce(view, ReduceOp::Sum, &within(patience)).unwrap_err();
+        let view = Buffers::InPlace(buffer.view_mut());
+        let error = rank
+            .communicator
+            .run(Call::AllReduce { buffers: view, op: ReduceOp::Sum }, &within(patience))
+            .unwrap_err();
         if let Some(alone) = alone {
             alone.abort("it hangs");
         }
@@ -153,7 +157,7 @@ fn pieces_without_bytes_are_refused_on_every_rank() {
             StagedCommunicator::new(Arc::clone(&host), &device, bytes, SOON).map(drop),
             "piece_bytes",
         );
-        host.barrier(&options()).unwrap();
+        host.run(Call::Barrier, &options()).unwrap();
     });
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Call, Communicator, Exchange, HostViewMut, Lanes, ReduceOp, Result, Shares};
+use comm_core::{Buffers, Call, Communicator, Counts, HostViewMut, Lanes, ReduceOp, Result, Signature};
 use comm_hybrid::StagedCommunicator;
 use comm_nccl::{CudaView, Device, DeviceBuffer};
 use comm_sim::in_process::{InProcessConfig, run};
@@ -115,12 +115,12 @@ fn a_gather_goes_up_on_the_root_alone_and_not_what_it_has() {
     let copied = traffic(3, (LONG, 3 * LONG), |rank, send, recv| rank.staged.gather(1, send, recv));
     assert_eq!(copied, [[LONG, 0], [LONG, 3 * LONG], [LONG, 0]]);
     let copied = traffic(3, (0, 3 * LONG), |rank, _, recv| {
-        let buffers = Exchange::InPlace(if rank.rank == 1 {
+        let buffers = Buffers::InPlace(if rank.rank == 1 {
             recv.view_mut()
         } else {
             recv.slice_mut(..LONG)?.into_view_mut()
         });
-        rank.communicator.gather(1, buffers, Shares::Equal, &options())
+        rank.communicator.run(Call::Gather { root: 1, buffers, counts: Counts::Equal }, &options())
     });
     assert_eq!(copied, [[LONG, 0], [LONG, 2 * LONG], [LONG, 0]]);
 }
@@ -131,8 +131,8 @@ fn a_scatter_comes_down_from_the_root_alone_and_not_what_it_keeps() {
     assert_eq!(copied, [[0, LONG], [3 * LONG, LONG], [0, LONG]]);
     let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| {
         let buffers =
-            if rank.rank == 1 { Exchange::SendOnly(send.view()) } else { Exchange::InPlace(recv.view_mut()) };
-        rank.communicator.scatter(1, buffers, Shares::Equal, &options())
+            if rank.rank == 1 { Buffers::SendOnly(send.view()) } else { Buffers::InPlace(recv.view_mut()) };
+        rank.communicator.run(Call::Scatter { root: 1, buffers, counts: Counts::Equal }, &options())
     });
     assert_eq!(copied, [[0, LONG], [2 * LONG, 0], [0, LONG]]);
 }
@@ -177,29 +177,30 @@ fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
             let stream = device.new_stream().unwrap();
             let mut buffer = DeviceBuffer::from_host(&stream, &[1; PIECES * WIDTH]).unwrap();
             drop(control().take_calls());
-            host.barrier(&options()).unwrap();
-            let view = Exchange::InPlace(buffer.view_mut());
-            staged.all_reduce(view, ReduceOp::Sum, &options()).unwrap();
-            host.barrier(&options()).unwrap();
+            host.run(Call::Barrier, &options()).unwrap();
+            let view = Buffers::InPlace(buffer.view_mut());
+            staged.run(Call::AllReduce { buffers: view, op: ReduceOp::Sum }, &options()).unwrap();
+            host.run(Call::Barrier, &options()).unwrap();
             assert_eq!(buffer.to_vec().unwrap(), [8; PIECES * WIDTH]);
             return;
         }
         let mut piece_bytes = [0_u64];
-        host.broadcast(0, HostViewMut::new(&mut piece_bytes), &options()).unwrap();
+        host.run(Call::Broadcast { root: 0, buffer: HostViewMut::new(&mut piece_bytes) }, &options())
+            .unwrap();
         assert_eq!(piece_bytes, [PIECE as u64]);
         let mut call = options();
-        call.detail = Call::detail_of([0, PIECES as u64, (PIECES * WIDTH) as u64]);
-        host.barrier(&options()).unwrap();
+        call.extra_fingerprint = Signature::fingerprint_of([0, PIECES as u64, (PIECES * WIDTH) as u64]);
+        host.run(Call::Barrier, &options()).unwrap();
         let mut seen = Copies::default();
         for piece in 0..PIECES {
             // The piece itself and the one behind it came down, and all before it went up.
             await_copies(&mut seen, (piece + 2).min(PIECES), piece);
             let mut own = [7; WIDTH];
-            let buffers = Exchange::InPlace(HostViewMut::new(&mut own));
-            host.all_reduce(buffers, ReduceOp::Sum, &call).unwrap();
+            let buffers = Buffers::InPlace(HostViewMut::new(&mut own));
+            host.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &call).unwrap();
         }
         await_copies(&mut seen, PIECES, PIECES);
-        host.barrier(&options()).unwrap();
+        host.run(Call::Barrier, &options()).unwrap();
     });
 }
 

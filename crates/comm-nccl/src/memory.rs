@@ -13,6 +13,10 @@ impl Memory for Cuda {
     type Communicator = dyn DeviceCommunicator;
     type View<'a> = CudaView<'a>;
     type ViewMut<'a> = CudaViewMut<'a>;
+
+    fn into_view(buffer: Self::ViewMut<'_>) -> Self::View<'_> {
+        buffer.into_read_only()
+    }
 }
 
 /// What every backend for the memory of CUDA devices can do.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallOptions, Communicator, During, Error, Exchange, Groups, ReduceOp, Result, Shares, Store,
+    Buffers, Call, CallOptions, Communicator, Counts, During, Error, Groups, ReduceOp, Result, Store,
 };
 use comm_nccl::Cuda;
 use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
@@ -25,7 +25,7 @@ fn in_folder<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
 /// A sum over so many elements, and its end on the device.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, count: usize, options: &CallOptions) -> Result<()> {
     let mut buffer = rank.buffer(&vec![1.0_f32; count]);
-    comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options)?;
+    comm.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, options)?;
     buffer.to_vec().map(drop)
 }
 
@@ -59,15 +59,19 @@ fn ranks_in_different_calls_are_told_both_on_both_sides() {
 /// A root has done its part before others begin, so that its call looks as if it had been the right one.
 #[test]
 fn a_rank_that_has_gone_on_compares_its_past() {
-    let errors = in_folder(2, |rank| {
-        sum(&rank.comm, &rank, 1, &options()).unwrap();
-        if rank.rank == 0 {
-            let message = rank.buffer(&[1_u8]);
-            let buffers: Exchange<'_, Cuda> = Exchange::SendOnly(message.view());
-            drop(rank.comm.reduce(1, buffers, ReduceOp::Max, &within(Duration::from_secs(2))));
-        }
-        cause(sum(&rank.comm, &rank, 5, &within(Duration::from_secs(2))))
-    });
+    let errors =
+        in_folder(2, |rank| {
+            sum(&rank.comm, &rank, 1, &options()).unwrap();
+            if rank.rank == 0 {
+                let message = rank.buffer(&[1_u8]);
+                let buffers: Buffers<'_, Cuda> = Buffers::SendOnly(message.view());
+                drop(rank.comm.run(
+                    Call::Reduce { root: 1, buffers, op: ReduceOp::Max },
+                    &within(Duration::from_secs(2)),
+                ));
+            }
+            cause(sum(&rank.comm, &rank, 5, &within(Duration::from_secs(2))))
+        });
     for error in errors {
         let named = error.to_string();
         assert!(named.contains("reduce(max, root 1") && named.contains("all_reduce(sum, 5"), "{named}");
@@ -161,9 +165,9 @@ fn messages_do_not_count_as_calls_of_all() {
         // The last rank is late, so that the others ask who they wait for, and find nothing wrong.
         thread::sleep(Duration::from_millis(if rank.rank == 2 { 1500 } else { 0 }));
         let (send, mut recv) = (rank.zeros::<u8>(1), rank.zeros::<u8>(3));
-        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
-        rank.comm.all_gather(buffers, Shares::Equal, &options()).unwrap();
-        rank.comm.barrier(&options())
+        let buffers = Buffers::Separate { send: send.view(), recv: recv.view_mut() };
+        rank.comm.run(Call::AllGather { buffers, counts: Counts::Equal }, &options()).unwrap();
+        rank.comm.run(Call::Barrier, &options())
     });
     assert!(errors.iter().all(Result::is_ok), "{errors:?}");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Communicator, During, Error, Exchange, Failure, ReduceOp, Result, Store};
+use comm_core::{Buffers, Call, CallOptions, Communicator, During, Error, Failure, ReduceOp, Result, Store};
 use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, ShrinkMode, UniqueId};
 use comm_tcp::FileStore;
 use nccl_sys::ncclResult_t;
@@ -18,13 +18,14 @@ use common::{Rank, SOON, config, control, devices, library, options, within, wor
 const SHORT: Duration = Duration::from_millis(200);
 
 fn all_reduce(rank: &Rank, buffer: &mut DeviceBuffer<f32>, options: &CallOptions) -> Result<()> {
-    rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options)
+    rank.comm
+        .run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, options)
 }
 
 /// The communicator is of no use any more, and says why.
 fn assert_poisoned(rank: &Rank, cause: &str) {
     let mut buffer = rank.zeros(1);
-    for refused in [all_reduce(rank, &mut buffer, &options()), rank.comm.barrier(&options())] {
+    for refused in [all_reduce(rank, &mut buffer, &options()), rank.comm.run(Call::Barrier, &options())] {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::Poisoned(_)) && error.to_string().contains(cause), "{error}");
     }

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Comm, Communicator, Error, Exchange, Groups, ReduceOp, Shares};
+use comm_core::{Buffers, Call, Comm, Communicator, Counts, Error, Groups, ReduceOp};
 use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator, ShrinkMode};
 
 use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
@@ -17,7 +17,8 @@ const SHORT: Duration = Duration::from_millis(500);
 /// The sum over all ranks of a group of what each gives.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
     let mut buffer = rank.buffer(&[ours]);
-    comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
+    comm.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, &options())
+        .unwrap();
     buffer.to_vec().unwrap()[0]
 }
 
@@ -146,21 +147,31 @@ fn a_batch_of_collectives_does_what_they_do() {
         let blocks = rank.buffer(&vec![1.0_f64; size]);
         let mut batch = rank.comm.batch();
         batch
-            .all_reduce(Exchange::InPlace(total.view_mut()), ReduceOp::Sum)
+            .add(Call::AllReduce { buffers: Buffers::InPlace(total.view_mut()), op: ReduceOp::Sum })
             .unwrap()
-            .reduce(size - 1, Exchange::InPlace(largest.view_mut()), ReduceOp::Max)
+            .add(Call::Reduce {
+                root: size - 1,
+                buffers: Buffers::InPlace(largest.view_mut()),
+                op: ReduceOp::Max,
+            })
             .unwrap()
-            .all_reduce(Exchange::InPlace(halves.view_mut()), ReduceOp::PreMulSum(0.5))
+            .add(Call::AllReduce {
+                buffers: Buffers::InPlace(halves.view_mut()),
+                op: ReduceOp::PreMulSum(0.5),
+            })
             .unwrap()
-            .broadcast(size - 1, told.view_mut())
+            .add(Call::Broadcast { root: size - 1, buffer: told.view_mut() })
             .unwrap()
-            .all_gather(Exchange::Separate { send: ours.view(), recv: all.view_mut() }, Shares::Equal)
+            .add(Call::AllGather {
+                buffers: Buffers::Separate { send: ours.view(), recv: all.view_mut() },
+                counts: Counts::Equal,
+            })
             .unwrap()
-            .reduce_scatter(
-                Exchange::Separate { send: blocks.view(), recv: block.view_mut() },
-                Shares::Equal,
-                ReduceOp::Sum,
-            )
+            .add(Call::ReduceScatter {
+                buffers: Buffers::Separate { send: blocks.view(), recv: block.view_mut() },
+                counts: Counts::Equal,
+                op: ReduceOp::Sum,
+            })
             .unwrap();
         batch.run(&options()).unwrap();
         let n = size as i32;
@@ -181,7 +192,12 @@ fn a_registered_buffer_is_a_buffer_like_others() {
         let mut buffer = rank.buffer(&[1.0_f32, 2.0]);
         let registered = rank.comm.register(&buffer).unwrap();
         let empty = rank.comm.register(&rank.zeros::<u8>(0)).unwrap();
-        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
+        rank.comm
+            .run(
+                Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                &options(),
+            )
+            .unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0]);
         // NCCL is told before the memory goes, in whatever order they are dropped.
         drop((buffer, empty));
@@ -197,14 +213,14 @@ fn memory_of_nccls_own_is_zero_and_a_buffer_like_others() {
         assert_eq!(buffer.to_vec().unwrap(), [0.0_f64; 3]);
         let registered = rank.comm.register(&buffer).unwrap();
         buffer.copy_from_host(&[1.0, 2.0, rank.rank as f64]).unwrap();
-        let whole = Exchange::InPlace(buffer.view_mut());
-        rank.comm.all_reduce(whole, ReduceOp::Sum, &options()).unwrap();
+        let whole = Buffers::InPlace(buffer.view_mut());
+        rank.comm.run(Call::AllReduce { buffers: whole, op: ReduceOp::Sum }, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0, 1.0]);
         let empty = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 0).unwrap();
         assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
         // While work on it is under way, and before NCCL has forgotten it.
-        let whole = Exchange::InPlace(buffer.view_mut());
-        rank.comm.all_reduce(whole, ReduceOp::Sum, &options()).unwrap();
+        let whole = Buffers::InPlace(buffer.view_mut());
+        rank.comm.run(Call::AllReduce { buffers: whole, op: ReduceOp::Sum }, &options()).unwrap();
         drop((buffer, registered));
         let too_large = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 1 << 40).unwrap_err();
         assert!(too_large.to_string().contains("ncclMemAlloc"), "{too_large}");

@@ -6,7 +6,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, Error, Exchange, ReduceOp};
+use comm_core::{Buffers, Call, Communicator, Error, ReduceOp};
 use gpu_emu::Setting;
 
 use common::{control, devices, faults_of, options, world};
@@ -25,8 +25,9 @@ fn memory_stays_until_a_call_that_did_not_get_through_is_over() {
                 thread::sleep(Duration::from_millis(LATE / 4));
                 rank.comm.abort("enough");
             });
-            let buffers = Exchange::InPlace(buffer.view_mut());
-            let error = rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()).unwrap_err();
+            let buffers = Buffers::InPlace(buffer.view_mut());
+            let error =
+                rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options()).unwrap_err();
             assert!(matches!(&error, Error::Aborted { reason, .. } if reason == "enough"), "{error}");
             drop(buffer);
             // What comes later finds the memory gone, if it was given back too early.

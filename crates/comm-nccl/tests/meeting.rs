@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, During, Error, Exchange, Invalid, ReduceOp, Refusal, Result, Store};
+use comm_core::{Buffers, Call, Communicator, During, Error, Invalid, ReduceOp, Refusal, Result, Store};
 use comm_nccl::{Device, NcclCommunicator, UniqueId};
 use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
 
@@ -29,7 +29,10 @@ fn connect<S: Store + 'static>(
                 let device = Device::open(ordinal)?;
                 let comm = NcclCommunicator::connect(&library(), &device, Arc::new(store()), config)?;
                 let mut sum = comm_nccl::DeviceBuffer::from_host(comm.stream(), &[rank as i32 + 1])?;
-                comm.all_reduce(Exchange::InPlace(sum.view_mut()), ReduceOp::Sum, &options())?;
+                comm.run(
+                    Call::AllReduce { buffers: Buffers::InPlace(sum.view_mut()), op: ReduceOp::Sum },
+                    &options(),
+                )?;
                 Ok(sum.to_vec()?[0])
             })
         };

@@ -3,19 +3,19 @@
 
 mod common;
 
-use comm_core::{Communicator, Exchange, Shares};
+use comm_core::{Buffers, Call, Communicator, Counts};
 use comm_nccl::{Cuda, DeviceBuffer};
 use comm_sim::exact::{Small, block, joined};
 use comm_sim::for_each_type;
 
 use common::{Rank, in_all_worlds, options};
 
-fn separate<'a, T: Small>(send: &'a DeviceBuffer<T>, recv: &'a mut DeviceBuffer<T>) -> Exchange<'a, Cuda> {
-    Exchange::Separate { send: send.view(), recv: recv.view_mut() }
+fn separate<'a, T: Small>(send: &'a DeviceBuffer<T>, recv: &'a mut DeviceBuffer<T>) -> Buffers<'a, Cuda> {
+    Buffers::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
-fn in_place<T: Small>(buffer: &mut DeviceBuffer<T>) -> Exchange<'_, Cuda> {
-    Exchange::InPlace(buffer.view_mut())
+fn in_place<T: Small>(buffer: &mut DeviceBuffer<T>) -> Buffers<'_, Cuda> {
+    Buffers::InPlace(buffer.view_mut())
 }
 
 /// Counts per rank, all equal or not, some of them zero; and how they are told.
@@ -25,14 +25,14 @@ fn counts_of(size: usize) -> Vec<(Vec<usize>, bool)> {
     equal.into_iter().chain([(unequal, false)]).collect()
 }
 
-fn shares(counts: &[usize], equal: bool) -> Shares<'_> {
-    if equal { Shares::Equal } else { Shares::Counts(counts) }
+fn shares(counts: &[usize], equal: bool) -> Counts<'_> {
+    if equal { Counts::Equal } else { Counts::PerRank(counts) }
 }
 
 fn broadcast<T: Small>(rank: &Rank) {
     for (root, count) in (0..rank.size).flat_map(|root| [0, 1, 7].map(|count| (root, count))) {
         let mut buffer = rank.buffer(&block::<T>(rank.rank, 0, count));
-        rank.comm.broadcast(root, buffer.view_mut(), &options()).unwrap();
+        rank.comm.run(Call::Broadcast { root, buffer: buffer.view_mut() }, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), block::<T>(root, 0, count), "{} from {root}", T::DTYPE);
     }
 }
@@ -47,7 +47,12 @@ fn all_gather<T: Small>(rank: &Rank) {
         let ours: Vec<T> = block(rank.rank, 0, counts[rank.rank]);
         let wanted = joined(&counts, |from, count| block::<T>(from, 0, count));
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(wanted.len()));
-        rank.comm.all_gather(separate(&send, &mut recv), shares(&counts, equal), &options()).unwrap();
+        rank.comm
+            .run(
+                Call::AllGather { buffers: separate(&send, &mut recv), counts: shares(&counts, equal) },
+                &options(),
+            )
+            .unwrap();
         assert_eq!(
             (send.to_vec().unwrap(), &recv.to_vec().unwrap()),
             (ours.clone(), &wanted),
@@ -57,7 +62,9 @@ fn all_gather<T: Small>(rank: &Rank) {
         let start = counts[..rank.rank].iter().sum::<usize>();
         let mut all = rank.zeros(wanted.len());
         all.slice_mut(start..start + ours.len()).unwrap().copy_from_host(&ours).unwrap();
-        rank.comm.all_gather(in_place(&mut all), shares(&counts, equal), &options()).unwrap();
+        rank.comm
+            .run(Call::AllGather { buffers: in_place(&mut all), counts: shares(&counts, equal) }, &options())
+            .unwrap();
         assert_eq!(all.to_vec().unwrap(), wanted, "{}", T::DTYPE);
     }
 }
@@ -76,8 +83,10 @@ fn gather<T: Small>(rank: &Rank) {
         let is_root = rank.rank == root;
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(if is_root { wanted.len() } else { 0 }));
         // Only the root's counts are looked at.
-        let told = if is_root { shares(&counts, equal) } else { Shares::Equal };
-        rank.comm.gather(root, separate(&send, &mut recv), told, &options()).unwrap();
+        let told = if is_root { shares(&counts, equal) } else { Counts::Equal };
+        rank.comm
+            .run(Call::Gather { root, buffers: separate(&send, &mut recv), counts: told }, &options())
+            .unwrap();
         assert_eq!(send.to_vec().unwrap(), ours);
         let mut all = if is_root { recv } else { send };
         if is_root {
@@ -86,7 +95,7 @@ fn gather<T: Small>(rank: &Rank) {
             all = rank.zeros(wanted.len());
             all.slice_mut(start..start + ours.len()).unwrap().copy_from_host(&ours).unwrap();
         }
-        rank.comm.gather(root, in_place(&mut all), told, &options()).unwrap();
+        rank.comm.run(Call::Gather { root, buffers: in_place(&mut all), counts: told }, &options()).unwrap();
         assert_eq!(all.to_vec().unwrap(), if is_root { wanted } else { ours }, "{} at {root}", T::DTYPE);
     }
 }
@@ -104,13 +113,15 @@ fn scatter<T: Small>(rank: &Rank) {
         let all = joined(&counts, |to, count| block::<T>(root, to, count));
         let wanted: Vec<T> = block(root, rank.rank, counts[rank.rank]);
         let (send, mut recv) = (rank.buffer(if is_root { &all } else { &[] }), rank.zeros(wanted.len()));
-        let told = if is_root { shares(&counts, equal) } else { Shares::Equal };
-        rank.comm.scatter(root, separate(&send, &mut recv), told, &options()).unwrap();
+        let told = if is_root { shares(&counts, equal) } else { Counts::Equal };
+        rank.comm
+            .run(Call::Scatter { root, buffers: separate(&send, &mut recv), counts: told }, &options())
+            .unwrap();
         assert_eq!(recv.to_vec().unwrap(), wanted, "{} from {root}", T::DTYPE);
         let mut send = send;
         let mut recv = rank.zeros(wanted.len());
         let buffers = if is_root { in_place(&mut send) } else { in_place(&mut recv) };
-        rank.comm.scatter(root, buffers, told, &options()).unwrap();
+        rank.comm.run(Call::Scatter { root, buffers, counts: told }, &options()).unwrap();
         let (kept, got) = (send.to_vec().unwrap(), recv.to_vec().unwrap());
         assert_eq!(if is_root { kept } else { got }, if is_root { all } else { wanted }, "{}", T::DTYPE);
     }
@@ -127,11 +138,15 @@ fn all_to_all<T: Small>(rank: &Rank) {
         let ours = joined(&counts, |to, count| block::<T>(rank.rank, to, count));
         let wanted = joined(&counts, |from, count| block::<T>(from, rank.rank, count));
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(ours.len()));
-        let equal = Shares::Equal;
-        rank.comm.all_to_all(separate(&send, &mut recv), equal, equal, &options()).unwrap();
+        let equal = Counts::Equal;
+        rank.comm
+            .run(Call::AllToAll { buffers: separate(&send, &mut recv), send: equal, recv: equal }, &options())
+            .unwrap();
         assert_eq!((send.to_vec().unwrap(), &recv.to_vec().unwrap()), (ours, &wanted), "{}", T::DTYPE);
         let mut buffer = send;
-        rank.comm.all_to_all(in_place(&mut buffer), equal, equal, &options()).unwrap();
+        rank.comm
+            .run(Call::AllToAll { buffers: in_place(&mut buffer), send: equal, recv: equal }, &options())
+            .unwrap();
         assert_eq!(buffer.to_vec().unwrap(), wanted, "{}", T::DTYPE);
     }
 }
@@ -147,16 +162,20 @@ fn all_to_all_v<T: Small>(rank: &Rank) {
     let ours = joined(&sends, |to, count| block::<T>(rank.rank, to, count));
     let wanted = joined(&recvs, |from, count| block::<T>(from, rank.rank, count));
     let (send, mut recv) = (rank.buffer(&ours), rank.zeros(wanted.len()));
-    let told = (Shares::Counts(&sends), Shares::Counts(&recvs));
-    rank.comm.all_to_all(separate(&send, &mut recv), told.0, told.1, &options()).unwrap();
+    let told = (Counts::PerRank(&sends), Counts::PerRank(&recvs));
+    rank.comm
+        .run(Call::AllToAll { buffers: separate(&send, &mut recv), send: told.0, recv: told.1 }, &options())
+        .unwrap();
     assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{}", T::DTYPE);
     // In place, what goes to a rank is as long as what comes from it: |from - to| elements.
     let both: Vec<usize> = (0..rank.size).map(|peer| peer.abs_diff(rank.rank) + 1).collect();
     let ours = joined(&both, |to, count| block::<T>(rank.rank, to, count));
     let wanted = joined(&both, |from, count| block::<T>(from, rank.rank, count));
     let mut buffer = rank.buffer(&ours);
-    let told = Shares::Counts(&both);
-    rank.comm.all_to_all(in_place(&mut buffer), told, told, &options()).unwrap();
+    let told = Counts::PerRank(&both);
+    rank.comm
+        .run(Call::AllToAll { buffers: in_place(&mut buffer), send: told, recv: told }, &options())
+        .unwrap();
     assert_eq!(buffer.to_vec().unwrap(), wanted, "{}", T::DTYPE);
 }
 

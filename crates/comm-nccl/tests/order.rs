@@ -8,7 +8,7 @@ mod hold;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, DType, Exchange, ReduceOp};
+use comm_core::{Buffers, Call, Communicator, DType, ReduceOp};
 use comm_nccl::{CudaViewMut, DeviceBuffer, Stream};
 
 use common::{JITTERS, control, devices, faults_of, options, world};
@@ -39,7 +39,10 @@ fn a_call_waits_for_the_streams_that_used_its_buffers_and_they_for_it() {
                 let held = hold(&first);
                 fill(&mut buffer, &first, round);
                 rank.comm
-                    .all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options())
+                    .run(
+                        Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                        &options(),
+                    )
                     .unwrap();
                 let copy = rank.zeros::<u8>(1000);
                 let mut copied = copy;
@@ -68,9 +71,14 @@ fn calls_return_before_they_are_done_and_a_barrier_does_not() {
     world(&devices(2), |rank| {
         let held = hold(rank.comm.stream());
         let mut buffer = rank.buffer(&[1.0_f32]);
-        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
+        rank.comm
+            .run(
+                Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                &options(),
+            )
+            .unwrap();
         thread::scope(|scope| {
-            let barrier = scope.spawn(|| rank.comm.barrier(&options()).unwrap());
+            let barrier = scope.spawn(|| rank.comm.run(Call::Barrier, &options()).unwrap());
             thread::sleep(Duration::from_millis(50));
             assert!(!barrier.is_finished());
             drop(held);
@@ -84,11 +92,11 @@ fn calls_return_before_they_are_done_and_a_barrier_does_not() {
 #[test]
 fn a_barrier_waits_for_all_devices() {
     world(&devices(3), |rank| {
-        rank.comm.barrier(&options()).unwrap();
+        rank.comm.run(Call::Barrier, &options()).unwrap();
         let held = (rank.rank == 1).then(|| hold(rank.comm.stream()));
         let began = std::time::Instant::now();
         thread::scope(|scope| {
-            let barrier = scope.spawn(|| rank.comm.barrier(&options()).unwrap());
+            let barrier = scope.spawn(|| rank.comm.run(Call::Barrier, &options()).unwrap());
             if held.is_some() {
                 thread::sleep(Duration::from_millis(200));
             }
@@ -105,7 +113,12 @@ fn a_buffer_is_freed_behind_the_call_that_uses_it() {
     world(&devices, |rank| {
         let held = hold(rank.comm.stream());
         let mut buffer = rank.buffer(&[1.0_f32; 100]);
-        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
+        rank.comm
+            .run(
+                Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                &options(),
+            )
+            .unwrap();
         drop(buffer);
         drop(held);
         rank.comm.synchronize().unwrap();
@@ -132,7 +145,9 @@ fn memory_of_others_is_used_in_the_order_of_their_stream() {
                     .unwrap();
                 // SAFETY: the memory lives to the end of the test, and is used on their stream alone.
                 let view = unsafe { CudaViewMut::from_raw(pointer, 64, DType::U8, &stream) };
-                rank.comm.all_reduce(Exchange::InPlace(view), ReduceOp::Sum, &options()).unwrap();
+                rank.comm
+                    .run(Call::AllReduce { buffers: Buffers::InPlace(view), op: ReduceOp::Sum }, &options())
+                    .unwrap();
                 let mut host = [0_u8; 64];
                 drop(held);
                 // SAFETY: both have so many bytes, and the host waits before it looks.
@@ -154,9 +169,16 @@ fn devices_that_cannot_allocate_in_order_do_without() {
     world(&devices, |rank| {
         for round in 1..10_u32 {
             let mut buffer = rank.buffer(&[round; 50]);
-            let buffers = Exchange::InPlace(buffer.view_mut());
+            let buffers = Buffers::InPlace(buffer.view_mut());
             rank.comm
-                .all_to_all(buffers, comm_core::Shares::Equal, comm_core::Shares::Equal, &options())
+                .run(
+                    Call::AllToAll {
+                        buffers,
+                        send: comm_core::Counts::Equal,
+                        recv: comm_core::Counts::Equal,
+                    },
+                    &options(),
+                )
                 .unwrap();
             assert_eq!(buffer.to_vec().unwrap(), [round; 50]);
         }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Communicator, Error, Exchange, ReduceOp};
+use comm_core::{Buffers, Call, Communicator, Error, ReduceOp};
 use comm_nccl::{CopyStreams, CudaView, CudaViewMut, Device, DeviceBuffer, Part, PinnedBuffer, Stream};
 
 use common::{JITTERS, control, devices, faults_of, options, world};
@@ -234,7 +234,12 @@ fn what_a_lost_call_was_to_write_is_no_result_on_the_host_either() {
     world(&devices, |rank| {
         let streams = CopyStreams::new(&rank.device).unwrap();
         let mut buffer = rank.buffer(&[1_i32; 10]);
-        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
+        rank.comm
+            .run(
+                Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                &options(),
+            )
+            .unwrap();
         let mut through = PinnedBuffer::new(&rank.device, 40).unwrap();
         let view: CudaView<'_> = buffer.view();
         view.transfer(&streams).unwrap().download(&[part(0..10, 0)], &mut through).unwrap();

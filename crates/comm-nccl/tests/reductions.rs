@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Accumulate, Communicator, Exchange, ReduceOp, Shares};
+use comm_core::{Accumulate, Buffers, Call, Communicator, Counts, ReduceOp};
 use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
 use comm_sim::for_each_reduced;
 
@@ -17,12 +17,12 @@ fn all_reduce<T: Small>(rank: &Rank) {
         let wanted: Vec<T> = elements(0..count, |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
         let mut in_place = rank.buffer(&ours);
-        let buffers = Exchange::InPlace(in_place.view_mut());
-        rank.comm.all_reduce(buffers, op, &options()).unwrap();
+        let buffers = Buffers::InPlace(in_place.view_mut());
+        rank.comm.run(Call::AllReduce { buffers, op }, &options()).unwrap();
         assert_eq!(in_place.to_vec().unwrap(), wanted, "{op} {} x {count}", T::DTYPE);
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(count));
-        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
-        rank.comm.all_reduce(buffers, op, &options()).unwrap();
+        let buffers = Buffers::Separate { send: send.view(), recv: recv.view_mut() };
+        rank.comm.run(Call::AllReduce { buffers, op }, &options()).unwrap();
         assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{op} {}", T::DTYPE);
     }
 }
@@ -50,8 +50,8 @@ fn small_all_reduce<T: Small>(rank: &Rank) {
             _ => all(index).sum(),
         });
         let mut buffer = rank.buffer(&ours);
-        let buffers = Exchange::InPlace(buffer.view_mut());
-        rank.comm.all_reduce(buffers, op, &options()).unwrap();
+        let buffers = Buffers::InPlace(buffer.view_mut());
+        rank.comm.run(Call::AllReduce { buffers, op }, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), wanted, "{op} {}", T::DTYPE);
     }
 }
@@ -71,8 +71,8 @@ fn floats_of_8_bits_are_reduced_too() {
 fn an_average_of_f16_does_not_overflow_where_the_sum_would() {
     in_all_worlds(|rank| {
         let mut buffer = rank.buffer(&[half::f16::from_f32(32_768.0); 5]);
-        let buffers = Exchange::InPlace(buffer.view_mut());
-        rank.comm.all_reduce(buffers, ReduceOp::Avg, &options()).unwrap();
+        let buffers = Buffers::InPlace(buffer.view_mut());
+        rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Avg }, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [half::f16::from_f32(32_768.0); 5]);
     });
 }
@@ -83,10 +83,14 @@ fn sums_in_f32_are_taken_where_they_are_what_nccl_has() {
         let mut wide = options();
         wide.accumulate = Accumulate::F32;
         let mut floats = rank.buffer(&[1.5_f32; 5]);
-        rank.comm.all_reduce(Exchange::InPlace(floats.view_mut()), ReduceOp::Sum, &wide).unwrap();
+        rank.comm
+            .run(Call::AllReduce { buffers: Buffers::InPlace(floats.view_mut()), op: ReduceOp::Sum }, &wide)
+            .unwrap();
         assert_eq!(floats.to_vec().unwrap(), [1.5 * rank.size as f32; 5]);
         let mut halves = rank.buffer(&[half::f16::ONE; 5]);
-        rank.comm.all_reduce(Exchange::InPlace(halves.view_mut()), ReduceOp::Max, &wide).unwrap();
+        rank.comm
+            .run(Call::AllReduce { buffers: Buffers::InPlace(halves.view_mut()), op: ReduceOp::Max }, &wide)
+            .unwrap();
         assert_eq!(halves.to_vec().unwrap(), [half::f16::ONE; 5]);
     });
 }
@@ -99,17 +103,17 @@ fn reduce<T: Small>(rank: &Rank) {
         let op = of_rank(op, rank.rank);
         let is_root = rank.rank == root;
         let mut in_place = rank.buffer(&ours);
-        let buffers = Exchange::InPlace(in_place.view_mut());
-        rank.comm.reduce(root, buffers, op, &options()).unwrap();
+        let buffers = Buffers::InPlace(in_place.view_mut());
+        rank.comm.run(Call::Reduce { root, buffers, op }, &options()).unwrap();
         assert_eq!(&in_place.to_vec().unwrap(), if is_root { &result } else { &ours }, "{op} {}", T::DTYPE);
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros::<T>(count));
         let send_view = send.view();
         let buffers = if is_root {
-            Exchange::Separate { send: send_view, recv: recv.view_mut() }
+            Buffers::Separate { send: send_view, recv: recv.view_mut() }
         } else {
-            Exchange::SendOnly(send_view)
+            Buffers::SendOnly(send_view)
         };
-        rank.comm.reduce(root, buffers, op, &options()).unwrap();
+        rank.comm.run(Call::Reduce { root, buffers, op }, &options()).unwrap();
         let wanted = if is_root { result } else { elements(0..count, |_| 0) };
         assert_eq!((send.to_vec().unwrap(), recv.to_vec().unwrap()), (ours, wanted), "{op} {}", T::DTYPE);
     }
@@ -120,7 +124,7 @@ fn a_reduce_gives_the_root_the_result_and_leaves_others_as_they_were() {
     in_all_worlds(|rank| for_each_reduced!(T => reduce::<T>(&rank)));
 }
 
-fn reduce_scatter<T: Small>(rank: &Rank, counts: &[usize], shares: Shares<'_>) {
+fn reduce_scatter<T: Small>(rank: &Rank, counts: &[usize], shares: Counts<'_>) {
     let total = counts.iter().sum();
     let start: usize = counts[..rank.rank].iter().sum();
     let block = start..start + counts[rank.rank];
@@ -129,12 +133,12 @@ fn reduce_scatter<T: Small>(rank: &Rank, counts: &[usize], shares: Shares<'_>) {
         let wanted: Vec<T> = elements(block.clone(), |index| reduced(op, rank.size, index));
         let op = of_rank(op, rank.rank);
         let (send, mut recv) = (rank.buffer(&ours), rank.zeros(block.len()));
-        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
-        rank.comm.reduce_scatter(buffers, shares, op, &options()).unwrap();
+        let buffers = Buffers::Separate { send: send.view(), recv: recv.view_mut() };
+        rank.comm.run(Call::ReduceScatter { buffers, counts: shares, op }, &options()).unwrap();
         assert_eq!((send.to_vec().unwrap(), &recv.to_vec().unwrap()), (ours, &wanted), "{op} {}", T::DTYPE);
         let mut in_place = send;
-        let buffers = Exchange::InPlace(in_place.view_mut());
-        rank.comm.reduce_scatter(buffers, shares, op, &options()).unwrap();
+        let buffers = Buffers::InPlace(in_place.view_mut());
+        rank.comm.run(Call::ReduceScatter { buffers, counts: shares, op }, &options()).unwrap();
         assert_eq!(in_place.slice(block.clone()).unwrap().to_vec().unwrap(), wanted, "{op} {}", T::DTYPE);
     }
 }
@@ -144,7 +148,7 @@ fn a_reduce_scatter_gives_each_rank_its_block() {
     in_all_worlds(|rank| {
         for count in [0, 1, 3] {
             let equal = vec![count; rank.size];
-            for_each_reduced!(T => reduce_scatter::<T>(&rank, &equal, Shares::Equal));
+            for_each_reduced!(T => reduce_scatter::<T>(&rank, &equal, Counts::Equal));
         }
     });
 }
@@ -153,6 +157,6 @@ fn a_reduce_scatter_gives_each_rank_its_block() {
 fn blocks_of_a_reduce_scatter_may_differ_in_length() {
     in_all_worlds(|rank| {
         let counts: Vec<usize> = (0..rank.size).map(|rank| (rank * 2 + 3) % 5).collect();
-        for_each_reduced!(T => reduce_scatter::<T>(&rank, &counts, Shares::Counts(&counts)));
+        for_each_reduced!(T => reduce_scatter::<T>(&rank, &counts, Counts::PerRank(&counts)));
     });
 }

@@ -4,8 +4,8 @@
 mod common;
 
 use comm_core::{
-    Accumulate, Communicator, DType, Element, Error, Exchange, Membership, Operator, ReduceOp, ReduceOrder,
-    Result, Shares,
+    Accumulate, Buffers, Call, Communicator, Counts, DType, Element, Error, Membership, Operator, ReduceOp,
+    ReduceOrder, Result,
 };
 use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
@@ -23,8 +23,8 @@ fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
             );
         }
         let mut buffer = rank.buffer(&[1_u8]);
-        let buffers = Exchange::InPlace(buffer.view_mut());
-        rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()).unwrap();
+        let buffers = Buffers::InPlace(buffer.view_mut());
+        rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2]);
     });
     let ours = |call: &gpu_emu::Call| {
@@ -39,8 +39,8 @@ fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
 fn two<'a, T: Element>(
     send: &'a DeviceBuffer<T>,
     recv: &'a mut DeviceBuffer<T>,
-) -> Exchange<'a, comm_nccl::Cuda> {
-    Exchange::Separate { send: send.view(), recv: recv.view_mut() }
+) -> Buffers<'a, comm_nccl::Cuda> {
+    Buffers::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
 /// All of it in one test, as calls are recorded for the whole process.
@@ -59,18 +59,62 @@ fn short_buffers() {
     refused(|rank| {
         let (two_floats, three, mut short) =
             (rank.zeros::<f32>(2), rank.zeros::<f32>(3), rank.zeros::<f32>(3));
-        let (comm, options, equal) = (&rank.comm, &options(), Shares::Equal);
+        let (comm, options, equal) = (&rank.comm, &options(), Counts::Equal);
         vec![
-            (comm.all_gather(two(&two_floats, &mut short), equal, options), "3 elements"),
             (
-                comm.reduce_scatter(two(&two_floats, &mut short), equal, ReduceOp::Sum, options),
+                comm.run(Call::AllGather { buffers: two(&two_floats, &mut short), counts: equal }, options),
+                "3 elements",
+            ),
+            (
+                comm.run(
+                    Call::ReduceScatter {
+                        buffers: two(&two_floats, &mut short),
+                        counts: equal,
+                        op: ReduceOp::Sum,
+                    },
+                    options,
+                ),
                 "2 elements, 6",
             ),
-            (comm.reduce_scatter(two(&three, &mut short), equal, ReduceOp::Sum, options), "do not divide"),
-            (comm.all_reduce(two(&two_floats, &mut short), ReduceOp::Sum, options), "3 elements, 2"),
-            (comm.all_to_all(two(&two_floats, &mut short), equal, equal, options), "3 elements, 2"),
-            (comm.gather(rank.rank, two(&two_floats, &mut short), equal, options), "3 elements"),
-            (comm.scatter(rank.rank, two(&two_floats, &mut short), equal, options), "2 elements, 6"),
+            (
+                comm.run(
+                    Call::ReduceScatter {
+                        buffers: two(&three, &mut short),
+                        counts: equal,
+                        op: ReduceOp::Sum,
+                    },
+                    options,
+                ),
+                "do not divide",
+            ),
+            (
+                comm.run(
+                    Call::AllReduce { buffers: two(&two_floats, &mut short), op: ReduceOp::Sum },
+                    options,
+                ),
+                "3 elements, 2",
+            ),
+            (
+                comm.run(
+                    Call::AllToAll { buffers: two(&two_floats, &mut short), send: equal, recv: equal },
+                    options,
+                ),
+                "3 elements, 2",
+            ),
+            (
+                comm.run(
+                    Call::Gather { root: rank.rank, buffers: two(&two_floats, &mut short), counts: equal },
+                    options,
+                ),
+                "3 elements",
+            ),
+            (
+                comm.run(
+                    Call::Scatter { root: rank.rank, buffers: two(&two_floats, &mut short), counts: equal },
+                    options,
+                ),
+                "2 elements, 6",
+            ),
         ]
     });
 }
@@ -79,13 +123,35 @@ fn counts_that_do_not_add_up() {
     refused(|rank| {
         let (send, mut recv) = (rank.zeros::<f32>(2), rank.zeros::<f32>(4));
         let (comm, options) = (&rank.comm, &options());
-        let counts = |list| Shares::Counts(list);
+        let counts = |list| Counts::PerRank(list);
         vec![
-            (comm.all_gather(two(&send, &mut recv), counts(&[2, 3]), options), "4 elements, 5"),
-            (comm.all_gather(two(&send, &mut recv), counts(&[4]), options), "list of counts"),
-            (comm.all_gather(two(&send, &mut recv), counts(&[usize::MAX, 5]), options), "sum of the counts"),
             (
-                comm.all_to_all(two(&send, &mut recv), counts(&[1, 1]), counts(&[3, 2]), options),
+                comm.run(
+                    Call::AllGather { buffers: two(&send, &mut recv), counts: counts(&[2, 3]) },
+                    options,
+                ),
+                "4 elements, 5",
+            ),
+            (
+                comm.run(Call::AllGather { buffers: two(&send, &mut recv), counts: counts(&[4]) }, options),
+                "list of counts",
+            ),
+            (
+                comm.run(
+                    Call::AllGather { buffers: two(&send, &mut recv), counts: counts(&[usize::MAX, 5]) },
+                    options,
+                ),
+                "sum of the counts",
+            ),
+            (
+                comm.run(
+                    Call::AllToAll {
+                        buffers: two(&send, &mut recv),
+                        send: counts(&[1, 1]),
+                        recv: counts(&[3, 2]),
+                    },
+                    options,
+                ),
                 "4 elements, 5",
             ),
         ]
@@ -110,23 +176,45 @@ fn operators_and_types_that_nccl_lacks() {
         let (comm, options) = (&rank.comm, &options());
         vec![
             (
-                comm.all_reduce(Exchange::InPlace(words.view_mut()), ReduceOp::Sum, options),
+                comm.run(
+                    Call::AllReduce { buffers: Buffers::InPlace(words.view_mut()), op: ReduceOp::Sum },
+                    options,
+                ),
                 "nccl has no sum on i16",
             ),
             (
-                comm.all_reduce(Exchange::InPlace(bytes.view_mut()), ReduceOp::of::<Saturate>(), options),
+                comm.run(
+                    Call::AllReduce {
+                        buffers: Buffers::InPlace(bytes.view_mut()),
+                        op: ReduceOp::of::<Saturate>(),
+                    },
+                    options,
+                ),
                 "nccl has no saturate on u8",
             ),
             (
-                comm.reduce(0, Exchange::InPlace(bytes.view_mut()), ReduceOp::BitXor, options),
+                comm.run(
+                    Call::Reduce {
+                        root: 0,
+                        buffers: Buffers::InPlace(bytes.view_mut()),
+                        op: ReduceOp::BitXor,
+                    },
+                    options,
+                ),
                 "nccl has no bxor on u8",
             ),
             (
-                comm.all_reduce(Exchange::InPlace(bytes.view_mut()), ReduceOp::Avg, options),
+                comm.run(
+                    Call::AllReduce { buffers: Buffers::InPlace(bytes.view_mut()), op: ReduceOp::Avg },
+                    options,
+                ),
                 "avg is not defined on u8",
             ),
             (
-                comm.all_reduce(Exchange::InPlace(floats.view_mut()), ReduceOp::BitOr, options),
+                comm.run(
+                    Call::AllReduce { buffers: Buffers::InPlace(floats.view_mut()), op: ReduceOp::BitOr },
+                    options,
+                ),
                 "bor is not defined on f32",
             ),
         ]
@@ -136,8 +224,11 @@ fn operators_and_types_that_nccl_lacks() {
 fn types_that_differ() {
     refused(|rank| {
         let (send, mut recv) = (rank.zeros::<i32>(2), rank.zeros::<f32>(2));
-        let buffers = Exchange::Separate { send: send.view(), recv: recv.view_mut() };
-        vec![(rank.comm.all_reduce(buffers, ReduceOp::Sum, &options()), "i32, the receive buffer f32")]
+        let buffers = Buffers::Separate { send: send.view(), recv: recv.view_mut() };
+        vec![(
+            rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options()),
+            "i32, the receive buffer f32",
+        )]
     });
 }
 
@@ -146,8 +237,17 @@ fn ranks_that_are_none() {
         let (send, mut recv) = (rank.zeros::<f32>(2), rank.zeros::<f32>(2));
         let (comm, options, mode) = (&rank.comm, &options(), ShrinkMode::Default);
         vec![
-            (comm.broadcast(5, recv.view_mut(), options), "root 5 in a group of 2"),
-            (comm.gather(2, two(&send, &mut recv), Shares::Equal, options), "root 2"),
+            (
+                comm.run(Call::Broadcast { root: 5, buffer: recv.view_mut() }, options),
+                "root 5 in a group of 2",
+            ),
+            (
+                comm.run(
+                    Call::Gather { root: 2, buffers: two(&send, &mut recv), counts: Counts::Equal },
+                    options,
+                ),
+                "root 2",
+            ),
             (comm.send(2, send.view(), options), "rank 2 in a group of 2"),
             (comm.recv(9, recv.view_mut(), options), "rank 9"),
             (comm.shrink(&[rank.rank], mode, options).map(drop), "is not a member"),
@@ -166,7 +266,11 @@ fn buffers_of_another_device() {
         // SAFETY: nothing comes of it: it is refused.
         let raw = unsafe { CudaView::from_raw(16, 2, DType::F32, &stream) };
         vec![
-            (rank.comm.all_reduce(two(&here, &mut there), ReduceOp::Sum, &options()), "the buffer is there"),
+            (
+                rank.comm
+                    .run(Call::AllReduce { buffers: two(&here, &mut there), op: ReduceOp::Sum }, &options()),
+                "the buffer is there",
+            ),
             (rank.comm.send(0, raw, &options()), "the communicator on device"),
         ]
     });
@@ -181,10 +285,18 @@ fn options_that_nccl_cannot_keep() {
         let mut wide = options();
         wide.accumulate = Accumulate::F32;
         let mut halves = rank.zeros::<half::f16>(2);
-        let mut half =
-            |options| rank.comm.all_reduce(Exchange::InPlace(halves.view_mut()), ReduceOp::Avg, options);
-        let mut call =
-            |options| rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options);
+        let mut half = |options| {
+            rank.comm.run(
+                Call::AllReduce { buffers: Buffers::InPlace(halves.view_mut()), op: ReduceOp::Avg },
+                options,
+            )
+        };
+        let mut call = |options| {
+            rank.comm.run(
+                Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                options,
+            )
+        };
         vec![
             (call(&ring), "no algorithm \"ring\" for all_reduce; there are: nccl"),
             (call(&ordered), "no order"),

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallOptions, Communicator, During, Error, Exchange, Groups, Invalid, ReduceOp, Result, Store,
+    Buffers, Call, CallOptions, Communicator, During, Error, Groups, Invalid, ReduceOp, Result, Store,
 };
 use comm_nccl::{NcclCommunicator, ShrinkMode};
 use comm_tcp::FileStore;
@@ -35,7 +35,7 @@ fn sum(
     options: &CallOptions,
 ) -> Result<i64> {
     let mut buffer = rank.buffer(&[ours]);
-    comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, options)?;
+    comm.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, options)?;
     Ok(buffer.to_vec()?[0])
 }
 
@@ -60,7 +60,7 @@ fn those_that_are_left_go_on_whoever_is_gone() {
             if rank.rank == gone {
                 return rank.comm.abort("its data is gone");
             }
-            let error = rank.comm.barrier(&options()).unwrap_err();
+            let error = rank.comm.run(Call::Barrier, &options()).unwrap_err();
             assert!(matches!(error.root_cause(), Error::Aborted { by, .. } if *by == gone), "{error}");
             let refused = rank.comm.shrink(&[gone], ShrinkMode::Default, &options()).unwrap_err();
             assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
@@ -84,8 +84,8 @@ fn a_group_shrinks_again_and_again_until_one_is_left() {
                 return;
             }
             // The one that is gone takes no part in this.
-            let all = Exchange::InPlace(buffer.view_mut());
-            let lost = rank.comm.all_reduce(all, ReduceOp::Sum, &within(SHORT));
+            let all = Buffers::InPlace(buffer.view_mut());
+            let lost = rank.comm.run(Call::AllReduce { buffers: all, op: ReduceOp::Sum }, &within(SHORT));
             assert!(lost.and_then(|()| rank.comm.synchronize()).is_err());
             let left = abort(&rank, &[last], &options()).unwrap();
             let members: Vec<usize> = (0..last).collect();
@@ -129,7 +129,7 @@ fn ranks_that_have_not_noticed_give_up_the_group_too() {
         // Nobody is left out: all are there.
         let all = abort(&rank, &[], &options()).unwrap();
         assert_left(&all, &rank, rank.rank, &[0, 1, 2]);
-        let error = rank.comm.barrier(&options()).unwrap_err();
+        let error = rank.comm.run(Call::Barrier, &options()).unwrap_err();
         assert!(matches!(error, Error::Poisoned(_)), "{error}");
     });
 }

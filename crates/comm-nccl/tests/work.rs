@@ -8,7 +8,7 @@ mod hold;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Communicator, Error, Exchange, ReduceOp};
+use comm_core::{Buffers, Call, CallOptions, Communicator, Error, ReduceOp};
 use comm_nccl::{DeviceCommunicator, DeviceWork};
 
 use common::{control, devices, faults_of, options, world};
@@ -23,7 +23,12 @@ fn a_stream_that_is_joined_waits_for_the_calls_and_the_host_does_not() {
     world(&devices, |rank| {
         let mut buffer = rank.buffer(&[1_u8; 100]);
         let held = hold(rank.comm.stream());
-        rank.comm.all_reduce(Exchange::InPlace(buffer.view_mut()), ReduceOp::Sum, &options()).unwrap();
+        rank.comm
+            .run(
+                Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum },
+                &options(),
+            )
+            .unwrap();
         let work = rank.comm.work().unwrap();
         let (joined, other) = (rank.device.new_stream().unwrap(), rank.device.new_stream().unwrap());
         work.wait(&joined).unwrap();
@@ -47,8 +52,8 @@ fn work_that_was_lost_is_no_result_and_what_came_before_is() {
     world(&devices, |rank| {
         let mut buffer = rank.buffer(&[1_u8; 100]);
         let mut sum = |options: &CallOptions| {
-            let buffers = Exchange::InPlace(buffer.view_mut());
-            rank.comm.all_reduce(buffers, ReduceOp::Sum, options).unwrap();
+            let buffers = Buffers::InPlace(buffer.view_mut());
+            rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, options).unwrap();
             rank.comm.work().unwrap()
         };
         let nothing = rank.comm.work().unwrap();

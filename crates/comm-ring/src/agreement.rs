@@ -6,7 +6,7 @@ use comm_core::{Error, Link, LinkModel, Refusal, Result, Step};
 use crate::Tuning;
 
 /// The version of the encoding.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Stands for no number of bytes.
 const NEVER: u64 = u64::MAX;
 /// The largest number of processors that fits beside the version.
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_specification() {
         let mut expected = Vec::new();
-        for word in [0x6_0003_u64, 3, 0x0102_0304, 5] {
+        for word in [0x6_0004_u64, 3, 0x0102_0304, 5] {
             expected.extend(word.to_le_bytes());
         }
         for cost in [1.0_f64, 2.0, 0.5, 4.0, 8.0, 0.25, 16.0] {

@@ -10,7 +10,7 @@ use crate::schedule::{Algorithm, Chunks, Params};
 /// What the choice depends on. Every member knows the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Question {
+pub struct CallShape {
     /// Which collective.
     pub collective: Collective,
     /// How many ranks take part.
@@ -22,29 +22,29 @@ pub struct Question {
     pub order: ReduceOrder,
 }
 
-/// Setters, as in `Question::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
-impl Question {
+/// Setters, as in `CallShape::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
+impl CallShape {
     /// A collective of one rank without data, in any order of combining.
     #[must_use]
     pub const fn new(collective: Collective) -> Self {
         Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
     }
 
-    /// The question for this number of ranks.
+    /// The shape for this number of ranks.
     #[must_use]
     pub const fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// The question for this much data: see the field of this name.
+    /// The shape for this much data: see the field of this name.
     #[must_use]
     pub const fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// The question for this order of combining.
+    /// The shape for this order of combining.
     #[must_use]
     pub const fn order(mut self, order: ReduceOrder) -> Self {
         self.order = order;
@@ -54,7 +54,7 @@ impl Question {
 
 /// An algorithm further down in the table is taken if it is faster by this much, less than which no model can tell. Those
 /// further up have the simpler patterns: fewer partners at once, which real networks like better than the model knows.
-const CLEARLY: f64 = 0.95;
+const MIN_SPEEDUP: f64 = 1.0 / 0.95;
 
 /// No rank takes more temporary memory than this many bytes, unless every way of carrying out the call does, or of the
 /// algorithm that the caller forces.
@@ -63,7 +63,7 @@ const SCRATCH_MAX: usize = 24 << 20;
 /// The answer: how a call is carried out on every rank.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Choice {
+pub struct Selection {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
     /// Into how many segments it cuts each chunk.
@@ -74,17 +74,18 @@ pub struct Choice {
     scratch: usize,
 }
 
-impl Choice {
-    /// Whether this is to be preferred, though the other is faster by no more than this factor.
-    fn beats(&self, other: &Self, factor: f64) -> bool {
+impl Selection {
+    /// Whether this is preferred to the other, which may be faster by up to this factor: one that takes too much memory
+    /// never is to one that does not.
+    fn is_preferred_to(&self, other: &Self, speedup: f64) -> bool {
         let (is_lean, other_is) = (self.scratch <= SCRATCH_MAX, other.scratch <= SCRATCH_MAX);
-        if is_lean == other_is { self.time * factor <= other.time } else { is_lean }
+        if is_lean == other_is { self.time <= other.time * speedup } else { is_lean }
     }
 
     /// Whether what is staged, if anything is, is read in place: else it is a copy for nothing.
-    fn suits(&self, question: &Question, tuning: &Tuning) -> bool {
-        let block_bytes = chunk_bytes(question, self.algorithm) as f64 / self.segments as f64;
-        !self.algorithm.traits.staged || tuning.links.reads_in_place(question.ranks, block_bytes)
+    fn reads_in_place(&self, shape: &CallShape, tuning: &Tuning) -> bool {
+        let block_bytes = chunk_bytes(shape, self.algorithm) as f64 / self.segments as f64;
+        !self.algorithm.traits.staged || tuning.links.reads_in_place(shape.ranks, block_bytes)
     }
 }
 
@@ -93,47 +94,47 @@ impl Choice {
 ///
 /// # Errors
 /// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or cannot keep the order.
-pub fn choose(question: &Question, forced: Option<&str>, tuning: &Tuning) -> Result<Choice> {
-    let fitting = |row: &&Algorithm| fits(question, row) && forced.is_none_or(|name| row.name == name);
-    let best = Algorithm::for_collective(question.collective)
+pub fn choose(shape: &CallShape, forced: Option<&str>, tuning: &Tuning) -> Result<Selection> {
+    let fitting = |row: &&Algorithm| is_eligible(shape, row) && forced.is_none_or(|name| row.name == name);
+    let best = Algorithm::for_collective(shape.collective)
         .filter(fitting)
-        .filter_map(|row| fastest_cut(question, row, tuning))
-        .filter(|choice| forced.is_some() || choice.suits(question, tuning))
-        .reduce(|best, other| if best.beats(&other, CLEARLY) { best } else { other });
-    best.ok_or_else(|| unfit(question, forced.unwrap_or_default()))
+        .filter_map(|row| fastest_cut(shape, row, tuning))
+        .filter(|choice| forced.is_some() || choice.reads_in_place(shape, tuning))
+        .reduce(|best, other| if best.is_preferred_to(&other, MIN_SPEEDUP) { best } else { other });
+    best.ok_or_else(|| unfit(shape, forced.unwrap_or_default()))
 }
 
 /// The fastest way of cutting the data for an algorithm; of equals, the one with fewer segments.
-fn fastest_cut(question: &Question, row: &'static Algorithm, tuning: &Tuning) -> Option<Choice> {
-    let timed = segmentations(question, row, tuning).map(|segments| {
-        let time = predict(question, row, segments, tuning);
-        Choice { algorithm: row, segments, time, scratch: scratch(question, row, segments, tuning) }
+fn fastest_cut(shape: &CallShape, row: &'static Algorithm, tuning: &Tuning) -> Option<Selection> {
+    let timed = segmentations(shape, row, tuning).map(|segments| {
+        let time = predict(shape, row, segments, tuning);
+        Selection { algorithm: row, segments, time, scratch: scratch(shape, row, segments, tuning) }
     });
-    timed.reduce(|best, other| if best.beats(&other, 1.0) { best } else { other })
+    timed.reduce(|best, other| if best.is_preferred_to(&other, 1.0) { best } else { other })
 }
 
 /// How many bytes of temporary memory the rank needs that needs the most, root or not.
-fn scratch(question: &Question, row: &Algorithm, segments: usize, tuning: &Tuning) -> usize {
-    let params = params(question, segments, tuning);
-    let block = chunk_bytes(question, row).div_ceil(segments);
-    let slots = (0..question.ranks).map(|rank| (row.slots)(&Params { rank, ..params }));
+fn scratch(shape: &CallShape, row: &Algorithm, segments: usize, tuning: &Tuning) -> usize {
+    let params = params(shape, segments, tuning);
+    let block = chunk_bytes(shape, row).div_ceil(segments);
+    let slots = (0..shape.ranks).map(|rank| (row.slots)(&Params { rank, ..params }));
     slots.max().unwrap_or(0).saturating_mul(block)
 }
 
 /// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.
 #[must_use]
-pub fn predict(question: &Question, algorithm: &Algorithm, segments: usize, tuning: &Tuning) -> f64 {
-    let chunk_bytes = chunk_bytes(question, algorithm) as f64;
-    let params = params(question, segments, tuning);
+pub fn predict(shape: &CallShape, algorithm: &Algorithm, segments: usize, tuning: &Tuning) -> f64 {
+    let chunk_bytes = chunk_bytes(shape, algorithm) as f64;
+    let params = params(shape, segments, tuning);
     let alone = algorithm.predict(&params, &tuning.links, chunk_bytes / segments as f64);
     crowd::slowed(alone, algorithm, &params, &tuning.links, chunk_bytes)
 }
 
-/// The parameters of a schedule of this question, for rank and root 0.
+/// The parameters of a schedule of this shape, for rank and root 0.
 #[must_use]
-pub fn params(question: &Question, segments: usize, tuning: &Tuning) -> Params {
+pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     Params {
-        ranks: question.ranks,
+        ranks: shape.ranks,
         rank: 0,
         root: 0,
         segments,
@@ -143,60 +144,56 @@ pub fn params(question: &Question, segments: usize, tuning: &Tuning) -> Params {
     }
 }
 
-/// How the data of a question is cut into blocks, all of the collective's data and not one rank's: what a simulator
-/// needs to know besides the steps. Shares are equal, in bytes.
+/// How the data of a shape is cut into blocks, all of the collective's data and not one rank's: what a simulator
+/// needs to know besides the steps. Counts are equal, in bytes.
 #[must_use]
-pub fn sizes(question: &Question, algorithm: &Algorithm, p: &Params) -> Partition {
+pub fn sizes(shape: &CallShape, algorithm: &Algorithm, p: &Params) -> Partition {
     let data = match algorithm.chunks {
         // The bytes are those of one rank's row of the matrix of all pairs.
-        Chunks::PerPair => question.bytes.saturating_mul(question.ranks),
-        _ => question.bytes,
+        Chunks::PerPair => shape.bytes.saturating_mul(shape.ranks),
+        _ => shape.bytes,
     };
     Partition::even(data, algorithm.blocks(p) / p.segments).segments(p.segments)
 }
 
 /// Whether the algorithm exists, so that a call can be refused before anything is touched.
-pub(crate) fn check(question: &Question, name: &str) -> Result<()> {
-    let known = Algorithm::find(question.collective, name).is_some_and(|row| fits(question, row));
-    if known { Ok(()) } else { Err(unfit(question, name)) }
+pub(crate) fn check(shape: &CallShape, name: &str) -> Result<()> {
+    let known = Algorithm::find(shape.collective, name).is_some_and(|row| is_eligible(shape, row));
+    if known { Ok(()) } else { Err(unfit(shape, name)) }
 }
 
-fn fits(question: &Question, row: &Algorithm) -> bool {
+fn is_eligible(shape: &CallShape, row: &Algorithm) -> bool {
     let reduces = matches!(
-        question.collective.base(),
+        shape.collective.base(),
         Collective::AllReduce
             | Collective::Reduce
             | Collective::ReduceScatter
             | Collective::Scan
             | Collective::ExScan
     );
-    !reduces || question.order == ReduceOrder::Any || row.traits.keeps_order
+    !reduces || shape.order == ReduceOrder::Any || row.traits.keeps_order
 }
 
 /// The size of the largest chunk.
-fn chunk_bytes(question: &Question, row: &Algorithm) -> usize {
+fn chunk_bytes(shape: &CallShape, row: &Algorithm) -> usize {
     match row.chunks {
         // The bytes are those of one rank's row of the matrix of all pairs.
-        Chunks::PerPair => question.bytes.div_ceil(question.ranks),
-        chunks => question.bytes.div_ceil(chunks.count(question.ranks)),
+        Chunks::PerPair => shape.bytes.div_ceil(shape.ranks),
+        chunks => shape.bytes.div_ceil(chunks.count(shape.ranks)),
     }
 }
 
 /// The numbers of segments that are worth a look: one, and pieces of the size that the tuning says.
-fn segmentations(
-    question: &Question,
-    row: &Algorithm,
-    tuning: &Tuning,
-) -> impl Iterator<Item = usize> + use<> {
-    let pieces = chunk_bytes(question, row).div_ceil(tuning.segment_bytes.max(1));
+fn segmentations(shape: &CallShape, row: &Algorithm, tuning: &Tuning) -> impl Iterator<Item = usize> + use<> {
+    let pieces = chunk_bytes(shape, row).div_ceil(tuning.segment_bytes.max(1));
     let several = (row.traits.segmented && pieces > 1).then_some(pieces);
     std::iter::once(1).chain(several)
 }
 
-fn unfit(question: &Question, name: &str) -> comm_core::Error {
-    let known = Algorithm::for_collective(question.collective).filter(|row| fits(question, row));
+fn unfit(shape: &CallShape, name: &str) -> comm_core::Error {
+    let known = Algorithm::for_collective(shape.collective).filter(|row| is_eligible(shape, row));
     let known: Vec<&str> = known.map(|row| row.name).collect();
-    Invalid::Algorithm { name: name.into(), collective: question.collective.name(), known: known.join(", ") }
+    Invalid::Algorithm { name: name.into(), collective: shape.collective.name(), known: known.join(", ") }
         .into()
 }
 
@@ -212,15 +209,15 @@ mod tests {
         RingConfig::default().tuning(LinkModel::uniform(link, 1e-10))
     }
 
-    fn question(collective: Collective, bytes: usize) -> Question {
-        Question { collective, ranks: 4, bytes, order: ReduceOrder::Any }
+    fn shape(collective: Collective, bytes: usize) -> CallShape {
+        CallShape { collective, ranks: 4, bytes, order: ReduceOrder::Any }
     }
 
     #[test]
     fn small_all_reduces_take_few_rounds_and_large_ones_send_little() {
         let rounds = |bytes| {
-            let choice = choose(&question(Collective::AllReduce, bytes), None, &tuning()).unwrap();
-            let params = params(&question(Collective::AllReduce, bytes), choice.segments, &tuning());
+            let choice = choose(&shape(Collective::AllReduce, bytes), None, &tuning()).unwrap();
+            let params = params(&shape(Collective::AllReduce, bytes), choice.segments, &tuning());
             (choice.algorithm.cost)(&params)
         };
         assert!(rounds(4).rounds <= 2);
@@ -228,8 +225,8 @@ mod tests {
         assert!(large.blocks <= 6 * choose_large().segments, "{large:?}");
     }
 
-    fn choose_large() -> Choice {
-        choose(&question(Collective::AllReduce, 1 << 24), None, &tuning()).unwrap()
+    fn choose_large() -> Selection {
+        choose(&shape(Collective::AllReduce, 1 << 24), None, &tuning()).unwrap()
     }
 
     #[test]
@@ -239,8 +236,8 @@ mod tests {
         let links = LinkModel { within: fast, ranks_per_host: 8, ..LinkModel::uniform(slow, 1e-10) };
         let tuning = RingConfig::default().tuning(links);
         let chosen = |ranks| {
-            let question = Question { ranks, ..question(Collective::AllReduce, 1 << 24) };
-            choose(&question, None, &tuning).unwrap().algorithm.traits.hierarchical
+            let shape = CallShape { ranks, ..shape(Collective::AllReduce, 1 << 24) };
+            choose(&shape, None, &tuning).unwrap().algorithm.traits.hierarchical
         };
         assert!(chosen(16) && chosen(64) && chosen(60));
         assert!(!chosen(8));
@@ -253,9 +250,9 @@ mod tests {
         for ranks in [4, 5, 16] {
             for collective in [Collective::AllReduce, Collective::ReduceScatter] {
                 let order = ReduceOrder::Deterministic;
-                let question = Question { ranks, order, ..question(collective, 1 << 24) };
-                let choice = choose(&question, None, &tuning()).unwrap();
-                let cost = (choice.algorithm.cost)(&params(&question, choice.segments, &tuning()));
+                let shape = CallShape { ranks, order, ..shape(collective, 1 << 24) };
+                let choice = choose(&shape, None, &tuning()).unwrap();
+                let cost = (choice.algorithm.cost)(&params(&shape, choice.segments, &tuning()));
                 let share =
                     cost.blocks as f64 / choice.segments as f64 / choice.algorithm.chunks.count(ranks) as f64;
                 let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
@@ -266,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_is_forced_is_segmented_as_it_is_fastest() {
-        let choice = choose(&question(Collective::AllReduce, 1 << 24), Some("ring"), &tuning()).unwrap();
+        let choice = choose(&shape(Collective::AllReduce, 1 << 24), Some("ring"), &tuning()).unwrap();
         assert_eq!((choice.algorithm.name, choice.segments), ("ring", 16));
     }
 
@@ -276,17 +273,20 @@ mod tests {
             for (ranks, bytes) in
                 [2, 3, 8, 20, 64, 200].map(|ranks| [0, 4, 5000, 1 << 24].map(|b| (ranks, b))).concat()
             {
-                let question = Question { ranks, ..question(collective, bytes) };
-                let chosen = choose(&question, None, &tuning()).unwrap();
+                let shape = CallShape { ranks, ..shape(collective, bytes) };
+                let chosen = choose(&shape, None, &tuning()).unwrap();
                 let mut before = true;
                 for row in Algorithm::for_collective(collective) {
                     before &= row.name != chosen.algorithm.name;
-                    let other = choose(&question, Some(row.name), &tuning()).unwrap();
+                    let other = choose(&shape, Some(row.name), &tuning()).unwrap();
                     if other.scratch > SCRATCH_MAX || row.traits.staged {
                         continue;
                     }
                     let (name, instead) = (chosen.algorithm.name, row.name);
-                    assert!(chosen.time * CLEARLY <= other.time, "{name} of {ranks} rather than {instead}");
+                    assert!(
+                        chosen.time <= other.time * MIN_SPEEDUP,
+                        "{name} of {ranks} rather than {instead}"
+                    );
                     // Nor is it chosen over a simpler one without need.
                     assert!(!before || chosen.time < other.time, "{name} of {ranks} rather than {instead}");
                 }
@@ -300,20 +300,20 @@ mod tests {
         let has_data = |collective: &Collective| collective.base() != Collective::Barrier;
         for collective in Collective::ALL.into_iter().filter(has_data) {
             for ranks in [2, 3, 8, 20] {
-                let question = Question { ranks, ..question(collective, 256 << 20) };
-                let chosen = choose(&question, None, &tuning()).unwrap();
+                let shape = CallShape { ranks, ..shape(collective, 256 << 20) };
+                let chosen = choose(&shape, None, &tuning()).unwrap();
                 let name = chosen.algorithm.name;
                 assert!(chosen.scratch <= SCRATCH_MAX, "{collective} {name} of {ranks}: {}", chosen.scratch);
             }
         }
-        let forced = choose(&question(Collective::Scan, 256 << 20), Some("recursive_doubling"), &tuning());
+        let forced = choose(&shape(Collective::Scan, 256 << 20), Some("recursive_doubling"), &tuning());
         assert!(forced.unwrap().scratch > SCRATCH_MAX);
     }
 
     #[test]
     fn every_collective_has_an_algorithm() {
         for collective in Collective::ALL {
-            choose(&question(collective, 1 << 20), None, &tuning()).unwrap();
+            choose(&shape(collective, 1 << 20), None, &tuning()).unwrap();
         }
     }
 
@@ -324,7 +324,7 @@ mod tests {
         let shared = LinkModel { ranks_per_host: 8, staged_from: Some(8 << 10), ..apart };
         let chosen = |collective, links, ranks, bytes| {
             let tuning = RingConfig::default().tuning(links);
-            choose(&Question { ranks, ..question(collective, bytes) }, None, &tuning).unwrap().algorithm.name
+            choose(&CallShape { ranks, ..shape(collective, bytes) }, None, &tuning).unwrap().algorithm.name
         };
         for (collective, bytes) in [(Collective::AllGather, 1 << 20), (Collective::AllReduce, 1 << 22)] {
             assert_eq!(chosen(collective, shared, 8, bytes), "staged");
@@ -335,33 +335,32 @@ mod tests {
             assert_ne!(chosen(collective, shared, 8, 8 * 8 * 1000), "staged");
         }
         let tuning = RingConfig::default().tuning(shared);
-        let large = Question { ranks: 8, ..question(Collective::AllGather, 256 << 20) };
+        let large = CallShape { ranks: 8, ..shape(Collective::AllGather, 256 << 20) };
         assert!(choose(&large, Some("staged"), &tuning).unwrap().scratch <= SCRATCH_MAX);
         let crowded = LinkModel { processors: 2, ..shared };
         assert_eq!(chosen(Collective::Broadcast, crowded, 8, 1 << 20), "staged");
         assert_ne!(chosen(Collective::Broadcast, crowded, 8, 1 << 14), "staged");
         // A segment is read while the next one is staged.
         let tuning = RingConfig::default().tuning(crowded);
-        let large = Question { ranks: 8, ..question(Collective::Broadcast, 1 << 22) };
+        let large = CallShape { ranks: 8, ..shape(Collective::Broadcast, 1 << 22) };
         assert!(choose(&large, None, &tuning).unwrap().segments > 1);
         assert_ne!(chosen(Collective::Broadcast, shared, 2, 1 << 24), "staged");
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
-        let question = question(Collective::AllReduce, 8);
-        let text = choose(&question, Some("magic"), &tuning()).unwrap_err().to_string();
+        let shape = shape(Collective::AllReduce, 8);
+        let text = choose(&shape, Some("magic"), &tuning()).unwrap_err().to_string();
         assert!(text.contains("magic") && text.contains("ring"), "{text}");
     }
 
     #[test]
     fn an_algorithm_that_cannot_keep_the_order_is_refused() {
-        let question =
-            Question { order: ReduceOrder::Deterministic, ..question(Collective::AllReduce, 1 << 24) };
-        assert!(choose(&question, None, &tuning()).unwrap().algorithm.traits.keeps_order);
-        let text = choose(&question, Some("ring"), &tuning()).unwrap_err().to_string();
+        let shape = CallShape { order: ReduceOrder::Deterministic, ..shape(Collective::AllReduce, 1 << 24) };
+        assert!(choose(&shape, None, &tuning()).unwrap().algorithm.traits.keeps_order);
+        let text = choose(&shape, Some("ring"), &tuning()).unwrap_err().to_string();
         assert!(text.contains("recursive_doubling") && !text.contains("ring,"), "{text}");
-        assert!(check(&question, "ring").is_err());
-        assert!(check(&question, "recursive_doubling").is_ok());
+        assert!(check(&shape, "ring").is_err());
+        assert!(check(&shape, "recursive_doubling").is_ok());
     }
 }

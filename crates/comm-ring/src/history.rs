@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use comm_core::Call;
+use comm_core::Signature;
 
 use crate::control::PastCall;
 
@@ -20,7 +20,7 @@ pub(crate) struct History {
 /// Calls in a row that are alike.
 #[derive(Debug)]
 struct Run {
-    call: Call,
+    call: Signature,
     fingerprint: u64,
     /// The number of the first one.
     first: u64,
@@ -42,7 +42,7 @@ impl History {
 
     /// Remembers a call, whose fingerprint this is, and returns its number.
     #[inline]
-    pub(crate) fn push(&mut self, call: &Call, fingerprint: u64) -> u64 {
+    pub(crate) fn push(&mut self, call: &Signature, fingerprint: u64) -> u64 {
         let number = self.next;
         self.next += 1;
         if self.runs.back().is_none_or(|run| run.fingerprint != fingerprint) {
@@ -65,7 +65,7 @@ impl History {
     }
 
     /// The call of this number, unless it is too old or yet to come.
-    pub(crate) fn get(&self, sequence: u64) -> Option<&Call> {
+    pub(crate) fn get(&self, sequence: u64) -> Option<&Signature> {
         let remembered = (self.oldest()..self.next).contains(&sequence);
         let run = self.runs.iter().rfind(|run| remembered && run.first <= sequence)?;
         Some(&run.call)
@@ -81,7 +81,7 @@ impl History {
 
     /// The first call before number `end` that is not what another rank made under its number: the number and both
     /// calls. Calls that either rank does not remember, or has yet to make, count as alike.
-    pub(crate) fn difference(&self, past: &[PastCall], end: u64) -> Option<(u64, Call, Call)> {
+    pub(crate) fn difference(&self, past: &[PastCall], end: u64) -> Option<(u64, Signature, Signature)> {
         let ends = past.iter().skip(1).map(|next| next.first).chain([end]);
         past.iter().zip(ends).find_map(|(PastCall { first, call: theirs }, end)| {
             let mut numbers = (*first).max(self.oldest())..end.min(self.next);
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use comm_core::{Collective, GroupId};
 
-    fn call(count: u64) -> Call {
-        let mut call = Call::new(GroupId::WORLD, Collective::Barrier, "a");
+    fn call(count: u64) -> Signature {
+        let mut call = Signature::new(GroupId::WORLD, Collective::Barrier, "a");
         call.count = count;
         call
     }

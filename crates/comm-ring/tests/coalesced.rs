@@ -131,7 +131,7 @@ fn mismatch(
         });
         for error in errors {
             let text = desync(&error).to_string();
-            assert_eq!(text.matches("detail").count(), 2, "{text}");
+            assert_eq!(text.matches("extra fingerprint").count(), 2, "{text}");
         }
     }
 }
@@ -167,9 +167,9 @@ fn a_plain_call_of_the_same_length_is_another_call() {
 }
 
 #[test]
-fn the_detail_of_the_handle_still_counts() {
+fn the_fingerprint_of_the_handle_still_counts() {
     let errors = run(2, |comm| {
-        let comm = comm.with_detail(comm.rank() as u64);
+        let comm = comm.with_extra_fingerprint(comm.rank() as u64);
         let result = comm.all_reduce_coalesced(&mut [[1_u8; 4]], ReduceOp::Sum);
         result.and_then(|()| comm.barrier()).unwrap_err()
     });

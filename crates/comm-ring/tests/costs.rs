@@ -3,7 +3,7 @@
 
 use comm_core::{Collective, Link, LinkModel, Partition};
 use comm_ring::RingConfig;
-use comm_ring::choose::{Choice, Question, choose, params, sizes};
+use comm_ring::choose::{CallShape, Selection, choose, params, sizes};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::cost::{Options, Program, Report, simulate};
 use comm_sim::verify::{Buffers, Spec};
@@ -63,7 +63,7 @@ const WORLDS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 13, 16, 33, 64, 100];
 const BYTES: [usize; 7] = [0, 4, 1 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// How a row carries out a call by itself: cut into segments as the choice says. None if it cannot.
-fn forced(row: &Algorithm, question: &Question, links: LinkModel) -> Option<(Choice, Report)> {
+fn forced(row: &Algorithm, question: &CallShape, links: LinkModel) -> Option<(Selection, Report)> {
     let tuning = RingConfig::default().tuning(links);
     let choice = choose(question, Some(row.name), &tuning).ok()?;
     let p = params(question, choice.segments, &tuning);
@@ -76,7 +76,7 @@ fn far(row: &Algorithm, links: LinkModel, factor_max: f64) -> Vec<String> {
     let mut far = Vec::new();
     for ranks in WORLDS {
         for bytes in BYTES {
-            let question = Question::new(row.collective).ranks(ranks).bytes(bytes);
+            let question = CallShape::new(row.collective).ranks(ranks).bytes(bytes);
             let Some((choice, report)) = forced(row, &question, links) else { continue };
             let factor = (choice.time / report.time).max(report.time / choice.time);
             if factor > factor_max {

@@ -265,7 +265,9 @@ fn mismatch(ranks: usize, (first, first_name): (&Call, &str), (second, second_na
 #[test]
 fn ranks_that_disagree_on_a_group_are_told_both_calls() {
     let new_group = |list: &'static [usize]| move |comm: &Comm| comm.new_group(list).map(drop);
-    let detail = |list: &[u64]| format!("new_group(detail {:x}", comm_core::Call::detail_of(list.to_vec()));
+    let detail = |list: &[u64]| {
+        format!("new_group(extra fingerprint {:x}", comm_core::Signature::fingerprint_of(list.to_vec()))
+    };
     for (ranks, one, other) in [(2, [0, 1], [1, 0]), (3, [0, 1], [0, 2]), (5, [3, 4], [0, 4])] {
         let (one, other): (&'static [usize], &'static [usize]) = (one.to_vec().leak(), other.to_vec().leak());
         let word = |list: &[usize]| list.iter().map(|&rank| rank as u64).collect::<Vec<_>>();

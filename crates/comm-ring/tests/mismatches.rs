@@ -47,12 +47,12 @@ const CALLS: [Call; 27] = [
     ("exscan(sum, 8 x f32", |comm| comm.exscan(&mut [1.0_f32; 8], ReduceOp::Sum)),
     ("split(", |comm| comm.split(None, 0).map(drop)),
     ("duplicate(", |comm| comm.duplicate().map(drop)),
-    ("new_group(detail", |comm| comm.new_group(&[0]).map(drop)),
+    ("new_group(extra fingerprint", |comm| comm.new_group(&[0]).map(drop)),
     // The same element type and total as the first call, and as each other, so that only the detail differs.
-    ("all_reduce(sum, 8 x f32, detail", |comm| {
+    ("all_reduce(sum, 8 x f32, extra fingerprint", |comm| {
         comm.all_reduce_coalesced(&mut [&mut [1.0_f32; 3][..], &mut [1.0; 5]], ReduceOp::Sum)
     }),
-    ("all_reduce(sum, 8 x f32, detail", |comm| {
+    ("all_reduce(sum, 8 x f32, extra fingerprint", |comm| {
         comm.all_reduce_coalesced(&mut [&mut [1.0_f32; 4][..], &mut [1.0; 4]], ReduceOp::Sum)
     }),
     ("all_reduce(sum, 8 x f32, ring", |comm| {

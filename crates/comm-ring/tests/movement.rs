@@ -6,9 +6,9 @@ mod common;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Collective, Comm, Communicator, Exchange, HostView, HostViewMut, LinkModel, Shares,
+    Buffers, Call, CallOptions, Collective, Comm, Communicator, Counts, HostView, HostViewMut, LinkModel,
 };
-use comm_ring::choose::{Question, choose};
+use comm_ring::choose::{CallShape, choose};
 use comm_ring::schedule::Algorithm;
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, Release};
@@ -219,14 +219,14 @@ fn in_place(ring: &dyn Communicator, collective: Collective, root: usize, option
     buffer[rank * LEN..][..LEN].copy_from_slice(&own);
     let mut recv = filled::<u16>(LEN);
     let buffers = match collective {
-        _ if rank == root => Exchange::InPlace(HostViewMut::new(&mut buffer)),
-        Collective::Gather => Exchange::SendOnly(HostView::new(&own)),
-        _ => Exchange::InPlace(HostViewMut::new(&mut recv)),
+        _ if rank == root => Buffers::InPlace(HostViewMut::new(&mut buffer)),
+        Collective::Gather => Buffers::SendOnly(HostView::new(&own)),
+        _ => Buffers::InPlace(HostViewMut::new(&mut recv)),
     };
     if collective == Collective::Gather {
-        ring.gather(root, buffers, Shares::Equal, options).unwrap();
+        ring.run(Call::Gather { root, buffers, counts: Counts::Equal }, options).unwrap();
     } else {
-        ring.scatter(root, buffers, Shares::Equal, options).unwrap();
+        ring.run(Call::Scatter { root, buffers, counts: Counts::Equal }, options).unwrap();
     }
     if rank == root {
         assert_eq!(buffer, all, "{options:?} of {ranks}, root {root}");
@@ -251,7 +251,7 @@ fn the_algorithm_follows_the_length_and_the_number_of_ranks() {
     let link = comm_core::Link { latency: 1e-5, overhead: 1e-6, per_byte: 1e-9 };
     let tuning = RingConfig::default().tuning(LinkModel::uniform(link, 1e-10));
     let choice = |collective, ranks, bytes| {
-        let question = Question::new(collective).ranks(ranks).bytes(bytes);
+        let question = CallShape::new(collective).ranks(ranks).bytes(bytes);
         choose(&question, None, &tuning).unwrap().algorithm.name
     };
     assert_eq!(choice(Collective::Broadcast, 8, 64), "binomial");

@@ -163,7 +163,7 @@ fn the_algorithm_follows_the_length() {
             1e-10,
         ));
         let (collective, order) = (Collective::Scan, ReduceOrder::Any);
-        let question = comm_ring::choose::Question::new(collective).ranks(8).bytes(bytes).order(order);
+        let question = comm_ring::choose::CallShape::new(collective).ranks(8).bytes(bytes).order(order);
         comm_ring::choose::choose(&question, None, &tuning).unwrap().algorithm.name
     };
     assert_eq!((choice(8), choice(64 << 20)), ("recursive_doubling", "chain"));

@@ -59,12 +59,12 @@ pub use init::{init_devices, init_devices_with};
 pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
-    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Call, CallOptions, Cart,
-    Collective, Comm, Communicator, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased, Error, Exchange,
-    Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths, Link,
-    LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
-    PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, Scan, SendTo, Shape, Shares,
-    Shift, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
+    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallOptions,
+    Cart, Collective, Comm, Communicator, Counts, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased,
+    Error, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths,
+    Link, LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
+    PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift, Signature,
+    Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

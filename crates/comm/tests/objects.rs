@@ -7,7 +7,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use comm::objects::{LimitedObjects, OBJECT_LIMIT, ObjectFailure};
-use comm::{Call, Collective, Comm, Error, ObjectCollectives, ObjectError, RingCommunicator, RingConfig};
+use comm::{
+    Collective, Comm, Error, ObjectCollectives, ObjectError, RingCommunicator, RingConfig, Signature,
+};
 use comm_sim::in_process::{self, InProcessConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -304,16 +306,16 @@ fn objects_above_the_limit_are_refused_on_every_rank() {
 
 /// The detail with which a call of objects is made.
 fn detail(kind: Collective, limit: u64) -> u64 {
-    Call::detail_of([u64::from_le_bytes(*b"objects\0"), u64::from(kind.code()), limit, 0])
+    Signature::fingerprint_of([u64::from_le_bytes(*b"objects\0"), u64::from(kind.code()), limit, 0])
 }
 
 #[test]
 fn a_size_that_nobody_can_have_takes_no_memory() {
     run(3, |comm| {
         if comm.rank() == 1 {
-            let comm = comm.with_detail(detail(Collective::AllGather, OBJECT_LIMIT));
+            let comm = comm.with_extra_fingerprint(detail(Collective::AllGather, OBJECT_LIMIT));
             comm.all_gather(&[1_u64 << 60], &mut [0; 3]).unwrap();
-            let comm = comm.with_detail(detail(Collective::Broadcast, OBJECT_LIMIT));
+            let comm = comm.with_extra_fingerprint(detail(Collective::Broadcast, OBJECT_LIMIT));
             comm.broadcast(1, &mut [u64::MAX - 2]).unwrap();
         } else {
             let gathered = comm.all_gather_object(&1_u8).unwrap_err();

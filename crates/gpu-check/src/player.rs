@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Element, Exchange, Membership, PrefixStore, Result};
+use comm_core::{Buffers, CallOptions, Element, Membership, PrefixStore, Result};
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Stream};
 use comm_tcp::FileStore;
 
@@ -108,12 +108,12 @@ pub(crate) fn within(timeout: Duration) -> CallOptions {
 pub(crate) fn separate<'a, T: Element>(
     send: &'a DeviceBuffer<T>,
     recv: &'a mut DeviceBuffer<T>,
-) -> Exchange<'a, Cuda> {
-    Exchange::Separate { send: send.view(), recv: recv.view_mut() }
+) -> Buffers<'a, Cuda> {
+    Buffers::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
-pub(crate) fn in_place<T: Element>(buffer: &mut DeviceBuffer<T>) -> Exchange<'_, Cuda> {
-    Exchange::InPlace(buffer.view_mut())
+pub(crate) fn in_place<T: Element>(buffer: &mut DeviceBuffer<T>) -> Buffers<'_, Cuda> {
+    Buffers::InPlace(buffer.view_mut())
 }
 
 /// Plays a part: the whole life of a process that plays one rank. `open` loads NCCL, and whatever stands in for a driver. How

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Write};
 use std::str::FromStr;
 use std::time::Instant;
 
-use comm_core::{Communicator, ReduceOp, Result, Shares};
+use comm_core::{Call, Communicator, Counts, ReduceOp, Result};
 use comm_nccl::NcclCommunicator;
 
 use crate::gpu;
@@ -75,20 +75,32 @@ fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Out
         "copy" => measure_copy(player, question),
         "all_reduce" => {
             let mut buffer = player.zeros::<f32>(all)?;
-            time(&mut || comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &options))
+            time(&mut || {
+                comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &options)
+            })
         }
         "broadcast" => {
             let mut buffer = player.zeros::<f32>(all)?;
-            time(&mut || comm.broadcast(0, buffer.view_mut(), &options))
+            time(&mut || comm.run(Call::Broadcast { root: 0, buffer: buffer.view_mut() }, &options))
         }
         "all_gather" => {
             let (send, mut recv) = (player.zeros::<f32>(block)?, player.zeros(all)?);
-            time(&mut || comm.all_gather(separate(&send, &mut recv), Shares::Equal, &options))
+            time(&mut || {
+                comm.run(
+                    Call::AllGather { buffers: separate(&send, &mut recv), counts: Counts::Equal },
+                    &options,
+                )
+            })
         }
         "reduce_scatter" => {
             let (send, mut recv) = (player.zeros::<f32>(all)?, player.zeros(block)?);
-            let (shares, op) = (Shares::Equal, ReduceOp::Sum);
-            time(&mut || comm.reduce_scatter(separate(&send, &mut recv), shares, op, &options))
+            let (shares, op) = (Counts::Equal, ReduceOp::Sum);
+            time(&mut || {
+                comm.run(
+                    Call::ReduceScatter { buffers: separate(&send, &mut recv), counts: shares, op },
+                    &options,
+                )
+            })
         }
         other => Err(Trouble::Wrong(format!("{other} is not measured"))),
     }
@@ -104,7 +116,7 @@ fn time_calls(
     for _ in 0..BEFORE {
         call()?;
     }
-    comm.barrier(&player.options())?;
+    comm.run(Call::Barrier, &player.options())?;
     let began = Instant::now();
     for _ in 0..calls {
         call()?;

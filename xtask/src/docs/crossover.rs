@@ -2,7 +2,7 @@
 
 use comm_core::{Collective, Link, LinkModel};
 use comm_ring::RingConfig;
-use comm_ring::choose::{Question, choose};
+use comm_ring::choose::{CallShape, choose};
 
 use super::Failure;
 
@@ -32,7 +32,7 @@ pub(super) fn describe(
     let tuning = RingConfig::default().tuning(links);
     let mut ranges: Vec<(&str, usize)> = Vec::new();
     for bytes in sizes(collective) {
-        let question = Question::new(collective).ranks(ranks).bytes(bytes);
+        let question = CallShape::new(collective).ranks(ranks).bytes(bytes);
         let name = choose(&question, None, &tuning)?.algorithm.name;
         match ranges.last_mut() {
             Some((last, to)) if *last == name => *to = bytes,

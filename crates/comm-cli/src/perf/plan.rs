@@ -1,6 +1,6 @@
 //! What is measured, decided before anything is started: the same on every rank.
 
-use comm::ring::choose::{Choice, Question, choose};
+use comm::ring::choose::{CallShape, Selection, choose};
 use comm::ring::{RingConfig, Tuning};
 use comm::{DType, ReduceOp};
 
@@ -138,13 +138,13 @@ impl Plan {
     }
 
     /// What the algorithm is chosen by.
-    pub(crate) const fn question(&self, bytes: usize) -> Question {
+    pub(crate) const fn question(&self, bytes: usize) -> CallShape {
         let collective = self.operation.facts().collective;
-        Question::new(collective).ranks(self.ranks).bytes(bytes)
+        CallShape::new(collective).ranks(self.ranks).bytes(bytes)
     }
 
     /// How a call of this size is carried out.
-    pub(crate) fn choice(&self, bytes: usize, tuning: &Tuning) -> Result<Choice> {
+    pub(crate) fn choice(&self, bytes: usize, tuning: &Tuning) -> Result<Selection> {
         Ok(choose(&self.question(bytes), self.algorithm.as_deref(), tuning)?)
     }
 }

@@ -72,7 +72,7 @@ fn ports_of_host(collective: Collective, ranks_per_host: usize) -> f64 {
 mod tests {
     use super::*;
     use comm::ring::RingConfig;
-    use comm::ring::choose::Question;
+    use comm::ring::choose::CallShape;
     use comm::ring::schedule::TABLE;
 
     use super::super::predict::Simulator;
@@ -86,7 +86,7 @@ mod tests {
                 let links = LinkModel { within, ranks_per_host, ..LinkModel::uniform(between, 0.0) };
                 for ranks in [1, 2, 3, 5, 8, 13, 16] {
                     for bytes in [0, 4, 1 << 12, 1 << 20] {
-                        let question = Question::new(row.collective).ranks(ranks).bytes(bytes);
+                        let question = CallShape::new(row.collective).ranks(ranks).bytes(bytes);
                         let tuning = RingConfig::default().tuning(links);
                         let setup = Setup { question, tuning, root: ranks - 1 };
                         let Ok(found) = Simulator::new(&setup, usize::MAX).predict(row) else { continue };
@@ -102,7 +102,7 @@ mod tests {
     fn a_ring_comes_close_to_the_bound() {
         let links = LinkModel::uniform(Link { latency: 1e-6, overhead: 0.0, per_byte: 1e-9 }, 0.0);
         let tuning = RingConfig::default().tuning(links);
-        let question = Question::new(Collective::AllReduce).ranks(8).bytes(1 << 24);
+        let question = CallShape::new(Collective::AllReduce).ranks(8).bytes(1 << 24);
         let setup = Setup { question, tuning, root: 0 };
         assert_eq!(bound(&setup), 1e-6 + 2.0 * 7.0 / 8.0 * f64::from(1 << 24) * 1e-9);
     }

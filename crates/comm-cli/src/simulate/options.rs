@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comm::ring::choose::{Question, choose};
+use comm::ring::choose::{CallShape, choose};
 use comm::ring::schedule::Algorithm;
 use comm::ring::{RingConfig, Tuning};
 use comm::{Collective, Link, LinkModel};
@@ -107,7 +107,7 @@ pub(crate) struct Simulate {
 /// What is to be predicted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
-    pub(super) question: Question,
+    pub(super) question: CallShape,
     pub(super) tuning: Tuning,
     pub(super) root: usize,
 }
@@ -121,7 +121,7 @@ impl Simulate {
         let bytes = if self.collective == Collective::Barrier { 0 } else { self.bytes };
         let mut config = RingConfig::default();
         config.segment_bytes = self.segment;
-        let question = Question::new(self.collective).ranks(ranks).bytes(bytes);
+        let question = CallShape::new(self.collective).ranks(ranks).bytes(bytes);
         Ok(Setup { question, tuning: config.tuning(self.links()), root: self.root })
     }
 

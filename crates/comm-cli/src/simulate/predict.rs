@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm::ring::choose::{Choice, Question, choose, params, sizes};
+use comm::ring::choose::{CallShape, Selection, choose, params, sizes};
 use comm::ring::schedule::{Algorithm, Params};
 use comm_sim::cost::{self, Options, Program, simulate_with};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -67,7 +67,7 @@ impl<'a> Simulator<'a> {
         row: &'static Algorithm,
         bytes: &[usize],
     ) -> Result<(bool, Vec<f64>), Failure> {
-        let choices: Vec<Choice> =
+        let choices: Vec<Selection> =
             bytes.iter().map(|bytes| self.choice(row, *bytes)).collect::<Result<_, _>>()?;
         let steps: Option<Vec<u64>> =
             choices.iter().map(|choice| self.steps(row, &self.params(choice))).collect();
@@ -85,15 +85,15 @@ impl<'a> Simulator<'a> {
         Ok((false, choices.iter().map(|choice| choice.time).collect()))
     }
 
-    fn question(&self, bytes: usize) -> Question {
+    fn question(&self, bytes: usize) -> CallShape {
         self.setup.question.bytes(bytes)
     }
 
-    fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Choice, Failure> {
+    fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Selection, Failure> {
         Ok(choose(&self.question(bytes), Some(row.name), &self.setup.tuning)?)
     }
 
-    fn params(&self, choice: &Choice) -> Params {
+    fn params(&self, choice: &Selection) -> Params {
         let params = params(&self.setup.question, choice.segments, &self.setup.tuning);
         params.root(self.setup.root)
     }
@@ -124,7 +124,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// What the simulation says; none if the program turns out to be too long.
-    fn simulate(&self, choice: &Choice, bytes: usize, steps: u64) -> Result<Option<Prediction>, Failure> {
+    fn simulate(&self, choice: &Selection, bytes: usize, steps: u64) -> Result<Option<Prediction>, Failure> {
         let (row, p) = (choice.algorithm, self.params(choice));
         let sizes = sizes(&self.question(bytes), row, &p);
         let of_rank = |rank| (row.steps)(&p.rank(rank)) as _;

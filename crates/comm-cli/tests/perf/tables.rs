@@ -3,7 +3,7 @@
 use std::fs;
 
 use comm::ring::RingConfig;
-use comm::ring::choose::{Question, choose};
+use comm::ring::choose::{CallShape, choose};
 use comm::{Collective, ReduceOrder};
 use serde_json::{Map, Value};
 
@@ -177,7 +177,7 @@ fn the_algorithm_that_is_named_is_the_one_that_the_links_ask_for() {
 
         let tuning = RingConfig::default().tuning(links.parse().expect("a model"));
         let (collective, order) = (Collective::AllReduce, ReduceOrder::Any);
-        let question = Question::new(collective).ranks(4).bytes(4096).order(order);
+        let question = CallShape::new(collective).ranks(4).bytes(4096).order(order);
         let choice = choose(&question, None, &tuning).expect("an algorithm");
         assert_eq!(row["algorithm"], choice.algorithm.name);
         row["algorithm"].clone()

@@ -1,6 +1,6 @@
-//! The collectives, for users.
+//! The collectives as methods.
 
-use crate::{AsView, AsViewMut, Comm, Communicator, Exchange, Group, Memory, ReduceOp, Result, Shares};
+use crate::{AsView, AsViewMut, Buffers, Call, Comm, Communicator, Counts, Group, Memory, ReduceOp, Result};
 
 impl<M: Memory> Comm<M> {
     /// This member's rank, from 0 to size - 1.
@@ -38,7 +38,7 @@ impl<M: Memory> Comm<M> {
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element type; otherwise as
     /// written at [`Communicator`].
     pub fn all_reduce(&self, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.all_reduce(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
+        self.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
     /// Combines `send` of all ranks into `recv` of every rank. All buffers have the same length.
@@ -51,7 +51,7 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.all_reduce(separate(send, recv)?, op, &self.options)
+        self.run(Call::AllReduce { buffers: separate(send, recv)?, op })
     }
 
     /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only read.
@@ -72,7 +72,7 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no member.
     pub fn reduce(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.reduce(root, Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
+        self.run(Call::Reduce { root, buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
     /// Combines `send` of all ranks into `root`'s `recv`. On other ranks `recv` is ignored and may be empty.
@@ -86,7 +86,7 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce(root, separate(send, recv)?, op, &self.options)
+        self.run(Call::Reduce { root, buffers: separate(send, recv)?, op })
     }
 
     /// Contributes to a reduction whose result goes to `root`, another rank.
@@ -94,7 +94,7 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) on the root itself.
     pub fn reduce_send(&self, root: usize, send: &(impl AsView<M> + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.reduce(root, Exchange::SendOnly(send.as_view()?), op, &self.options)
+        self.run(Call::Reduce { root, buffers: Buffers::SendOnly(send.as_view()?), op })
     }
 
     /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
@@ -111,7 +111,7 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at [`Communicator`].
     pub fn broadcast(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
-        self.communicator.broadcast(root, buffer.as_view_mut()?, &self.options)
+        self.run(Call::Broadcast { root, buffer: buffer.as_view_mut()? })
     }
 
     /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times as long.
@@ -134,7 +134,7 @@ impl<M: Memory> Comm<M> {
         send: &S,
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv)?, Shares::Equal, &self.options)
+        self.run(Call::AllGather { buffers: separate(send, recv)?, counts: Counts::Equal })
     }
 
     /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its contribution.
@@ -143,7 +143,7 @@ impl<M: Memory> Comm<M> {
     /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks; otherwise as written
     /// at [`Communicator`].
     pub fn all_gather_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
-        self.communicator.all_gather(Exchange::InPlace(buffer.as_view_mut()?), Shares::Equal, &self.options)
+        self.run(Call::AllGather { buffers: Buffers::InPlace(buffer.as_view_mut()?), counts: Counts::Equal })
     }
 
     /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
@@ -168,7 +168,7 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv)?, Shares::Equal, op, &self.options)
+        self.run(Call::ReduceScatter { buffers: separate(send, recv)?, counts: Counts::Equal, op })
     }
 
     /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are unspecified.
@@ -181,12 +181,11 @@ impl<M: Memory> Comm<M> {
         buffer: &mut (impl AsViewMut<M> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce_scatter(
-            Exchange::InPlace(buffer.as_view_mut()?),
-            Shares::Equal,
+        self.run(Call::ReduceScatter {
+            buffers: Buffers::InPlace(buffer.as_view_mut()?),
+            counts: Counts::Equal,
             op,
-            &self.options,
-        )
+        })
     }
 
     /// Gathers `send` of all ranks, in rank order, into `root`'s `recv`, which is `size` times as long. On other ranks
@@ -212,7 +211,7 @@ impl<M: Memory> Comm<M> {
         send: &S,
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.gather(root, separate(send, recv)?, Shares::Equal, &self.options)
+        self.run(Call::Gather { root, buffers: separate(send, recv)?, counts: Counts::Equal })
     }
 
     /// A gather in which rank `i` contributes `counts[i]` elements. Only the root's `counts` are looked at; others may
@@ -239,7 +238,7 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
     ) -> Result<()> {
-        self.communicator.gather(root, separate(send, recv)?, Shares::Counts(counts), &self.options)
+        self.run(Call::Gather { root, buffers: separate(send, recv)?, counts: Counts::PerRank(counts) })
     }
 
     /// Every rank gets its block of `root`'s `send`, which has one block per rank, into `recv`. On other ranks `send`
@@ -264,7 +263,7 @@ impl<M: Memory> Comm<M> {
         send: &S,
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.scatter(root, separate(send, recv)?, Shares::Equal, &self.options)
+        self.run(Call::Scatter { root, buffers: separate(send, recv)?, counts: Counts::Equal })
     }
 
     /// A scatter in which rank `i` gets `counts[i]` elements. Only the root's `counts` are looked at; others may give
@@ -279,7 +278,7 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
     ) -> Result<()> {
-        self.communicator.scatter(root, separate(send, recv)?, Shares::Counts(counts), &self.options)
+        self.run(Call::Scatter { root, buffers: separate(send, recv)?, counts: Counts::PerRank(counts) })
     }
 
     /// An all-gather in which rank `i` contributes `counts[i]` elements, zero included. Every rank gives the same
@@ -293,7 +292,7 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         counts: &[usize],
     ) -> Result<()> {
-        self.communicator.all_gather(separate(send, recv)?, Shares::Counts(counts), &self.options)
+        self.run(Call::AllGather { buffers: separate(send, recv)?, counts: Counts::PerRank(counts) })
     }
 
     /// A reduce-scatter in which rank `i` gets `counts[i]` elements, zero included. Every rank gives the same
@@ -308,7 +307,7 @@ impl<M: Memory> Comm<M> {
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.reduce_scatter(separate(send, recv)?, Shares::Counts(counts), op, &self.options)
+        self.run(Call::ReduceScatter { buffers: separate(send, recv)?, counts: Counts::PerRank(counts), op })
     }
 
     /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have one block per rank, all
@@ -332,7 +331,7 @@ impl<M: Memory> Comm<M> {
         send: &S,
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
     ) -> Result<()> {
-        self.communicator.all_to_all(separate(send, recv)?, Shares::Equal, Shares::Equal, &self.options)
+        self.run(Call::AllToAll { buffers: separate(send, recv)?, send: Counts::Equal, recv: Counts::Equal })
     }
 
     /// Exchanges in place: block `i` of `buffer` goes to rank `i`, and what comes from rank `i` takes its place.
@@ -340,8 +339,8 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// As [`Comm::all_to_all`].
     pub fn all_to_all_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
-        let buffers = Exchange::InPlace(buffer.as_view_mut()?);
-        self.communicator.all_to_all(buffers, Shares::Equal, Shares::Equal, &self.options)
+        let buffers = Buffers::InPlace(buffer.as_view_mut()?);
+        self.run(Call::AllToAll { buffers, send: Counts::Equal, recv: Counts::Equal })
     }
 
     /// Sends block `i` of `send`, which has `send_counts[i]` elements, to rank `i`; block `i` of `recv`, which has
@@ -357,8 +356,8 @@ impl<M: Memory> Comm<M> {
         recv: &mut (impl AsViewMut<M, Element = S::Element> + ?Sized),
         recv_counts: &[usize],
     ) -> Result<()> {
-        let (sends, recvs) = (Shares::Counts(send_counts), Shares::Counts(recv_counts));
-        self.communicator.all_to_all(separate(send, recv)?, sends, recvs, &self.options)
+        let (sends, recvs) = (Counts::PerRank(send_counts), Counts::PerRank(recv_counts));
+        self.run(Call::AllToAll { buffers: separate(send, recv)?, send: sends, recv: recvs })
     }
 
     /// Returns once every rank has called it.
@@ -366,7 +365,7 @@ impl<M: Memory> Comm<M> {
     /// # Errors
     /// As written at [`Communicator`].
     pub fn barrier(&self) -> Result<()> {
-        self.communicator.barrier(&self.options)
+        self.run(Call::Barrier)
     }
 
     /// Leaves the group, and returns once every rank has called this. Calls in the background come first. It is the last
@@ -386,9 +385,9 @@ impl<M: Memory> Comm<M> {
         match self.worker.get() {
             Some(worker) => {
                 let options = self.options.clone();
-                worker.submit(move |comm| comm.communicator.finalize(&options)).wait()
+                worker.submit(move |comm| comm.communicator.run(Call::Finalize, &options)).wait()
             }
-            None => self.communicator.finalize(&self.options),
+            None => self.run(Call::Finalize),
         }
     }
 
@@ -404,9 +403,17 @@ impl<M: Memory> Comm<M> {
     }
 }
 
+impl<M: Memory> Comm<M> {
+    /// Makes a call with the options of this handle.
+    #[inline]
+    pub(crate) fn run(&self, call: Call<'_, M>) -> Result<()> {
+        self.communicator.run(call, &self.options)
+    }
+}
+
 pub(super) fn separate<'a, M: Memory>(
     send: &'a (impl AsView<M> + ?Sized),
     recv: &'a mut (impl AsViewMut<M> + ?Sized),
-) -> Result<Exchange<'a, M>> {
-    Ok(Exchange::Separate { send: send.as_view()?, recv: recv.as_view_mut()? })
+) -> Result<Buffers<'a, M>> {
+    Ok(Buffers::Separate { send: send.as_view()?, recv: recv.as_view_mut()? })
 }

@@ -1,9 +1,9 @@
-//! Prefix reductions, for users.
+//! Prefix reductions as methods.
 
 use super::collectives::separate;
-use crate::{AsView, AsViewMut, Comm, Exchange, Host, ReduceOp, Result};
+use crate::{AsView, AsViewMut, Buffers, Call, Comm, Host, ReduceOp, Result};
 
-/// Prefix reductions: what holds for them is written at [`Scan`](crate::Scan).
+/// Prefix reductions, which communicators of host memory have: see [`Call::Scan`].
 impl Comm<Host> {
     /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the same length.
     ///
@@ -22,7 +22,7 @@ impl Comm<Host> {
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not defined on the element
     /// type; otherwise as written at [`Communicator`](crate::Communicator).
     pub fn scan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.scan(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
+        self.run(Call::Scan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
     /// Combines `send` of ranks 0 to `r` into `recv` of rank `r`. All buffers have the same length.
@@ -35,7 +35,7 @@ impl Comm<Host> {
         recv: &mut (impl AsViewMut<Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.scan(separate(send, recv)?, op, &self.options)
+        self.run(Call::Scan { buffers: separate(send, recv)?, op })
     }
 
     /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's is left as it was.
@@ -43,7 +43,7 @@ impl Comm<Host> {
     /// # Errors
     /// As [`Comm::scan`].
     pub fn exscan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
-        self.communicator.exscan(Exchange::InPlace(buffer.as_view_mut()?), op, &self.options)
+        self.run(Call::ExScan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
     /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as it was.
@@ -69,6 +69,6 @@ impl Comm<Host> {
         recv: &mut (impl AsViewMut<Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.communicator.exscan(separate(send, recv)?, op, &self.options)
+        self.run(Call::ExScan { buffers: separate(send, recv)?, op })
     }
 }

@@ -154,6 +154,14 @@ pub enum Invalid {
     /// The root of a reduction gave no buffer to receive into.
     #[error("the root must give a buffer to receive into")]
     RootWithoutRecv,
+    /// A collective that the backend does not have.
+    #[error("{backend} has no {collective}")]
+    Unsupported {
+        /// The backend, as in "nccl".
+        backend: &'static str,
+        /// The collective, as in "exscan".
+        collective: &'static str,
+    },
     /// A call on a communicator that was finalized.
     #[error("the communicator was finalized")]
     Finalized,

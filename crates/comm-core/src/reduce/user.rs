@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::isa::Isa;
 use super::ops::Combine;
 use super::pass::{Pass, lent_operands};
-use crate::{Call, DType, Element, Lent};
+use crate::{DType, Element, Lent, Signature};
 
 /// A reduction operator of your own: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of) makes it one for calls.
 ///
@@ -136,7 +136,7 @@ impl UserOp {
         Self(
             const {
                 assert!(
-                    matches!(O::NAME.len(), 1..=Call::NAME_MAX),
+                    matches!(O::NAME.len(), 1..=Signature::NAME_MAX),
                     "the name of an operator has 1 to 40 bytes"
                 );
                 &Table { name: O::NAME, dtype: O::Element::DTYPE, combine: combine::<O>, id: TypeId::of::<O> }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use comm_core::{
-    AsViewMut, CallOptions, Comm, Communicator, DType, Error, Exchange, Group, GroupId, Membership, Memory,
-    ReduceOp, Result, Shape, Shares,
+    AsViewMut, Buffers, Call, CallOptions, Comm, Communicator, DType, Error, Group, GroupId, Membership,
+    Memory, ReduceOp, Result, Shape,
 };
 use comm_ddp::{BucketLimits, BucketPlan, Parameter, Reducer};
 
@@ -26,6 +26,10 @@ impl Memory for Device {
     type Communicator = dyn Communicator<Self>;
     type View<'a> = View<'a>;
     type ViewMut<'a> = ViewMut<'a>;
+
+    fn into_view(buffer: Self::ViewMut<'_>) -> Self::View<'_> {
+        View(buffer.0)
+    }
 }
 
 impl Shape for View<'_> {
@@ -67,54 +71,14 @@ impl Communicator<Device> for Recorder {
         Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 }).unwrap()
     }
 
-    fn all_reduce(&self, buffers: Exchange<'_, Device>, op: ReduceOp, _: &CallOptions) -> Result<()> {
-        let Exchange::InPlace(ViewMut(buffer)) = buffers else { return Err(unused()) };
-        self.0.lock().unwrap().push((buffer.handle, op));
-        Ok(())
-    }
-
-    fn reduce(&self, _: usize, _: Exchange<'_, Device>, _: ReduceOp, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn broadcast(&self, _: usize, _: ViewMut<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn all_gather(&self, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn gather(&self, _: usize, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn all_to_all(
-        &self,
-        _: Exchange<'_, Device>,
-        _: Shares<'_>,
-        _: Shares<'_>,
-        _: &CallOptions,
-    ) -> Result<()> {
-        Err(unused())
-    }
-
-    fn scatter(&self, _: usize, _: Exchange<'_, Device>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn reduce_scatter(
-        &self,
-        _: Exchange<'_, Device>,
-        _: Shares<'_>,
-        _: ReduceOp,
-        _: &CallOptions,
-    ) -> Result<()> {
-        Err(unused())
-    }
-
-    fn barrier(&self, _: &CallOptions) -> Result<()> {
-        Err(unused())
+    fn run(&self, call: Call<'_, Device>, _: &CallOptions) -> Result<()> {
+        match call {
+            Call::AllReduce { buffers: Buffers::InPlace(ViewMut(buffer)), op } => {
+                self.0.lock().unwrap().push((buffer.handle, op));
+                Ok(())
+            }
+            _ => Err(unused()),
+        }
     }
 
     fn abort(&self, _: &str) {}

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use comm_core::{
-    Allocate, CallOptions, Comm, Communicator, During, Error, Exchange, Group, GroupId, Groups,
+    Allocate, Buffers, Call, CallOptions, Comm, Communicator, During, Error, Group, GroupId, Groups,
     HostCommunicator, HostView, HostViewMut, Incoming, Lent, Membership, Outgoing, PointToPoint, Received,
-    RecvFrom, ReduceOp, Reduction, Result, Scan, SendTo, Shape, Shares, Source, TagMatch,
+    RecvFrom, ReduceOp, Reduction, Result, SendTo, Shape, Source, TagMatch,
 };
 
 /// One rank's call: what it is, and its contribution.
@@ -145,14 +145,8 @@ impl Member {
     }
 }
 
-impl Communicator for Member {
-    fn group(&self) -> Group {
-        Group::new(GroupId::WORLD, Membership { rank: self.rank, size: self.room.size })
-            .expect("the rank is below the size")
-    }
-
-    fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, _: &CallOptions) -> Result<()> {
-        let Exchange::InPlace(buffer) = buffers else { return Err(unused()) };
+impl Member {
+    fn all_reduce(&self, buffer: HostViewMut<'_>, op: ReduceOp) -> Result<()> {
         let reduction = Reduction::new(op, buffer.dtype())?;
         let all = self.exchange(describe("all_reduce", &buffer), buffer.as_view().bytes().to_vec())?;
         let result = buffer.into_bytes();
@@ -166,43 +160,32 @@ impl Communicator for Member {
         reduction.finish(result, self.room.size);
         Ok(())
     }
+}
 
-    fn broadcast(&self, root: usize, buffer: HostViewMut<'_>, _: &CallOptions) -> Result<()> {
-        let all = self.exchange(describe("broadcast", &buffer), buffer.as_view().bytes().to_vec())?;
-        buffer.into_bytes().copy_from_slice(&all[root].1);
-        Ok(())
+impl Communicator for Member {
+    fn group(&self) -> Group {
+        Group::new(GroupId::WORLD, Membership { rank: self.rank, size: self.room.size })
+            .expect("the rank is below the size")
     }
 
-    fn all_gather(&self, buffers: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        let Exchange::Separate { send, recv } = buffers else { return Err(unused()) };
-        let all = self.exchange(describe::<HostView<'_>>("all_gather", &send), send.bytes().to_vec())?;
-        recv.into_bytes()
-            .copy_from_slice(&all.iter().flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>());
-        Ok(())
-    }
-
-    fn reduce(&self, _: usize, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn gather(&self, _: usize, _: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn all_to_all(&self, _: Exchange<'_>, _: Shares<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn scatter(&self, _: usize, _: Exchange<'_>, _: Shares<'_>, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn reduce_scatter(&self, _: Exchange<'_>, _: Shares<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn barrier(&self, _: &CallOptions) -> Result<()> {
-        self.exchange("barrier".into(), Vec::new()).map(drop)
+    fn run(&self, call: Call<'_>, _: &CallOptions) -> Result<()> {
+        match call {
+            Call::AllReduce { buffers: Buffers::InPlace(buffer), op } => self.all_reduce(buffer, op),
+            Call::Broadcast { root, buffer } => {
+                let all = self.exchange(describe("broadcast", &buffer), buffer.as_view().bytes().to_vec())?;
+                buffer.into_bytes().copy_from_slice(&all[root].1);
+                Ok(())
+            }
+            Call::AllGather { buffers: Buffers::Separate { send, recv }, .. } => {
+                let all =
+                    self.exchange(describe::<HostView<'_>>("all_gather", &send), send.bytes().to_vec())?;
+                let all: Vec<u8> = all.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+                recv.into_bytes().copy_from_slice(&all);
+                Ok(())
+            }
+            Call::Barrier => self.exchange("barrier".into(), Vec::new()).map(drop),
+            _ => Err(unused()),
+        }
     }
 
     fn abort(&self, reason: &str) {
@@ -230,16 +213,6 @@ impl Groups for Member {
 }
 
 impl Allocate for Member {}
-
-impl Scan for Member {
-    fn scan(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-
-    fn exscan(&self, _: Exchange<'_>, _: ReduceOp, _: &CallOptions) -> Result<()> {
-        Err(unused())
-    }
-}
 
 impl PointToPoint for Member {
     fn send(&self, _: usize, _: u64, _: HostView<'_>, _: &CallOptions) -> Result<()> {

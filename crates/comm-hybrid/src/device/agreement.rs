@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comm_core::{CallOptions, Error, Exchange, HostCommunicator, HostView, HostViewMut, Result, Shares};
+use comm_core::{Buffers, Call, CallOptions, Counts, Error, HostCommunicator, HostView, HostViewMut, Result};
 use comm_nccl::{Device, Version};
 
 use super::config::DevicePath;
@@ -21,9 +21,9 @@ pub(super) struct Decision {
 pub(super) fn agree(host: &dyn HostCommunicator, own: &Facts, options: &CallOptions) -> Result<Decision> {
     let said = own.encode();
     let mut all = vec![0; FACTS_BYTES * host.group().size()];
-    let buffers: Exchange<'_> =
-        Exchange::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
-    host.all_gather(buffers, Shares::Equal, options)?;
+    let buffers: Buffers<'_> =
+        Buffers::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
+    host.run(Call::AllGather { buffers, counts: Counts::Equal }, options)?;
     let malformed = |error| Error::malformed("the description of another rank's device", error);
     let (all, _) = all.as_chunks();
     let facts: Vec<Facts> = all.iter().map(Facts::decode).collect::<Result<_, _>>().map_err(malformed)?;

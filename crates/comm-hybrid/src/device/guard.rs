@@ -3,9 +3,9 @@
 use std::sync::{Arc, Weak};
 
 use comm_core::{
-    Allocate, Allocation, CallOptions, Communicator, Exchange, Group, Groups, HostCommunicator, HostView,
-    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, ReduceOp, Result, Scan,
-    SendTo, Shares, Source, TagMatch,
+    Allocate, Allocation, Call, CallOptions, Communicator, Group, Groups, HostCommunicator, HostView,
+    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo, Source,
+    TagMatch,
 };
 
 use super::bond::Bond;
@@ -40,68 +40,8 @@ impl Communicator for Guarded {
         self.host.links()
     }
 
-    fn all_reduce(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.all_reduce(buffers, op, options))
-    }
-
-    fn reduce(&self, root: usize, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.reduce(root, buffers, op, options))
-    }
-
-    fn broadcast(&self, root: usize, buffer: HostViewMut<'_>, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.broadcast(root, buffer, options))
-    }
-
-    fn all_gather(&self, buffers: Exchange<'_>, shares: Shares<'_>, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.all_gather(buffers, shares, options))
-    }
-
-    fn reduce_scatter(
-        &self,
-        buffers: Exchange<'_>,
-        shares: Shares<'_>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.call(|host| host.reduce_scatter(buffers, shares, op, options))
-    }
-
-    fn gather(
-        &self,
-        root: usize,
-        buffers: Exchange<'_>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.call(|host| host.gather(root, buffers, shares, options))
-    }
-
-    fn scatter(
-        &self,
-        root: usize,
-        buffers: Exchange<'_>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.call(|host| host.scatter(root, buffers, shares, options))
-    }
-
-    fn all_to_all(
-        &self,
-        buffers: Exchange<'_>,
-        send: Shares<'_>,
-        recv: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.call(|host| host.all_to_all(buffers, send, recv, options))
-    }
-
-    fn barrier(&self, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.barrier(options))
-    }
-
-    fn finalize(&self, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.finalize(options))
+    fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+        self.call(|host| host.run(call, options))
     }
 
     fn abort(&self, reason: &str) {
@@ -129,16 +69,6 @@ impl Groups for Guarded {
 
     fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn HostCommunicator>> {
         self.call(|host| host.duplicate(options))
-    }
-}
-
-impl Scan for Guarded {
-    fn scan(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.scan(buffers, op, options))
-    }
-
-    fn exscan(&self, buffers: Exchange<'_>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        self.call(|host| host.exscan(buffers, op, options))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls that are carried out together.
 
-use comm_core::{CallOptions, Exchange, ReduceOp, Result, Shares};
+use comm_core::{Call, CallOptions, Result};
 
 use super::NcclCommunicator;
 use crate::memory::Cuda;
@@ -45,53 +45,12 @@ impl<'a> Batch<'a> {
         Ok(self)
     }
 
-    /// Adds an all-reduce.
+    /// Adds a collective.
     ///
     /// # Errors
     /// As [`Batch::send`].
-    pub fn all_reduce(&mut self, buffers: Exchange<'a, Cuda>, op: ReduceOp) -> Result<&mut Self> {
-        self.plan.all_reduce(buffers, op)?;
-        Ok(self)
-    }
-
-    /// Adds a reduce.
-    ///
-    /// # Errors
-    /// As [`Batch::send`].
-    pub fn reduce(&mut self, root: usize, buffers: Exchange<'a, Cuda>, op: ReduceOp) -> Result<&mut Self> {
-        self.plan.reduce(root, buffers, op)?;
-        Ok(self)
-    }
-
-    /// Adds a broadcast.
-    ///
-    /// # Errors
-    /// As [`Batch::send`].
-    pub fn broadcast(&mut self, root: usize, buffer: CudaViewMut<'a>) -> Result<&mut Self> {
-        self.plan.broadcast(root, buffer)?;
-        Ok(self)
-    }
-
-    /// Adds an all-gather.
-    ///
-    /// # Errors
-    /// As [`Batch::send`].
-    pub fn all_gather(&mut self, buffers: Exchange<'a, Cuda>, shares: Shares<'_>) -> Result<&mut Self> {
-        self.plan.all_gather(buffers, shares)?;
-        Ok(self)
-    }
-
-    /// Adds a reduce-scatter.
-    ///
-    /// # Errors
-    /// As [`Batch::send`].
-    pub fn reduce_scatter(
-        &mut self,
-        buffers: Exchange<'a, Cuda>,
-        shares: Shares<'_>,
-        op: ReduceOp,
-    ) -> Result<&mut Self> {
-        self.plan.reduce_scatter(buffers, shares, op)?;
+    pub fn add(&mut self, call: Call<'a, Cuda>) -> Result<&mut Self> {
+        self.plan.collective(call, &CallOptions::default())?;
         Ok(self)
     }
 
@@ -101,7 +60,7 @@ impl<'a> Batch<'a> {
     /// See [`Error`](comm_core::Error).
     pub fn run(self, options: &CallOptions) -> Result<()> {
         let Self { communicator, plan } = self;
-        plan.check_accumulate(options)?;
+        plan.check_options(options)?;
         let engine = &communicator.engine;
         let turn = engine.turn()?;
         engine.enqueue(&turn, plan, options).map(drop)

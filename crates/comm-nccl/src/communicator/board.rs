@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Call, Error, Group, GroupId, Result, Store};
+use comm_core::{Error, Group, GroupId, Result, Signature, Store};
 
 /// How many others a rank looks at, so that a large group in trouble does not bring down its store.
 const PEERS_MAX: usize = 64;
@@ -21,7 +21,7 @@ pub(super) struct Board {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub(super) sequence: u64,
-    pub(super) call: Call,
+    pub(super) call: Signature,
 }
 
 impl Announcement {
@@ -33,7 +33,7 @@ impl Announcement {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (sequence, rest) = bytes.split_first_chunk()?;
-        let (call, rest) = Call::decode(rest).ok()?;
+        let (call, rest) = Signature::decode(rest).ok()?;
         rest.is_empty().then_some(Self { sequence: u64::from_le_bytes(*sequence), call })
     }
 }

@@ -1,10 +1,9 @@
 //! Many buffers at once.
 
-use comm_core::{CallOptions, Collective, Exchange, ReduceOp, Result};
+use comm_core::{Buffers, Call, CallOptions, ReduceOp, Result};
 
 use super::NcclCommunicator;
-use super::collectives::{check_options, check_order};
-use crate::plan::Plan;
+use crate::memory::Cuda;
 use crate::view::CudaViewMut;
 
 /// How many calls of NCCL are made together at most: what that saves is saved with so many.
@@ -18,8 +17,7 @@ impl NcclCommunicator {
         op: ReduceOp,
         options: &CallOptions,
     ) -> Result<()> {
-        check_order(Collective::AllReduce, options)?;
-        self.together(buffers, options, |plan, buffer| plan.all_reduce(Exchange::InPlace(buffer), op))
+        self.together(buffers, options, |buffer| Call::AllReduce { buffers: Buffers::InPlace(buffer), op })
     }
 
     /// Broadcasts each of many buffers; see [`DeviceCommunicator::broadcast_coalesced`](crate::DeviceCommunicator::broadcast_coalesced).
@@ -29,8 +27,7 @@ impl NcclCommunicator {
         buffers: Vec<CudaViewMut<'_>>,
         options: &CallOptions,
     ) -> Result<()> {
-        check_options(Collective::Broadcast, options)?;
-        self.together(buffers, options, |plan, buffer| plan.broadcast(root, buffer))
+        self.together(buffers, options, |buffer| Call::Broadcast { root, buffer })
     }
 
     /// Makes a call for each buffer, in as few groups as may be. Nothing is enqueued before all have been checked.
@@ -38,7 +35,7 @@ impl NcclCommunicator {
         &self,
         buffers: Vec<CudaViewMut<'a>>,
         options: &CallOptions,
-        call: impl Fn(&mut Plan<'a>, CudaViewMut<'a>) -> Result<()>,
+        call: impl Fn(CudaViewMut<'a>) -> Call<'a, Cuda>,
     ) -> Result<()> {
         let turn = self.engine.turn()?;
         let mut plans = Vec::with_capacity(buffers.len().div_ceil(TOGETHER_MAX));
@@ -46,8 +43,7 @@ impl NcclCommunicator {
         while buffers.len() > 0 {
             let mut plan = self.engine.plan();
             let mut next = buffers.by_ref().take(TOGETHER_MAX);
-            self.checked(next.try_for_each(|buffer| call(&mut plan, buffer)))?;
-            plan.check_accumulate(options)?;
+            self.checked(next.try_for_each(|buffer| plan.collective(call(buffer), options)))?;
             plans.push(plan);
         }
         plans.into_iter().try_for_each(|plan| self.engine.enqueue(&turn, plan, options).map(drop))

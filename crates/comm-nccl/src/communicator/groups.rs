@@ -1,6 +1,6 @@
 //! Groups made of a group.
 
-use comm_core::{Call, CallOptions, Exchange, GroupId, Groups, Invalid, Result, Shares};
+use comm_core::{Buffers, Call, CallOptions, Counts, GroupId, Groups, Invalid, Result, Signature};
 
 use super::NcclCommunicator;
 use super::deadline::Deadline;
@@ -60,8 +60,10 @@ impl NcclCommunicator {
         let mut recv = DeviceBuffer::<u64>::zeros(stream, said.len() * self.engine.group.size())?;
         let mut plan = self.engine.plan();
         let recv_view = recv.view_mut();
-        let buffers = Exchange::Separate { send: send.view(), recv: recv_view };
-        self.checked(plan.all_gather(buffers, Shares::Equal))?;
+        let buffers = Buffers::Separate { send: send.view(), recv: recv_view };
+        self.checked(
+            plan.collective(Call::AllGather { buffers, counts: Counts::Equal }, &CallOptions::default()),
+        )?;
         let sequence = self.engine.enqueue(turn, plan, options)?;
         self.engine.wait(sequence, None)?;
         recv.to_vec()
@@ -111,7 +113,7 @@ impl NcclCommunicator {
     ) -> Result<Self> {
         let engine = &self.engine;
         let parent = engine.group;
-        let id = GroupId(Call::detail_of([parent.id().0, number, color]));
+        let id = GroupId(Signature::fingerprint_of([parent.id().0, number, color]));
         let mut config = engine.config.clone();
         config.group = parent.subgroup(id, members)?;
         let (library, setup) = (engine.library.clone(), engine.setup.clone());

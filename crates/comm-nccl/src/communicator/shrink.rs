@@ -1,6 +1,6 @@
 //! Groups of those that are left.
 
-use comm_core::{Call, CallOptions, Error, GroupId, Invalid, Result};
+use comm_core::{CallOptions, Error, GroupId, Invalid, Result, Signature};
 
 use super::NcclCommunicator;
 use super::board::Board;
@@ -57,7 +57,7 @@ impl NcclCommunicator {
         self.quiet(deadline)?;
         // Those that are left out count no further: the group is known by its members, and how often they did this.
         let count = engine.count_shrunk(members);
-        let number = Call::detail_of(members.iter().map(|&rank| rank as u64).chain([count]));
+        let number = Signature::fingerprint_of(members.iter().map(|&rank| rank as u64).chain([count]));
         let setup = engine.setup.clone();
         let child = self.divide(&turn, deadline, |handle| handle.shrink(without, setup))?;
         let child = child.ok_or_else(|| Invalid::Absent { rank: engine.group.rank() })?;
@@ -81,7 +81,7 @@ impl NcclCommunicator {
         };
         let met = board.map_or_else(|| Met::alone(library), meet)?;
         let [high, low] = [met.number >> 64, met.number].map(|half| half as u64);
-        let id = GroupId(Call::detail_of([group.id().0, high, low]));
+        let id = GroupId(Signature::fingerprint_of([group.id().0, high, low]));
         let config = NcclConfig { group: group.subgroup(id, members)?, ..engine.config.clone() };
         let board = board.map(|board| board.of_those_left(met.place, config.group));
         Self::join(library, device, &met.id, (config, deadline, board))

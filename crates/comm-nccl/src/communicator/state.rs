@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use comm_core::{Call, Desync, Error, Group, Result};
+use comm_core::{Desync, Error, Group, Result, Signature};
 
 use super::board::Announcement;
 use super::deadline::Deadline;
@@ -142,7 +142,7 @@ impl State {
     pub(super) fn compare(&self, rank: usize, peer: usize, said: &Announcement) -> Result<()> {
         let ours = self.history.iter().find(|ours| ours.sequence == said.sequence);
         let Some(ours) = ours.filter(|ours| ours.call != said.call) else { return Ok(()) };
-        let known = |call: &Call| Some(call.clone());
+        let known = |call: &Signature| Some(call.clone());
         Err(Desync::new(said.sequence, (rank, known(&ours.call)), (peer, known(&said.call))).into())
     }
 }

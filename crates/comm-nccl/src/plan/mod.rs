@@ -1,27 +1,21 @@
-//! What a call comes to: calls of NCCL, as data, and the memory that they use.
+//! Calls of NCCL as data, and the memory that they use.
 //!
 //! Everything is checked here, before NCCL is asked for anything: shape, type, operator, device and root. A call that is
 //! refused leaves its plan as it was.
 
-mod exchange;
-mod gather;
-mod reduce;
+mod collective;
+mod messages;
 
-use std::ops::Range;
-
-use comm_core::{
-    Call, CallOptions, Collective, DType, During, Error, Exchange, Group, Invalid, ReduceOp, Result, Shares,
-};
+use comm_core::{CallOptions, DType, During, Group, Result, Signature};
 use nccl_sys::ncclDataType_t;
 
 use crate::allocation::Allocation;
 use crate::dtype::Abilities;
-use crate::error::NCCL;
 use crate::handle::{Op, Verb};
-use crate::memory::Cuda;
 use crate::stream::Stream;
 use crate::usage::{Access, Use};
 use crate::view::Span;
+use collective::check_options;
 
 /// Calls that are carried out together.
 #[derive(Debug)]
@@ -30,11 +24,11 @@ pub(crate) struct Plan<'a> {
     abilities: Abilities,
     stream: Stream,
     ops: Vec<Op>,
-    uses: Vec<(Span<'a>, Access)>,
+    uses: Vec<SpanUse<'a>>,
     /// Memory of the calls' own. It is freed on the communicator's stream, behind them.
     scratch: Vec<Allocation>,
     /// The collectives, in words of the caller.
-    calls: Vec<Call>,
+    calls: Vec<Signature>,
     /// The first message, and the other rank.
     message: Option<Subject>,
 }
@@ -43,7 +37,7 @@ pub(crate) struct Plan<'a> {
 #[derive(Debug, Clone)]
 pub(crate) enum Subject {
     /// A collective, or the first of several, with all of them in its detail. All ranks make it.
-    Collective(Call),
+    Collective(Signature),
     Send {
         to: usize,
     },
@@ -65,22 +59,8 @@ impl Subject {
     }
 }
 
-/// What a collective is known by.
-#[derive(Debug, Clone, Copy)]
-struct Description {
-    collective: Collective,
-    op: Option<ReduceOp>,
-    dtype: DType,
-    count: usize,
-    root: Option<usize>,
-}
-
-/// A part of a buffer.
-#[derive(Debug, Clone, Copy)]
-enum Part<'a> {
-    Read(Span<'a>),
-    Write(Span<'a>),
-}
+/// A buffer, and what happens to it.
+type SpanUse<'a> = (Span<'a>, Access);
 
 impl<'a> Plan<'a> {
     /// Nothing yet, for a communicator with this stream.
@@ -102,23 +82,10 @@ impl<'a> Plan<'a> {
         &self.ops
     }
 
-    /// Refuses partial sums in another type than that of the elements, which NCCL does not have.
-    pub(crate) fn check_accumulate(&self, options: &CallOptions) -> Result<()> {
-        let native = |call: &&Call| {
-            let combined = call.op.zip(call.dtype).map(|(op, dtype)| options.accumulate.dtype(op, dtype));
-            combined.is_none() || combined == call.dtype
-        };
-        match self.calls.iter().find(|call| !native(call)) {
-            None => Ok(()),
-            Some(call) => {
-                let reason = format!(
-                    "{NCCL} keeps partial sums in the type of the elements, here in {}; convert them to f32, or take the \
-                     way through the host",
-                    call.dtype.map_or("", DType::name)
-                );
-                Err(Error::setting("accumulate", format!("{:?}", options.accumulate), reason))
-            }
-        }
+    /// Refuses options that NCCL cannot keep, for all calls so far.
+    pub(crate) fn check_options(&self, options: &CallOptions) -> Result<()> {
+        let mut calls = self.calls.iter();
+        calls.try_for_each(|call| check_options(call.collective, call.op.zip(call.dtype), options))
     }
 
     pub(crate) fn subject(&self) -> Subject {
@@ -127,7 +94,8 @@ impl<'a> Plan<'a> {
             [call] => Subject::Collective(call.clone()),
             [first, ..] => {
                 let mut call = first.clone();
-                call.detail = Call::detail_of(self.calls.iter().map(Call::fingerprint));
+                call.extra_fingerprint =
+                    Signature::fingerprint_of(self.calls.iter().map(Signature::fingerprint));
                 Subject::Collective(call)
             }
         }
@@ -149,9 +117,9 @@ impl<'a> Plan<'a> {
     }
 
     /// The uses, without those that come in the order of the same stream as the one before: it is joined once for all of them.
-    fn orders(&self) -> impl Iterator<Item = &(Span<'a>, Access)> {
+    fn orders(&self) -> impl Iterator<Item = &SpanUse<'a>> {
         let before = [None].into_iter().chain(self.uses.iter().map(Some));
-        let is_news = |before: Option<&(Span<'a>, Access)>, span: &Span<'a>| {
+        let is_news = |before: Option<&SpanUse<'a>>, span: &Span<'a>| {
             before.is_none_or(|(before, _)| !before.shares_stream(span))
         };
         self.uses
@@ -162,28 +130,9 @@ impl<'a> Plan<'a> {
     }
 
     /// Refuses memory of other devices. Buffers without elements are nowhere.
-    fn check_devices(&self, parts: &[Part<'a>]) -> Result<()> {
-        let spans = parts.iter().map(|(Part::Read(span) | Part::Write(span))| span);
+    fn check_devices(&self, uses: &[SpanUse<'a>]) -> Result<()> {
+        let spans = uses.iter().map(|(span, _)| span);
         spans.filter(|span| span.len > 0).try_for_each(|span| span.check_device(self.stream.ordinal()))
-    }
-
-    /// Takes a collective in, which has been checked.
-    fn enter(&mut self, description: Description, parts: &[Part<'a>]) {
-        let Description { collective, op, dtype, count, root } = description;
-        // Where only the root knows the lengths of all, the count is not the same everywhere.
-        let known = !matches!(collective, Collective::GatherV | Collective::ScatterV | Collective::AllToAllV);
-        let mut call = Call::new(self.group.id(), collective, NCCL);
-        (call.op, call.dtype, call.root) = (op, Some(dtype), root);
-        call.count = if known { count as u64 } else { 0 };
-        self.calls.push(call);
-        self.use_parts(parts);
-    }
-
-    fn use_parts(&mut self, parts: &[Part<'a>]) {
-        self.uses.extend(parts.iter().map(|part| match part {
-            Part::Read(span) => (*span, Access::Read),
-            Part::Write(span) => (*span, Access::Write),
-        }));
     }
 
     /// Adds a call of NCCL, unless nothing would move.
@@ -223,45 +172,5 @@ const fn nothing() -> Op {
         dtype: ncclDataType_t::ncclUint8,
         reduction: None,
         peer: 0,
-    }
-}
-
-/// Where a call reads and where it writes, if both are needed on this rank.
-fn read_and_write<'a>(buffers: Exchange<'a, Cuda>) -> Result<(Span<'a>, Span<'a>)> {
-    match buffers {
-        Exchange::InPlace(buffer) => Ok((buffer.span, buffer.span)),
-        Exchange::Separate { send, recv } => Ok((send.span, recv.span)),
-        Exchange::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
-    }
-}
-
-/// The parts of a call that reads one buffer and writes another, or the same.
-fn parts<'a>(read: Span<'a>, write: Span<'a>) -> Vec<Part<'a>> {
-    if read.pointer == write.pointer && read.len == write.len {
-        vec![Part::Write(write)]
-    } else {
-        vec![Part::Read(read), Part::Write(write)]
-    }
-}
-
-/// Which elements of a buffer for all ranks are whose.
-fn blocks(shares: Shares<'_>, total: usize, ranks: usize) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let mut next = |len: usize| {
-        let start = end;
-        end += len;
-        start..end
-    };
-    match shares {
-        Shares::Equal => (0..ranks).map(|_| next(total / ranks)).collect(),
-        Shares::Counts(counts) => counts.iter().map(|count| next(*count)).collect(),
-    }
-}
-
-/// The rooted collective's name, or that of its sibling with counts.
-const fn named(shares: Shares<'_>, equal: Collective, counted: Collective) -> Collective {
-    match shares {
-        Shares::Equal => equal,
-        Shares::Counts(_) => counted,
     }
 }

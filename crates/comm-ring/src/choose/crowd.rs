@@ -86,7 +86,7 @@ mod tests {
     use comm_core::{Collective, ReduceOrder};
 
     use super::*;
-    use crate::choose::{Question, choose};
+    use crate::choose::{CallShape, choose};
     use crate::{RingConfig, Tuning};
 
     fn tuning(processors: usize) -> Tuning {
@@ -96,8 +96,8 @@ mod tests {
     }
 
     fn chosen(ranks: usize, bytes: usize, processors: usize) -> &'static str {
-        let question = Question { collective: Collective::AllReduce, ranks, bytes, order: ReduceOrder::Any };
-        choose(&question, None, &tuning(processors)).unwrap().algorithm.name
+        let shape = CallShape { collective: Collective::AllReduce, ranks, bytes, order: ReduceOrder::Any };
+        choose(&shape, None, &tuning(processors)).unwrap().algorithm.name
     }
 
     #[test]
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn the_work_is_that_of_all_ranks() {
         let star = Algorithm::find(Collective::AllReduce, "star").unwrap();
-        let question =
-            Question { collective: Collective::AllReduce, ranks: 8, bytes: 0, order: ReduceOrder::Any };
-        let (tuning, params) = (tuning(2), crate::choose::params(&question, 1, &tuning(2)));
+        let shape =
+            CallShape { collective: Collective::AllReduce, ranks: 8, bytes: 0, order: ReduceOrder::Any };
+        let (tuning, params) = (tuning(2), crate::choose::params(&shape, 1, &tuning(2)));
         // Seven messages to the root and seven back, each sent and received.
         let work = work(star, &params, &tuning.links, 0.0);
         assert!((work - 28.0 * 1.5e-7).abs() < 1e-12, "{work}");

@@ -40,7 +40,7 @@ impl<T: Transport> Engine<T> {
     fn absent(&mut self, waiting_for: &[usize]) -> Vec<usize> {
         let sequence = self.history.last();
         let is_barrier =
-            self.history.get(sequence).is_some_and(|call| call.collective == Collective::Barrier);
+            self.history.get(sequence).is_some_and(|call| call.collective.base() == Collective::Barrier);
         let mut missed = if is_barrier { self.not_heard_of(sequence) } else { Vec::new() };
         if !is_barrier || self.control.has_asked(sequence) {
             missed.extend_from_slice(waiting_for);

@@ -4,12 +4,12 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, CallOptions, During, Error, Exchange, Group, ReduceOp, Reduction, Result, Transport};
+use comm_core::{Armed, Call, During, Error, Group, InputCopy, Reduction, Result, Signature, Transport};
 
 use super::audit::Audit;
+use super::checked_call::{Bytes, CheckedCall};
 use super::failure::Doom;
 use super::program::Programs;
-use super::request::{Bytes, Request};
 use super::scratch::{Scratch, Stage};
 use super::wide::Wide;
 use crate::control::{Announce, Control, Event, Frame};
@@ -33,8 +33,8 @@ pub(super) struct Engine<T> {
     waiter: Waiter,
     scratch: Scratch,
     stage: Stage,
-    /// Contributions that were multiplied beforehand, or moved out of the way of the result.
-    aside: Vec<u8>,
+    /// A contribution that was moved out of the way of the result.
+    input_copy: Vec<u8>,
     /// Contributions and results of reductions that compute in another type than that of the elements.
     pub(super) wide: Wide,
     pub(super) poison: Option<Arc<Error>>,
@@ -145,7 +145,7 @@ impl<T: Transport> Engine<T> {
             events: Vec::new(),
             scratch: Scratch::default(),
             stage,
-            aside: Vec::new(),
+            input_copy: Vec::new(),
             wide: Wide::default(),
             poison: None,
             doom: None,
@@ -163,175 +163,72 @@ impl<T: Transport> Engine<T> {
         self.programs = Programs::new(self.group, tuning);
     }
 
-    /// Every rank gets the reduction: worked out in the output.
-    pub(super) fn reduce_everywhere(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.with_sums(&request, Bytes::of(buffers), |engine, bytes| {
-            let bytes = bytes.copy_in();
-            engine.start(&request, bytes.output)?;
-            engine.run(request, bytes, options)
-        })
-    }
-
-    /// What is reduced is moved out of the way of the result, which some ranks do not get.
-    pub(super) fn reduce_aside(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.with_sums(&request, Bytes::of(buffers), |engine, bytes| {
-            engine.with_input_aside(request, bytes, options)
-        })
-    }
-
-    /// The root gets the reduction; other ranks' memory is only read.
-    pub(super) fn reduce_to_root(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        let is_root = request.root == Some(self.group.rank());
-        let bytes = if is_root { Bytes::of(buffers) } else { Bytes::read_only(buffers) };
-        self.with_sums(&request, bytes, |engine, mut bytes| {
-            if !is_root {
-                return engine.with_input_aside(request, bytes, options);
-            }
-            if engine.has_start(&request)? {
-                bytes = bytes.copy_in();
-                engine.start(&request, bytes.output)?;
-            }
-            engine.run(request, bytes, options)
-        })
-    }
-
-    pub(super) fn reduce_scatter(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.with_sums(&request, Bytes::of(buffers), |engine, bytes| {
-            if bytes.in_place {
-                engine.start(&request, bytes.output)?;
-                return engine.run(request, bytes, options);
-            }
-            engine.with_input_aside(request, bytes, options)
-        })
-    }
-
-    /// The root gets all contributions; other ranks' memory is only read.
-    pub(super) fn gather(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        let is_root = request.root == Some(self.group.rank());
-        let bytes = if is_root { Bytes::of(buffers) } else { Bytes::read_only(buffers) };
-        self.run(request, bytes, options)
-    }
-
-    /// Every rank gets its share of what the root has, which is only read.
-    pub(super) fn scatter(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        let is_root = request.root == Some(self.group.rank());
-        let bytes = match buffers {
-            Exchange::InPlace(_) | Exchange::SendOnly(_) if is_root => {
-                Bytes { in_place: true, ..Bytes::read_only(buffers) }
-            }
-            buffers => Bytes::of(buffers),
-        };
-        self.run(request, bytes, options)
-    }
-
-    /// Every rank gets something from every rank. In place, what is sent is moved out of the way first.
-    pub(super) fn all_to_all(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.with_input_aside(request, Bytes::of(buffers), options)
-    }
-
-    /// A collective whose contribution is sent as it is.
-    pub(super) fn as_it_is(
-        &mut self,
-        request: Request<'_>,
-        buffers: Exchange<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.run(request, Bytes::of(buffers), options)
-    }
-
-    /// A call that every rank must have entered, and that moves nothing.
-    pub(super) fn barrier(&mut self, request: Request<'_>, options: &CallOptions) -> Result<()> {
-        let nothing = Bytes { input: &[], output: &mut [], in_place: true };
-        self.run(request, nothing, options)
-    }
-
-    /// Whether contributions must be multiplied before they are combined.
+    /// Carries out a call that fits the group.
     #[inline]
-    fn has_start(&self, request: &Request<'_>) -> Result<bool> {
-        Ok(self.multiplication(request)?.is_some())
-    }
-
-    /// Multiplies contributions that must be multiplied before they are combined.
-    #[inline]
-    fn start(&self, request: &Request<'_>, contribution: &mut [u8]) -> Result<()> {
-        if let Some(reduction) = self.multiplication(request)? {
-            reduction.start(contribution, self.group.size());
-        }
-        Ok(())
-    }
-
-    /// The reduction, if it multiplies contributions first. Most do not, and small calls should not pay for the question.
-    #[inline]
-    fn multiplication(&self, request: &Request<'_>) -> Result<Option<Reduction>> {
-        match request.op {
-            Some(ReduceOp::PreMulSum(_) | ReduceOp::Avg) => {
-                Ok(request.reduction()?.filter(|reduction| reduction.has_start(self.group.size())))
-            }
-            _ => Ok(None),
+    pub(super) fn call(&mut self, signature: &Signature, call: Call<'_>, timeout: Duration) -> Result<()> {
+        let checked = CheckedCall::new(signature, call.counts());
+        let mut bytes = Bytes::new(call.into_operands(self.group.rank()), signature.collective);
+        match checked.widening() {
+            None => self.premultiply(&checked, &mut bytes, timeout),
+            Some(widening) => self.widened(&checked, bytes, widening, timeout),
         }
     }
 
-    /// Runs with an input apart from the output. It is copied to memory of our own if it lies in the output, or must be
-    /// multiplied first.
-    fn with_input_aside(
+    /// Carries out a call whose contribution may have to be moved or multiplied first.
+    #[inline]
+    pub(super) fn premultiply(
         &mut self,
-        request: Request<'_>,
-        bytes: Bytes<'_>,
-        options: &CallOptions,
+        call: &CheckedCall<'_>,
+        bytes: &mut Bytes<'_>,
+        timeout: Duration,
     ) -> Result<()> {
-        if !bytes.in_place && !self.has_start(&request)? {
-            return self.run(request, bytes, options);
+        let ranks = self.group.size();
+        let factor = call.premultiplication(ranks)?;
+        let rank = self.group.rank();
+        match call.signature.input_copy(rank, bytes.in_place, factor.is_some()) {
+            InputCopy::Aside => self.with_input_copy(call, bytes, factor, timeout),
+            copy => {
+                if copy == InputCopy::IntoOutput {
+                    bytes.copy_in();
+                }
+                if let Some(reduction) = factor {
+                    reduction.start(bytes.output, ranks);
+                }
+                self.execute(call, bytes, timeout)
+            }
         }
-        let mut aside = std::mem::take(&mut self.aside);
-        aside.clear();
-        aside.extend_from_slice(if bytes.in_place { bytes.output } else { bytes.input });
-        self.start(&request, &mut aside)?;
-        let bytes = Bytes { input: &aside, output: bytes.output, in_place: false };
-        let result = self.run(request, bytes, options);
-        self.aside = aside;
+    }
+
+    /// Carries out a call on a copy of its contribution, which is multiplied if it must be.
+    fn with_input_copy(
+        &mut self,
+        call: &CheckedCall<'_>,
+        bytes: &mut Bytes<'_>,
+        factor: Option<Reduction>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let mut input = std::mem::take(&mut self.input_copy);
+        input.clear();
+        input.extend_from_slice(if bytes.in_place { bytes.output } else { bytes.input });
+        if let Some(reduction) = factor {
+            reduction.start(&mut input, self.group.size());
+        }
+        let mut bytes = Bytes { input: &input, output: bytes.output, in_place: false };
+        let result = self.execute(call, &mut bytes, timeout);
+        self.input_copy = input;
         result
     }
 
-    /// Carries out a call.
-    fn run(&mut self, request: Request<'_>, bytes: Bytes<'_>, options: &CallOptions) -> Result<()> {
-        let program = self.programs.take(&request, bytes.in_place, options)?;
+    /// Carries out a call on these bytes.
+    pub(super) fn execute(
+        &mut self,
+        call: &CheckedCall<'_>,
+        bytes: &mut Bytes<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let program = self.programs.take(call, bytes.in_place)?;
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
-        let sequence = self.history.push(&program.call, fingerprint);
+        let sequence = self.history.push(&program.signature, fingerprint);
         let job = Job { reduction, ranks: self.group.size(), sequence, fingerprint };
         let mut scratch = std::mem::take(&mut self.scratch);
         let temporary = if program.is_staged() {
@@ -342,14 +239,14 @@ impl<T: Transport> Engine<T> {
         let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: temporary };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         self.data.expose(if program.exposes { &memory } else { &[] });
-        let mut clock = Clock::new(options.timeout, &self.config);
+        let mut clock = Clock::new(timeout, &self.config);
         let mut rescue = Rescue { engine: self, is_over: false };
         let engine = &mut *rescue.engine;
         let result = match program.kept() {
             Some(steps) => engine.drive(&mut steps.iter(), &job, &mut buffers, &mut clock),
             None => engine.drive(&mut *program.steps(), &job, &mut buffers, &mut clock),
         };
-        let result = result.map_err(|stop| {
+        let error = result.err().map(|stop| {
             let error = engine.diagnose(stop);
             engine.give_up(error)
         });
@@ -357,7 +254,7 @@ impl<T: Transport> Engine<T> {
         drop(rescue);
         self.scratch = scratch;
         self.programs.give_back(program);
-        result
+        error.map_or(Ok(()), Err)
     }
 
     /// Alternates between moving and waiting until the call is done.

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use comm_core::Collective;
 
-use crate::choose::Question;
+use crate::choose::CallShape;
 
 /// From how many bytes on it was found to pay where two ranks reduce, and then gather what they have just written.
 const ALL_REDUCE_BYTES_MIN: usize = 4 << 20;
@@ -17,8 +17,8 @@ const ALL_REDUCE_BYTES_MIN: usize = 4 << 20;
 /// larger ones both copies through the ring overlap.
 const MESSAGE_BYTES: RangeInclusive<usize> = (128 << 10)..=(512 << 10);
 
-/// Whether it pays in such a call.
-pub(super) fn pays(call: &Question) -> bool {
+/// Whether receivers should read the memory of such a call where it lies.
+pub(super) fn should_register(call: &CallShape) -> bool {
     match call.collective.base() {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => true,
         // Several ranks receive what one would have to copy for all.
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn exposed(collective: Collective, ranks: usize, bytes: usize) -> bool {
-        pays(&Question { collective, ranks, bytes, order: ReduceOrder::Any })
+        should_register(&CallShape { collective, ranks, bytes, order: ReduceOrder::Any })
     }
 
     #[test]

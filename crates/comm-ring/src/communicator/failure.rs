@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Armed, Call, Desync, During, Error, Invalid, Lengths, Loss, Result, Transport};
+use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Signature, Transport};
 
 use super::engine::Engine;
 use crate::control::{Announce, Cause, Event, Frame, PastCall};
@@ -78,7 +78,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Asks a peer what it called under this number.
-    pub(super) fn ask(&mut self, peer: usize, sequence: u64, ours: Call) {
+    pub(super) fn ask(&mut self, peer: usize, sequence: u64, ours: Signature) {
         self.speak_of(peer, sequence, ours, true);
     }
 
@@ -93,7 +93,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn speak_of(&mut self, peer: usize, sequence: u64, call: Call, question: bool) {
+    fn speak_of(&mut self, peer: usize, sequence: u64, call: Signature, question: bool) {
         let past = self.history.before(sequence);
         let is_last = sequence == self.history.last();
         let mut waiting_for = if is_last { self.waiting_for() } else { Vec::new() };
@@ -128,7 +128,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn compare(&self, sequence: u64, ours: &Call, peer: usize, theirs: Call) -> Result<()> {
+    fn compare(&self, sequence: u64, ours: &Signature, peer: usize, theirs: Signature) -> Result<()> {
         if *ours == theirs {
             return Ok(());
         }

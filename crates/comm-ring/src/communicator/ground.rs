@@ -1,16 +1,15 @@
 //! What groups are made of: how their members are connected.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, CallOptions, Collective, Exchange, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel,
-    Result, Transport, Until,
+    Allocation, Collective, Element, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel, Result,
+    Signature, Transport, Until,
 };
 
+use super::checked_call::{Bytes, CheckedCall};
 use super::engine::Engine;
-use super::request::Request;
 use super::scratch::Stage;
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
@@ -123,12 +122,11 @@ impl<T: Transport + 'static> Ground<T> {
 /// Has all members take what rank 0 proposes. This is call number 0, the first of every group.
 fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Duration) -> Result<()> {
     let mut bytes = proposal.encode();
-    let buffers: Exchange<'_> = Exchange::InPlace(HostViewMut::new(&mut bytes));
-    let request = Request::new(Collective::Broadcast, Tuning::ENCODED_BYTES).of(&buffers).root(0);
-    let mut options = CallOptions::default();
-    options.timeout = timeout;
-    options.algorithm = Some(Cow::Borrowed("binomial"));
-    engine.as_it_is(request, buffers, &options)?;
+    let mut signature = Signature::new(engine.group.id(), Collective::Broadcast, "binomial");
+    (signature.dtype, signature.root) = (Some(u8::DTYPE), Some(0));
+    signature.count = bytes.len() as u64;
+    let mut buffer = Bytes::in_place(HostViewMut::new(&mut bytes));
+    engine.execute(&CheckedCall::equal(&signature), &mut buffer, timeout)?;
     match Tuning::decode(&bytes) {
         Ok(tuning) => {
             engine.adopt(tuning);

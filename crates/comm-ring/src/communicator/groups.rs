@@ -1,17 +1,16 @@
 //! Groups made of a group: a call in which all members agree, then lanes between those concerned.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Call, CallOptions, Collective, Error, Exchange, GroupId, Groups, Host, HostCommunicator, HostView,
-    HostViewMut, Loss, Result, Transport,
+    CallOptions, Collective, Element, Error, GroupId, Groups, HostCommunicator, HostView, HostViewMut, Loss,
+    Operands, Result, Signature, Transport,
 };
 
 use super::RingCommunicator;
-use super::request::Request;
+use super::checked_call::{Bytes, CheckedCall};
 
 /// What a rank says in a split: whether it gives a color, the color, and its key.
 const WORDS: usize = 3;
@@ -26,13 +25,10 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         let deadline = self.ground.deadline(options.timeout);
         let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
         let mut all = vec![0; WORDS * self.group.size()];
-        let buffers: Exchange<'_, Host> =
-            Exchange::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
-        let (request, options) = (Request::new(Collective::Split, WORDS).of(&buffers), with(options, "ring"));
-        let mut engine = self.engine(Collective::Split, &options)?;
-        engine.as_it_is(request, buffers, &options)?;
-        let number = engine.history.last();
-        drop(engine);
+        let mut signature = Signature::new(self.group.id(), Collective::Split, "ring");
+        (signature.dtype, signature.count) = (Some(u64::DTYPE), WORDS as u64);
+        let operands = Operands::Pair { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
+        let number = self.agree_on(&signature, operands, options)?;
         let Some(color) = color else { return Ok(None) };
         let ranks = of_color(&all, color);
         self.found(number, color, &ranks, deadline).map(Some)
@@ -41,14 +37,16 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
     fn new_group(&self, ranks: &[usize], options: &CallOptions) -> Result<Option<Box<dyn HostCommunicator>>> {
         let deadline = self.ground.deadline(options.timeout);
         let position = self.group.check_members(ranks)?;
-        let detail = Call::detail_of(ranks.iter().map(|&rank| rank as u64));
-        let number = self.agree_on(Request::new(Collective::NewGroup, 0).detail(detail), options)?;
+        let mut signature = Signature::new(self.group.id(), Collective::NewGroup, "recursive_doubling");
+        signature.extra_fingerprint = Signature::fingerprint_of(ranks.iter().map(|&rank| rank as u64));
+        let number = self.agree_on(&signature, Operands::Nothing, options)?;
         position.map(|_| self.found(number, 0, ranks, deadline)).transpose()
     }
 
     fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn HostCommunicator>> {
         let deadline = self.ground.deadline(options.timeout);
-        let number = self.agree_on(Request::new(Collective::Duplicate, 0), options)?;
+        let signature = Signature::new(self.group.id(), Collective::Duplicate, "recursive_doubling");
+        let number = self.agree_on(&signature, Operands::Nothing, options)?;
         let everybody: Vec<usize> = (0..self.group.size()).collect();
         self.found(number, 0, &everybody, deadline)
     }
@@ -56,10 +54,10 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
 
 impl<T: Transport + 'static> RingCommunicator<T> {
     /// Returns the number of a call that is through when every member has made it.
-    fn agree_on(&self, request: Request<'_>, options: &CallOptions) -> Result<u64> {
-        let options = with(options, "recursive_doubling");
-        let mut engine = self.engine(request.collective, &options)?;
-        engine.barrier(request, &options)?;
+    fn agree_on(&self, signature: &Signature, operands: Operands<'_>, options: &CallOptions) -> Result<u64> {
+        let mut engine = self.engine()?;
+        let mut bytes = Bytes::new(operands, signature.collective);
+        engine.execute(&CheckedCall::equal(signature), &mut bytes, options.timeout)?;
         Ok(engine.history.last())
     }
 
@@ -73,7 +71,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         ranks: &[usize],
         deadline: Instant,
     ) -> Result<Box<dyn HostCommunicator>> {
-        let id = GroupId(Call::detail_of([self.group.id().0, number, color]));
+        let id = GroupId(Signature::fingerprint_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.ground.settings(&self.tuning, &members);
         // What is heard on this communicator has its numbers, not those of the new group.
@@ -99,14 +97,6 @@ impl<T: Transport + 'static> RingCommunicator<T> {
             Err(_) => Ok(()),
         }
     }
-}
-
-/// The options of a call that is always carried out by the same algorithm.
-fn with(options: &CallOptions, algorithm: &'static str) -> CallOptions {
-    let mut fixed = CallOptions::default();
-    fixed.timeout = options.timeout;
-    fixed.algorithm = Some(Cow::Borrowed(algorithm));
-    fixed
 }
 
 /// The ranks that gave a color, in the order of their keys and then of their ranks.

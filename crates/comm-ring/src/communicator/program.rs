@@ -1,15 +1,11 @@
-//! What calls that are alike have in common: worked out for the first of them, and kept.
+//! Compiled schedules, which are kept for calls with the same signature.
 
-use std::borrow::Cow;
+use comm_core::{Group, Layout, ReduceOp, Reduction, Result, Signature};
 
-use comm_core::{
-    Accumulate, Call, CallOptions, Collective, DType, Group, Layout, ReduceOp, ReduceOrder, Reduction, Result,
-};
-
+use super::checked_call::CheckedCall;
 use super::exposure;
-use super::request::Request;
 use crate::Tuning;
-use crate::choose::{self, Choice, Question};
+use crate::choose::{self, CallShape, Selection};
 use crate::executor::{Located, locate};
 use crate::schedule::{Algorithm, Params};
 
@@ -32,54 +28,24 @@ pub(super) struct Program {
     pub(super) scratch_bytes: usize,
     /// Whether receivers may read what it sends where it lies.
     pub(super) exposes: bool,
-    pub(super) call: Call,
+    pub(super) signature: Signature,
     pub(super) fingerprint: u64,
 }
 
-/// What tells calls apart that are not alike.
-#[derive(Debug, Clone, PartialEq)]
+/// The calls that a program serves.
+#[derive(Debug, Clone)]
 struct Key {
-    collective: Collective,
-    /// Without the factor of a premultiplied sum, which may be another in every call.
-    op: Option<ReduceOp>,
-    dtype: Option<DType>,
-    accumulate: Accumulate,
-    count: usize,
-    root: Option<usize>,
-    details: [u64; 2],
+    signature: Signature,
     in_place: bool,
-    order: ReduceOrder,
-    forced: Option<Cow<'static, str>>,
 }
 
 impl Key {
+    /// Ranks compare an operator of the program by its name; here it must be the same function.
     #[inline]
-    fn matches(&self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> bool {
-        self.count == request.count
-            && self.collective == request.collective
-            && self.op == request.op.map(without_factor)
-            && self.dtype == request.dtype
-            && self.accumulate == request.accumulate
-            && self.root == request.root
-            && self.details == [request.detail, options.detail]
-            && self.in_place == in_place
-            && self.order == options.order
-            && self.forced == options.algorithm
-    }
-
-    fn of(request: &Request<'_>, in_place: bool, options: &CallOptions) -> Self {
-        Self {
-            collective: request.collective,
-            op: request.op.map(without_factor),
-            dtype: request.dtype,
-            accumulate: request.accumulate,
-            count: request.count,
-            root: request.root,
-            details: [request.detail, options.detail],
-            in_place,
-            order: options.order,
-            forced: options.algorithm.clone(),
-        }
+    fn matches(&self, signature: &Signature, in_place: bool) -> bool {
+        self.in_place == in_place
+            && self.signature == *signature
+            && self.signature.op.map(without_factor) == signature.op.map(without_factor)
     }
 }
 
@@ -95,25 +61,23 @@ const fn without_factor(op: ReduceOp) -> ReduceOp {
 impl Program {
     fn new(
         group: Group,
-        request: &Request<'_>,
-        choice: Choice,
+        call: &CheckedCall<'_>,
+        algorithm: &'static Algorithm,
         params: Params,
-        options: &CallOptions,
     ) -> Result<Self> {
-        let algorithm = choice.algorithm;
-        let layout = request.layout(group, algorithm, &params);
-        let call = request.call(group, algorithm, options.detail);
+        let layout = call.layout(group, algorithm, &params);
+        let signature = call.signature.clone().by(algorithm.name);
         Ok(Self {
             key: None,
             algorithm,
             params,
             steps: None,
-            reduction: request.reduction()?,
+            reduction: call.reduction()?,
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
-            exposes: exposure::pays(&request.question(group, request.order(options))),
+            exposes: exposure::should_register(&call.shape(group)),
             layout,
-            fingerprint: call.fingerprint(),
-            call,
+            fingerprint: signature.fingerprint(),
+            signature,
         })
     }
 
@@ -161,12 +125,12 @@ pub(super) struct Programs {
     chosen: Option<Chosen>,
 }
 
-/// A question and its answer.
+/// A call and the algorithm that was chosen for it.
 #[derive(Debug)]
 struct Chosen {
-    question: Question,
-    forced: Option<Cow<'static, str>>,
-    choice: Choice,
+    shape: CallShape,
+    forced: Option<String>,
+    selection: Selection,
 }
 
 impl Programs {
@@ -182,31 +146,20 @@ impl Programs {
 
     /// The program for a call. It is to be given back after the call.
     #[inline]
-    pub(super) fn take(
-        &mut self,
-        request: &Request<'_>,
-        in_place: bool,
-        options: &CallOptions,
-    ) -> Result<Box<Program>> {
-        if request.has_equal_shares()
-            && let Some(program) = self.take_kept(request, in_place, options)
+    pub(super) fn take(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Box<Program>> {
+        if call.has_equal_blocks()
+            && let Some(program) = self.take_kept(call.signature, in_place)
         {
             self.steps -= program.kept().map_or(0, <[_]>::len);
             return Ok(program);
         }
-        self.make(request, in_place, options)
+        self.make(call, in_place)
     }
 
     #[inline]
-    fn take_kept(
-        &mut self,
-        request: &Request<'_>,
-        in_place: bool,
-        options: &CallOptions,
-    ) -> Option<Box<Program>> {
-        let fits = |program: &Program| {
-            program.key.as_ref().is_some_and(|key| key.matches(request, in_place, options))
-        };
+    fn take_kept(&mut self, signature: &Signature, in_place: bool) -> Option<Box<Program>> {
+        let fits =
+            |program: &Program| program.key.as_ref().is_some_and(|key| key.matches(signature, in_place));
         // Calls repeat: nothing moves if it is the one that was used last.
         self.kept.pop_if(|last| fits(last)).or_else(|| {
             let at = self.kept.iter().rposition(|program| fits(program))?;
@@ -215,18 +168,17 @@ impl Programs {
     }
 
     #[cold]
-    fn make(&mut self, request: &Request<'_>, in_place: bool, options: &CallOptions) -> Result<Box<Program>> {
-        let choice = self.choose(request, options)?;
-        let question = request.question(self.group, request.order(options));
+    fn make(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Box<Program>> {
+        let selection = self.choose(call)?;
         let params = Params {
             rank: self.group.rank(),
-            root: request.root.unwrap_or(0),
+            root: call.signature.root.unwrap_or(0),
             in_place,
-            ..choose::params(&question, choice.segments, &self.tuning)
+            ..choose::params(&call.shape(self.group), selection.segments, &self.tuning)
         };
-        let mut program = Program::new(self.group, request, choice, params, options)?;
-        if request.has_equal_shares() {
-            program.key = Some(Key::of(request, in_place, options));
+        let mut program = Program::new(self.group, call, selection.algorithm, params)?;
+        if call.has_equal_blocks() {
+            program.key = Some(Key { signature: call.signature.clone(), in_place });
             program.keep(STEPS_MAX);
         }
         Ok(Box::new(program))
@@ -245,14 +197,14 @@ impl Programs {
         }
     }
 
-    fn choose(&mut self, request: &Request<'_>, options: &CallOptions) -> Result<Choice> {
-        let question = request.question(self.group, request.order(options));
-        let same = |last: &&Chosen| last.question == question && last.forced == options.algorithm;
+    fn choose(&mut self, call: &CheckedCall<'_>) -> Result<Selection> {
+        let (shape, forced) = (call.shape(self.group), call.forced());
+        let same = |last: &&Chosen| last.shape == shape && last.forced.as_deref() == forced;
         if let Some(last) = self.chosen.as_ref().filter(same) {
-            return Ok(last.choice);
+            return Ok(last.selection);
         }
-        let choice = choose::choose(&question, options.algorithm.as_deref(), &self.tuning)?;
-        self.chosen = Some(Chosen { question, forced: options.algorithm.clone(), choice });
-        Ok(choice)
+        let selection = choose::choose(&shape, forced, &self.tuning)?;
+        self.chosen = Some(Chosen { shape, forced: forced.map(Into::into), selection });
+        Ok(selection)
     }
 }

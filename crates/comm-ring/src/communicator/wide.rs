@@ -1,9 +1,11 @@
 //! Reductions of 16-bit floats that compute in `f32`.
 
+use std::time::Duration;
+
 use comm_core::{Collective, Result, Transport, Widening};
 
+use super::checked_call::{Bytes, CheckedCall};
 use super::engine::Engine;
-use super::request::{Bytes, Request};
 
 /// The buffers of a call as `f32`, kept from call to call.
 #[derive(Debug, Default)]
@@ -13,14 +15,15 @@ pub(super) struct Wide {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Makes a call on these buffers; or, if it keeps partial sums in `f32`, on copies of them in that type.
-    pub(super) fn with_sums(
+    /// Carries out a call on copies of its buffers in `f32`.
+    #[cold]
+    pub(super) fn widened(
         &mut self,
-        request: &Request<'_>,
+        call: &CheckedCall<'_>,
         bytes: Bytes<'_>,
-        call: impl FnOnce(&mut Self, Bytes<'_>) -> Result<()>,
+        widening: Widening,
+        timeout: Duration,
     ) -> Result<()> {
-        let Some(widening) = request.widening() else { return call(self, bytes) };
         let Wide { mut input, mut output } = std::mem::take(&mut self.wide);
         widen(widening, bytes.input, &mut input);
         if bytes.in_place {
@@ -28,9 +31,10 @@ impl<T: Transport> Engine<T> {
         } else {
             output.resize(Widening::wide_bytes(bytes.output.len()), 0);
         }
-        let result = call(self, Bytes { input: &input, output: &mut output, in_place: bytes.in_place });
+        let mut wide = Bytes { input: &input, output: &mut output, in_place: bytes.in_place };
+        let result = self.premultiply(call, &mut wide, timeout);
         // The first rank gets nothing from those before it.
-        if result.is_ok() && !(request.collective == Collective::ExScan && self.group.rank() == 0) {
+        if result.is_ok() && !(call.signature.collective == Collective::ExScan && self.group.rank() == 0) {
             widening.narrow(&output, bytes.output);
         }
         self.wide = Wide { input, output };

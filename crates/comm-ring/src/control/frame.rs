@@ -3,7 +3,7 @@
 //! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are little-endian.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
-use comm_core::{Call, Lengths};
+use comm_core::{Lengths, Signature};
 
 /// A message on the control lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) struct PastCall {
     /// The number under which it was made first. It was repeated until the next one of the list, or the list's end.
     pub(crate) first: u64,
     /// The call.
-    pub(crate) call: Call,
+    pub(crate) call: Signature,
 }
 
 impl PastCall {
@@ -48,7 +48,7 @@ pub(crate) struct Announce {
     /// Whether the sender wants to know what the receiver called under this number.
     pub(crate) question: bool,
     /// The call.
-    pub(crate) call: Call,
+    pub(crate) call: Signature,
     /// The ranks that the sender waits for, at most [`Announce::WAITING_MAX`] of them.
     pub(crate) waiting_for: Vec<usize>,
     /// The sender's calls before this one, at most [`PastCall::MAX`] of them.
@@ -68,7 +68,7 @@ pub(crate) enum Cause {
     /// The deadline passed.
     Timeout { millis: u64, waiting_for: Vec<usize> },
     /// Two ranks made different calls under one number.
-    Desync { sequence: u64, ranks: [usize; 2], calls: [Option<Call>; 2], lengths: Option<Lengths> },
+    Desync { sequence: u64, ranks: [usize; 2], calls: [Option<Signature>; 2], lengths: Option<Lengths> },
     /// Somebody asked for it, or a failure that no other kind describes.
     Aborted { by: usize, reason: String },
 }
@@ -190,15 +190,15 @@ fn read_past(r: &mut Reader<'_>) -> wire::Result<Vec<PastCall>> {
     r.list::<u8, _>(PastCall::MAX, |r| Ok(PastCall { first: r.get()?, call: read_call(r)? }))
 }
 
-fn put_call(to: &mut Writer, call: &Call) {
+fn put_call(to: &mut Writer, call: &Signature) {
     let mut bytes = Vec::new();
     call.encode(&mut bytes);
     to.raw(&bytes);
 }
 
-fn read_call(r: &mut Reader<'_>) -> wire::Result<Call> {
+fn read_call(r: &mut Reader<'_>) -> wire::Result<Signature> {
     let unknown = |_| WireError::Unknown { what: "call", value: 0 };
-    let (call, rest) = Call::decode(r.rest()).map_err(unknown)?;
+    let (call, rest) = Signature::decode(r.rest()).map_err(unknown)?;
     *r = Reader::new(rest);
     Ok(call)
 }
@@ -208,8 +208,8 @@ mod tests {
     use super::*;
     use comm_core::{Collective, DType, GroupId, PlainType, ReduceOp};
 
-    fn call() -> Call {
-        let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, "ring");
+    fn call() -> Signature {
+        let mut call = Signature::new(GroupId::WORLD, Collective::AllReduce, "ring");
         (call.op, call.dtype, call.count) = (Some(ReduceOp::Max), Some(DType::U16), 77);
         call
     }
@@ -259,9 +259,9 @@ mod tests {
 
     #[test]
     fn the_largest_frames_stay_below_the_limit() {
-        let name = "n".repeat(Call::NAME_MAX);
+        let name = "n".repeat(Signature::NAME_MAX);
         let dtype = PlainType::new(u32::MAX).map(DType::Plain);
-        let mut call = Call::new(GroupId::WORLD, Collective::AllReduce, name.clone());
+        let mut call = Signature::new(GroupId::WORLD, Collective::AllReduce, name.clone());
         (call.user_op, call.dtype, call.count) = (Some(name.into()), dtype, 77);
         let waiting_for = (0..500).collect();
         let past = vec![PastCall { first: 0, call: call.clone() }; 20];

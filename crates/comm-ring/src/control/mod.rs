@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
-use comm_core::{Armed, Call, Error, Group, Interest, Loss, Result, Transport, wire};
+use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
 
 /// How many bytes may wait to be sent to one peer. A peer that is behind by more than this does not read, and misses
 /// announcements; aborts and goodbyes are always queued.
@@ -203,7 +203,7 @@ impl<T: Transport> Control<T> {
     }
 
     /// A rank that announced to be blocked in another call under this number, or left after one, and that call.
-    pub(crate) fn contradiction(&self, sequence: u64, ours: &Call) -> Option<(usize, &Call)> {
+    pub(crate) fn contradiction(&self, sequence: u64, ours: &Signature) -> Option<(usize, &Signature)> {
         self.peers.iter().enumerate().find_map(|(rank, peer)| {
             let blocked = peer.announced.as_ref().filter(|announced| announced.sequence == sequence);
             let theirs =
@@ -213,7 +213,7 @@ impl<T: Transport> Control<T> {
     }
 
     /// What a rank that has left called under this number, if it listed that call.
-    pub(crate) fn past_call(&self, rank: usize, sequence: u64) -> Option<&Call> {
+    pub(crate) fn past_call(&self, rank: usize, sequence: u64) -> Option<&Signature> {
         let peer = &self.peers[rank];
         peer.goodbye.filter(|&after| after >= sequence)?;
         peer.past.iter().rfind(|past| past.first <= sequence).map(|past| &past.call)

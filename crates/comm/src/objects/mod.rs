@@ -37,7 +37,7 @@ mod codec;
 mod error;
 mod sizes;
 
-use comm_core::{Call, Collective, Comm, Received, Source, TagMatch};
+use comm_core::{Collective, Comm, Received, Signature, Source, TagMatch};
 use serde_core::Serialize;
 use serde_core::de::DeserializeOwned;
 
@@ -202,7 +202,7 @@ pub struct LimitedObjects {
 impl ObjectCollectives for LimitedObjects {}
 
 mod endpoint {
-    use super::{Call, Collective, Comm, LimitedObjects, OBJECT_LIMIT, ObjectError};
+    use super::{Collective, Comm, LimitedObjects, OBJECT_LIMIT, ObjectError, Signature};
 
     /// What marks calls of objects in a call's detail.
     const MARK: u64 = u64::from_le_bytes(*b"objects\0");
@@ -221,8 +221,8 @@ mod endpoint {
 
         /// A handle whose collectives only agree with those of the same kind of call with the same limit.
         fn agreeing(&self, kind: Collective) -> Comm {
-            let detail = [MARK, u64::from(kind.code()), self.limit(), self.comm().detail()];
-            self.comm().with_detail(Call::detail_of(detail))
+            let detail = [MARK, u64::from(kind.code()), self.limit(), self.comm().extra_fingerprint()];
+            self.comm().with_extra_fingerprint(Signature::fingerprint_of(detail))
         }
     }
 

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Communicator, During as Under, Error, Membership, ReduceOp};
+use comm_core::{Call, Communicator, During as Under, Error, Membership, ReduceOp};
 use comm_nccl::{NcclCommunicator, UniqueId};
 
 use crate::gpu;
@@ -16,8 +16,9 @@ const SHORT: Duration = Duration::from_millis(500);
 /// The communicator is of no use any more, and says so at once.
 fn ensure_poisoned(player: &Player, comm: &NcclCommunicator) -> Outcome {
     let mut buffer = player.zeros::<f32>(1)?;
-    let call = comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options());
-    for outcome in [call, comm.barrier(&player.options())] {
+    let call =
+        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options());
+    for outcome in [call, comm.run(Call::Barrier, &player.options())] {
         let error = refused("a call after the end", outcome)?;
         ensure(matches!(error, Error::Poisoned(_)), || format!("a call after the end: {error}"))?;
     }
@@ -27,8 +28,8 @@ fn ensure_poisoned(player: &Player, comm: &NcclCommunicator) -> Outcome {
 /// A call made once in peace, so that the next one has nothing to load on the device.
 fn in_peace(player: &Player, comm: &NcclCommunicator) -> Outcome {
     let mut good = player.buffer(&[1.0_f32; 3])?;
-    comm.all_reduce(in_place(&mut good), ReduceOp::Sum, &player.options())?;
-    comm.barrier(&player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut good), op: ReduceOp::Sum }, &player.options())?;
+    comm.run(Call::Barrier, &player.options())?;
     same_bits("the sum before", &good.to_vec()?, &[player.size as f32; 3])
 }
 
@@ -37,7 +38,7 @@ pub(super) fn abort(player: &Player) -> Outcome {
     in_peace(player, &comm)?;
     let mut lost = player.buffer(&[1.0_f32; 3])?;
     let held = gpu::hold(comm.stream())?;
-    comm.all_reduce(in_place(&mut lost), ReduceOp::Sum, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &player.options())?;
     let error = thread::scope(|scope| {
         let waiter = scope.spawn(|| comm.synchronize());
         // An abort frees memory, for which a device may wait for all its streams.
@@ -77,7 +78,7 @@ pub(super) fn deadline(player: &Player) -> Outcome {
     let mut lost = player.buffer(&[1.0_f32; 3])?;
     let held = gpu::hold(comm.stream())?;
     let began = Instant::now();
-    comm.all_reduce(in_place(&mut lost), ReduceOp::Sum, &within(SHORT))?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &within(SHORT))?;
     let waited = comm.synchronize();
     let took = began.elapsed();
     drop(held);

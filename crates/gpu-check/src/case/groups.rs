@@ -1,6 +1,6 @@
 //! Groups made of groups, and buffers that NCCL knows.
 
-use comm_core::{Communicator, Groups, ReduceOp};
+use comm_core::{Call, Communicator, Groups, ReduceOp};
 use comm_nccl::{Cuda, ShrinkMode};
 
 use crate::player::{Player, in_place};
@@ -9,7 +9,7 @@ use crate::trouble::{Outcome, equal, refused, same_bits, unless_unavailable};
 /// The sum over all ranks of a group of what each gives.
 fn sum(comm: &dyn Communicator<Cuda>, player: &Player, ours: i64) -> Outcome<i64> {
     let mut buffer = player.buffer(&[ours])?;
-    comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
     Ok(buffer.to_vec()?[0])
 }
 
@@ -63,7 +63,7 @@ pub(super) fn registration(player: &Player) -> Outcome {
     for buffer_goes_first in [false, true] {
         let mut buffer = player.buffer(&ours)?;
         let registered = unless_unavailable(comm.register(&buffer))?;
-        comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
         same_bits("the sum of a registered buffer", &buffer.to_vec()?, &wanted)?;
         // NCCL is told before the memory goes, in whatever order they are dropped.
         if buffer_goes_first {
@@ -71,7 +71,10 @@ pub(super) fn registration(player: &Player) -> Outcome {
             drop(registered);
         } else {
             drop(registered);
-            comm.all_reduce(in_place(&mut buffer), ReduceOp::Max, &player.options())?;
+            comm.run(
+                Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Max },
+                &player.options(),
+            )?;
             same_bits("the maximum afterwards", &buffer.to_vec()?, &wanted)?;
         }
     }

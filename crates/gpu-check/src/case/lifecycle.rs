@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Communicator, ReduceOp};
+use comm_core::{Call, Communicator, ReduceOp};
 use comm_nccl::NcclCommunicator;
 
 use crate::gpu;
@@ -21,13 +21,16 @@ const SLACK: usize = 32 << 20;
 
 fn use_once(player: &Player, comm: &NcclCommunicator) -> Outcome {
     let mut buffer = player.buffer(&[1.0_f32; 1000])?;
-    comm.all_reduce(in_place(&mut buffer), ReduceOp::PreMulSum(1.0), &player.options())?;
+    comm.run(
+        Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::PreMulSum(1.0) },
+        &player.options(),
+    )?;
     equal("the sum", buffer.to_vec()?, vec![player.size as f32; 1000])
 }
 
 pub(super) fn connect(player: &Player) -> Outcome {
     let comm = player.connect()?;
-    comm.barrier(&player.options())?;
+    comm.run(Call::Barrier, &player.options())?;
     use_once(player, &comm)?;
     Ok(comm.finalize(player.part.patience)?)
 }
@@ -37,7 +40,7 @@ pub(super) fn settings(player: &Player) -> Outcome {
     (config.blocking, config.ctas, config.name) = (true, Some(1..=4), Some("gpu-check".into()));
     let comm = player.connect_with(config)?;
     use_once(player, &comm)?;
-    comm.barrier(&player.options())?;
+    comm.run(Call::Barrier, &player.options())?;
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -81,7 +84,7 @@ pub(super) fn leaks(player: &Player) -> Outcome {
             0 => comm.finalize(player.part.patience)?,
             1 => drop(comm),
             _ => {
-                comm.barrier(&player.options())?;
+                comm.run(Call::Barrier, &player.options())?;
                 comm.abort("a round is over");
             }
         }

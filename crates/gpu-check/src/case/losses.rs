@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Communicator, Error, ReduceOp, Result};
+use comm_core::{Call, Communicator, Error, ReduceOp, Result};
 use comm_nccl::{NcclCommunicator, ShrinkMode};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -16,14 +16,14 @@ const GIVEN: Duration = Duration::from_secs(4);
 fn together(player: &Player) -> Outcome<NcclCommunicator> {
     let comm = player.connect()?;
     let mut buffer = player.buffer(&[1_u32])?;
-    comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
     same_bits("the sum before", &buffer.to_vec()?, &[player.size as u32])?;
     Ok(comm)
 }
 
 fn sum(player: &Player, comm: &NcclCommunicator) -> Result<()> {
     let mut buffer = player.buffer(&[1_u32; 1000])?;
-    comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &within(GIVEN))?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &within(GIVEN))?;
     buffer.to_vec().map(drop)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn absent_rank(player: &Player) -> Outcome {
         let mut others = (0..player.size).filter(|rank| *rank != 1);
         others.try_for_each(|rank| player.await_mark(&format!("rank {rank} gave up")))?;
         // What the others had sent before they gave up may be enough for the sum, and for nothing more.
-        let outcome = sum(player, &comm).and_then(|()| comm.barrier(&player.options()));
+        let outcome = sum(player, &comm).and_then(|()| comm.run(Call::Barrier, &player.options()));
         let error = refused("coming too late", outcome)?;
         let told = matches!(error.root_cause(), Error::Aborted { .. });
         return ensure(told, || format!("coming too late: {error}"));
@@ -62,12 +62,12 @@ pub(super) fn different_calls(player: &Player) -> Outcome {
     let began = Instant::now();
     let mut buffer = player.zeros::<u8>(1 << 20)?;
     let root = usize::from(player.rank == 0);
-    let outcome = comm.broadcast(root, buffer.view_mut(), &player.options());
+    let outcome = comm.run(Call::Broadcast { root, buffer: buffer.view_mut() }, &player.options());
     let error = refused("a broadcast with two roots", outcome.and_then(|()| buffer.to_vec().map(drop)))?;
     let error = error.root_cause();
     match error {
         Error::Desync(told) => {
-            let is_named = |call: &Option<comm_core::Call>| {
+            let is_named = |call: &Option<comm_core::Signature>| {
                 call.as_ref().is_some_and(|call| call.to_string().contains("broadcast"))
             };
             ensure(is_named(&told.ours) && is_named(&told.theirs), || {
@@ -87,7 +87,7 @@ pub(super) fn different_calls(player: &Player) -> Outcome {
 /// Rank 1 is killed while the others wait for it on the device.
 pub(super) fn killed_rank(player: &Player) -> Outcome {
     let comm = together(player)?;
-    comm.barrier(&player.options())?;
+    comm.run(Call::Barrier, &player.options())?;
     if player.rank == 1 {
         thread::sleep(Duration::from_millis(500));
         let killed = kill_process(getpid(), Signal::KILL);
@@ -102,11 +102,11 @@ pub(super) fn killed_rank(player: &Player) -> Outcome {
         _ => false,
     };
     ensure(told, || format!("waiting for a rank that was killed: {error}"))?;
-    let after = refused("a call afterwards", comm.barrier(&player.options()))?;
+    let after = refused("a call afterwards", comm.run(Call::Barrier, &player.options()))?;
     ensure(matches!(after, Error::Poisoned(_)), || format!("a call afterwards: {after}"))?;
     let left = comm.shrink(&[1], ShrinkMode::Abort, &player.options())?;
     equal("how many are left", left.group().size(), player.size - 1)?;
     let mut buffer = player.buffer(&[1_i64])?;
-    left.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+    left.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
     equal("the sum over them", buffer.to_vec()?, vec![player.size as i64 - 1])
 }

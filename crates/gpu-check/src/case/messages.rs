@@ -1,6 +1,6 @@
 //! Messages between two ranks, and calls that are made together.
 
-use comm_core::{ReduceOp, Shares};
+use comm_core::{Call, Counts, ReduceOp};
 
 use crate::player::{Player, in_place, separate};
 use crate::trouble::{During, Outcome, equal, refused, same_bits};
@@ -49,12 +49,16 @@ pub(super) fn batch(player: &Player) -> Outcome {
     let wrong = batch.send(size, ours.view()).map(drop);
     refused("a message to a rank that there is not", wrong)?;
     batch
-        .all_reduce(in_place(&mut total), ReduceOp::Sum)?
-        .reduce(size - 1, in_place(&mut largest), ReduceOp::Max)?
-        .all_reduce(in_place(&mut halves), ReduceOp::PreMulSum(0.5))?
-        .broadcast(size - 1, told.view_mut())?
-        .all_gather(separate(&ours, &mut all), Shares::Equal)?
-        .reduce_scatter(separate(&blocks, &mut block), Shares::Equal, ReduceOp::Sum)?;
+        .add(Call::AllReduce { buffers: in_place(&mut total), op: ReduceOp::Sum })?
+        .add(Call::Reduce { root: size - 1, buffers: in_place(&mut largest), op: ReduceOp::Max })?
+        .add(Call::AllReduce { buffers: in_place(&mut halves), op: ReduceOp::PreMulSum(0.5) })?
+        .add(Call::Broadcast { root: size - 1, buffer: told.view_mut() })?
+        .add(Call::AllGather { buffers: separate(&ours, &mut all), counts: Counts::Equal })?
+        .add(Call::ReduceScatter {
+            buffers: separate(&blocks, &mut block),
+            counts: Counts::Equal,
+            op: ReduceOp::Sum,
+        })?;
     batch.run(&player.options()).during("the batch")?;
     let n = size as i32;
     equal("the sum", total.to_vec()?, vec![n, 2 * n])?;

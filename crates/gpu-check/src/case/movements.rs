@@ -1,6 +1,6 @@
 //! Collectives that move elements as they are, of every type.
 
-use comm_core::{Communicator, Shares};
+use comm_core::{Call, Communicator, Counts};
 use comm_nccl::{DeviceBuffer, NcclCommunicator};
 use comm_sim::exact::{Small, block, joined};
 use comm_sim::for_each_type;
@@ -9,16 +9,16 @@ use crate::player::{Player, in_place, separate};
 use crate::trouble::{During, Outcome, same_bits};
 
 /// Counts per rank, and whether they are told or equal.
-type Counts = (Vec<usize>, bool);
+type BlockLengths = (Vec<usize>, bool);
 
-fn counts_of(size: usize) -> Vec<Counts> {
+fn counts_of(size: usize) -> Vec<BlockLengths> {
     let equal = [0, 1, 1025].map(|count| (vec![count; size], true));
     let unequal = (0..size).map(|rank| (rank * 300 + 2) % 700).collect();
     equal.into_iter().chain([(unequal, false)]).collect()
 }
 
-fn shares((counts, equal): &Counts) -> Shares<'_> {
-    if *equal { Shares::Equal } else { Shares::Counts(counts) }
+fn shares((counts, equal): &BlockLengths) -> Counts<'_> {
+    if *equal { Counts::Equal } else { Counts::PerRank(counts) }
 }
 
 /// All blocks of a buffer, of which this rank's is filled.
@@ -33,7 +33,7 @@ pub(super) fn broadcast(player: &Player) -> Outcome {
     fn of_type<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
         for (root, count) in (0..player.size).flat_map(|root| [0, 1, 1025].map(|count| (root, count))) {
             let mut buffer = player.buffer(&block::<T>(player.rank, 0, count))?;
-            comm.broadcast(root, buffer.view_mut(), &player.options())?;
+            comm.run(Call::Broadcast { root, buffer: buffer.view_mut() }, &player.options())?;
             let what = format!("{count} x {} from {root}", T::DTYPE);
             same_bits(what, &buffer.to_vec()?, &block::<T>(root, 0, count))?;
         }
@@ -52,10 +52,16 @@ pub(super) fn all_gather(player: &Player) -> Outcome {
             let wanted = joined(counts, |from, count| block::<T>(from, 0, count));
             let what = format!("{counts:?} x {}", T::DTYPE);
             let (send, mut recv) = (player.buffer(&ours)?, player.zeros(wanted.len())?);
-            comm.all_gather(separate(&send, &mut recv), shares(&told), &player.options())?;
+            comm.run(
+                Call::AllGather { buffers: separate(&send, &mut recv), counts: shares(&told) },
+                &player.options(),
+            )?;
             same_bits(&what, &recv.to_vec()?, &wanted)?;
             let mut all = with_block(player, counts, &ours)?;
-            comm.all_gather(in_place(&mut all), shares(&told), &player.options())?;
+            comm.run(
+                Call::AllGather { buffers: in_place(&mut all), counts: shares(&told) },
+                &player.options(),
+            )?;
             same_bits(format!("{what} in place"), &all.to_vec()?, &wanted)?;
         }
         Ok(())
@@ -66,7 +72,7 @@ pub(super) fn all_gather(player: &Player) -> Outcome {
 }
 
 /// Every root, with all counts.
-fn rooted(size: usize) -> impl Iterator<Item = (usize, Counts)> {
+fn rooted(size: usize) -> impl Iterator<Item = (usize, BlockLengths)> {
     (0..size).flat_map(move |root| counts_of(size).into_iter().map(move |counts| (root, counts)))
 }
 
@@ -77,13 +83,16 @@ pub(super) fn gather(player: &Player) -> Outcome {
             let ours: Vec<T> = block(player.rank, root, counts[player.rank]);
             let all = joined(counts, |from, count| block::<T>(from, root, count));
             // Others than the root are not asked for counts, and get nothing.
-            let (said, wanted) = if is_root { (shares(&told), &all[..]) } else { (Shares::Equal, &[][..]) };
+            let (said, wanted) = if is_root { (shares(&told), &all[..]) } else { (Counts::Equal, &[][..]) };
             let what = format!("{counts:?} x {} at {root}", T::DTYPE);
             let (send, mut recv) = (player.buffer(&ours)?, player.zeros(wanted.len())?);
-            comm.gather(root, separate(&send, &mut recv), said, &player.options())?;
+            comm.run(
+                Call::Gather { root, buffers: separate(&send, &mut recv), counts: said },
+                &player.options(),
+            )?;
             same_bits(&what, &recv.to_vec()?, wanted)?;
             let mut buffer = if is_root { with_block(player, counts, &ours)? } else { send };
-            comm.gather(root, in_place(&mut buffer), said, &player.options())?;
+            comm.run(Call::Gather { root, buffers: in_place(&mut buffer), counts: said }, &player.options())?;
             let wanted = if is_root { wanted } else { &ours[..] };
             same_bits(format!("{what} in place"), &buffer.to_vec()?, wanted)?;
         }
@@ -100,14 +109,17 @@ pub(super) fn scatter(player: &Player) -> Outcome {
             let (counts, is_root) = (&told.0, player.rank == root);
             let all = joined(counts, |to, count| block::<T>(root, to, count));
             let wanted: Vec<T> = block(root, player.rank, counts[player.rank]);
-            let (said, given) = if is_root { (shares(&told), &all[..]) } else { (Shares::Equal, &[][..]) };
+            let (said, given) = if is_root { (shares(&told), &all[..]) } else { (Counts::Equal, &[][..]) };
             let what = format!("{counts:?} x {} from {root}", T::DTYPE);
             let (mut send, mut recv) = (player.buffer(given)?, player.zeros(wanted.len())?);
-            comm.scatter(root, separate(&send, &mut recv), said, &player.options())?;
+            comm.run(
+                Call::Scatter { root, buffers: separate(&send, &mut recv), counts: said },
+                &player.options(),
+            )?;
             same_bits(&what, &recv.to_vec()?, &wanted)?;
             let mut again = player.zeros::<T>(wanted.len())?;
             let buffers = if is_root { in_place(&mut send) } else { in_place(&mut again) };
-            comm.scatter(root, buffers, said, &player.options())?;
+            comm.run(Call::Scatter { root, buffers, counts: said }, &player.options())?;
             let (kept, got) = (send.to_vec()?, again.to_vec()?);
             let (got, wanted) = if is_root { (&kept, &all) } else { (&got, &wanted) };
             same_bits(format!("{what} in place"), got, wanted)?;
@@ -132,9 +144,12 @@ pub(super) fn all_to_all(player: &Player) -> Outcome {
             let what = format!("{counts:?} x {}", T::DTYPE);
             let (mut send, mut recv) = (player.buffer(&ours)?, player.zeros(ours.len())?);
             let (buffers, said) = (separate(&send, &mut recv), shares(&told));
-            comm.all_to_all(buffers, said, said, &player.options()).during(&what)?;
+            comm.run(Call::AllToAll { buffers, send: said, recv: said }, &player.options()).during(&what)?;
             same_bits(&what, &recv.to_vec()?, &wanted)?;
-            comm.all_to_all(in_place(&mut send), said, said, &player.options())?;
+            comm.run(
+                Call::AllToAll { buffers: in_place(&mut send), send: said, recv: said },
+                &player.options(),
+            )?;
             same_bits(format!("{what} in place"), &send.to_vec()?, &wanted)?;
         }
         Ok(())

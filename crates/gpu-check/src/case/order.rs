@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use comm_core::{Communicator, Exchange, ReduceOp, Result};
+use comm_core::{Buffers, Call, Communicator, ReduceOp, Result};
 use comm_nccl::{DeviceCommunicator, DeviceWork, NcclCommunicator};
 
 use crate::gpu::{self, Foreign};
@@ -20,14 +20,14 @@ const WHILE: Duration = Duration::from_millis(200);
 /// wait for all that is under way.
 fn warm_up(player: &Player, comm: &NcclCommunicator) -> Outcome {
     let (mut bytes, mut floats) = (player.zeros::<u8>(LEN)?, player.zeros::<f32>(1)?);
-    comm.all_reduce(in_place(&mut bytes), ReduceOp::Sum, &player.options())?;
-    comm.all_reduce(in_place(&mut floats), ReduceOp::Sum, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut bytes), op: ReduceOp::Sum }, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut floats), op: ReduceOp::Sum }, &player.options())?;
     let mut copied = player.zeros::<u8>(LEN)?;
     gpu::fill(&mut bytes, &player.stream, 1)?;
     gpu::copy(bytes.as_slice(), copied.as_mut_slice(), &player.stream)?;
     drop(gpu::hold(&player.stream)?);
     same_bits("a copy", &copied.to_vec()?, &[1; LEN])?;
-    comm.barrier(&player.options())?;
+    comm.run(Call::Barrier, &player.options())?;
     Ok(())
 }
 
@@ -40,7 +40,7 @@ pub(super) fn streams(player: &Player) -> Outcome {
         // All is enqueued before any of it may begin.
         let held = gpu::hold(&first)?;
         gpu::fill(&mut buffer, &first, round)?;
-        comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
         let mut copied = player.zeros::<u8>(LEN)?;
         gpu::copy(buffer.as_slice(), copied.as_mut_slice(), &second)?;
         // This write must not overtake the copy.
@@ -60,8 +60,8 @@ pub(super) fn foreign_memory(player: &Player) -> Outcome {
     for round in 1..=ROUNDS {
         let held = gpu::hold(memory.stream())?;
         memory.fill(round)?;
-        let buffers = Exchange::InPlace(memory.view_mut());
-        comm.all_reduce(buffers, ReduceOp::Sum, &player.options())?;
+        let buffers = Buffers::InPlace(memory.view_mut());
+        comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &player.options())?;
         drop(held);
         let sum = round.wrapping_mul(player.size as u8);
         same_bits(format!("round {round}"), &memory.to_vec()?, &[sum; LEN])?;
@@ -77,7 +77,10 @@ pub(super) fn joined_streams(player: &Player) -> Outcome {
     for round in 1..=3 {
         memory.fill(round)?;
         let held = gpu::hold(comm.stream())?;
-        comm.all_reduce(Exchange::InPlace(memory.view_mut()), ReduceOp::Sum, &player.options())?;
+        comm.run(
+            Call::AllReduce { buffers: Buffers::InPlace(memory.view_mut()), op: ReduceOp::Sum },
+            &player.options(),
+        )?;
         let work = comm.work()?;
         work.wait(&other)?;
         let mut copied = player.zeros::<u8>(LEN)?;
@@ -102,7 +105,10 @@ pub(super) fn freed_behind(player: &Player) -> Outcome {
         let mut kept = player.zeros::<u8>(LEN)?;
         let held = gpu::hold(comm.stream())?;
         let sent = player.buffer(&[round; LEN])?;
-        comm.all_reduce(separate(&sent, &mut kept), ReduceOp::Sum, &player.options())?;
+        comm.run(
+            Call::AllReduce { buffers: separate(&sent, &mut kept), op: ReduceOp::Sum },
+            &player.options(),
+        )?;
         let next = thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(50));
@@ -133,9 +139,9 @@ pub(super) fn barrier_waits_for_the_device(player: &Player) -> Outcome {
     for round in 0..3 {
         let mut buffer = player.buffer(&[1.0_f32])?;
         let held = gpu::hold(comm.stream())?;
-        comm.all_reduce(in_place(&mut buffer), ReduceOp::Sum, &player.options())?;
+        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
         let options = player.options();
-        let waited = thread::scope(|scope| waited(held, scope.spawn(|| comm.barrier(&options))))?;
+        let waited = thread::scope(|scope| waited(held, scope.spawn(|| comm.run(Call::Barrier, &options))))?;
         ensure(waited, || format!("barrier {round} did not wait for the device"))?;
         same_bits("the sum before it", &buffer.to_vec()?, &[player.size as f32])?;
     }
@@ -148,18 +154,18 @@ pub(super) fn barrier_waits_for_all(player: &Player) -> Outcome {
     warm_up(player, &comm)?;
     for late in 0..player.size {
         let mark = format!("rank {late} goes on");
-        comm.barrier(&player.options())?;
+        comm.run(Call::Barrier, &player.options())?;
         if player.rank == late {
             let (held, options) = (gpu::hold(comm.stream())?, player.options());
             thread::scope(|scope| {
-                let barrier = scope.spawn(|| comm.barrier(&options));
+                let barrier = scope.spawn(|| comm.run(Call::Barrier, &options));
                 thread::sleep(WHILE);
                 player.mark(&mark)?;
                 waited(held, barrier)
             })
             .during("the late rank")?;
         } else {
-            comm.barrier(&player.options())?;
+            comm.run(Call::Barrier, &player.options())?;
             ensure(player.is_marked(&mark), || format!("a barrier was over before rank {late} came"))?;
         }
     }

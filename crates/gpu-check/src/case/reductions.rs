@@ -1,6 +1,6 @@
 //! Reductions, bit by bit.
 
-use comm_core::{Communicator, Error, Exchange, ReduceOp, Shares};
+use comm_core::{Buffers, Call, Communicator, Counts, Error, ReduceOp};
 use comm_nccl::NcclCommunicator;
 use comm_sim::exact::{Small, arithmetic, contribution, elements, of_rank, reduced};
 use comm_sim::for_each_reduced;
@@ -35,10 +35,10 @@ fn sum_twice<T: Small>(player: &Player, comm: &NcclCommunicator, op: ReduceOp, c
     let (ours, wanted) = both::<T>(player, op, count);
     let op = of_rank(op, player.rank);
     let (mut buffer, mut recv) = (player.buffer(&ours)?, player.zeros(count)?);
-    comm.all_reduce(separate(&buffer, &mut recv), op, &player.options())?;
+    comm.run(Call::AllReduce { buffers: separate(&buffer, &mut recv), op }, &player.options())?;
     same_bits("what was received", &recv.to_vec()?, &wanted)?;
     same_bits("what was sent", &buffer.to_vec()?, &ours)?;
-    comm.all_reduce(in_place(&mut buffer), op, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op }, &player.options())?;
     same_bits("in place", &buffer.to_vec()?, &wanted)
 }
 
@@ -59,12 +59,12 @@ fn reduce_to<T: Small>(player: &Player, comm: &NcclCommunicator, op: ReduceOp, r
     let (ours, result) = both::<T>(player, op, count);
     let (is_root, op) = (player.rank == root, of_rank(op, player.rank));
     let (mut buffer, mut recv) = (player.buffer(&ours)?, player.zeros::<T>(count)?);
-    let buffers = if is_root { separate(&buffer, &mut recv) } else { Exchange::SendOnly(buffer.view()) };
-    comm.reduce(root, buffers, op, &player.options())?;
+    let buffers = if is_root { separate(&buffer, &mut recv) } else { Buffers::SendOnly(buffer.view()) };
+    comm.run(Call::Reduce { root, buffers, op }, &player.options())?;
     let untouched = elements(0..count, |_| 0);
     same_bits("what was received", &recv.to_vec()?, if is_root { &result } else { &untouched })?;
     same_bits("what was sent", &buffer.to_vec()?, &ours)?;
-    comm.reduce(root, in_place(&mut buffer), op, &player.options())?;
+    comm.run(Call::Reduce { root, buffers: in_place(&mut buffer), op }, &player.options())?;
     same_bits("in place", &buffer.to_vec()?, if is_root { &result } else { &ours })
 }
 
@@ -72,7 +72,7 @@ pub(super) fn reduce_scatter(player: &Player) -> Outcome {
     fn of_type<T: Small>(
         player: &Player,
         comm: &NcclCommunicator,
-        (counts, shares): (&[usize], Shares<'_>),
+        (counts, shares): (&[usize], Counts<'_>),
     ) -> Outcome {
         for op in arithmetic::<T>() {
             let what = format!("{op} of {counts:?} x {}", T::DTYPE);
@@ -83,10 +83,10 @@ pub(super) fn reduce_scatter(player: &Player) -> Outcome {
     let comm = player.connect()?;
     for count in [0, 1, 1023] {
         let counts = vec![count; player.size];
-        for_each_reduced!(T => of_type::<T>(player, &comm, (&counts, Shares::Equal))?);
+        for_each_reduced!(T => of_type::<T>(player, &comm, (&counts, Counts::Equal))?);
     }
     let counts: Vec<usize> = (0..player.size).map(|rank| (rank * 700 + 3) % 1100).collect();
-    for_each_reduced!(T => of_type::<T>(player, &comm, (&counts, Shares::Counts(&counts)))?);
+    for_each_reduced!(T => of_type::<T>(player, &comm, (&counts, Counts::PerRank(&counts)))?);
     Ok(comm.finalize(player.part.patience)?)
 }
 
@@ -94,7 +94,7 @@ fn scatter_twice<T: Small>(
     player: &Player,
     comm: &NcclCommunicator,
     op: ReduceOp,
-    (counts, shares): (&[usize], Shares<'_>),
+    (counts, shares): (&[usize], Counts<'_>),
 ) -> Outcome {
     let start: usize = counts[..player.rank].iter().sum();
     let block = start..start + counts[player.rank];
@@ -102,10 +102,13 @@ fn scatter_twice<T: Small>(
     let wanted = &all[block.clone()];
     let op = of_rank(op, player.rank);
     let (mut send, mut recv) = (player.buffer(&ours)?, player.zeros(block.len())?);
-    comm.reduce_scatter(separate(&send, &mut recv), shares, op, &player.options())?;
+    comm.run(
+        Call::ReduceScatter { buffers: separate(&send, &mut recv), counts: shares, op },
+        &player.options(),
+    )?;
     same_bits("what was received", &recv.to_vec()?, wanted)?;
     same_bits("what was sent", &send.to_vec()?, &ours)?;
-    comm.reduce_scatter(in_place(&mut send), shares, op, &player.options())?;
+    comm.run(Call::ReduceScatter { buffers: in_place(&mut send), counts: shares, op }, &player.options())?;
     same_bits("in place", &send.slice(block)?.to_vec()?, wanted)
 }
 
@@ -127,7 +130,7 @@ fn small<T: Small>(player: &Player, comm: &NcclCommunicator) -> Outcome {
             _ => all(index).sum(),
         });
         let mut buffer = player.buffer(&elements::<T>(0..1025, |index| number(player.rank, index)))?;
-        match comm.all_reduce(in_place(&mut buffer), op, &player.options()) {
+        match comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op }, &player.options()) {
             // An older library, or a device that cannot.
             Err(error @ Error::Invalid(_)) => return Err(Trouble::NotRun(error.to_string())),
             outcome => outcome?,

@@ -16,7 +16,7 @@ const UNTOUCHED: u8 = 0xa5;
 
 /// One rank's side of the messages of a call.
 #[derive(Debug)]
-pub(super) struct Exchange<'a> {
+pub(super) struct Buffers<'a> {
     comm: &'a Comm,
     kind: Kind,
     part: Part,
@@ -37,7 +37,7 @@ enum Part {
     None,
 }
 
-impl<'a> Exchange<'a> {
+impl<'a> Buffers<'a> {
     /// With memory whose every page has been written to.
     pub(super) fn new(comm: &'a Comm, kind: Kind, bytes: usize) -> Result<Self> {
         let last = comm.size() - 1;

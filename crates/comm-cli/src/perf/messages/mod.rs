@@ -14,7 +14,7 @@ use super::row::Row;
 use super::session::Session;
 use super::statistics::Percentiles;
 use super::timing;
-use exchange::Exchange;
+use exchange::Buffers;
 
 /// How many messages are under way at once.
 const WINDOW_MAX: usize = 64;
@@ -132,7 +132,7 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
 
 /// Measures one size.
 fn row(session: &Session, perf: &Perf, kind: Kind, bytes: usize) -> Result<Row> {
-    let mut exchange = Exchange::new(&session.comm, kind, bytes)?;
+    let mut exchange = Buffers::new(&session.comm, kind, bytes)?;
     let mut times = timing::measure(&session.comm, &perf.samples, &mut || exchange.call())?;
     times.iter_mut().for_each(|time| *time /= kind.share(bytes));
     let wrong = if perf.call.check { Some(exchange.wrong()?) } else { None };
@@ -158,7 +158,7 @@ mod tests {
             for ranks in [2, 3, 5] {
                 for bytes in [1, 100, (64 << 10) + 1] {
                     let wrong = comm::threads::run(ranks, |comm| {
-                        let mut exchange = Exchange::new(&comm, kind, bytes).unwrap();
+                        let mut exchange = Buffers::new(&comm, kind, bytes).unwrap();
                         exchange.call().unwrap();
                         exchange.wrong().unwrap()
                     });

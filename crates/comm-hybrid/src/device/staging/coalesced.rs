@@ -1,6 +1,6 @@
 //! Many buffers, one call after the other: each goes through the host, and what is small costs what a call of the host does.
 
-use comm_core::{CallOptions, Communicator, Exchange, ReduceOp, Reduction, Result, Shape};
+use comm_core::{Buffers, Call, CallOptions, Communicator, ReduceOp, Reduction, Result, Shape};
 use comm_nccl::CudaViewMut;
 
 use super::StagedCommunicator;
@@ -15,7 +15,9 @@ impl StagedCommunicator {
         // It is the host that computes.
         buffers.iter().try_for_each(|buffer| Reduction::new(op, buffer.dtype()).map(drop))?;
         self.check_places(&buffers)?;
-        buffers.into_iter().try_for_each(|buffer| self.all_reduce(Exchange::InPlace(buffer), op, options))
+        buffers.into_iter().try_for_each(|buffer| {
+            self.run(Call::AllReduce { buffers: Buffers::InPlace(buffer), op }, options)
+        })
     }
 
     pub(super) fn broadcast_each(
@@ -26,7 +28,7 @@ impl StagedCommunicator {
     ) -> Result<()> {
         self.group.check_root(root)?;
         self.check_places(&buffers)?;
-        buffers.into_iter().try_for_each(|buffer| self.broadcast(root, buffer, options))
+        buffers.into_iter().try_for_each(|buffer| self.run(Call::Broadcast { root, buffer }, options))
     }
 
     /// Refuses memory of other devices before anything is done: other ranks know of no call that ends in the middle.

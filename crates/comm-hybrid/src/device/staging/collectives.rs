@@ -1,13 +1,16 @@
-//! The collectives that every backend has. Here are those whose buffers are cut as they are; those that are cut by ranks are in
-//! `blocks.rs` and `rooted.rs`.
+//! The collectives: each goes through the host in pieces, which are calls of the host.
+
+use std::time::Instant;
 
 use comm_core::{
-    CallOptions, Communicator, Error, Exchange, Group, LinkModel, ReduceOp, Result, Shape, Shares,
+    Buffers, Call, CallOptions, Collective, Communicator, Counts, Error, Group, HostViewMut, Invalid,
+    LinkModel, ReduceOp, Result, Shape, Signature,
 };
-use comm_nccl::{Cuda, CudaViewMut};
+use comm_nccl::Cuda;
 
-use super::pieces::{Piece, clip, count};
-use super::{Request, StagedCommunicator};
+use super::pieces::{Piece, Plan};
+use super::pipeline::{Ends, Flow};
+use super::{StagedCommunicator, agreement};
 
 impl Communicator<Cuda> for StagedCommunicator {
     fn group(&self) -> Group {
@@ -18,116 +21,141 @@ impl Communicator<Cuda> for StagedCommunicator {
         self.host.0.links()
     }
 
-    fn all_reduce(&self, buffers: Exchange<'_, Cuda>, op: ReduceOp, options: &CallOptions) -> Result<()> {
-        let (length, dtype) = (buffers.check_all_reduce(op)?, buffers.dtype());
-        let width = self.width(dtype, 1);
-        let cut = |piece| Piece::whole(clip(length, piece, width), true, true);
-        let mut turn = self.turn()?;
-        let staged = self.ends(buffers, (true, true)).and_then(|ends| {
-            let request = Request::new(ends, dtype, (count(length, width), length), options);
-            self.stage(&mut turn, request, cut, |_, bytes, options| {
-                self.host.0.all_reduce(Exchange::InPlace(bytes), op, options)
-            })
-        });
-        self.ended(staged)
-    }
-
-    fn reduce(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, Cuda>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        let (length, dtype) = (buffers.check_reduce(self.group, root, op)?, buffers.dtype());
-        let (width, is_root) = (self.width(dtype, 1), self.group.rank() == root);
-        let cut = |piece| Piece::whole(clip(length, piece, width), true, is_root);
-        let mut turn = self.turn()?;
-        let staged = self.ends(buffers, (true, is_root)).and_then(|ends| {
-            let request = Request::new(ends, dtype, (count(length, width), length), options);
-            self.stage(&mut turn, request, cut, |_, bytes, options| {
-                let buffers = if is_root {
-                    Exchange::InPlace(bytes)
-                } else {
-                    Exchange::SendOnly(bytes.into_read_only())
-                };
-                self.host.0.reduce(root, buffers, op, options)
-            })
-        });
-        self.ended(staged)
-    }
-
-    fn broadcast(&self, root: usize, buffer: CudaViewMut<'_>, options: &CallOptions) -> Result<()> {
-        self.group.check_root(root)?;
-        let (length, dtype) = (buffer.len(), buffer.dtype());
-        let (width, is_root) = (self.width(dtype, 1), self.group.rank() == root);
-        let cut = |piece| Piece::whole(clip(length, piece, width), is_root, !is_root);
-        let mut turn = self.turn()?;
-        let staged = self.ends(Exchange::InPlace(buffer), (is_root, !is_root)).and_then(|ends| {
-            let request = Request::new(ends, dtype, (count(length, width), length), options);
-            self.stage(&mut turn, request, cut, |_, bytes, options| {
-                self.host.0.broadcast(root, bytes, options)
-            })
-        });
-        self.ended(staged)
-    }
-
-    fn all_gather(
-        &self,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.stage_all_gather(buffers, shares, options)
-    }
-
-    fn reduce_scatter(
-        &self,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.stage_reduce_scatter(buffers, shares, op, options)
-    }
-
-    fn gather(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.stage_gather(root, buffers, shares, options)
-    }
-
-    fn scatter(
-        &self,
-        root: usize,
-        buffers: Exchange<'_, Cuda>,
-        shares: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.stage_scatter(root, buffers, shares, options)
-    }
-
-    fn all_to_all(
-        &self,
-        buffers: Exchange<'_, Cuda>,
-        send: Shares<'_>,
-        recv: Shares<'_>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.stage_all_to_all(buffers, (send, recv), options)
-    }
-
-    /// First waits until the copies of all calls before are done.
-    fn barrier(&self, options: &CallOptions) -> Result<()> {
-        let _turn = self.turn()?;
-        self.ended(self.streams.synchronize().and_then(|()| self.host.0.barrier(options)))
+    fn run(&self, call: Call<'_, Cuda>, options: &CallOptions) -> Result<()> {
+        match call {
+            Call::Barrier => self.wait_for_all(Call::Barrier, options),
+            Call::MonitoredBarrier => self.wait_for_all(Call::MonitoredBarrier, options),
+            Call::Finalize => self.wait_for_all(Call::Finalize, options),
+            call => self.stage(call, options),
+        }
     }
 
     fn abort(&self, reason: &str) {
         self.fail(&Error::Aborted { by: self.group.rank(), reason: reason.into() });
     }
+}
+
+impl StagedCommunicator {
+    /// Waits until the copies of all calls before are done, and then for the other ranks.
+    fn wait_for_all(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
+        let _turn = self.turn()?;
+        self.ended(self.streams.synchronize().and_then(|()| self.host.0.run(call, options)))
+    }
+
+    fn stage(&self, call: Call<'_, Cuda>, options: &CallOptions) -> Result<()> {
+        let signature = call.check(self.group, options)?;
+        let counts = call.counts();
+        let operands = call.into_operands(self.group.rank());
+        let plan = Plan::new(&signature, counts, &operands, self.group, self.piece_bytes)?;
+        let (mut turn, began) = (self.turn()?, Instant::now());
+        let staged = Ends::new(operands, &self.streams).and_then(|ends| {
+            let longest = self.agree_on_longest(&signature, plan.longest(), options)?;
+            let length =
+                if signature.collective.is_known_everywhere() { signature.count } else { longest as u64 };
+            let (pieces, dtype) = (plan.pieces(longest), plan.dtype);
+            let options = of_pieces(options, pieces, length);
+            let flow = Flow { ends, dtype, pieces, rank: self.group.rank(), options, began };
+            turn.run(
+                flow,
+                |piece| plan.cut(piece),
+                |piece, bytes, options| {
+                    self.host.0.run(self.host_call(&signature, counts, piece, bytes)?, options)
+                },
+            )
+        });
+        self.ended(staged)
+    }
+
+    /// The call of the host for a piece.
+    fn host_call<'a>(
+        &self,
+        signature: &Signature,
+        counts: (Counts<'_>, Counts<'_>),
+        piece: &'a Piece,
+        bytes: HostViewMut<'a>,
+    ) -> Result<Call<'a>> {
+        let (root, op) = (signature.root.unwrap_or(0), signature.op.unwrap_or(ReduceOp::Sum));
+        let is_root = root == self.group.rank();
+        let of_piece = of_piece(counts.0, &piece.counts);
+        Ok(match signature.collective.base() {
+            Collective::AllReduce => Call::AllReduce { buffers: Buffers::InPlace(bytes), op },
+            Collective::Reduce => Call::Reduce { root, buffers: to_root(bytes, is_root), op },
+            Collective::Broadcast => Call::Broadcast { root, buffer: bytes },
+            Collective::AllGather => Call::AllGather { buffers: Buffers::InPlace(bytes), counts: of_piece },
+            Collective::ReduceScatter => {
+                Call::ReduceScatter { buffers: Buffers::InPlace(bytes), counts: of_piece, op }
+            }
+            Collective::Gather => Call::Gather { root, buffers: to_root(bytes, is_root), counts: of_piece },
+            Collective::Scatter => {
+                Call::Scatter { root, buffers: to_root(bytes, !is_root), counts: of_piece }
+            }
+            Collective::AllToAll => {
+                let (out, back) = piece.counts.split_at(self.group.size());
+                let buffers = halves(bytes, out.iter().sum())?;
+                let (send, recv) = (self::of_piece(counts.0, out), self::of_piece(counts.1, back));
+                Call::AllToAll { buffers, send, recv }
+            }
+            _ => return Err(unsupported(signature.collective)),
+        })
+    }
+
+    /// Every rank learns the longest block, by which all cut, where not all know it.
+    fn agree_on_longest(
+        &self,
+        signature: &Signature,
+        longest: usize,
+        options: &CallOptions,
+    ) -> Result<usize> {
+        let mut said = [longest as u64];
+        let buffer = HostViewMut::new(&mut said);
+        let call = match (signature.collective, signature.root) {
+            (Collective::GatherV | Collective::ScatterV, Some(root)) => Call::Broadcast { root, buffer },
+            (Collective::AllToAllV, _) => {
+                Call::AllReduce { buffers: Buffers::InPlace(buffer), op: ReduceOp::Max }
+            }
+            _ => return Ok(longest),
+        };
+        self.host.0.run(call, &agreement(options))?;
+        usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
+    }
+}
+
+pub(super) fn unsupported(collective: Collective) -> Error {
+    Invalid::Unsupported { backend: "the staged way through the host", collective: collective.name() }.into()
+}
+
+/// The options of the calls of pieces. What ranks disagree on is found with the first piece.
+fn of_pieces(options: &CallOptions, pieces: usize, length: u64) -> CallOptions {
+    let mut options = options.clone();
+    if pieces > 1 {
+        options.extra_fingerprint =
+            Signature::fingerprint_of([options.extra_fingerprint, pieces as u64, length]);
+    }
+    options
+}
+
+/// The counts of a piece, which are equal if those of the whole are.
+const fn of_piece<'a>(counts: Counts<'_>, of_piece: &'a [usize]) -> Counts<'a> {
+    match counts {
+        Counts::Equal => Counts::Equal,
+        Counts::PerRank(_) => Counts::PerRank(of_piece),
+    }
+}
+
+/// The buffer of a rank that gets a result, or of one that only sends.
+const fn to_root(bytes: HostViewMut<'_>, gets_result: bool) -> Buffers<'_> {
+    if gets_result { Buffers::InPlace(bytes) } else { Buffers::SendOnly(bytes.into_read_only()) }
+}
+
+/// Elements to be sent, followed by room for those to be received.
+fn halves(bytes: HostViewMut<'_>, sent: usize) -> Result<Buffers<'_>> {
+    let dtype = bytes.dtype();
+    let (send, recv) = bytes
+        .into_bytes()
+        .split_at_mut_checked(sent * dtype.size())
+        .ok_or_else(|| Error::Internal("a piece is shorter than what it sends".into()))?;
+    let send = HostViewMut::from_bytes(send, dtype).map(HostViewMut::into_read_only);
+    let halves = send.zip(HostViewMut::from_bytes(recv, dtype));
+    let (send, recv) = halves.ok_or_else(|| Error::Internal("a piece is not cut between elements".into()))?;
+    Ok(Buffers::Separate { send, recv })
 }

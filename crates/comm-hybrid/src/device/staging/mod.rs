@@ -1,25 +1,19 @@
 //! Collectives on device buffers by way of the host.
 
-mod blocks;
 mod coalesced;
 mod collectives;
 mod groups;
 mod pieces;
 mod pipeline;
-mod rooted;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comm_core::{
-    Call, CallOptions, DType, Error, Exchange, Failure, Group, HostCommunicator, HostViewMut, ReduceOp,
-    Result,
-};
-use comm_nccl::{CopyStreams, Cuda, CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
+use comm_core::{Call, CallOptions, Error, Failure, Group, HostCommunicator, HostViewMut, ReduceOp, Result};
+use comm_nccl::{CopyStreams, CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
 
 use super::diagnosis;
-use pieces::Piece;
-use pipeline::{Ends, Flow, Pipeline};
+use pipeline::Pipeline;
 
 /// Runs collectives on buffers of a device through pinned memory of the host, over any communicator for the host.
 ///
@@ -32,7 +26,7 @@ use pipeline::{Ends, Flow, Pipeline};
 /// - Only what is needed is copied: nothing comes down from the receivers of a broadcast, nothing goes up on other ranks than
 ///   the root of a reduction.
 /// - Each piece is a call of the host, and is chosen and compared as such. Calls of more than one piece also compare their whole
-///   lengths, in [`CallOptions::detail`]. Floating point reductions may differ in their last bits from those of a call that is not
+///   lengths, in [`CallOptions::extra_fingerprint`]. Floating point reductions may differ in their last bits from those of a call that is not
 ///   cut, unless their order is deterministic. Where only some ranks know the lengths of all, as in a gather with counts, they
 ///   first agree on the longest.
 /// - Calls return when the host is through: the last pieces may still be on their way up, and whoever uses the buffer next waits
@@ -82,7 +76,7 @@ impl StagedCommunicator {
         let mut agreed = [piece_bytes as u64];
         let mut options = CallOptions::default();
         options.timeout = timeout;
-        host.broadcast(0, HostViewMut::new(&mut agreed), &options)?;
+        host.run(Call::Broadcast { root: 0, buffer: HostViewMut::new(&mut agreed) }, &options)?;
         let [bytes] = agreed;
         let agreed = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
         let reason = "rank 0 must give a number of bytes that is not zero";
@@ -170,49 +164,6 @@ impl StagedCommunicator {
             self.failure.cause().map_or(error, |cause| (*cause).clone())
         })
     }
-
-    /// How many elements of each of so many blocks go in one piece.
-    fn width(&self, dtype: DType, blocks: usize) -> usize {
-        pieces::width(self.piece_bytes, dtype, blocks)
-    }
-
-    /// Carries a call out; see [`Pipeline::run`].
-    fn stage(
-        &self,
-        turn: &mut Pipeline,
-        request: Request<'_, '_>,
-        cut: impl Fn(usize) -> Piece,
-        call: impl Fn(&Piece, HostViewMut<'_>, &CallOptions) -> Result<()>,
-    ) -> Result<()> {
-        let Request { ends, dtype, pieces, length, options, began } = request;
-        let mut options = options.clone();
-        if pieces > 1 {
-            // What ranks disagree on is found with the first piece.
-            options.detail = Call::detail_of([options.detail, pieces as u64, length as u64]);
-        }
-        let flow = Flow { ends, dtype, pieces, rank: self.group.rank(), options, began };
-        turn.run(flow, cut, call)
-    }
-
-    /// The buffers of a call, put in order with what was done with them before.
-    fn ends<'a>(&self, buffers: Exchange<'a, Cuda>, uses: (bool, bool)) -> Result<Ends<'a>> {
-        Ends::new(buffers, &self.streams, uses)
-    }
-
-    /// Every rank learns the longest block of `root`, which alone knows it.
-    fn longest_of(&self, root: usize, longest: usize, options: &CallOptions) -> Result<usize> {
-        let mut said = [longest as u64];
-        self.host.0.broadcast(root, HostViewMut::new(&mut said), &agreement(options))?;
-        usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
-    }
-
-    /// Every rank learns the longest block of all.
-    fn longest_of_all(&self, longest: usize, options: &CallOptions) -> Result<usize> {
-        let mut said = [longest as u64];
-        let buffers = Exchange::InPlace(HostViewMut::new(&mut said));
-        self.host.0.all_reduce(buffers, ReduceOp::Max, &agreement(options))?;
-        usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
-    }
 }
 
 impl DeviceCommunicator for StagedCommunicator {
@@ -253,32 +204,10 @@ impl DeviceCommunicator for StagedCommunicator {
     }
 }
 
-/// A call that has been checked.
-struct Request<'a, 'b> {
-    ends: Ends<'a>,
-    dtype: DType,
-    pieces: usize,
-    /// A length that is the same on every rank.
-    length: usize,
-    options: &'b CallOptions,
-    began: Instant,
-}
-
-impl<'a, 'b> Request<'a, 'b> {
-    fn new(ends: Ends<'a>, dtype: DType, (pieces, length): (usize, usize), options: &'b CallOptions) -> Self {
-        Self { ends, dtype, pieces, length, options, began: Instant::now() }
-    }
-
-    /// The call, which had begun before.
-    fn since(self, began: Instant) -> Self {
-        Self { began, ..self }
-    }
-}
-
 /// The options of what ranks agree on before a call, which is none of the caller's.
 fn agreement(options: &CallOptions) -> CallOptions {
     let mut plain = CallOptions::default();
     plain.timeout = options.timeout;
-    plain.detail = options.detail;
+    plain.extra_fingerprint = options.extra_fingerprint;
     plain
 }

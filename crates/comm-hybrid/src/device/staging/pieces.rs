@@ -5,23 +5,157 @@
 
 use std::ops::Range;
 
-use comm_core::{DType, Invalid, Result, Shares};
-use comm_nccl::Part;
+use comm_core::{Access, Collective, Counts, DType, Group, Operands, Result, Shape, Signature};
+use comm_nccl::{Cuda, Part};
 
-/// How many elements of each of so many blocks make a piece of so many bytes; at least one.
-pub(super) fn width(piece_bytes: usize, dtype: DType, blocks: usize) -> usize {
+use super::collectives::unsupported;
+
+/// The cut of a call into pieces on this rank.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) dtype: DType,
+    /// The elements of each block in a piece.
+    width: usize,
+    rank: usize,
+    parts: Parts,
+}
+
+/// The elements of a call that are copied.
+#[derive(Debug)]
+enum Parts {
+    /// One block, which is copied in one direction or in both.
+    Whole { len: usize, is_read: bool, is_written: bool },
+    /// A block for each rank. A piece is the same part of every block.
+    Blocks { blocks: Blocks, down: Region, up: Region },
+    /// What is sent and what is received lie in a piece side by side.
+    Exchange { out: Blocks, back: Blocks },
+}
+
+/// Some of the blocks of a buffer.
+#[derive(Debug, Clone, Copy)]
+enum Region {
+    Nothing,
+    All,
+    /// This rank's, where it lies among the others.
+    Own,
+    /// This rank's, in a buffer that is this block alone.
+    OwnAlone,
+    Others,
+}
+
+impl Plan {
+    /// The cut of a checked call into pieces of at most this many bytes.
+    ///
+    /// # Errors
+    /// [`Invalid::Unsupported`](comm_core::Invalid::Unsupported) for a collective that does not go through the host.
+    pub(super) fn new(
+        signature: &Signature,
+        counts: (Counts<'_>, Counts<'_>),
+        operands: &Operands<'_, Cuda>,
+        group: Group,
+        piece_bytes: usize,
+    ) -> Result<Self> {
+        let (rank, ranks) = (group.rank(), group.size());
+        let (sent, received) = lengths(operands);
+        let of_root = |len| Blocks::new(counts.0, len, ranks);
+        let (is_read, is_written) = (sent.is_some(), received.is_some());
+        let (blocks, parts) = match (signature.collective.base(), operands) {
+            (Collective::AllReduce | Collective::Reduce | Collective::Broadcast, _) => {
+                (1, Parts::Whole { len: signature.count as usize, is_read, is_written })
+            }
+            (Collective::AllToAll, _) => {
+                let out = Blocks::new(counts.0, sent.unwrap_or(0), ranks);
+                let back = Blocks::new(counts.1, received.unwrap_or(0), ranks);
+                (2 * ranks, Parts::Exchange { out, back })
+            }
+            (Collective::Gather | Collective::Scatter, _) if signature.root != Some(rank) => {
+                (ranks, Parts::Whole { len: signature.count as usize, is_read, is_written })
+            }
+            (Collective::AllGather | Collective::Gather, operands) => {
+                let (down, up) = match operands {
+                    Operands::Single { .. } => (Region::Own, Region::Others),
+                    _ => (Region::OwnAlone, Region::All),
+                };
+                (ranks, Parts::Blocks { blocks: of_root(received.unwrap_or(0)), down, up })
+            }
+            (Collective::ReduceScatter | Collective::Scatter, operands) => {
+                let (down, up) = match operands {
+                    Operands::Single { .. } => (Region::All, Region::Own),
+                    // The root keeps its own block where it is.
+                    Operands::ReadOnly(_) => (Region::Others, Region::Nothing),
+                    _ => (Region::All, Region::OwnAlone),
+                };
+                (ranks, Parts::Blocks { blocks: of_root(sent.unwrap_or(0)), down, up })
+            }
+            _ => return Err(unsupported(signature.collective)),
+        };
+        let dtype = signature.dtype.ok_or_else(|| unsupported(signature.collective))?;
+        Ok(Self { dtype, width: width(piece_bytes, dtype, blocks), rank, parts })
+    }
+
+    /// The length of the longest block, as far as this rank knows.
+    pub(super) fn longest(&self) -> usize {
+        match &self.parts {
+            Parts::Whole { len, .. } => *len,
+            Parts::Blocks { blocks, .. } => blocks.longest(),
+            Parts::Exchange { out, back } => out.longest().max(back.longest()),
+        }
+    }
+
+    /// The number of pieces, where the longest block of all ranks has this many elements.
+    pub(super) const fn pieces(&self, longest: usize) -> usize {
+        count(longest, self.width)
+    }
+
+    /// The piece of this number.
+    pub(super) fn cut(&self, piece: usize) -> Piece {
+        let (place, rank) = ((piece, self.width), self.rank);
+        match &self.parts {
+            Parts::Whole { len, is_read, is_written } => {
+                Piece::whole(clip(*len, piece, self.width), *is_read, *is_written)
+            }
+            Parts::Blocks { blocks, down, up } => {
+                let cut = blocks.cut(place, 0);
+                let (down, up) = (cut.region(*down, rank), cut.region(*up, rank));
+                Piece { down, up, len: cut.len(), counts: cut.counts() }
+            }
+            Parts::Exchange { out, back } => {
+                let out = out.cut(place, 0);
+                let back = back.cut(place, out.len());
+                let counts = [out.counts(), back.counts()].concat();
+                Piece { down: out.all(), up: back.all(), len: out.len() + back.len(), counts }
+            }
+        }
+    }
+}
+
+/// The lengths of what is read and of what is written.
+fn lengths(operands: &Operands<'_, Cuda>) -> (Option<usize>, Option<usize>) {
+    match operands {
+        Operands::Nothing => (None, None),
+        Operands::Single { buffer, access } => {
+            let (reads, writes) = (*access != Access::Write, *access != Access::Read);
+            (reads.then(|| buffer.len()), writes.then(|| buffer.len()))
+        }
+        Operands::Pair { send, recv } => (Some(send.len()), Some(recv.len())),
+        Operands::ReadOnly(send) => (Some(send.len()), None),
+    }
+}
+
+/// The elements of each block in a piece of at most this many bytes; at least one.
+fn width(piece_bytes: usize, dtype: DType, blocks: usize) -> usize {
     (piece_bytes / dtype.size() / blocks).max(1)
 }
 
-/// How many pieces it takes until the longest block is through. A call without elements is one piece too, as ranks wait for each
-/// other in it.
-pub(super) const fn count(longest: usize, width: usize) -> usize {
+/// The number of pieces until the longest block is through. A call without elements is one piece too,
+/// as ranks wait for each other in it.
+const fn count(longest: usize, width: usize) -> usize {
     let pieces = longest.div_ceil(width);
     if pieces == 0 { 1 } else { pieces }
 }
 
 /// What a piece takes of a block: nothing if the block is shorter.
-pub(super) fn clip(len: usize, piece: usize, width: usize) -> Range<usize> {
+fn clip(len: usize, piece: usize, width: usize) -> Range<usize> {
     let start = piece.saturating_mul(width).min(len);
     start..start.saturating_add(width).min(len)
 }
@@ -51,42 +185,23 @@ impl Piece {
 
 /// The blocks of a buffer for all ranks, one after the other.
 #[derive(Debug)]
-pub(super) struct Blocks {
+struct Blocks {
     blocks: Vec<Range<usize>>,
 }
 
 impl Blocks {
-    /// The blocks of a buffer of so many elements, which was checked to have them.
-    pub(super) fn new(shares: Shares<'_>, total: usize, ranks: usize) -> Self {
-        let mut end = 0;
-        let mut next = |len: usize| {
-            let start = end;
-            end += len;
-            start..end
-        };
-        let blocks = match shares {
-            Shares::Equal => (0..ranks).map(|_| next(total / ranks)).collect(),
-            Shares::Counts(counts) => counts.iter().map(|count| next(*count)).collect(),
-        };
-        Self { blocks }
+    /// The blocks of a buffer of this many elements, which was checked to have them.
+    fn new(counts: Counts<'_>, total: usize, ranks: usize) -> Self {
+        Self { blocks: counts.blocks(total, ranks).collect() }
     }
 
     /// The length of the longest.
-    pub(super) fn longest(&self) -> usize {
+    fn longest(&self) -> usize {
         self.blocks.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 
-    /// Refuses blocks that are not those of the other buffer, which has as many.
-    pub(super) fn check_same(&self, other: &Self) -> Result<()> {
-        let unlike = self.blocks.iter().zip(&other.blocks).find(|(ours, theirs)| ours != theirs);
-        unlike.map_or(Ok(()), |(ours, theirs)| {
-            let (expected, got) = (ours.len(), theirs.len());
-            Err(Invalid::Length { what: "what comes from a rank in place", expected, got }.into())
-        })
-    }
-
     /// What a piece takes of each, side by side in a pinned buffer from element `at` on.
-    pub(super) fn cut(&self, (piece, width): (usize, usize), at: usize) -> Cut {
+    fn cut(&self, (piece, width): (usize, usize), at: usize) -> Cut {
         let mut end = at;
         let cut = |block: &Range<usize>| {
             let of_block = clip(block.len(), piece, width);
@@ -101,7 +216,7 @@ impl Blocks {
 
 /// The same elements of every block.
 #[derive(Debug)]
-pub(super) struct Cut {
+struct Cut {
     slices: Vec<Slice>,
     len: usize,
 }
@@ -126,33 +241,44 @@ impl Slice {
 
 impl Cut {
     /// How many elements there are in all.
-    pub(super) const fn len(&self) -> usize {
+    const fn len(&self) -> usize {
         self.len
     }
 
     /// How many there are of each block.
-    pub(super) fn counts(&self) -> Vec<usize> {
+    fn counts(&self) -> Vec<usize> {
         self.slices.iter().map(|slice| slice.of_block.len()).collect()
     }
 
     /// All of them, where they lie in the buffer.
-    pub(super) fn all(&self) -> Vec<Part> {
+    fn all(&self) -> Vec<Part> {
         self.slices.iter().map(Slice::in_buffer).collect()
     }
 
+    /// Those of a region.
+    fn region(&self, region: Region, rank: usize) -> Vec<Part> {
+        match region {
+            Region::Nothing => Vec::new(),
+            Region::All => self.all(),
+            Region::Own => self.of(rank),
+            Region::OwnAlone => self.alone(rank),
+            Region::Others => self.all_but(rank),
+        }
+    }
+
     /// Those of one block, where they lie in the buffer.
-    pub(super) fn of(&self, rank: usize) -> Vec<Part> {
+    fn of(&self, rank: usize) -> Vec<Part> {
         self.slices.get(rank).map(Slice::in_buffer).into_iter().collect()
     }
 
     /// All but those of one block.
-    pub(super) fn all_but(&self, rank: usize) -> Vec<Part> {
+    fn all_but(&self, rank: usize) -> Vec<Part> {
         let others = self.slices.iter().enumerate().filter(|(of, _)| *of != rank);
         others.map(|(_, slice)| slice.in_buffer()).collect()
     }
 
     /// Those of one block, where they lie in a buffer that is this block alone.
-    pub(super) fn alone(&self, rank: usize) -> Vec<Part> {
+    fn alone(&self, rank: usize) -> Vec<Part> {
         let slice = self.slices.get(rank).cloned();
         slice.map(|Slice { of_block, at, .. }| Part { elements: of_block, at }).into_iter().collect()
     }
@@ -187,7 +313,7 @@ mod tests {
 
     #[test]
     fn blocks_are_cut_side_by_side() {
-        let blocks = Blocks::new(Shares::Counts(&[3, 0, 5]), 8, 3);
+        let blocks = Blocks::new(Counts::PerRank(&[3, 0, 5]), 8, 3);
         assert_eq!(blocks.longest(), 5);
         let first = blocks.cut((0, 2), 10);
         assert_eq!((first.len(), first.counts()), (4, vec![2, 0, 2]));
@@ -203,7 +329,7 @@ mod tests {
 
     #[test]
     fn equal_blocks_follow_from_the_length() {
-        let blocks = Blocks::new(Shares::Equal, 6, 3);
+        let blocks = Blocks::new(Counts::Equal, 6, 3);
         assert_eq!((blocks.longest(), blocks.cut((0, 9), 0).len()), (2, 6));
     }
 }

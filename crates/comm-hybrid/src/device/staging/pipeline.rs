@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, DType, During, Error, Exchange, HostViewMut, Result};
+use comm_core::{Access, CallOptions, DType, During, Error, HostViewMut, Operands, Result};
 use comm_nccl::{CopyStreams, Cuda, Device, PinnedBuffer, Transfer};
 
 use super::pieces::Piece;
@@ -25,26 +25,21 @@ pub(super) enum Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// The buffers of a call, of which this rank uses those that it `reads` and `writes`.
-    pub(super) fn new(
-        buffers: Exchange<'a, Cuda>,
-        streams: &CopyStreams,
-        (reads, writes): (bool, bool),
-    ) -> Result<Self> {
-        match buffers {
-            Exchange::InPlace(buffer) if writes => Ok(Self::Same(buffer.transfer(streams)?)),
-            Exchange::InPlace(buffer) => {
-                let source = buffer.into_read_only().transfer(streams)?;
-                Ok(Self::Apart { source: Some(source), target: None })
+    /// The buffers of a call, put in order with what was done with them before.
+    pub(super) fn new(operands: Operands<'a, Cuda>, streams: &CopyStreams) -> Result<Self> {
+        let (source, target) = match operands {
+            Operands::Nothing => (None, None),
+            Operands::Single { buffer, access: Access::ReadWrite } => {
+                return Ok(Self::Same(buffer.transfer(streams)?));
             }
-            Exchange::Separate { send, recv } => Ok(Self::Apart {
-                source: reads.then(|| send.transfer(streams)).transpose()?,
-                target: writes.then(|| recv.transfer(streams)).transpose()?,
-            }),
-            Exchange::SendOnly(send) => {
-                Ok(Self::Apart { source: reads.then(|| send.transfer(streams)).transpose()?, target: None })
+            Operands::Single { buffer, access: Access::Read } => {
+                (Some(buffer.into_read_only().transfer(streams)?), None)
             }
-        }
+            Operands::Single { buffer, access: Access::Write } => (None, Some(buffer.transfer(streams)?)),
+            Operands::Pair { send, recv } => (Some(send.transfer(streams)?), Some(recv.transfer(streams)?)),
+            Operands::ReadOnly(send) => (Some(send.transfer(streams)?), None),
+        };
+        Ok(Self::Apart { source, target })
     }
 
     const fn source(&mut self) -> Option<&mut Transfer<'a>> {

@@ -1,0 +1,241 @@
+//! A collective call as one value.
+
+mod check;
+mod counts;
+mod operands;
+mod signature;
+
+pub use counts::Counts;
+pub(crate) use counts::check_len;
+pub use operands::{Access, InputCopy, Operands};
+pub use signature::{DecodeError, Signature};
+
+use crate::{Collective, DType, Host, Memory, ReduceOp, Shape};
+
+/// A collective call, as one rank makes it: the collective, its buffers, and its operator and root.
+///
+/// Lengths are in elements. A backend checks a call with [`Call::check`] and takes its buffers with
+/// [`Call::into_operands`], so that all backends accept the same calls and touch the same memory.
+#[non_exhaustive]
+pub enum Call<'a, M: Memory = Host> {
+    /// Combines the contributions of all ranks; every rank gets the result. All buffers have the
+    /// same length.
+    AllReduce {
+        /// The contribution and the result.
+        buffers: Buffers<'a, M>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// Combines the contributions of all ranks; `root` gets the result. On other ranks every buffer
+    /// is only read.
+    Reduce {
+        /// The rank that gets the result.
+        root: usize,
+        /// The contribution, and on the root the result.
+        buffers: Buffers<'a, M>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
+    Broadcast {
+        /// The rank whose buffer is sent.
+        root: usize,
+        /// The data on the root, the result elsewhere.
+        buffer: M::ViewMut<'a>,
+    },
+    /// Every rank gets the contributions of all ranks, in rank order. A receive buffer has the
+    /// length of all contributions together; in place, a rank's contribution lies where its block
+    /// of the result goes. Every rank gives the same counts.
+    AllGather {
+        /// The contribution and the result.
+        buffers: Buffers<'a, M>,
+        /// The lengths of the contributions.
+        counts: Counts<'a>,
+    },
+    /// Combines the contributions of all ranks; each rank gets the block with its number. A send
+    /// buffer has the length of all results together. In place, the result lies in this rank's
+    /// block and the other blocks are unspecified. Every rank gives the same counts.
+    ReduceScatter {
+        /// The contribution and the result.
+        buffers: Buffers<'a, M>,
+        /// The lengths of the results.
+        counts: Counts<'a>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// `root` gets the contributions of all ranks, in rank order. On other ranks every buffer is
+    /// only read. In place, the root's contribution lies where its block of the result goes. Only
+    /// the root's counts are looked at.
+    Gather {
+        /// The rank that gets the result.
+        root: usize,
+        /// The contribution, and on the root the result.
+        buffers: Buffers<'a, M>,
+        /// The lengths of the contributions.
+        counts: Counts<'a>,
+    },
+    /// Every rank gets its block of `root`'s data, which has one block per rank. Other ranks than
+    /// the root give a buffer to receive into; what they give to send is ignored. The root keeps
+    /// its own block where it is if it gives no separate buffer to receive into. Only the root's
+    /// counts are looked at.
+    Scatter {
+        /// The rank whose data is scattered.
+        root: usize,
+        /// The data on the root, and the result.
+        buffers: Buffers<'a, M>,
+        /// The lengths of the results.
+        counts: Counts<'a>,
+    },
+    /// Every rank sends block `i` of its send buffer to rank `i`, where it becomes the block with
+    /// the sender's number. Each rank's `send` counts are what the others expect of it in their
+    /// `recv` counts; no rank knows all of them. In place, the two must be equal.
+    AllToAll {
+        /// What is sent and what is received.
+        buffers: Buffers<'a, M>,
+        /// How much goes to each rank.
+        send: Counts<'a>,
+        /// How much comes from each rank.
+        recv: Counts<'a>,
+    },
+    /// Combines the contributions of ranks 0 to `r`; rank `r` gets the result. `MPI_Scan`.
+    ///
+    /// The result is another one on each rank, and the same on every repetition with the same
+    /// algorithm. [`ReduceOp::Avg`] is refused: it is open by how many one would divide. With
+    /// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic), contributions are
+    /// combined one after the other in the order of ranks.
+    Scan {
+        /// The contribution and the result.
+        buffers: Buffers<'a, M>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// Combines the contributions of the ranks below `r`; rank `r` gets the result. Rank 0 gets
+    /// none: its receive buffer, or its buffer in place, is left as it was. Otherwise as
+    /// [`Call::Scan`]. `MPI_Exscan`.
+    ExScan {
+        /// The contribution and the result.
+        buffers: Buffers<'a, M>,
+        /// The operator.
+        op: ReduceOp,
+    },
+    /// Returns once every rank has called it.
+    Barrier,
+    /// A barrier that fails with exactly the ranks that did not arrive, on every rank that did:
+    /// rank 0 hears from every other rank itself.
+    MonitoredBarrier,
+    /// The last call: leaves the group, and returns once every rank has done so. Every later call
+    /// fails. Backends that count calls compare here what all ranks called last.
+    Finalize,
+}
+
+/// The buffers of a call: where a rank's contribution comes from and where its result goes.
+#[derive(Debug)]
+pub enum Buffers<'a, M: Memory = Host> {
+    /// One buffer holds the contribution and then the result.
+    InPlace(M::ViewMut<'a>),
+    /// The contribution is read from one buffer, the result written to another; they do not
+    /// overlap.
+    Separate {
+        /// The contribution.
+        send: M::View<'a>,
+        /// The result.
+        recv: M::ViewMut<'a>,
+    },
+    /// The contribution of a rank that gets no result.
+    SendOnly(M::View<'a>),
+}
+
+/// The collective, without its buffers.
+impl<M: Memory> std::fmt::Debug for Call<'_, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Call").field(&self.collective()).finish()
+    }
+}
+
+impl<M: Memory> Buffers<'_, M> {
+    /// The type of the contribution's elements.
+    #[inline]
+    fn dtype(&self) -> DType {
+        match self {
+            Self::InPlace(buffer) => buffer.dtype(),
+            Self::Separate { send, .. } | Self::SendOnly(send) => send.dtype(),
+        }
+    }
+
+    /// The length of the contribution.
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Self::InPlace(buffer) => buffer.len(),
+            Self::Separate { send, .. } | Self::SendOnly(send) => send.len(),
+        }
+    }
+}
+
+impl<'a, M: Memory> Call<'a, M> {
+    /// The collective: the one with counts where a list of counts is given.
+    #[must_use]
+    #[inline]
+    pub const fn collective(&self) -> Collective {
+        match self {
+            Self::AllReduce { .. } => Collective::AllReduce,
+            Self::Reduce { .. } => Collective::Reduce,
+            Self::Broadcast { .. } => Collective::Broadcast,
+            Self::AllGather { counts: Counts::Equal, .. } => Collective::AllGather,
+            Self::AllGather { .. } => Collective::AllGatherV,
+            Self::ReduceScatter { counts: Counts::Equal, .. } => Collective::ReduceScatter,
+            Self::ReduceScatter { .. } => Collective::ReduceScatterV,
+            Self::Gather { counts: Counts::Equal, .. } => Collective::Gather,
+            Self::Gather { .. } => Collective::GatherV,
+            Self::Scatter { counts: Counts::Equal, .. } => Collective::Scatter,
+            Self::Scatter { .. } => Collective::ScatterV,
+            Self::AllToAll { send: Counts::Equal, recv: Counts::Equal, .. } => Collective::AllToAll,
+            Self::AllToAll { .. } => Collective::AllToAllV,
+            Self::Scan { .. } => Collective::Scan,
+            Self::ExScan { .. } => Collective::ExScan,
+            Self::Barrier | Self::Finalize => Collective::Barrier,
+            Self::MonitoredBarrier => Collective::MonitoredBarrier,
+        }
+    }
+
+    /// The operator, if the call reduces.
+    #[must_use]
+    #[inline]
+    pub const fn op(&self) -> Option<ReduceOp> {
+        match self {
+            Self::AllReduce { op, .. }
+            | Self::Reduce { op, .. }
+            | Self::ReduceScatter { op, .. }
+            | Self::Scan { op, .. }
+            | Self::ExScan { op, .. } => Some(*op),
+            _ => None,
+        }
+    }
+
+    /// The root, if the call has one.
+    #[must_use]
+    #[inline]
+    pub const fn root(&self) -> Option<usize> {
+        match self {
+            Self::Reduce { root, .. }
+            | Self::Broadcast { root, .. }
+            | Self::Gather { root, .. }
+            | Self::Scatter { root, .. } => Some(*root),
+            _ => None,
+        }
+    }
+
+    /// How much goes to each rank, and how much comes from each, as far as this rank says so.
+    #[must_use]
+    #[inline]
+    pub const fn counts(&self) -> (Counts<'a>, Counts<'a>) {
+        match self {
+            Self::AllGather { counts, .. }
+            | Self::ReduceScatter { counts, .. }
+            | Self::Gather { counts, .. }
+            | Self::Scatter { counts, .. } => (*counts, *counts),
+            Self::AllToAll { send, recv, .. } => (*send, *recv),
+            _ => (Counts::Equal, Counts::Equal),
+        }
+    }
+}

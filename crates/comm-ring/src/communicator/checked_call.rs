@@ -1,0 +1,214 @@
+//! A call that was checked, and how its data is laid out.
+
+use comm_core::{
+    Collective, Counts, DType, Group, Host, HostViewMut, Layout, Operands, Partition, ReduceOp, ReduceOrder,
+    Reduction, Result, Signature, Widening,
+};
+
+use crate::choose::CallShape;
+use crate::schedule::{Algorithm, Chunks, Params};
+
+/// A checked call without its buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CheckedCall<'a> {
+    pub(super) signature: &'a Signature,
+    /// In an all-to-all, how much goes to each rank and how much comes from each; else twice the same.
+    counts: (Counts<'a>, Counts<'a>),
+}
+
+impl<'a> CheckedCall<'a> {
+    #[inline]
+    pub(super) const fn new(signature: &'a Signature, counts: (Counts<'a>, Counts<'a>)) -> Self {
+        Self { signature, counts }
+    }
+
+    /// A call with blocks of one length.
+    pub(super) const fn equal(signature: &'a Signature) -> Self {
+        Self::new(signature, (Counts::Equal, Counts::Equal))
+    }
+
+    /// The operator and element type of collectives that reduce. A barrier reduces nothing, with any operator.
+    #[inline]
+    pub(super) fn reduction(&self) -> Result<Option<Reduction>> {
+        match (self.signature.op, self.moved_dtype()) {
+            (Some(op), Some(dtype)) => Reduction::new(op, dtype).map(Some),
+            _ if self.signature.collective.base() == Collective::Barrier => {
+                Reduction::new(ReduceOp::Sum, DType::U8).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The type in which elements move between ranks, and are combined.
+    #[inline]
+    fn moved_dtype(&self) -> Option<DType> {
+        let Signature { op, dtype, accumulate, .. } = self.signature;
+        op.zip(*dtype).map(|(op, dtype)| accumulate.dtype(op, dtype)).or(*dtype)
+    }
+
+    /// The conversion of 16-bit floats to the type that moves, where that is another one.
+    #[inline]
+    pub(super) fn widening(&self) -> Option<Widening> {
+        if self.moved_dtype() == self.signature.dtype {
+            None
+        } else {
+            self.signature.dtype.and_then(Widening::of)
+        }
+    }
+
+    /// The reduction, if it multiplies contributions first. Most do not, and small calls should not pay for asking.
+    #[inline]
+    pub(super) fn premultiplication(&self, ranks: usize) -> Result<Option<Reduction>> {
+        match self.signature.op {
+            Some(ReduceOp::PreMulSum(_) | ReduceOp::Avg) => {
+                Ok(self.reduction()?.filter(|reduction| reduction.has_start(ranks)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn element_bytes(&self) -> usize {
+        self.moved_dtype().map_or(1, DType::size)
+    }
+
+    const fn count(&self) -> usize {
+        self.signature.count as usize
+    }
+
+    /// The elements of all ranks together, where each has a chunk of its own; else those of the buffer.
+    fn elements(&self, group: Group) -> usize {
+        match (self.signature.collective.base(), self.counts.0) {
+            (
+                Collective::AllGather
+                | Collective::ReduceScatter
+                | Collective::Gather
+                | Collective::Scatter
+                | Collective::AllToAll,
+                Counts::Equal,
+            ) => self.count() * group.size(),
+            _ => self.count(),
+        }
+    }
+
+    /// Whether the blocks of all ranks follow from the count.
+    #[inline]
+    pub(super) const fn has_equal_blocks(&self) -> bool {
+        matches!(self.counts, (Counts::Equal, Counts::Equal))
+    }
+
+    /// The cut of the elements of all ranks.
+    fn partition(&self, group: Group, chunks: usize) -> Partition {
+        let is_not_root = self.signature.root.is_some_and(|root| root != group.rank());
+        match self.counts.0 {
+            Counts::Equal => Partition::even(self.elements(group), chunks),
+            // A rank that is not the root knows of its own block alone.
+            Counts::PerRank(_) if is_not_root => {
+                let mut counts = vec![0; group.size()];
+                counts[group.rank()] = self.count();
+                Partition::given(&counts)
+            }
+            Counts::PerRank(counts) => Partition::given(counts),
+        }
+    }
+
+    /// The algorithm that the call asks for, if it asks for one.
+    #[inline]
+    pub(super) fn forced(&self) -> Option<&str> {
+        match self.signature.collective {
+            // Rank 0 hears from every other rank itself.
+            Collective::MonitoredBarrier => Some("star"),
+            _ => Some(&*self.signature.algorithm).filter(|name| !name.is_empty()),
+        }
+    }
+
+    /// The order of combining. An average of 16-bit floats rounds at every step: in a tree, equal contributions of a
+    /// power of two ranks keep their value, in a chain of eight they do not.
+    fn order(&self) -> ReduceOrder {
+        let is_average = self.signature.op == Some(ReduceOp::Avg);
+        let rounds = is_average && self.moved_dtype().is_some_and(DType::is_float16);
+        if rounds && self.forced().is_none() { ReduceOrder::Deterministic } else { self.signature.order }
+    }
+
+    /// What the choice of an algorithm depends on.
+    pub(super) fn shape(&self, group: Group) -> CallShape {
+        let collective = self.signature.collective;
+        // Where only some ranks know the length, none may choose by it.
+        let elements = if collective.is_known_everywhere() { self.elements(group) } else { 0 };
+        let bytes = elements * self.element_bytes();
+        CallShape { collective, ranks: group.size(), bytes, order: self.order() }
+    }
+
+    /// Where the blocks of an all-to-all lie: the input is a row of the matrix of all pairs, the output a column.
+    fn matrix(&self, group: Group, gapless: bool) -> Layout {
+        let (rank, ranks) = (group.rank(), group.size());
+        let list = |counts| match counts {
+            Counts::Equal => Partition::given(&vec![self.count(); ranks]),
+            Counts::PerRank(counts) => Partition::given(counts),
+        };
+        let bytes = self.element_bytes();
+        let input = list(self.counts.0).every(1, rank * ranks).element_bytes(bytes);
+        let output = list(self.counts.1).every(ranks, rank).element_bytes(bytes);
+        // Any block may pass through scratch.
+        let blocks = ranks * ranks;
+        let scratch = Partition::even(self.count().saturating_mul(blocks), blocks).element_bytes(bytes);
+        Layout { input, output, scratch, gapless }
+    }
+
+    /// Where the blocks of the call lie.
+    pub(super) fn layout(&self, group: Group, algorithm: &Algorithm, params: &Params) -> Layout {
+        let chunks = match algorithm.chunks {
+            Chunks::PerPair => return self.matrix(group, algorithm.traits.equal),
+            chunks => chunks.count(group.size()),
+        };
+        let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
+        let mut layout = Layout { gapless: algorithm.traits.equal, ..Layout::uniform(&all) };
+        // The side that concerns one rank only holds just that rank's chunk.
+        let is_root = self.signature.root == Some(group.rank());
+        let own = all.starting_at(group.rank());
+        match self.signature.collective.base() {
+            Collective::AllGather if !params.in_place => layout.input = own,
+            Collective::ReduceScatter if !params.in_place => layout.output = own,
+            Collective::Gather if !(is_root && params.in_place) => layout.input = own,
+            Collective::Scatter if !(is_root && params.in_place) => layout.output = own,
+            _ => {}
+        }
+        layout
+    }
+}
+
+/// The memory of a call: what is only read, and what is written.
+pub(super) struct Bytes<'a> {
+    pub(super) input: &'a [u8],
+    pub(super) output: &'a mut [u8],
+    /// Whether the contribution lies in the output, or the root's own block of a scatter stays where it is.
+    pub(super) in_place: bool,
+}
+
+impl<'a> Bytes<'a> {
+    #[inline]
+    pub(super) fn new(operands: Operands<'a, Host>, collective: Collective) -> Self {
+        match operands {
+            Operands::Nothing => Self { input: &[], output: &mut [], in_place: true },
+            Operands::Single { buffer, .. } => Self::in_place(buffer),
+            Operands::Pair { send, recv } => {
+                Self { input: send.bytes(), output: recv.into_bytes(), in_place: false }
+            }
+            Operands::ReadOnly(send) => {
+                let in_place = matches!(collective.base(), Collective::Scatter);
+                Self { input: send.bytes(), output: &mut [], in_place }
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) const fn in_place(buffer: HostViewMut<'a>) -> Self {
+        Self { input: &[], output: buffer.into_bytes(), in_place: true }
+    }
+
+    /// Moves the contribution into the output.
+    #[inline]
+    pub(super) fn copy_in(&mut self) {
+        self.output.copy_from_slice(self.input);
+        (self.input, self.in_place) = (&[], true);
+    }
+}
