@@ -1,4 +1,4 @@
-//! What users hold.
+//! The handle on which calls are made.
 
 // The first module, as rustdoc shows methods in the order of modules.
 mod collectives;
@@ -22,6 +22,13 @@ use crate::{
 /// are slices, vectors and arrays of [`Element`](crate::Element)s for [`Host`], device buffers for other memories.
 /// What holds for every call, its errors and its thread-safety, is written at [`Communicator`]. A call has five minutes
 /// unless [`Comm::with_timeout`] says otherwise.
+///
+/// | calls | memory |
+/// |---|---|
+/// | collectives, with counts per rank, in place, and in the background (`_async`); groups, `finalize` | any |
+/// | `scan`, `exscan`, `all_gather_scalar` and its like, `_coalesced`, `monitored_barrier`, `alloc` | [`Host`] |
+/// | `send`, `recv`, `probe`, in the background too, and Cartesian groups | [`Host`] |
+/// | `device`, `stream`, `work`, `synchronize`, `_coalesced`: the trait `DeviceComm` of comm-nccl | CUDA devices |
 ///
 /// A communicator belongs to the process that made it. In a child that is made by `fork` and goes on without `exec`, every
 /// call is [`Invalid::Forked`](crate::Invalid::Forked), before anything is sent: the child must make its own. Dropping its

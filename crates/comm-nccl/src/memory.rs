@@ -44,7 +44,7 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
     /// buffers do not overlap.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; if any buffer is refused, nothing was done with any. Each call that is made has its own deadline.
+    /// As [`Comm::all_reduce`]; if any buffer is refused, nothing was done with any. Each call that is made has its own deadline.
     fn all_reduce_coalesced(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
@@ -55,7 +55,7 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
     /// A broadcast of each buffer from `root`, as [`DeviceCommunicator::all_reduce_coalesced`].
     ///
     /// # Errors
-    /// As [`Communicator::broadcast`], and as there.
+    /// As [`Comm::broadcast`], and as there.
     fn broadcast_coalesced(
         &self,
         root: usize,

@@ -229,6 +229,23 @@ fn memory_of_nccls_own_is_zero_and_a_buffer_like_others() {
 }
 
 #[test]
+fn calls_in_the_background_are_in_order_on_the_stream() {
+    world(&devices(2), |rank| {
+        let stream = rank.stream.clone();
+        let comm = Comm::<Cuda>::over(Arc::new(rank.comm) as Arc<_>);
+        let buffer = DeviceBuffer::from_host(&stream, &[1_u32 + comm.rank() as u32]).unwrap();
+        let sum = comm.all_reduce_async(buffer, ReduceOp::Sum).unwrap();
+        let own = DeviceBuffer::from_host(&stream, &[10 * comm.rank() as u32]).unwrap();
+        let all = DeviceBuffer::<u32>::zeros(&stream, 2).unwrap();
+        let gathered = comm.all_gather_async(own, all).unwrap();
+        assert_eq!(sum.wait().unwrap().to_vec().unwrap(), [1 + 2]);
+        assert_eq!(gathered.wait().unwrap().1.to_vec().unwrap(), [0, 10]);
+        let refused = comm.broadcast_async(2, DeviceBuffer::<u32>::zeros(&stream, 1).unwrap()).unwrap();
+        assert!(matches!(refused.wait(), Err(Error::Invalid(_))));
+    });
+}
+
+#[test]
 fn a_handle_waits_for_its_device() {
     world(&devices(2), |rank| {
         let (device, stream) = (rank.device.clone(), rank.stream.clone());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use comm_core::{Comm, Error, ReduceOp, Worker};
+use comm_core::{AsViewMut, Comm, Error, HostViewMut, ReduceOp, Result, Worker};
 use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
 use common::{contributions, reductions, world};
@@ -236,12 +236,14 @@ fn what_is_refused_in_the_background_does_not_disturb_what_follows() {
     });
 }
 
-/// A buffer whose `AsMut` panics.
+/// A buffer that panics when it is looked at.
 #[derive(Debug)]
 struct Explosive;
 
-impl AsMut<[f32]> for Explosive {
-    fn as_mut(&mut self) -> &mut [f32] {
+impl AsViewMut for Explosive {
+    type Element = f32;
+
+    fn as_view_mut(&mut self) -> Result<HostViewMut<'_>> {
         panic!("this buffer has no memory")
     }
 }

@@ -1,9 +1,47 @@
 //! Collectives that run in the background.
 
 mod coalesced;
-mod with_counts;
 
-use crate::{Comm, Element, Host, ReduceOp, Result, Work};
+use crate::{AsView, AsViewMut, Comm, Host, Memory, ReduceOp, Result, Work};
+
+/// Defines background forms of calls with one buffer in memory `M`: parameters before the buffer, and after it.
+macro_rules! with_one_buffer {
+    ($M:ty; $( $(#[$doc:meta])* $name:ident = $call:ident [$($before:ident: $B:ty)?] [$($after:ident: $A:ty)?] )+) => { $(
+        #[doc = concat!("[`Comm::", stringify!($call), "`] in the background.")]
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+        pub fn $name<B: AsViewMut<$M> + Send + 'static>(
+            &self,
+            $($before: $B,)?
+            buffer: B,
+            $($after: $A,)?
+        ) -> Result<Work<B>> {
+            self.in_background(buffer, move |comm, buffer| comm.$call($($before,)? buffer, $($after)?))
+        }
+    )+ };
+}
+
+/// Defines background forms of calls with a send and a receive buffer: parameters before them, and
+/// after them with what the call takes.
+macro_rules! with_two_buffers {
+    ($( $name:ident = $call:ident [$($before:ident: $B:ty)?] [$($after:ident: $A:ty => $given:expr),*] )+) => { $(
+        #[doc = concat!("[`Comm::", stringify!($call), "`] in the background. Both buffers come back.")]
+        ///
+        /// # Errors
+        /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+        pub fn $name<S, R>(&self, $($before: $B,)? send: S, recv: R, $($after: $A),*) -> Result<Work<(S, R)>>
+        where
+            S: AsView<M> + Send + 'static,
+            R: AsViewMut<M, Element = S::Element> + Send + 'static,
+        {
+            self.in_background((send, recv), move |comm, (send, recv)| {
+                comm.$call($($before,)? send, recv, $($given),*)
+            })
+        }
+    )+ };
+}
 
 /// Each of these returns at once, with a handle that owns the buffers until the call has ended. The calls run one after
 /// the other, in the order in which they were made, on a thread that the first of them starts and all clones of the
@@ -13,190 +51,69 @@ use crate::{Comm, Element, Host, ReduceOp, Result, Work};
 /// Direct calls do not queue behind them. Ranks must agree on the order of all calls, so wait for the handles before a
 /// direct call, or make that call in the background too.
 ///
+/// The buffers are those of direct calls, of the host or of a device. Calls with a count per rank take the lists of counts,
+/// as these must outlive the call that starts them. Calls on buffers of devices are done when they lie on the stream of
+/// their buffers, as direct calls are.
+///
 /// A buffer that panics aborts the communicator on every rank, since the others may be in the call by then.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io) if there is no thread to be had. What can go wrong with the call itself comes out of
 /// the handle, also [`Error::Invalid`](crate::Error::Invalid), and [`Error::Panicked`](crate::Error::Panicked) for a
 /// buffer that panicked.
-impl Comm<Host> {
-    /// [`Comm::all_reduce`] in the background.
-    ///
-    /// ```
-    /// use comm::ReduceOp;
-    ///
-    /// comm::threads::run(3, |comm| {
-    ///     let first = comm.all_reduce_async(vec![1.0; 1000], ReduceOp::Sum).unwrap();
-    ///     let second = comm.all_reduce_async(vec![comm.rank() as i32], ReduceOp::Max).unwrap();
-    ///     // Compute something else meanwhile.
-    ///     assert_eq!(first.wait().unwrap(), [3.0; 1000]);
-    ///     assert_eq!(second.wait().unwrap(), [2]);
-    /// })?;
-    /// # Ok::<_, comm::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn all_reduce_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        buffer: B,
-        op: ReduceOp,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, move |comm, buffer| comm.all_reduce(buffer.as_mut(), op))
+impl<M: Memory> Comm<M> {
+    with_one_buffer! { M;
+        ///
+        /// ```
+        /// use comm::ReduceOp;
+        ///
+        /// comm::threads::run(3, |comm| {
+        ///     let first = comm.all_reduce_async(vec![1.0; 1000], ReduceOp::Sum).unwrap();
+        ///     let second = comm.all_reduce_async(vec![comm.rank() as i32], ReduceOp::Max).unwrap();
+        ///     // Compute something else meanwhile.
+        ///     assert_eq!(first.wait().unwrap(), [3.0; 1000]);
+        ///     assert_eq!(second.wait().unwrap(), [2]);
+        /// })?;
+        /// # Ok::<_, comm::Error>(())
+        /// ```
+        all_reduce_async = all_reduce [] [op: ReduceOp]
+        reduce_async = reduce [root: usize] [op: ReduceOp]
+        broadcast_async = broadcast [root: usize] []
+        all_gather_in_place_async = all_gather_in_place [] []
+        reduce_scatter_in_place_async = reduce_scatter_in_place [] [op: ReduceOp]
+        all_to_all_in_place_async = all_to_all_in_place [] []
     }
 
-    /// [`Comm::reduce`] in the background.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn reduce_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        root: usize,
-        buffer: B,
-        op: ReduceOp,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, move |comm, buffer| comm.reduce(root, buffer.as_mut(), op))
+    with_two_buffers! {
+        all_gather_async = all_gather [] []
+        reduce_scatter_async = reduce_scatter [] [op: ReduceOp => op]
+        all_to_all_async = all_to_all [] []
+        gather_async = gather [root: usize] []
+        scatter_async = scatter [root: usize] []
+        all_gather_v_async = all_gather_v [] [counts: Vec<usize> => &counts]
+        reduce_scatter_v_async = reduce_scatter_v [] [counts: Vec<usize> => &counts, op: ReduceOp => op]
+        gather_v_async = gather_v [root: usize] [counts: Vec<usize> => &counts]
+        scatter_v_async = scatter_v [root: usize] [counts: Vec<usize> => &counts]
     }
 
-    /// [`Comm::broadcast`] in the background.
+    /// [`Comm::all_to_all_v`] in the background. Both buffers come back.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn broadcast_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        root: usize,
-        buffer: B,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, move |comm, buffer| comm.broadcast(root, buffer.as_mut()))
-    }
-
-    /// [`Comm::all_gather`] in the background. Both buffers come back.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn all_gather_async<T: Element, S, R>(&self, send: S, recv: R) -> Result<Work<(S, R)>>
-    where
-        S: AsRef<[T]> + Send + 'static,
-        R: AsMut<[T]> + Send + 'static,
-    {
-        self.in_background((send, recv), |comm, (send, recv)| comm.all_gather(send.as_ref(), recv.as_mut()))
-    }
-
-    /// [`Comm::reduce_scatter`] in the background. Both buffers come back.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn reduce_scatter_async<T: Element, S, R>(
+    pub fn all_to_all_v_async<S, R>(
         &self,
         send: S,
+        send_counts: Vec<usize>,
         recv: R,
-        op: ReduceOp,
+        recv_counts: Vec<usize>,
     ) -> Result<Work<(S, R)>>
     where
-        S: AsRef<[T]> + Send + 'static,
-        R: AsMut<[T]> + Send + 'static,
+        S: AsView<M> + Send + 'static,
+        R: AsViewMut<M, Element = S::Element> + Send + 'static,
     {
         self.in_background((send, recv), move |comm, (send, recv)| {
-            comm.reduce_scatter(send.as_ref(), recv.as_mut(), op)
+            comm.all_to_all_v(send, &send_counts, recv, &recv_counts)
         })
-    }
-
-    /// [`Comm::all_to_all`] in the background. Both buffers come back.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn all_to_all_async<T: Element, S, R>(&self, send: S, recv: R) -> Result<Work<(S, R)>>
-    where
-        S: AsRef<[T]> + Send + 'static,
-        R: AsMut<[T]> + Send + 'static,
-    {
-        self.in_background((send, recv), |comm, (send, recv)| comm.all_to_all(send.as_ref(), recv.as_mut()))
-    }
-
-    /// [`Comm::gather`] in the background. Both buffers come back.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn gather_async<T: Element, S, R>(&self, root: usize, send: S, recv: R) -> Result<Work<(S, R)>>
-    where
-        S: AsRef<[T]> + Send + 'static,
-        R: AsMut<[T]> + Send + 'static,
-    {
-        self.in_background((send, recv), move |comm, (send, recv)| {
-            comm.gather(root, send.as_ref(), recv.as_mut())
-        })
-    }
-
-    /// [`Comm::scatter`] in the background. Both buffers come back.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn scatter_async<T: Element, S, R>(&self, root: usize, send: S, recv: R) -> Result<Work<(S, R)>>
-    where
-        S: AsRef<[T]> + Send + 'static,
-        R: AsMut<[T]> + Send + 'static,
-    {
-        self.in_background((send, recv), move |comm, (send, recv)| {
-            comm.scatter(root, send.as_ref(), recv.as_mut())
-        })
-    }
-
-    /// [`Comm::all_gather_in_place`] in the background.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn all_gather_in_place_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        buffer: B,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, |comm, buffer| comm.all_gather_in_place(buffer.as_mut()))
-    }
-
-    /// [`Comm::reduce_scatter_in_place`] in the background.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn reduce_scatter_in_place_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        buffer: B,
-        op: ReduceOp,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, move |comm, buffer| comm.reduce_scatter_in_place(buffer.as_mut(), op))
-    }
-
-    /// [`Comm::all_to_all_in_place`] in the background.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn all_to_all_in_place_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        buffer: B,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, |comm, buffer| comm.all_to_all_in_place(buffer.as_mut()))
-    }
-
-    /// [`Comm::scan`] in the background.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn scan_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        buffer: B,
-        op: ReduceOp,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, move |comm, buffer| comm.scan(buffer.as_mut(), op))
-    }
-
-    /// [`Comm::exscan`] in the background.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
-    pub fn exscan_async<T: Element, B: AsMut<[T]> + Send + 'static>(
-        &self,
-        buffer: B,
-        op: ReduceOp,
-    ) -> Result<Work<B>> {
-        self.in_background(buffer, move |comm, buffer| comm.exscan(buffer.as_mut(), op))
     }
 
     /// [`Comm::barrier`] in the background.
@@ -207,7 +124,7 @@ impl Comm<Host> {
         self.in_background((), |comm, ()| comm.barrier())
     }
 
-    /// Runs a call on buffers behind all that were made before it.
+    /// Runs a call on buffers after all calls that were made before it.
     fn in_background<B: Send + 'static>(
         &self,
         mut buffers: B,
@@ -215,5 +132,13 @@ impl Comm<Host> {
     ) -> Result<Work<B>> {
         let comm = self.in_foreground();
         Ok(self.worker()?.submit(move |_| call(&comm, &mut buffers).map(|()| buffers)))
+    }
+}
+
+/// Prefix reductions, which communicators of host memory have.
+impl Comm<Host> {
+    with_one_buffer! { Host;
+        scan_async = scan [] [op: ReduceOp]
+        exscan_async = exscan [] [op: ReduceOp]
     }
 }

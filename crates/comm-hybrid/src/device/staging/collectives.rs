@@ -106,14 +106,14 @@ impl StagedCommunicator {
         longest: usize,
         options: &CallOptions,
     ) -> Result<usize> {
+        if signature.collective.is_known_everywhere() {
+            return Ok(longest);
+        }
         let mut said = [longest as u64];
         let buffer = HostViewMut::new(&mut said);
-        let call = match (signature.collective, signature.root) {
-            (Collective::GatherV | Collective::ScatterV, Some(root)) => Call::Broadcast { root, buffer },
-            (Collective::AllToAllV, _) => {
-                Call::AllReduce { buffers: Buffers::InPlace(buffer), op: ReduceOp::Max }
-            }
-            _ => return Ok(longest),
+        let call = match signature.root {
+            Some(root) => Call::Broadcast { root, buffer },
+            None => Call::AllReduce { buffers: Buffers::InPlace(buffer), op: ReduceOp::Max },
         };
         self.host.0.run(call, &agreement(options))?;
         usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
