@@ -18,16 +18,20 @@ const CASES: [(ReduceOp, &[DType]); 4] = [
 ];
 
 fn combine(criterion: &mut Criterion) {
-    for (op, dtypes) in CASES {
-        let mut group = criterion.benchmark_group(format!("combine/{op}"));
+    for ((op, dtypes), in_place) in CASES.into_iter().flat_map(|case| [(case, true), (case, false)]) {
+        let form = if in_place { "in_place" } else { "with_addend" };
+        let mut group = criterion.benchmark_group(format!("combine/{op}/{form}"));
         for reduction in dtypes.iter().filter_map(|dtype| Reduction::new(op, *dtype).ok()) {
             for bytes in SIZES {
                 // Zeros, which no number of repetitions turns into something that is slower to combine.
-                let (mut into, from) = (vec![0; bytes], vec![0; bytes]);
+                let (mut dst, addend, from) = (vec![0; bytes], vec![0; bytes], vec![0; bytes]);
+                let addend = (!in_place).then_some(addend);
                 group.throughput(Throughput::Bytes(bytes as u64));
                 group.bench_function(BenchmarkId::new(reduction.dtype().name(), bytes), |bencher| {
-                    bencher
-                        .iter(|| reduction.combine(black_box(&mut into), Lent::from_slice(black_box(&from))));
+                    bencher.iter(|| {
+                        let from = Lent::from_slice(black_box(&from));
+                        reduction.combine(black_box(&mut dst), black_box(addend.as_deref()), from)
+                    });
                 });
             }
         }

@@ -70,6 +70,6 @@ impl<T: Gradient> comm_core::AsViewMut for Gradients<T> {
 /// Adds `from` to `into`, element by element.
 pub(crate) fn add<T: Element>(into: &mut [T], from: &[T]) -> Result<()> {
     let sum = Reduction::new(ReduceOp::Sum, T::DTYPE)?;
-    sum.combine(HostViewMut::new(into).into_bytes(), Lent::from_slice(HostView::new(from).bytes()));
+    sum.combine(HostViewMut::new(into).into_bytes(), None, Lent::from_slice(HostView::new(from).bytes()));
     Ok(())
 }

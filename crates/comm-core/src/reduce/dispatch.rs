@@ -5,11 +5,11 @@ use half::{bf16, f16};
 
 use super::Reduction;
 #[cfg(target_arch = "x86_64")]
-use super::f16c::{Block, Blocks, split_blocks};
+use super::f16c::{Block, Blocks, whole_blocks};
 use super::isa::Isa;
 use super::ops::{And, Combine, Divide, Max, Min, Or, Prod, Scale, Sum, Xor};
-use super::pass::{Pass, lent_operands};
-use crate::{DType, Lent, ReduceOp};
+use super::pass::{Operands, Pass};
+use crate::{DType, ReduceOp};
 
 /// An operator on every element type.
 trait OnNumbers:
@@ -40,22 +40,21 @@ trait OnFloats: Copy + Combine<f16, f32> + Combine<bf16, f32> + Combine<f32> + C
 impl OnFloats for Scale {}
 impl OnFloats for Divide {}
 
-pub(super) fn combine(isa: Isa, reduction: Reduction, into: &mut [u8], from: Lent<'_>) -> usize {
-    let size = reduction.dtype.size();
-    let whole = into.len().min(from.len()) / size * size;
-    let (into, from) = (&mut into[..whole], from.first(whole));
-    match reduction.op {
-        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => {
-            arithmetic(isa, reduction.dtype, Sum, into, from);
-        }
-        ReduceOp::Prod => arithmetic(isa, reduction.dtype, Prod, into, from),
-        ReduceOp::Min => numbers(isa, reduction.dtype, Min, into, from),
-        ReduceOp::Max => numbers(isa, reduction.dtype, Max, into, from),
-        // Bits know nothing of the elements that they are in.
-        ReduceOp::BitAnd => pairs::<u8, _>(isa, And, into, from),
-        ReduceOp::BitOr => pairs::<u8, _>(isa, Or, into, from),
-        ReduceOp::BitXor => pairs::<u8, _>(isa, Xor, into, from),
-        ReduceOp::User(operator) => operator.combine(isa, into, from),
+/// Combines as many whole elements as all operands hold. Returns their size in bytes.
+pub(super) fn combine(isa: Isa, reduction: Reduction, operands: Operands<'_>) -> usize {
+    let (op, dtype) = (reduction.op, reduction.dtype);
+    let whole = operands.len() / dtype.size() * dtype.size();
+    let (operands, _) = operands.split_at(whole);
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => arithmetic(isa, dtype, Sum, operands),
+        ReduceOp::Prod => arithmetic(isa, dtype, Prod, operands),
+        ReduceOp::Min => numbers(isa, dtype, Min, operands),
+        ReduceOp::Max => numbers(isa, dtype, Max, operands),
+        // Bitwise operators give the same result on the bytes of an element.
+        ReduceOp::BitAnd => operands.combine::<u8, _>(isa, And),
+        ReduceOp::BitOr => operands.combine::<u8, _>(isa, Or),
+        ReduceOp::BitXor => operands.combine::<u8, _>(isa, Xor),
+        ReduceOp::User(operator) => operator.combine(isa, operands),
     }
     whole
 }
@@ -68,34 +67,35 @@ pub(super) fn multiply(isa: Isa, dtype: DType, elements: &mut [u8], factor: f64)
     floats(isa, dtype, Scale, elements, factor);
 }
 
-/// Sums and products of `f16` are faster in blocks.
-fn arithmetic(isa: Isa, dtype: DType, operator: impl OnNumbers, into: &mut [u8], from: Lent<'_>) {
+/// Adds or multiplies. Sums and products of `f16` are faster in blocks.
+fn arithmetic(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operands<'_>) {
     #[cfg(target_arch = "x86_64")]
     if dtype == DType::F16
         && let Some(blocks) = Blocks::new(isa, operator)
     {
-        let (head, tail) = split_blocks(into);
-        pairs::<Block, _>(isa, blocks, head, from);
-        pairs::<f16, _>(isa, operator, tail, from.skip(head.len()));
+        let in_blocks = whole_blocks(operands.len());
+        let (head, tail) = operands.split_at(in_blocks);
+        head.combine::<Block, _>(isa, blocks);
+        tail.combine::<f16, _>(isa, operator);
         return;
     }
-    numbers(isa, dtype, operator, into, from);
+    numbers(isa, dtype, operator, operands);
 }
 
-fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, into: &mut [u8], from: Lent<'_>) {
+fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operands<'_>) {
     match dtype {
-        DType::I8 => pairs::<i8, _>(isa, operator, into, from),
-        DType::U8 => pairs::<u8, _>(isa, operator, into, from),
-        DType::I16 => pairs::<i16, _>(isa, operator, into, from),
-        DType::U16 => pairs::<u16, _>(isa, operator, into, from),
-        DType::I32 => pairs::<i32, _>(isa, operator, into, from),
-        DType::U32 => pairs::<u32, _>(isa, operator, into, from),
-        DType::I64 => pairs::<i64, _>(isa, operator, into, from),
-        DType::U64 => pairs::<u64, _>(isa, operator, into, from),
-        DType::F16 => pairs::<f16, _>(isa, operator, into, from),
-        DType::BF16 => pairs::<bf16, _>(isa, operator, into, from),
-        DType::F32 => pairs::<f32, _>(isa, operator, into, from),
-        DType::F64 => pairs::<f64, _>(isa, operator, into, from),
+        DType::I8 => operands.combine::<i8, _>(isa, operator),
+        DType::U8 => operands.combine::<u8, _>(isa, operator),
+        DType::I16 => operands.combine::<i16, _>(isa, operator),
+        DType::U16 => operands.combine::<u16, _>(isa, operator),
+        DType::I32 => operands.combine::<i32, _>(isa, operator),
+        DType::U32 => operands.combine::<u32, _>(isa, operator),
+        DType::I64 => operands.combine::<i64, _>(isa, operator),
+        DType::U64 => operands.combine::<u64, _>(isa, operator),
+        DType::F16 => operands.combine::<f16, _>(isa, operator),
+        DType::BF16 => operands.combine::<bf16, _>(isa, operator),
+        DType::F32 => operands.combine::<f32, _>(isa, operator),
+        DType::F64 => operands.combine::<f64, _>(isa, operator),
         // No built-in operator is defined on these.
         DType::F8E4M3 | DType::F8E5M2 | DType::Plain(_) => {}
     }
@@ -106,7 +106,7 @@ fn floats(isa: Isa, dtype: DType, operator: impl OnFloats, elements: &mut [u8], 
     if dtype == DType::F16
         && let Some(blocks) = Blocks::new(isa, operator)
     {
-        let (head, tail) = split_blocks(elements);
+        let (head, tail) = elements.split_at_mut(whole_blocks(elements.len()));
         each::<Block, _, _>(isa, blocks, head, number as f32);
         each::<f16, _, _>(isa, operator, tail, number as f32);
         return;
@@ -116,14 +116,9 @@ fn floats(isa: Isa, dtype: DType, operator: impl OnFloats, elements: &mut [u8], 
         DType::BF16 => each::<bf16, _, _>(isa, operator, elements, number as f32),
         DType::F32 => each::<f32, _, _>(isa, operator, elements, number as f32),
         DType::F64 => each::<f64, _, _>(isa, operator, elements, number),
-        // No operator that comes here is defined on integers.
+        // These operators are not defined on integers.
         _ => {}
     }
-}
-
-/// `into[i] = into[i] op from[i]`.
-fn pairs<T: Pod, O: Combine<T>>(isa: Isa, operator: O, into: &mut [u8], from: Lent<'_>) {
-    isa.run(Pass::<T, _, _>::new(into, operator, lent_operands::<T>(from)));
 }
 
 /// `into[i] = into[i] op number`.

@@ -15,10 +15,9 @@ pub(super) type Block = [f16; 8];
 /// The same elements as `f32`.
 pub(super) type WideBlock = [f32; 8];
 
-/// Splits a buffer into whole blocks and what remains.
-pub(super) fn split_blocks(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
-    let remainder = buffer.len() % size_of::<Block>();
-    buffer.split_at_mut(buffer.len() - remainder)
+/// The size of the whole blocks among this many bytes.
+pub(super) const fn whole_blocks(bytes: usize) -> usize {
+    bytes - bytes % size_of::<Block>()
 }
 
 /// An operator on `f32`, applied to blocks of `f16`. It exists only where the machine has AVX2 and F16C.

@@ -23,6 +23,7 @@ mod user;
 
 pub use self::convert::Widening;
 use self::isa::Isa;
+use self::pass::Operands;
 pub use self::user::{Operator, UserOp};
 use crate::{DType, Invalid, Lent, ReduceOp, Result};
 
@@ -69,11 +70,12 @@ impl Reduction {
         self.dtype
     }
 
-    /// Combines as many whole elements as both hold: `into[i] = into[i] op from[i]`. Returns how many bytes of each
-    /// were used. Neither needs alignment.
+    /// Combines two operands: `dst[i] = addend[i] op from[i]`, or `dst[i] = dst[i] op from[i]` without an addend.
+    ///
+    /// Combines as many whole elements as all buffers hold, and returns their size in bytes. No buffer needs alignment.
     #[inline]
-    pub fn combine(self, into: &mut [u8], from: Lent<'_>) -> usize {
-        dispatch::combine(Isa::best(), self, into, from)
+    pub fn combine(self, dst: &mut [u8], addend: Option<&[u8]>, from: Lent<'_>) -> usize {
+        dispatch::combine(Isa::best(), self, Operands { dst, left: addend, right: from })
     }
 
     /// Whether [`start`](Self::start) does anything to the contributions of so many ranks.

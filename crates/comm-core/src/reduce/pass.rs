@@ -1,12 +1,60 @@
-//! The loop.
+//! The loop that applies an operator to buffers.
 
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
 
-use super::isa::Kernel;
+use super::isa::{Isa, Kernel};
 use super::ops::Combine;
 use crate::Lent;
+
+/// The buffers of a reduction of pairs: `dst[i] = left[i] op right[i]`.
+pub(super) struct Operands<'a> {
+    pub(super) dst: &'a mut [u8],
+    /// `None` if `dst` is the left operand too.
+    pub(super) left: Option<&'a [u8]>,
+    pub(super) right: Lent<'a>,
+}
+
+impl<'a> Operands<'a> {
+    /// The length of the shortest buffer.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        let len = self.dst.len().min(self.right.len());
+        self.left.map_or(len, |left| len.min(left.len()))
+    }
+
+    /// Splits all buffers at a byte. Panics if one is shorter.
+    #[inline]
+    pub(super) fn split_at(self, at: usize) -> (Self, Self) {
+        let (dst, dst_tail) = self.dst.split_at_mut(at);
+        let (left, left_tail) = self.left.map(|left| left.split_at(at)).unzip();
+        let (right, right_tail) = (self.right.first(at), self.right.skip(at));
+        (Self { dst, left, right }, Self { dst: dst_tail, left: left_tail, right: right_tail })
+    }
+
+    /// Combines the elements of all buffers, as many as the shortest holds.
+    pub(super) fn combine<T: Pod, O: Combine<T>>(self, isa: Isa, operator: O) {
+        let right = lent_operands::<T>(self.right);
+        match self.left {
+            None => isa.run(Pass::<T, _, _>::new(self.dst, operator, right)),
+            Some(left) => {
+                let pairs = lent_operands::<T>(Lent::from_slice(left)).zip(right);
+                isa.run(Pass::<T, _, _>::new(self.dst, OfPair(operator), pairs));
+            }
+        }
+    }
+}
+
+/// Replaces the left operand of a pass by the result of an operator on a pair.
+struct OfPair<O>(O);
+
+impl<T, O: Combine<T>> Combine<T, (T, T)> for OfPair<O> {
+    #[inline(always)]
+    fn combine(&self, _: T, (left, right): (T, T)) -> T {
+        self.0.combine(left, right)
+    }
+}
 
 /// One pass over a buffer: each `T` in it is the left operand, and is replaced by the result. It ends with the shorter
 /// of the buffer and the right operands.

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 
 use super::isa::Isa;
 use super::ops::Combine;
-use super::pass::{Pass, lent_operands};
-use crate::{DType, Element, Lent, Signature};
+use super::pass::Operands;
+use crate::{DType, Element, Signature};
 
 /// A reduction operator of your own: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of) makes it one for calls.
 ///
@@ -125,7 +125,7 @@ pub struct UserOp(&'static Table);
 struct Table {
     name: &'static str,
     dtype: DType,
-    combine: fn(Isa, &mut [u8], Lent<'_>),
+    combine: fn(Isa, Operands<'_>),
     id: fn() -> TypeId,
 }
 
@@ -156,8 +156,8 @@ impl UserOp {
         self.0.dtype
     }
 
-    pub(super) fn combine(self, isa: Isa, into: &mut [u8], from: Lent<'_>) {
-        (self.0.combine)(isa, into, from);
+    pub(super) fn combine(self, isa: Isa, operands: Operands<'_>) {
+        (self.0.combine)(isa, operands);
     }
 }
 
@@ -182,7 +182,6 @@ impl<O: Operator> Combine<O::Element> for Apply<O> {
     }
 }
 
-fn combine<O: Operator>(isa: Isa, into: &mut [u8], from: Lent<'_>) {
-    let apply = Apply::<O>(PhantomData);
-    isa.run(Pass::<O::Element, _, _>::new(into, apply, lent_operands::<O::Element>(from)));
+fn combine<O: Operator>(isa: Isa, operands: Operands<'_>) {
+    operands.combine::<O::Element, _>(isa, Apply::<O>(PhantomData));
 }

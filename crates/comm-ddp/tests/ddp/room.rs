@@ -155,7 +155,7 @@ impl Member {
         for (_, bytes) in &all[1..] {
             let mut bytes = bytes.clone();
             reduction.start(&mut bytes, self.room.size);
-            reduction.combine(result, Lent::from_slice(&bytes));
+            reduction.combine(result, None, Lent::from_slice(&bytes));
         }
         reduction.finish(result, self.room.size);
         Ok(())

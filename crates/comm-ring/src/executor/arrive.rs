@@ -1,13 +1,10 @@
 //! What arrives: put, or combined, where it belongs.
 
-use comm_core::{Lent, Reduction, Result, Transport};
+use comm_core::{Reduction, Result, Transport};
 
 use super::carry::Carry;
 use super::{Job, Stop, check};
 use crate::message::Header;
-
-/// How much is copied at once to where it is then reduced into: little, so that it is still in the nearest cache.
-const PIECE_BYTES: usize = 8 << 10;
 
 /// Receives the start of a short message, all of it as a rule, from where the transport holds it. Returns how many bytes
 /// were used: none if not even the header is there whole, `None` if nothing is.
@@ -26,7 +23,7 @@ pub(super) fn at_once(
     check(&Header::decode(&header), job, payload.len(), from)?;
     let rest = lent.skip(Header::BYTES);
     let used = match reduction {
-        Some(reduction) => combine(payload, own, rest, reduction),
+        Some(reduction) => reduction.combine(payload, own, rest),
         None => rest.copy_to(payload),
     };
     transport.consume(from, Header::BYTES + used)?;
@@ -64,15 +61,11 @@ pub(super) fn reduce(
             if lent.is_empty() {
                 break;
             }
-            used = combine(rest, own, lent, reduction);
+            used = reduction.combine(rest, own, lent);
             transport.consume(from, used)?;
         }
         if used == 0 {
-            let (element, _) = rest.split_at_mut(reduction.dtype().size());
-            if let Some(own) = own {
-                element.copy_from_slice(&own[..element.len()]);
-            }
-            used = carry.reduce(transport, from, element, reduction)?;
+            used = carry.reduce(transport, from, rest, own, reduction)?;
         }
         if used == 0 {
             break;
@@ -87,45 +80,4 @@ pub(super) fn reduce(
 pub(super) fn whole_elements(bytes: usize, reduction: Reduction) -> usize {
     let size = reduction.dtype().size();
     (bytes / size).max(1) * size
-}
-
-/// Combines what a transport lends with what is there already, or with what is at another place and copied there piece by
-/// piece. Returns how much of it was used.
-#[inline]
-fn combine(into: &mut [u8], own: Option<&[u8]>, lent: Lent<'_>, reduction: Reduction) -> usize {
-    let Some(own) = own else { return reduction.combine(into, lent) };
-    let (mut used, len) = (0, into.len().min(lent.len()));
-    let piece_bytes = whole_elements(PIECE_BYTES, reduction);
-    while used < len {
-        let piece = used..len.min(used + piece_bytes);
-        let into = &mut into[piece.clone()];
-        into.copy_from_slice(&own[piece]);
-        match reduction.combine(into, lent.skip(used)) {
-            0 => break,
-            combined => used += combined,
-        }
-    }
-    used
-}
-
-#[cfg(test)]
-mod tests {
-    use comm_core::{DType, ReduceOp};
-
-    use super::*;
-
-    #[test]
-    fn what_lies_elsewhere_is_combined_in_pieces_as_far_as_it_arrived() {
-        let sum = Reduction::new(ReduceOp::Sum, DType::U16).unwrap();
-        let numbers =
-            |factor: u16| (0..3 * PIECE_BYTES as u16 / 2).flat_map(move |n| (n * factor).to_ne_bytes());
-        let (own, other, both): (Vec<u8>, Vec<u8>, Vec<u8>) =
-            (numbers(1).collect(), numbers(2).collect(), numbers(3).collect());
-        for arrived in [0, 1, 2, 5, PIECE_BYTES, PIECE_BYTES + 3, 2 * PIECE_BYTES - 1, own.len()] {
-            let mut into = vec![0xff; own.len()];
-            let used = combine(&mut into, Some(&own), Lent::from_slice(&other[..arrived]), sum);
-            assert_eq!(used, arrived / 2 * 2);
-            assert!(into[..used] == both[..used], "{arrived}");
-        }
-    }
 }

@@ -22,13 +22,14 @@ impl Carry {
         self.len = 0;
     }
 
-    /// Receives more of the element, and combines it with the first of `into` once it is whole. Returns its size, or
+    /// Receives more of the element, and combines it into the first of `into` once it is whole. Returns its size, or
     /// zero if it is not whole yet.
     pub(super) fn reduce(
         &mut self,
         transport: &mut dyn Transport,
         from: usize,
         into: &mut [u8],
+        addend: Option<&[u8]>,
         reduction: Reduction,
     ) -> Result<usize> {
         let size = reduction.dtype().size();
@@ -41,6 +42,6 @@ impl Carry {
             return Ok(0);
         }
         self.len = 0;
-        Ok(reduction.combine(&mut into[..size], Lent::from_slice(bytes)))
+        Ok(reduction.combine(into, addend, Lent::from_slice(bytes)))
     }
 }

@@ -390,7 +390,7 @@ fn local(located: &Located, job: &Job, buffers: &mut Buffers<'_>) -> Result<()> 
         }
         Action::Reduce { with } => {
             let (into, from) = buffers.pair((place, bytes), (with, other))?;
-            job.reduction.ok_or_else(no_reduction)?.combine(into, Lent::from_slice(from));
+            job.reduction.ok_or_else(no_reduction)?.combine(into, None, Lent::from_slice(from));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {

@@ -1,7 +1,7 @@
 mod reference;
 
 use super::float::Float;
-use super::{DType, Isa, Lent, ReduceOp, Reduction, convert, dispatch};
+use super::{DType, Isa, Lent, Operands, ReduceOp, Reduction, convert, dispatch};
 use half::{bf16, f16};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -71,13 +71,18 @@ fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(dtype.size()).map(element).collect()
 }
 
-/// Combines elements on `isa`, and checks that all of them were.
+fn combine(isa: Isa, reduction: Reduction, dst: &mut [u8], left: Option<&[u8]>, right: &[u8]) -> usize {
+    dispatch::combine(isa, reduction, Operands { dst, left, right: Lent::from_slice(right) })
+}
+
+/// Combines elements on `isa`, in place and not, and checks that all of them were and that both results are the same.
 fn combined(isa: Isa, reduction: Reduction, left: &[u64], right: &[u64]) -> Vec<u64> {
-    let mut into = to_bytes(reduction.dtype, left.iter().copied());
-    let from = to_bytes(reduction.dtype, right.iter().copied());
-    let used = dispatch::combine(isa, reduction, &mut into, Lent::from_slice(&from));
-    assert_eq!(used, into.len());
-    from_bytes(reduction.dtype, &into)
+    let [left, right] = [left, right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
+    let (mut in_place, mut apart) = (left.clone(), vec![GUARD; left.len()]);
+    assert_eq!(combine(isa, reduction, &mut in_place, None, &right), left.len());
+    assert_eq!(combine(isa, reduction, &mut apart, Some(&left), &right), left.len());
+    assert!(in_place == apart, "{isa:?}, {reduction:?}");
+    from_bytes(reduction.dtype, &apart)
 }
 
 #[test]
@@ -140,43 +145,52 @@ fn every_length_and_alignment_works_and_nothing_else_is_written() {
                 .zip(from_bytes(reduction.dtype, &right))
                 .map(|(left, right)| reference::combine(reduction.op, reduction.dtype, left, right)),
         );
-        for misaligned_into in 0..misalignments {
-            for misaligned_from in 0..misalignments {
-                let mut from = vec![GUARD; misaligned_from];
-                from.extend(&right);
-                for len in lens.iter().map(|len| len * size) {
-                    let mut buffer = vec![GUARD; misaligned_into + len + 64];
-                    let into = &mut buffer[misaligned_into..][..len];
+        let guarded = |misaligned: usize, bytes: &[u8]| [&vec![GUARD; misaligned], bytes].concat();
+        for (into_at, from_at) in
+            (0..misalignments).flat_map(|into| (0..misalignments).map(move |from| (into, from)))
+        {
+            let (from, addend) = (guarded(from_at, &right), guarded(size - 1 - from_at % size, &left));
+            let addend = &addend[size - 1 - from_at % size..];
+            for (len, in_place) in lens.iter().flat_map(|len| [(len * size, true), (len * size, false)]) {
+                let mut buffer = vec![GUARD; into_at + len + 64];
+                let into = &mut buffer[into_at..][..len];
+                if in_place {
                     into.copy_from_slice(&left[..len]);
-                    let used =
-                        dispatch::combine(isa, reduction, into, Lent::from_slice(&from[misaligned_from..]));
-                    assert_eq!(used, len);
-                    assert!(into == &expected[..len], "{isa:?}, {reduction:?} of {len} bytes");
-                    assert!(buffer[..misaligned_into].iter().all(|byte| *byte == GUARD));
-                    assert!(buffer[misaligned_into + len..].iter().all(|byte| *byte == GUARD));
                 }
+                let used =
+                    combine(isa, reduction, into, (!in_place).then_some(addend), &from[from_at..]);
+                assert_eq!(used, len);
+                assert!(into == &expected[..len], "{isa:?}, {reduction:?} of {len} bytes, in place: {in_place}");
+                assert!(buffer[..into_at].iter().all(|byte| *byte == GUARD));
+                assert!(buffer[into_at + len..].iter().all(|byte| *byte == GUARD));
             }
         }
     }
 }
 
 #[test]
-fn as_many_whole_elements_are_used_as_both_hold() {
+fn as_many_whole_elements_are_used_as_all_buffers_hold() {
     for (isa, reduction) in every_isa_and_reduction() {
         let size = reduction.dtype.size();
         let left = to_bytes(reduction.dtype, Random(7).take(20));
         let right = to_bytes(reduction.dtype, Random(8).take(20));
         let mut expected = left.clone();
-        dispatch::combine(isa, reduction, &mut expected, Lent::from_slice(&right));
+        combine(isa, reduction, &mut expected, None, &right);
         let lens = || (8 * size..=10 * size).step_by(if cfg!(miri) { size.div_ceil(2) } else { 1 });
         for into_len in lens() {
             for from_len in lens() {
                 let mut into = left[..into_len].to_vec();
                 let whole = into_len.min(from_len) / size * size;
-                let used = dispatch::combine(isa, reduction, &mut into, Lent::from_slice(&right[..from_len]));
+                let right = &right[..from_len];
+                let used = combine(isa, reduction, &mut into, None, right);
                 assert_eq!(used, whole, "{isa:?}, {reduction:?} of {into_len} and {from_len} bytes");
                 assert_eq!(into[..whole], expected[..whole]);
                 assert_eq!(into[whole..], left[whole..into_len]);
+                // The addend is the shortest, or one of the shortest.
+                let mut dst = vec![GUARD; left.len()];
+                assert_eq!(combine(isa, reduction, &mut dst, Some(&left[..into_len]), right), whole);
+                assert_eq!(dst[..whole], expected[..whole]);
+                assert!(dst[whole..].iter().all(|byte| *byte == GUARD));
             }
         }
     }
@@ -252,10 +266,10 @@ fn contributions_are_multiplied_before_and_averages_divided_after() {
 fn a_reduction_combines_on_the_best_instruction_set() {
     for reduction in every_reduction() {
         let (left, right): (Vec<_>, Vec<_>) = Random(9).zip(Random(10)).take(40).unzip();
-        let mut into = to_bytes(reduction.dtype, left.iter().copied());
-        let from = to_bytes(reduction.dtype, right.iter().copied());
-        assert_eq!(reduction.combine(&mut into, Lent::from_slice(&from)), into.len());
-        assert_eq!(from_bytes(reduction.dtype, &into), combined(Isa::best(), reduction, &left, &right));
+        let [addend, from] = [&left, &right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
+        let mut dst = vec![GUARD; addend.len()];
+        assert_eq!(reduction.combine(&mut dst, Some(&addend), Lent::from_slice(&from)), dst.len());
+        assert_eq!(from_bytes(reduction.dtype, &dst), combined(Isa::best(), reduction, &left, &right));
     }
 }
 
