@@ -12,7 +12,7 @@ use comm_core::{
     Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::__private::{Buffers, Executor, Job, Located, Progress, locate};
+use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
@@ -26,7 +26,7 @@ const CAPACITY: usize = 4 << 20;
 
 /// What one rank has besides its transport.
 struct Rank {
-    steps: Arc<[Located]>,
+    steps: Arc<[LoweredStep]>,
     executor: Executor,
     data: Vec<u8>,
     scratch: Vec<u8>,
@@ -38,7 +38,7 @@ impl Rank {
         let partition = Partition::even(bytes / 4, row.blocks(&params)).element_bytes(4);
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let scratch = vec![0; (row.slots)(&params) * layout.slot_bytes()];
-        let steps = locate((row.steps)(&params), &layout, reduction()).collect();
+        let steps = lower((row.steps)(&params), &layout, reduction()).collect();
         Self { steps, executor: Executor::new(RANKS, 32), data: vec![0; bytes], scratch }
     }
 }
@@ -59,7 +59,7 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
             }
             let Rank { executor, data, scratch, .. } = rank;
             let job = Job { reduction: reduction(), ranks: RANKS, sequence, fingerprint: 0xfeed };
-            let mut buffers = Buffers { input: &[], output: data, scratch };
+            let mut buffers = Regions { input: &[], output: data, scratch };
             match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {
                 Ok(progress) => done[at] = progress == Progress::Done,
                 Err(stop) => panic!("{stop:?}"),

@@ -1,11 +1,10 @@
-//! What a collective does, step by step.
+//! The steps that schedules of collectives consist of.
 //!
-//! A collective is described by a lazy iterator of [`Step`]s per rank. The rules, which an executor keeps and a
-//! verifier checks:
+//! A schedule is a lazy iterator of [`Step`]s per rank. The executor keeps these rules, and the verifier checks them:
 //!
-//! 1. A step may start when no earlier unfinished step touches an overlapping place with a write among the two.
-//!    That is all the ordering there is.
-//! 2. Between two ranks, messages in one direction match in program order.
+//! 1. A step may start when it conflicts with no earlier unfinished step: no two of their operands overlap with a write
+//!    among them. There is no other ordering.
+//! 2. Messages from one rank to another match in program order.
 //! 3. A schedule completes with zero buffering, where a send ends only when its receive is posted, and with a
 //!    window of [`Step::WINDOW_MIN`] steps.
 //! 4. A schedule is a pure function of group, root and segments; it never looks at data.
@@ -15,7 +14,7 @@
 pub struct Blocks {
     /// The first block.
     pub first: usize,
-    /// How many blocks.
+    /// The number of blocks.
     pub count: usize,
 }
 
@@ -41,23 +40,23 @@ impl Blocks {
     }
 }
 
-/// Where blocks lie.
+/// An array in which blocks lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The caller's input, which no step may write.
+    /// The caller's input. No step may write to it.
     Input,
     /// The caller's output. In an in-place call it holds the input at the start.
     Output,
-    /// Temporary memory, in slots that hold one block each. A range of blocks takes that many slots in a row and lies
-    /// packed from the first one on: it is read as the range that was written, not slot by slot. Only if all blocks
-    /// have the same size, which a schedule may ask for, a range is its slots one by one.
+    /// Temporary memory, in slots that hold one block each. A range of blocks takes as many consecutive slots and is
+    /// packed from the first slot on: it must be read as the range that was written, not slot by slot. If all blocks
+    /// have the same size, which a schedule may require, each block of a range lies in its own slot.
     Scratch {
         /// The slot of the first block.
         slot: usize,
     },
 }
 
-/// What happens to the blocks of a step.
+/// The operation of a step on its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Sends the blocks to a rank.
@@ -70,37 +69,40 @@ pub enum Action {
         /// The sender.
         from: usize,
     },
-    /// Receives and combines what arrives with the blocks.
+    /// Receives the same blocks, combines them with an addend, and stores the result in the blocks: NCCL's
+    /// recvReduceCopy.
     RecvReduce {
         /// The sender.
         from: usize,
-    },
-    /// Combines the same blocks, lying elsewhere, into these.
-    Reduce {
-        /// Where the other operand lies.
+        /// The place of the addend: the same blocks there. May be the place of the result itself.
         with: Place,
     },
-    /// Copies the same blocks, lying elsewhere, into these.
+    /// Combines the same blocks of another place into the blocks.
+    Reduce {
+        /// The place of the other operand.
+        with: Place,
+    },
+    /// Copies the same blocks of another place into the blocks.
     Copy {
-        /// Where the source lies.
+        /// The place of the source.
         from: Place,
     },
-    /// Ends the reduction of the blocks: the division of an average. Once per block.
+    /// Completes the reduction of the blocks, such as the division of an average. Happens once per block.
     Finish,
 }
 
 /// One step of a schedule: an action on a range of blocks in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Which blocks.
+    /// The blocks.
     pub blocks: Blocks,
-    /// Where they lie.
+    /// The place that the step writes, or the place that a send reads.
     pub place: Place,
-    /// What happens to them.
+    /// The operation.
     pub action: Action,
 }
 
-/// A run of blocks or slots in one array, and whether it is written: what decides if two steps conflict.
+/// An operand of a step: a range of blocks or slots in one array, and whether the step writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
     /// 0 for input, 1 for output, 2 for scratch.
@@ -121,7 +123,7 @@ impl Touch {
         Self { array, first, end: first + blocks.count, writes }
     }
 
-    /// Whether the two overlap with a write among them.
+    /// Whether the two overlap and at least one of them is written.
     #[must_use]
     #[inline]
     pub const fn conflicts(self, other: Self) -> bool {
@@ -133,8 +135,8 @@ impl Touch {
 }
 
 impl Step {
-    /// The smallest window, in steps, in which every schedule must complete: two, so that a rank can send and
-    /// receive at the same time.
+    /// The smallest window in which every schedule must complete: two steps, so that a rank can send and receive at the
+    /// same time.
     pub const WINDOW_MIN: usize = 2;
 
     /// Sends `blocks` from `place` to a rank.
@@ -149,53 +151,73 @@ impl Step {
         Self { blocks, place, action: Action::Recv { from } }
     }
 
-    /// Receives `blocks` from a rank and combines them into `place`.
+    /// Receives `blocks` from a rank, combines them with those at `with`, and stores the result at `place`.
     #[must_use]
-    pub const fn recv_reduce(from: usize, place: Place, blocks: Blocks) -> Self {
-        Self { blocks, place, action: Action::RecvReduce { from } }
+    pub const fn recv_reduce(from: usize, place: Place, with: Place, blocks: Blocks) -> Self {
+        Self { blocks, place, action: Action::RecvReduce { from, with } }
     }
 
-    /// Combines `blocks` lying at `with` into `place`.
+    /// Combines `blocks` at `with` into `place`.
     #[must_use]
     pub const fn reduce(place: Place, with: Place, blocks: Blocks) -> Self {
         Self { blocks, place, action: Action::Reduce { with } }
     }
 
-    /// Copies `blocks` lying at `from` into `place`.
+    /// Copies `blocks` at `from` into `place`.
     #[must_use]
     pub const fn copy(place: Place, from: Place, blocks: Blocks) -> Self {
         Self { blocks, place, action: Action::Copy { from } }
     }
 
-    /// Ends the reduction of `blocks` in `place`.
+    /// Completes the reduction of `blocks` at `place`.
     #[must_use]
     pub const fn finish(place: Place, blocks: Blocks) -> Self {
         Self { blocks, place, action: Action::Finish }
     }
 
-    /// What the step touches: its own blocks, and the other operand of a local step.
+    /// The second place that the step reads: the addend or the source.
+    #[must_use]
+    #[inline]
+    pub const fn src(&self) -> Option<Place> {
+        match self.action {
+            Action::RecvReduce { with: src, .. }
+            | Action::Reduce { with: src }
+            | Action::Copy { from: src } => Some(src),
+            Action::Send { .. } | Action::Recv { .. } | Action::Finish => None,
+        }
+    }
+
+    /// Whether the step combines what it receives or reads into blocks that stay where they are.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        match self.action {
+            Action::RecvReduce { with, .. } => with == self.place,
+            Action::Reduce { .. } | Action::Finish => true,
+            Action::Send { .. } | Action::Recv { .. } | Action::Copy { .. } => false,
+        }
+    }
+
+    /// The operands in memory: the blocks at the place of the step, and those at [`src`](Self::src).
     #[must_use]
     #[inline]
     pub const fn touches(&self) -> (Touch, Option<Touch>) {
-        let own = Touch::new(self.place, self.blocks, !matches!(self.action, Action::Send { .. }));
-        let other = match self.action {
-            Action::Reduce { with: place } | Action::Copy { from: place } => {
-                Some(Touch::new(place, self.blocks, false))
-            }
-            Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } | Action::Finish => None,
+        let writes = !matches!(self.action, Action::Send { .. });
+        let src = match self.src() {
+            Some(src) => Some(Touch::new(src, self.blocks, false)),
+            None => None,
         };
-        (own, other)
+        (Touch::new(self.place, self.blocks, writes), src)
     }
 
-    /// Whether this step must wait for an `earlier` unfinished one: they touch the same place, and one writes.
+    /// Whether this step must wait for an `earlier` unfinished one: two of their operands overlap, and one is written.
     #[must_use]
     #[inline]
     pub fn conflicts(&self, earlier: &Self) -> bool {
-        let (ours, our_other) = self.touches();
-        let (theirs, their_other) = earlier.touches();
-        ours.conflicts(theirs)
-            || our_other.is_some_and(|other| other.conflicts(theirs))
-            || their_other.is_some_and(|other| other.conflicts(ours))
+        let (place, src) = self.touches();
+        let (earlier_place, earlier_src) = earlier.touches();
+        place.conflicts(earlier_place)
+            || src.is_some_and(|src| src.conflicts(earlier_place))
+            || earlier_src.is_some_and(|earlier_src| earlier_src.conflicts(place))
     }
 }
 
@@ -228,11 +250,24 @@ mod tests {
     }
 
     #[test]
-    fn the_other_operand_of_a_local_step_counts() {
-        let recv = Step::recv(1, Place::Scratch { slot: 0 }, Blocks::one(0));
-        let reduce = Step::reduce(OUT, Place::Scratch { slot: 0 }, Blocks::one(0));
-        assert!(reduce.conflicts(&recv));
-        assert!(recv.conflicts(&reduce));
-        assert!(!reduce.conflicts(&Step::send(1, Place::Scratch { slot: 0 }, Blocks::one(0))));
+    fn the_source_of_a_step_conflicts_with_writes_only() {
+        let (slot, block) = (Place::Scratch { slot: 0 }, Blocks::one(0));
+        let recv = Step::recv(1, slot, block);
+        let readers = [
+            Step::reduce(OUT, slot, block),
+            Step::copy(OUT, slot, block),
+            Step::recv_reduce(2, OUT, slot, block),
+        ];
+        for reader in readers {
+            assert!(reader.conflicts(&recv) && recv.conflicts(&reader), "{reader:?}");
+            assert!(!reader.conflicts(&Step::send(1, slot, block)), "{reader:?}");
+        }
+    }
+
+    #[test]
+    fn a_receive_that_reduces_in_place_writes_its_addend() {
+        let block = Blocks::one(0);
+        let in_place = Step::recv_reduce(2, OUT, OUT, block);
+        assert!(in_place.conflicts(&Step::send(1, OUT, block)));
     }
 }

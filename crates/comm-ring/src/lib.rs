@@ -52,5 +52,5 @@ pub use config::{RingConfig, Tuning};
 /// The executor, for the tests and benches of this workspace alone: it changes without notice.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::executor::{Buffers, Executor, Job, Located, Progress, Stop, locate};
+    pub use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop, lower};
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comm_core::{
     Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
 };
-use comm_ring::__private::{Buffers, Executor, Job, Progress, locate};
+use comm_ring::__private::{Executor, Job, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
@@ -22,7 +22,7 @@ fn contribution(rank: usize, at: usize) -> u32 {
     (rank as u32 + 1) * 1000 + at as u32
 }
 
-/// Carries out a row on a rank, in place. Returns what the output holds at the end.
+/// Runs a row on a rank. Returns the output.
 fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) -> Vec<u32> {
     let ranks = params.ranks;
     let chunks = row.blocks(params) / params.segments;
@@ -30,13 +30,14 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let partition = Partition::even(elements, chunks).segments(params.segments).element_bytes(4);
     let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
     let data: Vec<u8> = (0..elements).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
-    let (input, mut output) = (data.clone(), data);
+    let garbage = vec![0xa5; data.len()];
+    let (input, mut output) = if params.in_place { (data.clone(), data) } else { (data, garbage) };
     let mut scratch = vec![0; (row.slots)(params) * layout.slot_bytes()];
     let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
     let job = Job { reduction, ranks, sequence: 1, fingerprint: 0xfeed };
     let mut executor = Executor::new(ranks, 4);
-    let mut steps = locate((row.steps)(params), &layout, reduction);
-    let mut buffers = Buffers { input: &input, output: &mut output, scratch: &mut scratch };
+    let mut steps = lower((row.steps)(params), &layout, reduction);
+    let mut buffers = Regions { input: &input, output: &mut output, scratch: &mut scratch };
     let limit = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < limit, "{} {} of {ranks} hangs", row.collective, row.name);
@@ -69,13 +70,27 @@ fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
     }
 }
 
+/// Whether the collective takes input apart from its output. Others get it copied there before.
+fn takes_input(collective: Collective) -> bool {
+    use Collective::{AllGather, Gather, Reduce, ReduceScatter, Scatter};
+    matches!(collective, AllGather | Gather | Reduce | ReduceScatter | Scatter)
+}
+
 fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
+    check_one(row, ranks, network, true);
+    if takes_input(row.collective) {
+        check_one(row, ranks, network, false);
+    }
+}
+
+fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place: bool) {
     let segments = if row.traits.segmented { 2 } else { 1 };
     in_process::run(ranks, network, |lanes| {
         let mut transport = lanes.open(LANE, lanes.now() + PATIENCE).unwrap();
         let rank = lanes.group().rank();
         let root = ranks / 2;
-        let params = Params::new(ranks).rank(rank).root(root).segments(segments).ranks_per_host(2);
+        let params =
+            Params::new(ranks).rank(rank).root(root).segments(segments).ranks_per_host(2).in_place(in_place);
         for (at, found) in carry_out(row, &params, &mut transport).into_iter().enumerate() {
             if let Some(expected) = expected(row, &params, at) {
                 assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);

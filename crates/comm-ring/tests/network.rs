@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::__private::{Buffers, Executor, Job, Located, Progress, Stop, locate};
+use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, Stop, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
@@ -15,7 +15,7 @@ const ELEMENTS: usize = 40;
 struct Rank {
     transport: NetworkTransport,
     executor: Executor,
-    steps: std::vec::IntoIter<Located>,
+    steps: std::vec::IntoIter<LoweredStep>,
     output: Vec<u8>,
     input: Vec<u8>,
     scratch: Vec<u8>,
@@ -39,7 +39,7 @@ impl Rank {
         let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
         let data: Vec<u8> =
             (0..ELEMENTS * chunks).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
-        let steps: Vec<Located> = locate((row.steps)(params), &layout, Some(sum())).collect();
+        let steps: Vec<LoweredStep> = lower((row.steps)(params), &layout, Some(sum())).collect();
         Self {
             transport,
             executor: Executor::new(ranks, window),
@@ -57,7 +57,7 @@ impl Rank {
         }
         let job = Job { reduction: Some(sum()), ranks, sequence: 1, fingerprint: 0xfeed };
         let mut buffers =
-            Buffers { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
+            Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
         match self.executor.progress(&mut self.transport, &mut self.steps, &job, &mut buffers) {
             Ok(Progress::Done) => self.ended = Some(Ok(())),
             // Before a rank sleeps it asks whether there is reason to: a transport may move nothing and be ready.

@@ -46,7 +46,7 @@ fn what_is_reduced_keeps_the_rank_and_copies_do_not() {
     let programs = [
         vec![Step::send(1, OUT, one(0))],
         vec![
-            Step::recv_reduce(0, OUT, one(0)),
+            Step::recv_reduce(0, OUT, OUT, one(0)),
             Step::copy(Place::Scratch { slot: 0 }, OUT, one(0)),
             Step::reduce(OUT, Place::Scratch { slot: 0 }, one(0)),
             Step::finish(OUT, one(0)),

@@ -74,7 +74,7 @@ fn in_place_recursive_doubling_deadlocks_without_buffering() {
 fn a_cycle_of_receives_is_reported_with_whom_each_waits_for() {
     let schedule = |rank: usize, spec: &Spec| {
         let (next, prev) = ((rank + 1) % 3, (rank + 2) % 3);
-        vec![Step::recv_reduce(prev, OUT, all(spec)), Step::send(next, OUT, all(spec))]
+        vec![Step::recv_reduce(prev, OUT, OUT, all(spec)), Step::send(next, OUT, all(spec))]
     };
     let fault = check(spec(Collective::Barrier, 3, 1), 0, schedule).unwrap_err();
     let text = fault.to_string();
@@ -158,11 +158,33 @@ fn a_range_in_scratch_is_read_as_it_was_written() {
 #[test]
 fn a_contribution_that_comes_twice_is_found_where_it_comes() {
     let schedule = |rank: usize, spec: &Spec| match rank {
-        0 => vec![Step::recv_reduce(1, OUT, all(spec)), Step::recv_reduce(1, OUT, all(spec))],
+        0 => vec![Step::recv_reduce(1, OUT, OUT, all(spec)), Step::recv_reduce(1, OUT, OUT, all(spec))],
         _ => vec![Step::send(0, IN, all(spec)), Step::send(0, IN, all(spec))],
     };
     let fault = check(spec(Collective::Reduce, 2, 1), 0, schedule).unwrap_err();
     assert!(matches!(fault, Fault::CountedTwice { at, .. } if at.index == 1), "{fault}");
+}
+
+#[test]
+fn what_a_receive_is_combined_with_must_be_there_and_other_than_what_comes() {
+    let check = |with: Place, buffers: Buffers| {
+        let schedule = |rank: usize, spec: &Spec| match rank {
+            0 => vec![
+                Step::recv_reduce(1, OUT, with, all(spec)),
+                Step::recv_reduce(1, OUT, with, all(spec)),
+                Step::finish(OUT, all(spec)),
+            ],
+            _ => vec![Step::send(0, IN, all(spec)), Step::send(0, IN, all(spec))],
+        };
+        check(Spec { buffers, ..spec(Collective::Reduce, 2, 1) }, 1, schedule)
+    };
+    // The second receive replaces the result of the first by an equal one.
+    assert!(check(IN, Buffers::Separate).is_ok());
+    let faults = [(SLOT, Buffers::Separate), (OUT, Buffers::Separate), (OUT, Buffers::InPlace)]
+        .map(|(with, buffers)| check(with, buffers).unwrap_err());
+    assert!(matches!(faults[0], Fault::Uninitialised { at, block: 0 } if at.index == 0), "{}", faults[0]);
+    assert!(matches!(faults[1], Fault::Uninitialised { at, block: 0 } if at.index == 0), "{}", faults[1]);
+    assert!(matches!(faults[2], Fault::CountedTwice { at, .. } if at.index == 1), "{}", faults[2]);
 }
 
 #[test]
@@ -188,7 +210,7 @@ fn ranks_that_combine_in_different_orders_are_found() {
         let mut steps = vec![Step::copy(SLOT, OUT, all(spec))];
         for distance in 1..3 {
             let (to, from) = ((rank + distance) % 3, (rank + 3 - distance) % 3);
-            steps.extend([Step::send(to, SLOT, all(spec)), Step::recv_reduce(from, OUT, all(spec))]);
+            steps.extend([Step::send(to, SLOT, all(spec)), Step::recv_reduce(from, OUT, OUT, all(spec))]);
         }
         steps.push(Step::finish(OUT, all(spec)));
         steps
@@ -235,6 +257,10 @@ fn what_a_rank_must_not_touch_is_found() {
         check(reduce, 1, one(0, Step::copy(OUT, OUT, both))),
         check(reduce, 3, one(0, Step::copy(SLOT, Place::Scratch { slot: 1 }, both))),
         check(reduce, 1, one(0, Step::finish(OUT, Blocks { first: usize::MAX, count: 2 }))),
+        check(reduce, 1, one(0, Step::recv_reduce(1, IN, IN, both))),
+        check(reduce, 1, one(0, Step::recv_reduce(2, OUT, IN, both))),
+        check(reduce, 2, one(0, Step::recv_reduce(1, OUT, Place::Scratch { slot: 1 }, both))),
+        check(reduce, 3, one(0, Step::recv_reduce(1, SLOT, Place::Scratch { slot: 1 }, both))),
     ];
     let name = |fault: &Result<Stats, Fault>| match fault {
         Err(Fault::WritesInput(_)) => 'w',
@@ -245,7 +271,7 @@ fn what_a_rank_must_not_touch_is_found() {
         Err(Fault::Overlap(_)) => 'o',
         _ => '?',
     };
-    assert_eq!(faults.iter().map(name).collect::<String>(), "waupprroor", "{faults:?}");
+    assert_eq!(faults.iter().map(name).collect::<String>(), "waupprroorwpro", "{faults:?}");
 }
 
 #[test]

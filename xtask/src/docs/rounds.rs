@@ -86,7 +86,7 @@ impl Machine {
     /// The receive that matches a send, if it is free.
     fn receive(&self, from: usize, at: usize, to: usize) -> Option<usize> {
         let blocks = self.programs[from][at].0.blocks;
-        let matches = |action| matches!(action, Action::Recv { from: other } | Action::RecvReduce { from: other } if other == from);
+        let matches = |action| matches!(action, Action::Recv { from: other } | Action::RecvReduce { from: other, .. } if other == from);
         let receive = self.next(to, matches)?;
         (self.programs[to][receive].0.blocks == blocks && self.is_free(to, receive)).then_some(receive)
     }

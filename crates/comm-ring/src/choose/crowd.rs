@@ -6,7 +6,6 @@
 
 use comm_core::{Action, Link, LinkModel, Place, Step};
 
-use crate::executor::together;
 use crate::schedule::{Algorithm, Chunks, Params};
 
 /// How long it takes until the next rank runs on a processor, in seconds.
@@ -52,8 +51,7 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
     let ranks = params.ranks.min(links.ranks_per_host);
     // Segments are alike: a chunk in one of them stands for all.
     let whole = |rank| Params { rank, segments: 1, ..*params };
-    // A copy that is made along with a receive takes no time of its own.
-    let steps = (0..ranks).flat_map(|rank| together((algorithm.steps)(&whole(rank)))).map(|(step, _)| step);
+    let steps = (0..ranks).flat_map(|rank| (algorithm.steps)(&whole(rank)));
     let segments = params.segments as f64;
     let is_read_in_place =
         algorithm.traits.staged && links.reads_in_place(params.ranks, chunk_bytes / segments);

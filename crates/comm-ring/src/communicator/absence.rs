@@ -54,7 +54,7 @@ impl<T: Transport> Engine<T> {
     }
 
     fn has_made(&mut self, peer: usize, sequence: u64) -> bool {
-        self.executor.has_heard(peer, sequence)
+        self.executor.has_seen(peer, sequence)
             || self.control.has_made(peer, sequence)
             // Everything before this call was received, so what lies in the stream belongs to it or a later one.
             || self.data.lend(peer, 1).is_ok_and(|lent| !lent.is_empty())

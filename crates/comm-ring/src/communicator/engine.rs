@@ -13,7 +13,7 @@ use super::program::Programs;
 use super::scratch::{Scratch, Stage};
 use super::wide::Wide;
 use crate::control::{Announce, Control, Event, Frame};
-use crate::executor::{Buffers, Executor, Job, Located, Progress, Stop};
+use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop};
 use crate::history::History;
 use crate::wait::{Idle, Waiter, wait_for};
 use crate::{RingConfig, Tuning};
@@ -236,7 +236,7 @@ impl<T: Transport> Engine<T> {
         } else {
             scratch.on_heap(program.scratch_bytes)
         };
-        let mut buffers = Buffers { input: bytes.input, output: bytes.output, scratch: temporary };
+        let mut buffers = Regions { input: bytes.input, output: bytes.output, scratch: temporary };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         self.data.expose(if program.exposes { &memory } else { &[] });
         let mut clock = Clock::new(timeout, &self.config);
@@ -258,11 +258,11 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Alternates between moving and waiting until the call is done.
-    fn drive<S: Iterator<Item: Borrow<Located>> + ?Sized>(
+    fn drive<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
         &mut self,
         steps: &mut S,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        buffers: &mut Regions<'_>,
         clock: &mut Clock,
     ) -> Result<(), Stop> {
         self.attend()?;

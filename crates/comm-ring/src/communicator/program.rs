@@ -6,7 +6,7 @@ use super::checked_call::CheckedCall;
 use super::exposure;
 use crate::Tuning;
 use crate::choose::{self, CallShape, Selection};
-use crate::executor::{Located, locate};
+use crate::executor::{LoweredStep, lower};
 use crate::schedule::{Algorithm, Params};
 
 /// How many programs are kept at most: as many as a training step has buckets, or a benchmark sizes.
@@ -23,7 +23,7 @@ pub(super) struct Program {
     params: Params,
     layout: Layout,
     /// The steps, unless they are too many to keep.
-    steps: Option<Box<[Located]>>,
+    steps: Option<Box<[LoweredStep]>>,
     pub(super) reduction: Option<Reduction>,
     pub(super) scratch_bytes: usize,
     /// Whether receivers may read what it sends where it lies.
@@ -82,8 +82,8 @@ impl Program {
     }
 
     /// The steps, one by one.
-    pub(super) fn steps(&self) -> Box<dyn Iterator<Item = Located> + Send + '_> {
-        Box::new(locate((self.algorithm.steps)(&self.params), &self.layout, self.reduction))
+    pub(super) fn steps(&self) -> Box<dyn Iterator<Item = LoweredStep> + Send + '_> {
+        Box::new(lower((self.algorithm.steps)(&self.params), &self.layout, self.reduction))
     }
 
     /// Whether several ranks read what lies in temporary memory.
@@ -94,13 +94,13 @@ impl Program {
 
     /// The steps, if they are kept.
     #[inline]
-    pub(super) fn kept(&self) -> Option<&[Located]> {
+    pub(super) fn kept(&self) -> Option<&[LoweredStep]> {
         self.steps.as_deref()
     }
 
     /// Keeps the steps if they are no more than that. Returns how many are kept.
     fn keep(&mut self, at_most: usize) -> usize {
-        let steps: Vec<Located> = self.steps().take(at_most + 1).collect();
+        let steps: Vec<LoweredStep> = self.steps().take(at_most + 1).collect();
         if steps.len() > at_most {
             return 0;
         }

@@ -1,14 +1,14 @@
 //! Executes the schedule of a collective over a transport.
 //!
-//! The executor is a state machine. [`Executor::progress`] moves whatever can move now and says what it waits for; it
-//! never sleeps, and a send that cannot go on never keeps it from receiving. A step starts when no earlier unfinished
+//! The executor is a state machine. [`Executor::progress`] moves all bytes that can move now and tells what it waits for;
+//! it never sleeps, and a send that is blocked never keeps it from receiving. A step starts when no earlier unfinished
 //! step conflicts with it; messages to one peer, and from one peer, keep the order of the schedule.
 
-mod arrive;
-mod begin;
-mod buffers;
-mod carry;
-mod located;
+mod lower;
+mod partial_element;
+mod recv;
+mod regions;
+mod start;
 mod window;
 
 use std::borrow::Borrow;
@@ -16,27 +16,26 @@ use std::io::IoSlice;
 
 use comm_core::{Action, Error, Interest, Lengths, Lent, Reduction, Result, Transport};
 
-use arrive::{at_once, fill, reduce, whole_elements};
-pub use buffers::Buffers;
-pub(crate) use located::together;
-pub use located::{Located, locate};
+pub use lower::{LoweredStep, lower};
+use recv::{recv_available, recv_eager, recv_reduce_available, whole_elements};
+pub use regions::Regions;
 use window::{Stage, Window};
 
 use crate::message::Header;
 
-/// Messages of up to this size, header included, are received in one piece if they have arrived.
-const AT_ONCE_BYTES: usize = 4096 + Header::BYTES;
+/// Messages of up to this size, header included, are received whole if they have arrived.
+const EAGER_BYTES: usize = 4096 + Header::BYTES;
 
-/// How much a receive takes before it is another step's turn: a peer that goes on sending must not keep this rank from
-/// sending, or the two would take turns at copying.
+/// The most bytes that a receive takes before the next step runs: a peer that keeps sending must not keep this rank from
+/// sending, or the two would copy in turns.
 const TURN_BYTES: usize = 256 << 10;
 
-/// What is the same for all steps of one call.
+/// The parameters of a call that all its steps share.
 #[derive(Debug)]
 pub struct Job {
-    /// How contributions are combined, for collectives that reduce.
+    /// The reduction, for collectives that reduce.
     pub reduction: Option<Reduction>,
-    /// How many contributions there are.
+    /// The number of contributions.
     pub ranks: usize,
     /// The sequence number of the call.
     pub sequence: u64,
@@ -45,13 +44,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// What stands before a message of the call.
+    /// The header of a message of the call.
     #[inline]
     const fn header(&self, payload_bytes: usize) -> Header {
         Header::new(self.sequence, payload_bytes as u64, self.fingerprint)
     }
 
-    /// What a receive combines with, if it is one that does.
+    /// The reduction of a receive, if it reduces.
     #[inline]
     fn reduction_in(&self, action: Action) -> Result<Option<Reduction>> {
         match action {
@@ -61,7 +60,7 @@ impl Job {
     }
 }
 
-/// Why an executor stopped.
+/// The reason for which an executor stopped.
 #[derive(Debug)]
 pub enum Stop {
     /// The transport failed, or the schedule is wrong.
@@ -70,9 +69,9 @@ pub enum Stop {
     Mismatch {
         /// The peer.
         from: usize,
-        /// The number of the call that the peer is in.
+        /// The sequence number of the peer's call.
         sequence: u64,
-        /// The lengths, if they are all that differs.
+        /// The lengths, if the calls differ in nothing else.
         lengths: Option<Lengths>,
     },
 }
@@ -83,95 +82,95 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a round of progress came to.
+/// The result of [`Executor::progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Every step has finished.
     Done,
-    /// Nothing can move before the interest is met. `moved` tells whether anything did move in this round.
+    /// Nothing can move before the transport is ready for the interest.
     Blocked {
-        /// Whether a byte moved or a step finished.
+        /// Whether a byte moved or a step finished since the call of `progress`.
         moved: bool,
     },
 }
 
-/// The state of the call under way, and what persists between calls so that a call allocates nothing.
+/// The state of the current call, and buffers that persist so that a call allocates nothing.
 #[derive(Debug)]
 pub struct Executor {
     window: Window,
     interest: Interest,
-    /// Bytes accepted so far in the stream to each peer.
+    /// The bytes that the transport has accepted so far for each peer.
     accepted: Vec<u64>,
-    /// In which pass an earlier step used the stream to, and from, a peer last.
-    taken: Vec<Taken>,
-    /// The number of passes so far: that of the pass under way.
+    /// The passes in which a step last claimed the streams to and from each peer: later steps must not overtake it.
+    claimed: Vec<Claims>,
+    /// The number of passes so far, with the current one.
     passes: u64,
-    /// The number of the last call from which a message of each peer has arrived.
-    heard: Vec<u64>,
+    /// The sequence number of the last call of which a message from each peer has arrived.
+    last_seen: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Taken {
+struct Claims {
     send: u64,
     recv: u64,
 }
 
 impl Executor {
-    /// An executor for a transport to `ranks` ranks on which nothing was sent yet, with this many steps under way at
-    /// once.
+    /// Creates an executor for a transport to `ranks` ranks on which nothing was sent yet. At most `window` steps are
+    /// unfinished at once.
     #[must_use]
     pub fn new(ranks: usize, window: usize) -> Self {
         Self {
             window: Window::new(window),
             interest: Interest::with_room(ranks),
             accepted: vec![0; ranks],
-            taken: vec![Taken::default(); ranks],
+            claimed: vec![Claims::default(); ranks],
             passes: 0,
-            heard: vec![0; ranks],
+            last_seen: vec![0; ranks],
         }
     }
 
-    /// Has this many steps under way at once from the next call on.
+    /// Sets the number of steps that may be unfinished at once, from the next call on.
     pub fn set_window(&mut self, window: usize) {
         self.window = Window::new(window);
     }
 
-    /// Forgets a call that failed or was given up.
+    /// Drops the state of a call that failed or was abandoned.
     pub fn reset(&mut self) {
         self.window.clear();
     }
 
-    /// What the last round of progress waits for.
+    /// The events that the last [`progress`](Self::progress) waits for.
     #[must_use]
     #[inline]
     pub const fn interest(&self) -> &Interest {
         &self.interest
     }
 
-    /// Whether a message of this call from this peer was received, or its header at least.
+    /// Whether a message of this call, or at least its header, was received from the peer.
     #[must_use]
-    pub fn has_heard(&self, peer: usize, sequence: u64) -> bool {
-        self.heard.get(peer).is_some_and(|&heard| heard >= sequence)
+    pub fn has_seen(&self, peer: usize, sequence: u64) -> bool {
+        self.last_seen.get(peer).is_some_and(|&last| last >= sequence)
     }
 
-    /// Moves whatever can move. Called again, with the same arguments, until it is done. Steps may be kept elsewhere, and
-    /// lent, or come one by one.
+    /// Moves all bytes that can move. Must be called again with the same arguments until it is done. The iterator yields
+    /// steps or references to them.
     ///
     /// # Errors
     /// [`Stop`]; the call cannot be continued afterwards.
-    pub fn progress<S: Iterator<Item: Borrow<Located>> + ?Sized>(
+    pub fn progress<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
         &mut self,
         transport: &mut dyn Transport,
         steps: &mut S,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        regions: &mut Regions<'_>,
     ) -> Result<Progress, Stop> {
         let mut any = false;
         loop {
             while self.window.is_empty()
                 && let Some(step) = steps.next()
             {
-                any |= self.begin(step.borrow(), transport, job, buffers)?;
+                any |= self.start(step.borrow(), transport, job, regions)?;
             }
             while !self.window.is_full()
                 && let Some(step) = steps.next()
@@ -183,7 +182,7 @@ impl Executor {
                 self.interest.clear();
                 return Ok(Progress::Done);
             }
-            if !self.pass(transport, job, buffers)? {
+            if !self.pass(transport, job, regions)? {
                 return Ok(Progress::Blocked { moved: any });
             }
             any = true;
@@ -196,50 +195,52 @@ impl Executor {
         &mut self,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         self.interest.clear();
         self.passes += 1;
         let mut moved = false;
         for at in self.window.unfinished() {
-            moved |= self.attempt(at, transport, job, buffers)?;
+            moved |= self.attempt(at, transport, job, regions)?;
         }
         Ok(moved)
     }
 
-    /// Moves the step at `at` as far as it goes. Returns whether anything moved.
+    /// Moves the step at `at` as far as possible. Returns whether anything moved.
     fn attempt(
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
-        let (stage, action) = (entry.stage, entry.located.action);
+        let (stage, action) = (entry.stage, entry.lowered.action);
         match (stage, action) {
-            (Stage::Accepted { until }, Action::Send { to }) => Ok(self.settle(at, transport, to, until)),
+            (Stage::Accepted { until }, Action::Send { to }) => {
+                Ok(self.try_complete(at, transport, to, until))
+            }
             (_, Action::Send { to }) => {
                 let pass = self.passes;
-                let first = std::mem::replace(&mut self.taken_by(to)?.send, pass) != pass;
+                let first = std::mem::replace(&mut self.claims(to)?.send, pass) != pass;
                 if !first || self.window.is_blocked(at) {
                     return Ok(false);
                 }
-                self.send(at, transport, job, buffers, to)
+                self.send(at, transport, job, regions, to)
             }
-            (_, Action::Recv { from } | Action::RecvReduce { from }) => {
+            (_, Action::Recv { from } | Action::RecvReduce { from, .. }) => {
                 let pass = self.passes;
-                let first = std::mem::replace(&mut self.taken_by(from)?.recv, pass) != pass;
+                let first = std::mem::replace(&mut self.claims(from)?.recv, pass) != pass;
                 if !first || self.window.is_blocked(at) {
                     return Ok(false);
                 }
-                self.recv(at, transport, job, buffers, from)
+                self.recv(at, transport, job, regions, from)
             }
             (_, Action::Reduce { .. } | Action::Copy { .. } | Action::Finish) => {
                 if self.window.is_blocked(at) {
                     return Ok(false);
                 }
-                local(&self.window.entry(at).located, job, buffers)?;
+                local(&self.window.entry(at).lowered, job, regions)?;
                 self.window.finish(at);
                 Ok(true)
             }
@@ -247,22 +248,22 @@ impl Executor {
     }
 
     #[inline]
-    fn taken_by(&mut self, peer: usize) -> Result<&mut Taken> {
-        self.taken.get_mut(peer).ok_or_else(|| no_rank(peer))
+    fn claims(&mut self, peer: usize) -> Result<&mut Claims> {
+        self.claimed.get_mut(peer).ok_or_else(|| no_rank(peer))
     }
 
-    /// Sends as much of a message as goes, header and payload in one call.
+    /// Sends as much of a message as the transport accepts, header and payload in one call.
     #[inline(never)]
     fn send(
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &Buffers<'_>,
+        regions: &Regions<'_>,
         to: usize,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
-        let payload = buffers.read(entry.located.place, entry.located.bytes.range())?;
+        let payload = regions.read(entry.lowered.place, entry.lowered.bytes.range())?;
         if entry.moved == 0 {
             entry.header = job.header(payload.len()).encode();
         }
@@ -284,15 +285,15 @@ impl Executor {
             self.interest.add_send(to);
             return Ok(sent > 0);
         }
-        self.taken_by(to)?.send = 0;
+        self.claims(to)?.send = 0;
         let until = self.accepted[to];
         self.window.entry(at).stage = Stage::Accepted { until };
-        self.settle(at, transport, to, until);
+        self.try_complete(at, transport, to, until);
         Ok(true)
     }
 
-    /// Finishes a send whose bytes the transport no longer needs. Returns whether it did.
-    fn settle(&mut self, at: usize, transport: &dyn Transport, to: usize, until: u64) -> bool {
+    /// Completes a send if the transport no longer needs its bytes. Returns whether it did.
+    fn try_complete(&mut self, at: usize, transport: &dyn Transport, to: usize, until: u64) -> bool {
         let released = transport.released(to) >= until;
         if released {
             self.window.finish(at);
@@ -309,15 +310,15 @@ impl Executor {
         at: usize,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        regions: &mut Regions<'_>,
         from: usize,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
         let before = entry.moved;
-        let (payload, own) = buffers.received(&entry.located)?;
-        let reduction = job.reduction_in(entry.located.action)?;
-        if before == 0 && Header::BYTES + payload.len() <= AT_ONCE_BYTES {
-            match at_once(transport, from, job, payload, own, reduction)? {
+        let (payload, addend) = regions.recv(&entry.lowered)?;
+        let reduction = job.reduction_in(entry.lowered.action)?;
+        if before == 0 && Header::BYTES + payload.len() <= EAGER_BYTES {
+            match recv_eager(transport, from, job, payload, addend, reduction)? {
                 Some(used) => entry.moved = used,
                 None => {
                     self.interest.add_recv(from);
@@ -342,19 +343,19 @@ impl Executor {
             let (turn, _) = rest.split_at_mut(rest.len().min(turn_bytes));
             entry.moved += match reduction {
                 Some(reduction) => {
-                    let own = own.map(|own| &own[done..]);
-                    reduce(transport, from, turn, own, reduction, &mut entry.carry)?
+                    let addend = addend.map(|addend| &addend[done..]);
+                    recv_reduce_available(transport, from, turn, addend, reduction, &mut entry.partial)?
                 }
-                None => fill(transport, from, turn)?,
+                None => recv_available(transport, from, turn)?,
             };
         }
         let (moved, complete) = (entry.moved > before, entry.moved == whole);
         if entry.moved >= Header::BYTES {
-            self.heard[from] = job.sequence;
+            self.last_seen[from] = job.sequence;
         }
         if complete {
             self.window.finish(at);
-            self.taken_by(from)?.recv = 0;
+            self.claims(from)?.recv = 0;
         } else {
             self.interest.add_recv(from);
         }
@@ -362,7 +363,7 @@ impl Executor {
     }
 }
 
-/// Whether a message belongs to this step of this call.
+/// Checks that a message belongs to this step of this call.
 #[inline]
 fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
     let expected = job.header(length);
@@ -376,25 +377,23 @@ fn mismatch(header: &Header, expected: Header, from: usize) -> Stop {
     Stop::Mismatch { from, sequence: header.sequence, lengths }
 }
 
-/// Carries out a step that concerns no other rank.
-fn local(located: &Located, job: &Job, buffers: &mut Buffers<'_>) -> Result<()> {
-    let Located { action, place, .. } = *located;
-    let (bytes, other) = (located.bytes.range(), located.other.range());
-    match action {
+/// Runs a step that sends and receives nothing.
+fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()> {
+    match step.action {
         Action::Copy { from } => {
-            let (into, from) = buffers.pair((place, bytes), (from, other))?;
-            if into.len() != from.len() {
+            let (dst, src) = regions.pair(step, from)?;
+            if dst.len() != src.len() {
                 return Err(Error::Internal("a schedule copies blocks to blocks of another size".into()));
             }
-            into.copy_from_slice(from);
+            dst.copy_from_slice(src);
         }
         Action::Reduce { with } => {
-            let (into, from) = buffers.pair((place, bytes), (with, other))?;
-            job.reduction.ok_or_else(no_reduction)?.combine(into, None, Lent::from_slice(from));
+            let (dst, src) = regions.pair(step, with)?;
+            job.reduction.ok_or_else(no_reduction)?.combine(dst, None, Lent::from_slice(src));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {
-                reduction.finish(buffers.write(place, bytes)?, job.ranks);
+                reduction.finish(regions.write(step.place, step.bytes.range())?, job.ranks);
             }
         }
         Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => {}

@@ -1,18 +1,18 @@
-//! The steps that are under way: a run of a schedule from the oldest unfinished step on.
+//! The window of unfinished steps: a range of the schedule from the oldest unfinished step on.
 
 use comm_core::{Action, Place, Step};
 
-use super::Located;
-use super::carry::Carry;
-use super::located::Bytes;
+use super::LoweredStep;
+use super::lower::Bytes;
+use super::partial_element::PartialElement;
 use crate::message::Header;
 
-/// How far a step is.
+/// The stage of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Not started, or partly moved.
     Open,
-    /// A send whose bytes are all accepted, but not yet released by the transport.
+    /// A send whose bytes the transport has accepted, but not released.
     Accepted {
         /// The position in the stream that must be released.
         until: u64,
@@ -22,53 +22,45 @@ pub(super) enum Stage {
 /// A step in the window.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) located: Located,
+    pub(super) lowered: LoweredStep,
     pub(super) stage: Stage,
-    /// Bytes moved so far, the header's included.
+    /// The bytes moved so far, including the header.
     pub(super) moved: usize,
-    /// The header of the message that is being sent or received, as far as it was moved.
+    /// The header that is being sent or received.
     pub(super) header: [u8; Header::BYTES],
     /// The start of an element whose rest has not arrived.
-    pub(super) carry: Carry,
+    pub(super) partial: PartialElement,
 }
 
 impl Entry {
-    /// What a place holds that no step has taken yet.
+    /// An entry without a step.
     fn unused() -> Self {
-        let (bytes, other) = (Bytes::NONE, Bytes::NONE);
+        let (action, place, bytes) = (Action::Finish, Place::Output, Bytes::NONE);
         Self {
-            located: Located {
-                action: Action::Finish,
-                place: Place::Output,
-                bytes,
-                other,
-                own: None,
-                waits_for: 0,
-            },
+            lowered: LoweredStep { action, place, bytes, src: bytes, deps: 0 },
             stage: Stage::Open,
             moved: 0,
             header: [0; Header::BYTES],
-            carry: Carry::default(),
+            partial: PartialElement::default(),
         }
     }
 }
 
-/// The window. Steps are numbered from the start of the schedule, and named by how far they lie behind the first one of
-/// the window: so are the bits in a set of steps, which is a word.
+/// The window. Its methods name a step by its offset from the first one in the window; so do the bits of a set of steps.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// A ring whose length is a power of two: step `number` has the place `number % length`, and is written there.
+    /// A ring buffer whose length is a power of two: step `number` is at `number % length`.
     entries: Box<[Entry]>,
-    /// The number of the first step.
+    /// The number of the first step, counted from the start of the schedule.
     first: usize,
     len: usize,
-    /// Which steps have not finished.
+    /// The set of unfinished steps.
     unfinished: u64,
     capacity: usize,
 }
 
 impl Window {
-    /// The most steps that can be under way.
+    /// The largest capacity.
     pub(super) const CAPACITY_MAX: usize = u64::BITS as usize;
 
     pub(super) fn new(capacity: usize) -> Self {
@@ -92,16 +84,16 @@ impl Window {
         self.len == self.capacity
     }
 
-    /// Takes up a step behind the others.
+    /// Appends a step.
     #[inline]
-    pub(super) fn push(&mut self, located: &Located) -> &mut Entry {
+    pub(super) fn push(&mut self, lowered: &LoweredStep) -> &mut Entry {
         let at = self.len;
         self.unfinished |= 1 << at;
         self.len += 1;
         let entry = self.entry(at);
-        entry.located = *located;
+        entry.lowered = *lowered;
         (entry.stage, entry.moved) = (Stage::Open, 0);
-        entry.carry.clear();
+        entry.partial.clear();
         entry
     }
 
@@ -111,7 +103,7 @@ impl Window {
         &mut self.entries[place]
     }
 
-    /// The steps that are unfinished by now, in their order.
+    /// The steps that are unfinished now, in their order.
     #[inline]
     pub(super) fn unfinished(&self) -> impl Iterator<Item = usize> + use<> {
         let mut rest = self.unfinished;
@@ -122,7 +114,7 @@ impl Window {
         })
     }
 
-    /// Takes note that a step has finished: others need not wait for it.
+    /// Marks a step as finished.
     #[inline]
     pub(super) const fn finish(&mut self, at: usize) {
         self.unfinished &= !(1 << at);
@@ -140,37 +132,37 @@ impl Window {
     /// Whether an earlier unfinished step conflicts with the one at `at`.
     #[inline]
     pub(super) fn is_blocked(&mut self, at: usize) -> bool {
-        // What lies before the window is shifted out.
+        // Steps before the window are shifted out.
         let earlier = (u64::BITS as usize).saturating_sub(at) as u32;
-        self.entry(at).located.waits_for.unbounded_shr(earlier) & self.unfinished != 0
+        self.entry(at).lowered.deps.unbounded_shr(earlier) & self.unfinished != 0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::located::Locator;
+    use crate::executor::lower::Lowering;
     use comm_core::{Blocks, Layout, Partition};
 
-    /// A window, and the schedule that runs through it.
+    /// A window, and the schedule that passes through it.
     struct Run {
         window: Window,
-        locator: Locator,
+        lowering: Lowering,
     }
 
     impl Run {
         fn new(capacity: usize) -> Self {
-            Self { window: Window::new(capacity), locator: Locator::default() }
+            Self { window: Window::new(capacity), lowering: Lowering::default() }
         }
 
         fn push(&mut self, step: Step) {
             let layout = Layout::uniform(&Partition::even(2, 2));
-            self.window.push(&self.locator.locate(step, None, &layout, None).unwrap());
+            self.window.push(&self.lowering.lower(step, &layout));
         }
     }
 
     #[test]
-    fn a_step_waits_for_every_earlier_conflict_and_no_other() {
+    fn a_step_deps_every_earlier_conflict_and_no_other() {
         let mut run = Run::new(8);
         run.push(Step::send(1, Place::Output, Blocks::one(0)));
         run.push(Step::send(2, Place::Output, Blocks::one(0)));
@@ -190,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_window_takes_up_the_places_of_finished_steps_again() {
+    fn the_largest_window_reuses_the_entries_of_finished_steps() {
         let mut run = Run::new(1000);
         while !run.window.is_full() {
             run.push(Step::recv(1, Place::Output, Blocks::one(0)));
@@ -206,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_does_not_wait_for_one_that_took_the_place_of_a_finished_one() {
+    fn a_step_does_not_wait_for_one_that_reuses_the_entry_of_a_finished_one() {
         let mut run = Run::new(64);
         run.push(Step::recv(1, Place::Output, Blocks::one(0)));
         run.push(Step::recv(2, Place::Output, Blocks::one(0)));

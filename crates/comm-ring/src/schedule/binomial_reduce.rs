@@ -68,20 +68,18 @@ pub(super) fn steps(params: &Params) -> Steps {
             (Some(_), true) => Place::Input,
             (Some(_), false) => p.slot(0, segment),
         };
-        // The own contribution is in the sum already, or joins it after the first child's.
-        let joined = sum == Place::Input || (sum == Place::Output && p.in_place);
-        let copy = (!joined && children.is_empty()).then_some(Step::copy(sum, Place::Input, block));
-        let receives = children.clone().into_iter().enumerate().flat_map(move |(at, from)| {
-            if at == 0 && !joined {
-                [Some(Step::recv(from, sum, block)), Some(Step::reduce(sum, Place::Input, block))]
-            } else {
-                [Some(Step::recv_reduce(from, sum, block)), None]
-            }
-        });
+        // The contribution of the first child is added to the own one, the others to the sum.
+        let own = if sum == Place::Output { p.own() } else { Place::Input };
+        let copy = (own != sum && children.is_empty()).then_some(Step::copy(sum, own, block));
+        let receives = children
+            .clone()
+            .into_iter()
+            .enumerate()
+            .map(move |(at, from)| Step::recv_reduce(from, sum, if at == 0 { own } else { sum }, block));
         let end = match parent {
             Some(to) => Step::send(to, sum, block),
             None => Step::finish(sum, block),
         };
-        copy.into_iter().chain(receives.flatten()).chain([end])
+        copy.into_iter().chain(receives).chain([end])
     }))
 }

@@ -31,7 +31,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let to = (p.rank + 1 < p.ranks).then_some(p.rank + 1);
     Box::new((0..p.segments).flat_map(move |segment| {
         let block = p.block(0, segment);
-        let receive = from.map(|from| Step::recv_reduce(from, Place::Output, block));
+        let receive = from.map(|from| Step::recv_reduce(from, Place::Output, Place::Output, block));
         let send = to.map(|to| Step::send(to, Place::Output, block));
         receive.into_iter().chain(send)
     }))

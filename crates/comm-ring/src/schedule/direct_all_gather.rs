@@ -23,7 +23,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
     // The own chunk is sent from where the caller has it, so that nothing waits for the copy.
-    let own = if p.in_place { Place::Output } else { Place::Input };
+    let own = p.own();
     let exchanges = (1..p.ranks).flat_map(move |distance| {
         let (to, from) = (p.ahead(distance), p.behind(distance));
         [Step::send(to, own, Blocks::one(p.rank)), Step::recv(from, Place::Output, Blocks::one(from))]

@@ -8,15 +8,15 @@
 use comm_core::{Place, Step};
 
 use super::direct_reduce_scatter::exchange;
-use super::hearing::{self, peers};
+use super::ordered_fan_in::{self, peers};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    p.slots(hearing::slots(p.ranks))
+    p.slots(ordered_fan_in::slots(p.ranks))
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    let scatter = hearing::cost(p);
+    let scatter = ordered_fan_in::cost(p);
     Cost {
         rounds: scatter.rounds + usize::from(p.ranks > 1),
         messages: 2 * scatter.messages,

@@ -8,17 +8,17 @@
 
 use std::iter;
 
-use comm_core::{Place, Step};
+use comm_core::Step;
 
-use super::hearing::{self, Hearing, peers};
+use super::ordered_fan_in::{self, FanIn, peers};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    p.slots(hearing::slots(p.ranks))
+    p.slots(ordered_fan_in::slots(p.ranks))
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    hearing::cost(p)
+    ordered_fan_in::cost(p)
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
@@ -30,16 +30,13 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new((0..p.segments).flat_map(move |segment| exchange(&p, segment)))
 }
 
-/// One segment of every chunk goes to the chunk's owner.
+/// Sends one segment of every chunk to the chunk's owner.
 pub(super) fn exchange(params: &Params, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
-    let own = p.block(p.rank, segment);
-    let given = if p.in_place { Place::Output } else { Place::Input };
-    let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, own));
-    let hearing = Hearing::new(&p, p.rank, segment);
+    let fan_in = FanIn::new(&p, p.rank, segment, p.own());
     let exchanges = peers(&p).flat_map(move |peer| {
-        let give = Step::send(peer.rank, given, p.block(peer.rank, segment));
-        iter::once(give).chain(hearing.hear(peer))
+        let give = Step::send(peer.rank, p.own(), p.block(peer.rank, segment));
+        iter::once(give).chain(fan_in.recv_from(peer))
     });
-    copy.into_iter().chain(exchanges).chain([Step::finish(Place::Output, own)])
+    exchanges.chain(fan_in.finish())
 }

@@ -51,7 +51,7 @@ pub(super) fn steps(params: &Params) -> Steps {
         return Box::new(exchange.into_iter());
     }
     let partner = tree.partner(p.rank);
-    let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, all));
+    let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, Place::Output, all));
     let fold_out = partner.map(|partner| Step::send(partner, Place::Output, all));
     let number = tree.number(p.rank);
     // Of what both have, the partner's half and the own one.
@@ -60,7 +60,10 @@ pub(super) fn steps(params: &Params) -> Steps {
         (tree.speaker(other), kept(tree, other, round + 1), kept(tree, number, round + 1))
     };
     let halving = (0..tree.rounds()).map(round).flat_map(|(partner, theirs, ours)| {
-        [Step::send(partner, Place::Output, theirs), Step::recv_reduce(partner, Place::Output, ours)]
+        [
+            Step::send(partner, Place::Output, theirs),
+            Step::recv_reduce(partner, Place::Output, Place::Output, ours),
+        ]
     });
     let doubling = (0..tree.rounds()).rev().map(round).flat_map(|(partner, theirs, ours)| {
         [Step::send(partner, Place::Output, ours), Step::recv(partner, Place::Output, theirs)]

@@ -22,8 +22,8 @@ mod double_tree_broadcast;
 mod flat_gather;
 mod flat_scatter;
 mod halving_doubling;
-mod hearing;
 mod one_shot_all_reduce;
+mod ordered_fan_in;
 mod pairwise_all_to_all;
 mod recursive_doubling;
 mod recursive_doubling_all_gather;
@@ -45,7 +45,7 @@ mod two_level_all_reduce;
 
 use std::ops::Range;
 
-use comm_core::{Blocks, Collective, LinkModel, Step};
+use comm_core::{Blocks, Collective, LinkModel, Place, Step};
 
 pub use cost::{Cost, Pace, Pacing};
 pub use tree::combinations;
@@ -126,6 +126,11 @@ impl Params {
 }
 
 impl Params {
+    /// The place of this rank's contribution.
+    const fn own(&self) -> Place {
+        if self.in_place { Place::Output } else { Place::Input }
+    }
+
     /// The block of a segment of a chunk.
     pub(crate) const fn block(&self, chunk: usize, segment: usize) -> Blocks {
         Blocks::one(chunk * self.segments + segment)
@@ -169,9 +174,9 @@ impl Params {
     }
 
     /// The slot of a segment, in the first or a later set of slots.
-    fn slot(&self, set: usize, segment: usize) -> comm_core::Place {
+    fn slot(&self, set: usize, segment: usize) -> Place {
         let pass = self.pass.min(self.segments);
-        comm_core::Place::Scratch { slot: set * pass + segment % pass }
+        Place::Scratch { slot: set * pass + segment % pass }
     }
 }
 

@@ -7,15 +7,15 @@
 
 use comm_core::{Place, Step};
 
-use super::hearing::{self, Hearing, peers};
+use super::ordered_fan_in::{self, FanIn, peers};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    p.slots(hearing::slots(p.ranks) + 1)
+    p.slots(ordered_fan_in::slots(p.ranks) + 1)
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    hearing::cost(p)
+    ordered_fan_in::cost(p)
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
@@ -27,11 +27,11 @@ pub(super) fn steps(params: &Params) -> Steps {
     if p.ranks == 1 {
         return Box::new(std::iter::once(Step::finish(Place::Output, p.block(0, 0))));
     }
-    let (hearing, block) = (Hearing::new(&p, 0, 0), p.block(0, 0));
-    // What is sent must hold still while the output changes.
-    let own = p.slot(hearing::slots(p.ranks), 0);
-    let exchange = peers(&p)
-        .flat_map(move |peer| std::iter::once(Step::send(peer.rank, own, block)).chain(hearing.hear(peer)));
-    let finish = Step::finish(Place::Output, block);
-    Box::new(std::iter::once(Step::copy(own, Place::Output, block)).chain(exchange).chain([finish]))
+    let (fan_in, block) = (FanIn::new(&p, 0, 0, Place::Output), p.block(0, 0));
+    // The output changes while the own contribution is being sent.
+    let own = p.slot(ordered_fan_in::slots(p.ranks), 0);
+    let exchange = peers(&p).flat_map(move |peer| {
+        std::iter::once(Step::send(peer.rank, own, block)).chain(fan_in.recv_from(peer))
+    });
+    Box::new(std::iter::once(Step::copy(own, Place::Output, block)).chain(exchange).chain(fan_in.finish()))
 }

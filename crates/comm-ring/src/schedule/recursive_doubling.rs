@@ -52,7 +52,7 @@ pub(super) fn steps(params: &Params) -> Steps {
         return Box::new(exchange.into_iter());
     }
     let partner = tree.partner(p.rank);
-    let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, ALL));
+    let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, Place::Output, ALL));
     let fold_out = partner.map(|partner| Step::send(partner, Place::Output, ALL));
     let number = tree.number(p.rank);
     let rounds = (0..tree.rounds()).flat_map(move |round| {

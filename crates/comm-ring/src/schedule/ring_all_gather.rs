@@ -22,7 +22,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
     // The own chunk is sent from where the caller has it, so that nothing waits for the copy.
-    let own = if p.in_place { Place::Output } else { Place::Input };
+    let own = p.own();
     let copy = (!p.in_place).then(|| {
         (0..p.segments).map(move |segment| Step::copy(Place::Output, Place::Input, p.block(p.rank, segment)))
     });

@@ -41,7 +41,7 @@ fn exchange(params: &Params, round: usize) -> impl Iterator<Item = Step> + use<>
     (0..p.segments).flat_map(move |segment| {
         let taken = p.block(take, segment);
         let receive = if round < reducing {
-            Step::recv_reduce(p.prev(), Place::Output, taken)
+            Step::recv_reduce(p.prev(), Place::Output, Place::Output, taken)
         } else {
             Step::recv(p.prev(), Place::Output, taken)
         };

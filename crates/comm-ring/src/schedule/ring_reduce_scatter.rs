@@ -1,8 +1,8 @@
 //! Ring reduce-scatter: a partial sum of each chunk travels around the ring and ends at the chunk's owner.
 //!
-//! Each rank sends (n-1)/n of the data in n-1 rounds, the least that any reduce-scatter can send. The partial sums of
-//! a caller's read-only input live in two alternating sets of scratch slots. Segments go in passes, so that the sets
-//! stay small however large the data is; within a pass they overlap.
+//! Each rank sends (n-1)/n of the data in n-1 rounds, the least that any reduce-scatter can send. A partial sum that
+//! arrives is combined with the rank's own contribution in the input and stored in one of two alternating sets of scratch
+//! slots. Segments go in passes, so that the sets stay small for any size of the data; within a pass segments overlap.
 
 use std::iter;
 
@@ -40,24 +40,19 @@ fn alone(p: &Params, block: Blocks) -> impl Iterator<Item = Step> + use<> {
     copy.into_iter().chain(iter::once(Step::finish(Place::Output, block)))
 }
 
-/// One segment's part of a round: pass on the partial sum of one chunk, add to that of the next.
+/// A round of one segment: sends the partial sum of one chunk, and adds to that of the next.
 fn exchange(p: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let last = round + 2 == p.ranks;
     let give = p.block(p.behind(round + 1), segment);
     let take = p.block(p.behind(round + 2), segment);
     let scratch = |round: usize| p.slot(round % 2, segment);
     let from = match round {
+        0 => p.own(),
         _ if p.in_place => Place::Output,
-        0 => Place::Input,
         _ => scratch(round - 1),
     };
     let into = if p.in_place || last { Place::Output } else { scratch(round) };
-    let receive = if p.in_place {
-        [Some(Step::recv_reduce(p.prev(), into, take)), None]
-    } else {
-        [Some(Step::recv(p.prev(), into, take)), Some(Step::reduce(into, Place::Input, take))]
-    };
-    iter::once(Step::send(p.next(), from, give))
-        .chain(receive.into_iter().flatten())
+    [Step::send(p.next(), from, give), Step::recv_reduce(p.prev(), into, p.own(), take)]
+        .into_iter()
         .chain(last.then_some(Step::finish(into, take)))
 }

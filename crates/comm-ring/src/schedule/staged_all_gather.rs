@@ -30,7 +30,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    let own = if p.in_place { Place::Output } else { Place::Input };
+    let own = p.own();
     Box::new((0..p.segments).flat_map(move |segment| {
         let (staged, block) = (p.slot(0, segment), p.block(p.rank, segment));
         let stage = (p.ranks > 1).then_some(Step::copy(staged, own, block));

@@ -1,9 +1,9 @@
-//! Staged all-reduce: a reduce-scatter around the ring, whose partial sums every rank puts where the others of its host read
-//! them in place; then all of them read the whole ones there.
+//! Staged all-reduce: a reduce-scatter around the ring with its partial sums in a buffer that the other ranks of the host
+//! read in place; then all ranks read the complete sums there.
 //!
-//! It moves what the ring moves. But where the ranks of a host read what is staged, a partial sum is written once where the ring writes
-//! it into its own memory first, and a whole one once instead of n-1 times, to be read in one round; see the staged all-gather.
-//! Segments go in passes, so that what is staged stays small however large the data is.
+//! It moves the same data as the ring. But on one host, each partial sum is written once where the ring writes it to its own
+//! memory and then to a channel, and each complete sum is written once instead of n-1 times and read in one round; see the
+//! staged all-gather. Segments go in passes, so that the buffer stays small for any size of the data.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use comm_core::{Place, Step};
 use super::staged_all_gather::exchange;
 use super::{Cost, Pacing, Params, Steps, ring_all_reduce, ring_reduce_scatter, staged_all_gather};
 
-/// What a rank sends in one round lies apart from what it receives meanwhile.
+/// The sets of slots: one for what a rank sends in a round, one for what it receives in the same round.
 const SETS: usize = 2;
 
 pub(super) fn slots(p: &Params) -> usize {
@@ -50,7 +50,7 @@ fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> +
     reducing.chain(gathering)
 }
 
-/// A round of the reduce-scatter. What is not whole yet is put where the next rank reads it in place.
+/// A round of the reduce-scatter: adds the own contribution to a partial sum, which the next rank reads in place.
 fn reduce(params: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
     let (given, taken) = (p.block(p.behind(round), segment), p.block(p.behind(round + 1), segment));
@@ -61,8 +61,7 @@ fn reduce(params: &Params, round: usize, segment: usize) -> impl Iterator<Item =
     let staged = p.slot(round % SETS, segment);
     let is_whole = round + 2 == p.ranks;
     let steps = [
-        Some(Step::copy(staged, Place::Output, taken)),
-        Some(Step::recv_reduce(p.prev(), staged, taken)),
+        Some(Step::recv_reduce(p.prev(), staged, Place::Output, taken)),
         Some(Step::send(p.next(), from, given)),
         is_whole.then_some(Step::finish(staged, taken)),
         is_whole.then_some(Step::copy(Place::Output, staged, taken)),

@@ -6,16 +6,16 @@
 
 use comm_core::{Place, Step};
 
-use super::hearing::{self, Hearing};
+use super::ordered_fan_in::{self, FanIn};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.rank == 0 { p.slots(hearing::slots(p.ranks)) } else { 0 }
+    if p.rank == 0 { p.slots(ordered_fan_in::slots(p.ranks)) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
     // As many are sent to everybody as came; and of any two numbers, rank 0 hears from the second one alone.
-    Cost { rounds: p.ranks / 2 + usize::from(p.ranks > 1), ..hearing::cost(p) }
+    Cost { rounds: p.ranks / 2 + usize::from(p.ranks > 1), ..ordered_fan_in::cost(p) }
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
@@ -36,6 +36,6 @@ pub(super) fn steps(params: &Params) -> Steps {
             return Box::new(exchange.into_iter());
         }
         let results = (1..p.ranks).map(move |to| Step::send(to, Place::Output, block));
-        Box::new(Hearing::new(&p, 0, segment).hear_all().chain(results))
+        Box::new(FanIn::new(&p, 0, segment, Place::Output).recv_all().chain(results))
     }))
 }

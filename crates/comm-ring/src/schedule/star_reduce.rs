@@ -8,15 +8,15 @@ use std::iter;
 
 use comm_core::{Place, Step};
 
-use super::hearing::{self, Hearing};
+use super::ordered_fan_in::{self, FanIn};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.rank == p.root { p.slots(hearing::slots(p.ranks)) } else { 0 }
+    if p.rank == p.root { p.slots(ordered_fan_in::slots(p.ranks)) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    hearing::cost(p)
+    ordered_fan_in::cost(p)
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
@@ -30,7 +30,6 @@ pub(super) fn steps(params: &Params) -> Steps {
         if p.rank != p.root {
             return Box::new(iter::once(Step::send(p.root, Place::Input, block)));
         }
-        let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, block));
-        Box::new(copy.into_iter().chain(Hearing::new(&p, 0, segment).hear_all()))
+        Box::new(FanIn::new(&p, 0, segment, p.own()).recv_all())
     }))
 }

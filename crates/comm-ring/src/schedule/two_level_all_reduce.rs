@@ -109,7 +109,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let reduce_within = meetings(local, size).flat_map(move |(to, from)| {
         [
             Step::send(first + to, Place::Output, owned(to)),
-            Step::recv_reduce(first + from, Place::Output, owned(local)),
+            Step::recv_reduce(first + from, Place::Output, Place::Output, owned(local)),
         ]
     });
     let reduce_between = columns.clone().flat_map(move |column| {
@@ -117,7 +117,7 @@ pub(super) fn steps(params: &Params) -> Steps {
         let exchanges = meetings(host, hosts.count).flat_map(move |(to, from)| {
             let (to_rank, from_rank) = (hosts.owner(to, column), hosts.owner(from, column));
             let give = chunk(to).map(|theirs| Step::send(to_rank, Place::Output, theirs));
-            let take = chunk(host).map(|own| Step::recv_reduce(from_rank, Place::Output, own));
+            let take = chunk(host).map(|own| Step::recv_reduce(from_rank, Place::Output, Place::Output, own));
             give.into_iter().chain(take)
         });
         exchanges.chain(chunk(host).map(|own| Step::finish(Place::Output, own)))

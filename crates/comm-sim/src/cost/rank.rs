@@ -186,7 +186,7 @@ impl<'a> Rank<'a> {
         world: &World<'_>,
         mail: &mut Mail,
     ) -> Result<Option<usize>, Failure> {
-        let (Action::Recv { from } | Action::RecvReduce { from }) = step.action else { return Ok(None) };
+        let (Action::Recv { from } | Action::RecvReduce { from, .. }) = step.action else { return Ok(None) };
         if from >= world.ranks || from == self.number {
             return Err(Failure::Peer(self.at(position, step)));
         }

@@ -18,8 +18,8 @@ pub(super) struct Window {
 /// A step, and when it ends as soon as that is known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timed {
-    own: Touch,
-    other: Option<Touch>,
+    place: Touch,
+    src: Option<Touch>,
     stream: Stream,
     /// When it ends; 0 before that is known.
     end: f64,
@@ -125,15 +125,15 @@ impl Window {
 
 impl Timed {
     pub(super) fn new(step: &Step) -> Self {
-        let (own, other) = step.touches();
-        Self { own, other, stream: Stream::of(step.action), end: 0.0, all_end: 0.0 }
+        let (place, src) = step.touches();
+        Self { place, src, stream: Stream::of(step.action), end: 0.0, all_end: 0.0 }
     }
 
     /// As [`Step::conflicts`].
     pub(super) fn conflicts(&self, earlier: &Self) -> bool {
-        self.own.conflicts(earlier.own)
-            || self.other.is_some_and(|other| other.conflicts(earlier.own))
-            || earlier.other.is_some_and(|other| other.conflicts(self.own))
+        self.place.conflicts(earlier.place)
+            || self.src.is_some_and(|src| src.conflicts(earlier.place))
+            || earlier.src.is_some_and(|src| src.conflicts(self.place))
     }
 }
 
@@ -141,7 +141,7 @@ impl Stream {
     const fn of(action: Action) -> Self {
         Self(match action {
             Action::Send { to } => 2 * to as u64,
-            Action::Recv { from } | Action::RecvReduce { from } => 2 * from as u64 + 1,
+            Action::Recv { from } | Action::RecvReduce { from, .. } => 2 * from as u64 + 1,
             Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => u64::MAX,
         })
     }

@@ -115,19 +115,22 @@ impl<'a> Arrays<'a> {
         Ok(())
     }
 
-    /// Stores or combines what came.
+    /// Stores numbers in blocks, combined with those of the same blocks at `addend` if one is given.
     pub(super) fn accept(
         &mut self,
         place: Place,
+        addend: Option<Place>,
         blocks: Blocks,
         numbers: &[Number],
-        reduces: bool,
     ) -> Result<(), Wrong> {
         if self.layout.output.size(blocks) != Some(numbers.len()) {
             return Err(Wrong::Length { rank: self.rank });
         }
-        let change = |ours: Number, at: usize| if reduces { ours.combine(numbers[at]) } else { numbers[at] };
-        self.update(place, blocks, change)
+        let addend = addend.map(|addend| self.read(addend, blocks)).transpose()?;
+        self.update(place, blocks, |_, at| match &addend {
+            Some(addend) => addend[at].combine(numbers[at]),
+            None => numbers[at],
+        })
     }
 
     pub(super) fn finish(&mut self, place: Place, blocks: Blocks) -> Result<(), Wrong> {

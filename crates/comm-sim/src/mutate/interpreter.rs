@@ -219,11 +219,11 @@ impl<'a> Run<'a> {
         let step = self.steps[rank][index];
         let ran = match step.action {
             Action::Send { to } => self.send(rank, to, &step)?,
-            Action::Recv { from } | Action::RecvReduce { from } => self.recv(rank, from, &step)?,
-            Action::Reduce { with: other } | Action::Copy { from: other } => {
-                let numbers = self.arrays[rank].read(other, step.blocks)?;
-                let reduces = matches!(step.action, Action::Reduce { .. });
-                self.arrays[rank].accept(step.place, step.blocks, &numbers, reduces)?;
+            Action::Recv { from } | Action::RecvReduce { from, .. } => self.recv(rank, from, &step)?,
+            Action::Reduce { with: src } | Action::Copy { from: src } => {
+                let numbers = self.arrays[rank].read(src, step.blocks)?;
+                let addend = matches!(step.action, Action::Reduce { .. }).then_some(step.place);
+                self.arrays[rank].accept(step.place, addend, step.blocks, &numbers)?;
                 true
             }
             Action::Finish => {
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             }
             return Ok(waiting < capacity);
         }
-        let is_match = |step: &Step| matches!(step.action, Action::Recv { from } | Action::RecvReduce { from } if from == rank);
+        let is_match = |step: &Step| matches!(step.action, Action::Recv { from } | Action::RecvReduce { from, .. } if from == rank);
         let window = self.oldest[to]..(self.oldest[to] + self.manner.window).min(self.steps[to].len());
         let receive = window.into_iter().find(|&at| is_match(&self.steps[to][at]) && self.may_run(to, at));
         let Some(receive) = receive else { return Ok(false) };
@@ -282,8 +282,8 @@ impl<'a> Run<'a> {
     }
 
     fn accept(&mut self, rank: usize, step: &Step, numbers: &[Number]) -> Result<(), Wrong> {
-        let reduces = matches!(step.action, Action::RecvReduce { .. });
-        self.arrays[rank].accept(step.place, step.blocks, numbers, reduces)
+        // The source of a receive is its addend.
+        self.arrays[rank].accept(step.place, step.src(), step.blocks, numbers)
     }
 }
 
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
 fn same_stream(a: &Step, b: &Step) -> bool {
     let stream = |step: &Step| match step.action {
         Action::Send { to } => Some((true, to)),
-        Action::Recv { from } | Action::RecvReduce { from } => Some((false, from)),
+        Action::Recv { from } | Action::RecvReduce { from, .. } => Some((false, from)),
         Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => None,
     };
     stream(a).is_some() && stream(a) == stream(b)

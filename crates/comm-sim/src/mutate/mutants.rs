@@ -43,9 +43,15 @@ pub(super) fn all(original: &[Vec<Step>], spec: &Spec) -> Vec<Mutant> {
 fn changes(step: Step, rank: usize, spec: &Spec) -> Vec<Step> {
     let blocks = other_blocks(step.blocks, spec.blocks).into_iter().map(|blocks| Step { blocks, ..step });
     let places = other_places(step.place).into_iter().map(|place| Step { place, ..step });
-    let actions =
-        other_actions(step.action, rank, spec.ranks).into_iter().map(|action| Step { action, ..step });
-    blocks.chain(places).chain(actions).filter(|&changed| changed != step).collect()
+    let actions = other_actions(step, rank, spec.ranks).into_iter().map(|action| Step { action, ..step });
+    blocks.chain(places).chain(moved(step)).chain(actions).filter(|&changed| changed != step).collect()
+}
+
+/// Receives that reduce in place, but in another place.
+fn moved(step: Step) -> Vec<Step> {
+    let Action::RecvReduce { from, .. } = step.action else { return Vec::new() };
+    let places = other_places(step.place).into_iter().filter(|_| step.is_in_place());
+    places.map(|place| Step::recv_reduce(from, place, place, step.blocks)).collect()
 }
 
 /// The next blocks, around the end; the blocks before; one more; one less; none.
@@ -74,19 +80,21 @@ fn other_places(place: Place) -> Vec<Place> {
     }
 }
 
-fn other_actions(action: Action, rank: usize, ranks: usize) -> Vec<Action> {
+fn other_actions(step: Step, rank: usize, ranks: usize) -> Vec<Action> {
     // The ranks on both sides of the peer; in small worlds that is the rank itself too.
     let peers = |peer: usize| [(peer + 1) % ranks, (peer + ranks - 1) % ranks, rank, ranks].into_iter();
-    match action {
+    match step.action {
         Action::Send { to } => {
             peers(to).map(|to| Action::Send { to }).chain([Action::Recv { from: to }]).collect()
         }
         Action::Recv { from } => peers(from)
             .map(|from| Action::Recv { from })
-            .chain([Action::RecvReduce { from }, Action::Send { to: from }])
+            .chain([Action::RecvReduce { from, with: step.place }, Action::Send { to: from }])
             .collect(),
-        Action::RecvReduce { from } => {
-            peers(from).map(|from| Action::RecvReduce { from }).chain([Action::Recv { from }]).collect()
+        Action::RecvReduce { from, with } => {
+            let others = other_places(with).into_iter().map(|with| Action::RecvReduce { from, with });
+            let from_others = peers(from).map(|from| Action::RecvReduce { from, with });
+            from_others.chain(others).chain([Action::Recv { from }]).collect()
         }
         Action::Reduce { with } => {
             let others = other_places(with).into_iter().map(|with| Action::Reduce { with });

@@ -29,7 +29,7 @@ pub enum Fault {
     /// Blocks or slots of scratch that do not exist.
     #[error("{0}: blocks or slots out of range")]
     Range(At),
-    /// A local step whose operands overlap.
+    /// A step that reads blocks from one place and writes them to another that overlaps it.
     #[error("{0}: operands overlap")]
     Overlap(At),
     /// A write to the input.
@@ -170,7 +170,12 @@ impl std::fmt::Display for At {
         match action {
             Action::Send { to } => write!(f, "send to {to}: ")?,
             Action::Recv { from } => write!(f, "receive from {from}: ")?,
-            Action::RecvReduce { from } => write!(f, "receive and reduce from {from}: ")?,
+            Action::RecvReduce { from, with } if with == place => {
+                write!(f, "receive and reduce from {from}: ")?
+            }
+            Action::RecvReduce { from, with } => {
+                write!(f, "receive from {from} and reduce with {}: ", name(with))?;
+            }
             Action::Reduce { with } => write!(f, "reduce with {}: ", name(with))?,
             Action::Copy { from } => write!(f, "copy from {}: ", name(from))?,
             Action::Finish => f.write_str("finish: ")?,

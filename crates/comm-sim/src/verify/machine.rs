@@ -131,12 +131,14 @@ impl<'a> Machine<'a> {
             let heard = |heard: Contributors, value: &Value| heard.union(&value.contributors);
             receiver.heard = self.moving.iter().fold(receiver.heard.clone(), heard);
         }
-        let depth = 1 + depth_of_send.max(receiver.memory.depth_to_write(to.step.place, blocks));
-        if matches!(to.step.action, Action::RecvReduce { .. }) {
-            receiver.memory.combine(to, &mut self.moving)?;
-        } else {
-            receiver.memory.write(to, &mut self.moving)?;
+        let mut depth = depth_of_send.max(receiver.memory.depth_to_write(to.step.place, blocks));
+        if let Action::RecvReduce { with, .. } = to.step.action {
+            receiver.memory.combine(to, with, &mut self.moving)?;
+            depth = depth.max(receiver.memory.depth_to_read(with, blocks));
+            receiver.memory.reached(with, blocks, depth + 1, false);
         }
+        let depth = depth + 1;
+        receiver.memory.write(to, &mut self.moving)?;
         receiver.memory.reached(to.step.place, blocks, depth, true);
         receiver.window[recv.1].done = true;
         receiver.traffic.messages_received += 1;

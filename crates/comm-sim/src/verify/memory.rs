@@ -166,7 +166,8 @@ impl Memory {
     /// Puts values into a step's blocks.
     pub(super) fn write(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
-        if self.is_packed(place) {
+        // What a step combines in place stays part of the range that it was written with.
+        if self.is_packed(place) && !at.step.is_in_place() {
             self.pack(place, blocks);
         }
         for (offset, value) in values.drain(..).enumerate() {
@@ -180,29 +181,22 @@ impl Memory {
         Ok(())
     }
 
-    /// Combines values into a step's blocks.
-    pub(super) fn combine(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
-        let Step { blocks, place, .. } = at.step;
-        self.check_packed(at, place)?;
-        for (offset, theirs) in values.drain(..).enumerate() {
-            let cell = self.cell(place, blocks, offset);
+    /// Combines values with a step's blocks at `addend`.
+    pub(super) fn combine(&self, at: At, addend: Place, values: &mut [Value]) -> Result<(), Fault> {
+        self.check_packed(at, addend)?;
+        for (offset, theirs) in values.iter_mut().enumerate() {
             let block = theirs.block;
-            let ours = self.value(at, cell, block)?;
+            let ours = self.value(at, self.cell(addend, at.step.blocks, offset), block)?;
             if ours.finished || theirs.finished {
                 return Err(Fault::Finished { at, block });
             }
             if self.counts && !ours.contributors.is_disjoint(&theirs.contributors) {
                 let ours = Box::new(ours.contributors.clone());
-                let theirs = Box::new(theirs.contributors);
+                let theirs = Box::new(theirs.contributors.clone());
                 return Err(Fault::CountedTwice { at, block, ours, theirs });
             }
-            let combined = Value {
-                block,
-                contributors: ours.contributors.union(&theirs.contributors),
-                finished: false,
-                tree: node(ours.tree, theirs.tree),
-            };
-            self.cells[cell].content = Content::Value(combined);
+            theirs.contributors = ours.contributors.union(&theirs.contributors);
+            theirs.tree = node(ours.tree, theirs.tree);
         }
         Ok(())
     }

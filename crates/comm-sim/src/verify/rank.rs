@@ -36,7 +36,7 @@ impl Slot {
     pub(super) const fn end(&self) -> Option<End> {
         match self.at.step.action {
             Action::Send { to } => Some(End::To(to)),
-            Action::Recv { from } | Action::RecvReduce { from } => Some(End::From(from)),
+            Action::Recv { from } | Action::RecvReduce { from, .. } => Some(End::From(from)),
             Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => None,
         }
     }
@@ -69,19 +69,18 @@ impl<'a> Rank<'a> {
     pub(super) fn run_local(&mut self, at: At, moving: &mut Vec<Value>) -> Result<u32, Fault> {
         let Step { blocks, place, action } = at.step;
         let own = self.memory.depth_to_write(place, blocks);
-        let depth = match action {
-            Action::Reduce { with: other } | Action::Copy { from: other } => {
-                self.memory.read(at, other, moving)?;
-                if matches!(action, Action::Copy { .. }) {
-                    self.memory.write(at, moving)?;
-                } else {
-                    self.memory.combine(at, moving)?;
+        let depth = match at.step.src() {
+            Some(src) => {
+                self.memory.read(at, src, moving)?;
+                if matches!(action, Action::Reduce { .. }) {
+                    self.memory.combine(at, place, moving)?;
                 }
-                let depth = own.max(self.memory.depth_to_read(other, blocks));
-                self.memory.reached(other, blocks, depth, false);
+                self.memory.write(at, moving)?;
+                let depth = own.max(self.memory.depth_to_read(src, blocks));
+                self.memory.reached(src, blocks, depth, false);
                 depth
             }
-            _ => {
+            None => {
                 self.memory.finish(at)?;
                 own
             }
@@ -91,33 +90,33 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// What can be said of a step without running it.
+/// Checks what can be told of a step without running it.
 pub(super) fn check(at: At, spec: &Spec, memory: &Memory) -> Result<(), Fault> {
     let Step { blocks, place, action } = at.step;
-    let other = match action {
-        Action::Send { to: peer } | Action::Recv { from: peer } | Action::RecvReduce { from: peer } => {
-            if peer >= spec.ranks || peer == at.rank {
-                return Err(Fault::Peer(at));
-            }
-            None
-        }
-        Action::Reduce { with: other } | Action::Copy { from: other } => Some(other),
-        Action::Finish => None,
-    };
+    if let Action::Send { to: peer } | Action::Recv { from: peer } | Action::RecvReduce { from: peer, .. } =
+        action
+        && (peer >= spec.ranks || peer == at.rank)
+    {
+        return Err(Fault::Peer(at));
+    }
     let in_range = |place| memory.in_range(place, blocks);
-    if !in_range(place) || !other.is_none_or(in_range) {
+    if !in_range(place) || !at.step.src().is_none_or(in_range) {
         return Err(Fault::Range(at));
     }
     if place == Place::Input && !matches!(action, Action::Send { .. }) {
         return Err(Fault::WritesInput(at));
     }
-    match (place, other) {
-        (Place::Scratch { slot }, Some(Place::Scratch { slot: other }))
-            if slot.abs_diff(other) < blocks.count =>
+    match (place, at.step.src()) {
+        // Only a receive may replace its addend.
+        (place, Some(src)) if place == src => match action {
+            Action::RecvReduce { .. } => Ok(()),
+            _ => Err(Fault::Overlap(at)),
+        },
+        (Place::Scratch { slot }, Some(Place::Scratch { slot: src }))
+            if slot.abs_diff(src) < blocks.count =>
         {
             Err(Fault::Overlap(at))
         }
-        (place, Some(other)) if place == other => Err(Fault::Overlap(at)),
         _ => Ok(()),
     }
 }

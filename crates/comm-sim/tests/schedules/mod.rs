@@ -70,7 +70,7 @@ pub(crate) fn ring_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     let mut steps = copy_in(spec);
     for round in 0..spec.ranks - 1 {
         let (send, recv) = turn(rank, spec, 0, round);
-        steps.extend([Step::send(next, OUT, send), Step::recv_reduce(prev, OUT, recv)]);
+        steps.extend([Step::send(next, OUT, send), Step::recv_reduce(prev, OUT, OUT, recv)]);
     }
     steps.push(Step::finish(OUT, chunk(spec, rank + 1)));
     for round in 0..spec.ranks - 1 {
@@ -90,7 +90,7 @@ pub(crate) fn doubling_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
         return steps;
     }
     let extra = (rank + core < spec.ranks).then_some(rank + core);
-    steps.extend(extra.map(|extra| Step::recv_reduce(extra, OUT, all)));
+    steps.extend(extra.map(|extra| Step::recv_reduce(extra, OUT, OUT, all)));
     let mut distance = 1;
     while distance < core {
         let peer = rank ^ distance;
@@ -108,7 +108,7 @@ pub(crate) fn doubling_in_place(rank: usize, spec: &Spec) -> Vec<Step> {
     let mut distance = 1;
     while distance < spec.ranks {
         let peer = rank ^ distance;
-        steps.extend([Step::send(peer, OUT, all(spec)), Step::recv_reduce(peer, OUT, all(spec))]);
+        steps.extend([Step::send(peer, OUT, all(spec)), Step::recv_reduce(peer, OUT, OUT, all(spec))]);
         distance *= 2;
     }
     steps.push(Step::finish(OUT, all(spec)));
@@ -121,7 +121,7 @@ pub(crate) fn flat_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     }
     let mut steps = copy_in(spec);
     let others = (0..spec.ranks).filter(|&other| other != rank);
-    steps.extend(others.map(|other| Step::recv_reduce(other, OUT, all(spec))));
+    steps.extend(others.map(|other| Step::recv_reduce(other, OUT, OUT, all(spec))));
     steps.push(Step::finish(OUT, all(spec)));
     steps
 }
@@ -162,26 +162,27 @@ pub(crate) fn ring_all_gather(rank: usize, spec: &Spec) -> Vec<Step> {
 }
 
 /// Works in scratch, where block `b` has slot `b`, because the output may hold only one chunk.
+/// Each partial sum is received, combined with the own contribution where that lies, and stored in scratch.
 pub(crate) fn ring_reduce_scatter(rank: usize, spec: &Spec) -> Vec<Step> {
     let (next, prev) = neighbours(rank, spec);
-    let from = if spec.buffers == Buffers::Separate { IN } else { OUT };
+    let own = if spec.buffers == Buffers::Separate { IN } else { OUT };
     let each = |blocks: Blocks| (blocks.first..blocks.end()).map(Blocks::one);
     let slot = |block: Blocks| Place::Scratch { slot: block.first };
-    let mut steps: Vec<Step> = each(all(spec)).map(|block| Step::copy(slot(block), from, block)).collect();
+    let mut steps = if spec.ranks == 1 { copy_in(spec) } else { vec![] };
     for round in 0..spec.ranks - 1 {
         let (send, recv) = turn(rank, spec, spec.ranks - 1, round);
         for (send, recv) in each(send).zip(each(recv)) {
-            steps.extend([Step::send(next, slot(send), send), Step::recv_reduce(prev, slot(recv), recv)]);
+            let from = if round == 0 { own } else { slot(send) };
+            let into = if round + 2 == spec.ranks { OUT } else { slot(recv) };
+            steps.extend([Step::send(next, from, send), Step::recv_reduce(prev, into, own, recv)]);
         }
     }
-    let own = chunk(spec, rank);
-    steps.extend(each(own).map(|block| Step::copy(OUT, slot(block), block)));
-    steps.push(Step::finish(OUT, own));
+    steps.push(Step::finish(OUT, chunk(spec, rank)));
     steps
 }
 
 pub(crate) fn chain_scan(rank: usize, spec: &Spec) -> Vec<Step> {
-    let receive = (rank > 0).then(|| Step::recv_reduce(rank - 1, OUT, all(spec)));
+    let receive = (rank > 0).then(|| Step::recv_reduce(rank - 1, OUT, OUT, all(spec)));
     let send = (rank + 1 < spec.ranks).then(|| Step::send(rank + 1, OUT, all(spec)));
     receive.into_iter().chain(send).collect()
 }
@@ -202,6 +203,6 @@ pub(crate) fn star_barrier(rank: usize, spec: &Spec) -> Vec<Step> {
     if rank > 0 {
         return vec![Step::send(0, OUT, all), Step::recv(0, OUT, all)];
     }
-    let arrivals = (1..spec.ranks).map(|other| Step::recv_reduce(other, OUT, all));
+    let arrivals = (1..spec.ranks).map(|other| Step::recv_reduce(other, OUT, OUT, all));
     arrivals.chain((1..spec.ranks).map(|other| Step::send(other, OUT, all))).collect()
 }

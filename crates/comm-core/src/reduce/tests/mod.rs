@@ -157,10 +157,12 @@ fn every_length_and_alignment_works_and_nothing_else_is_written() {
                 if in_place {
                     into.copy_from_slice(&left[..len]);
                 }
-                let used =
-                    combine(isa, reduction, into, (!in_place).then_some(addend), &from[from_at..]);
+                let used = combine(isa, reduction, into, (!in_place).then_some(addend), &from[from_at..]);
                 assert_eq!(used, len);
-                assert!(into == &expected[..len], "{isa:?}, {reduction:?} of {len} bytes, in place: {in_place}");
+                assert!(
+                    into == &expected[..len],
+                    "{isa:?}, {reduction:?} of {len} bytes, in place: {in_place}"
+                );
                 assert!(buffer[..into_at].iter().all(|byte| *byte == GUARD));
                 assert!(buffer[into_at + len..].iter().all(|byte| *byte == GUARD));
             }
@@ -266,7 +268,8 @@ fn contributions_are_multiplied_before_and_averages_divided_after() {
 fn a_reduction_combines_on_the_best_instruction_set() {
     for reduction in every_reduction() {
         let (left, right): (Vec<_>, Vec<_>) = Random(9).zip(Random(10)).take(40).unzip();
-        let [addend, from] = [&left, &right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
+        let [addend, from] =
+            [&left, &right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
         let mut dst = vec![GUARD; addend.len()];
         assert_eq!(reduction.combine(&mut dst, Some(&addend), Lent::from_slice(&from)), dst.len());
         assert_eq!(from_bytes(reduction.dtype, &dst), combined(Isa::best(), reduction, &left, &right));

@@ -2,18 +2,19 @@
 
 use comm_core::{Lent, Reduction, Result, Transport};
 
-/// The start of an element whose rest has not arrived. It is taken out of the transport, so that bytes that a
-/// transport holds are always a reason to look again.
+/// The first bytes of an element whose rest has not arrived.
+///
+/// They are taken out of the transport, so that bytes held by a transport are always a reason to look again.
 #[derive(Debug, Default)]
-pub(super) struct Carry {
-    /// For elements of the built-in types: streams cut them anywhere, and no call may allocate for that.
+pub(super) struct PartialElement {
+    /// Holds elements of the built-in types: streams cut them anywhere, and no call may allocate for that.
     small: [u8; 8],
-    /// For larger ones, as long as the largest so far.
+    /// Holds larger elements; as long as the largest so far.
     large: Vec<u8>,
     len: usize,
 }
 
-impl Carry {
+impl PartialElement {
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -22,13 +23,13 @@ impl Carry {
         self.len = 0;
     }
 
-    /// Receives more of the element, and combines it into the first of `into` once it is whole. Returns its size, or
-    /// zero if it is not whole yet.
-    pub(super) fn reduce(
+    /// Receives more of the element and, once it is complete, combines it into the first element of `dst`. Returns the
+    /// size of the element, or zero if it is incomplete.
+    pub(super) fn recv_reduce(
         &mut self,
         transport: &mut dyn Transport,
         from: usize,
-        into: &mut [u8],
+        dst: &mut [u8],
         addend: Option<&[u8]>,
         reduction: Reduction,
     ) -> Result<usize> {
@@ -42,6 +43,6 @@ impl Carry {
             return Ok(0);
         }
         self.len = 0;
-        Ok(reduction.combine(into, addend, Lent::from_slice(bytes)))
+        Ok(reduction.combine(dst, addend, Lent::from_slice(bytes)))
     }
 }

@@ -1,49 +1,49 @@
-//! The quick way of a step whose turn has come: most steps of small messages take no other.
+//! The fast path: steps that finish at once, without entering the window. Most steps of small messages do.
 
 use std::io::IoSlice;
 
 use comm_core::{Action, Result, Transport};
 
-use super::arrive::at_once;
+use super::recv::recv_eager;
 use super::window::Stage;
-use super::{AT_ONCE_BYTES, Buffers, Executor, Job, Located, Stop, local, no_rank};
+use super::{EAGER_BYTES, Executor, Job, LoweredStep, Regions, Stop, local, no_rank};
 use crate::message::Header;
 
 impl Executor {
-    /// Carries out a step before which all have finished. It goes to the window only if it cannot finish at once. Returns
-    /// whether anything moved.
-    pub(super) fn begin(
+    /// Runs a step when all steps before it have finished. The step enters the window only if it cannot finish at once.
+    /// Returns whether anything moved.
+    pub(super) fn start(
         &mut self,
-        step: &Located,
+        step: &LoweredStep,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         match step.action {
-            Action::Send { to } => Ok(self.begin_send(step, transport, job, buffers, to)?),
-            Action::Recv { from } | Action::RecvReduce { from } => {
-                self.begin_recv(step, transport, job, buffers, from)
+            Action::Send { to } => Ok(self.start_send(step, transport, job, regions, to)?),
+            Action::Recv { from } | Action::RecvReduce { from, .. } => {
+                self.start_recv(step, transport, job, regions, from)
             }
             Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => {
-                // As all are in a barrier.
+                // In a barrier all are empty.
                 if !step.bytes.is_empty() {
-                    local(step, job, buffers)?;
+                    local(step, job, regions)?;
                 }
                 Ok(true)
             }
         }
     }
 
-    fn begin_send(
+    fn start_send(
         &mut self,
-        step: &Located,
+        step: &LoweredStep,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &Buffers<'_>,
+        regions: &Regions<'_>,
         to: usize,
     ) -> Result<bool> {
         let accepted = self.accepted.get_mut(to).ok_or_else(|| no_rank(to))?;
-        let payload = buffers.read(step.place, step.bytes.range())?;
+        let payload = regions.read(step.place, step.bytes.range())?;
         let header = job.header(payload.len()).encode();
         let sent = transport.try_send(to, &[IoSlice::new(&header), IoSlice::new(payload)])?;
         *accepted += sent as u64;
@@ -59,25 +59,26 @@ impl Executor {
         Ok(sent > 0)
     }
 
-    fn begin_recv(
+    fn start_recv(
         &mut self,
-        step: &Located,
+        step: &LoweredStep,
         transport: &mut dyn Transport,
         job: &Job,
-        buffers: &mut Buffers<'_>,
+        regions: &mut Regions<'_>,
         from: usize,
     ) -> Result<bool, Stop> {
-        let heard = self.heard.get_mut(from).ok_or_else(|| no_rank(from))?;
-        let (payload, own) = buffers.received(step)?;
+        let last_seen = self.last_seen.get_mut(from).ok_or_else(|| no_rank(from))?;
+        let (payload, addend) = regions.recv(step)?;
         let whole = Header::BYTES + payload.len();
         let mut moved = 0;
-        if whole <= AT_ONCE_BYTES
-            && let Some(used) = at_once(transport, from, job, payload, own, job.reduction_in(step.action)?)?
+        if whole <= EAGER_BYTES
+            && let Some(used) =
+                recv_eager(transport, from, job, payload, addend, job.reduction_in(step.action)?)?
         {
             moved = used;
         }
         if moved > 0 {
-            *heard = job.sequence;
+            *last_seen = job.sequence;
         }
         if moved < whole {
             self.window.push(step).moved = moved;

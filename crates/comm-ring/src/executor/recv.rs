@@ -1,19 +1,20 @@
-//! What arrives: put, or combined, where it belongs.
+//! Receiving a payload into memory, with or without a reduction.
 
 use comm_core::{Reduction, Result, Transport};
 
-use super::carry::Carry;
+use super::partial_element::PartialElement;
 use super::{Job, Stop, check};
 use crate::message::Header;
 
-/// Receives the start of a short message, all of it as a rule, from where the transport holds it. Returns how many bytes
-/// were used: none if not even the header is there whole, `None` if nothing is.
-pub(super) fn at_once(
+/// Receives the start of a short message, usually all of it, directly from the memory of the transport.
+///
+/// Returns the number of bytes consumed: zero if the header is incomplete, `None` if nothing has arrived.
+pub(super) fn recv_eager(
     transport: &mut dyn Transport,
     from: usize,
     job: &Job,
     payload: &mut [u8],
-    own: Option<&[u8]>,
+    addend: Option<&[u8]>,
     reduction: Option<Reduction>,
 ) -> Result<Option<usize>, Stop> {
     let lent = transport.lend(from, Header::BYTES + payload.len())?;
@@ -23,15 +24,15 @@ pub(super) fn at_once(
     check(&Header::decode(&header), job, payload.len(), from)?;
     let rest = lent.skip(Header::BYTES);
     let used = match reduction {
-        Some(reduction) => reduction.combine(payload, own, rest),
+        Some(reduction) => reduction.combine(payload, addend, rest),
         None => rest.copy_to(payload),
     };
     transport.consume(from, Header::BYTES + used)?;
     Ok(Some(Header::BYTES + used))
 }
 
-/// Receives into `rest` until nothing more has arrived. Returns how much.
-pub(super) fn fill(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
+/// Receives into `rest` until nothing more has arrived. Returns the number of bytes received.
+pub(super) fn recv_available(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < rest.len() {
         match transport.try_recv(from, &mut rest[done..])? {
@@ -42,30 +43,31 @@ pub(super) fn fill(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) 
     Ok(done)
 }
 
-/// Combines what arrives into `rest`, straight from where the transport holds it. Returns how much.
-pub(super) fn reduce(
+/// Combines what has arrived with the addend into `rest`, directly from the memory of the transport. Returns the number
+/// of bytes written.
+pub(super) fn recv_reduce_available(
     transport: &mut dyn Transport,
     from: usize,
     rest: &mut [u8],
-    own: Option<&[u8]>,
+    addend: Option<&[u8]>,
     reduction: Reduction,
-    carry: &mut Carry,
+    partial: &mut PartialElement,
 ) -> Result<usize> {
     let mut done = 0;
     while done < rest.len() {
         let rest = &mut rest[done..];
-        let own = own.map(|own| &own[done..]);
+        let addend = addend.map(|addend| &addend[done..]);
         let mut used = 0;
-        if carry.is_empty() {
+        if partial.is_empty() {
             let lent = transport.lend(from, rest.len())?;
             if lent.is_empty() {
                 break;
             }
-            used = reduction.combine(rest, own, lent);
+            used = reduction.combine(rest, addend, lent);
             transport.consume(from, used)?;
         }
         if used == 0 {
-            used = carry.reduce(transport, from, rest, own, reduction)?;
+            used = partial.recv_reduce(transport, from, rest, addend, reduction)?;
         }
         if used == 0 {
             break;
@@ -75,7 +77,7 @@ pub(super) fn reduce(
     Ok(done)
 }
 
-/// About so many bytes: as many as whole elements have, and at least one element.
+/// Rounds down to whole elements, but to one element at least.
 #[inline]
 pub(super) fn whole_elements(bytes: usize, reduction: Reduction) -> usize {
     let size = reduction.dtype().size();
