@@ -1,27 +1,27 @@
-//! The time, roughly, for who asks often.
+//! A coarse clock, for frequent use.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// The kernel's coarse clock, which is read without asking the processor's counter. It moves on at every tick, a few
-/// milliseconds apart.
+/// The kernel's coarse clock, which is read without the processor's counter. It advances at every
+/// tick, every few milliseconds.
 #[derive(Debug)]
-pub(crate) struct RoughClock {
+pub(crate) struct CoarseClock {
     start: Instant,
     at_start: Duration,
-    /// The tick that was seen last, and its time: working that out takes longer than to read the clock.
+    /// The last tick and its time, whose computation takes longer than reading the clock.
     tick: Timespec,
     now: Instant,
 }
 
-impl RoughClock {
+impl CoarseClock {
     pub(crate) fn new() -> Self {
         let (now, tick) = (Instant::now(), clock_gettime(ClockId::MonotonicCoarse));
         Self { start: now, at_start: since_boot(tick), tick, now }
     }
 
-    /// The time, no more than a tick before or behind it.
+    /// Returns the time, at most a tick early or late.
     #[inline]
     pub(crate) fn now(&mut self) -> Instant {
         let tick = clock_gettime(ClockId::MonotonicCoarse);
@@ -43,8 +43,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_keeps_pace_with_the_exact_clock() {
-        let (mut clock, tick) = (RoughClock::new(), Duration::from_millis(12));
+    fn it_differs_from_the_exact_clock_by_at_most_a_tick() {
+        let (mut clock, tick) = (CoarseClock::new(), Duration::from_millis(12));
         for _ in 0..30 {
             let (before, rough, after) = (Instant::now(), clock.now(), Instant::now());
             assert!(rough + tick >= before && rough <= after + tick);

@@ -1,27 +1,30 @@
-//! How the rings of lanes are set up.
+//! Settings of shared memory.
 
 use comm_core::{Error, LaneKind, Result};
 
-use crate::remote;
+use crate::cma;
 
-/// How the rings of lanes are set up. The default suits most machines.
+/// Settings of shared memory. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedMemoryConfig {
-    /// The capacity of a ring in bytes: how far one rank can be ahead of another that it sends to. A power of two,
-    /// from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`]; at least a page of
-    /// memory is used. Each pair of ranks has two rings per lane, whose memory is there from the start, so a lane of
-    /// more than eight ranks has smaller ones, in proportion, down to 64 KiB. So has a control lane, which carries
-    /// short frames only.
+    /// The capacity of a ring in bytes: how far a sender can be ahead of its receiver. A power of
+    /// two, from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`];
+    /// at least a page of memory is used. Each pair of ranks has two rings per lane, whose memory
+    /// is allocated at once, so a lane of more than eight ranks has proportionally smaller ones,
+    /// down to 64 KiB. A control lane, which carries short frames, has smaller ones too.
     pub ring_bytes: usize,
-    /// From how many bytes on a buffer from [`Lanes::allocate`](comm_core::Lanes::allocate) lies where the other ranks
-    /// read it in place, in collectives, instead of being copied through the ring; `usize::MAX` means never, nor from memory that lanes stage. Of such a
-    /// buffer, pieces of less than one part in 32 of this are still copied. It may differ from rank to rank.
+    /// The least size in bytes of a buffer from [`Lanes::allocate`](comm_core::Lanes::allocate)
+    /// that other ranks read in place in collectives, instead of being copied through the ring.
+    /// `usize::MAX` means that nothing is read in place, nor memory that lanes stage. Pieces of
+    /// such a buffer of less than 1/32 of this are still copied. Ranks may differ.
     pub lend_bytes: usize,
-    /// From how many bytes on a piece of any other memory is read by the other rank where it lies, instead of being copied through
-    /// the ring: in collectives that send what the caller gave them, where the system lets that rank read the memory of this
-    /// one, as it does for debuggers. `None` means 32 KiB if the kernel copies quickly enough, as is measured once, and else
-    /// never. `usize::MAX` means never too, and less than a page means a page. It may differ from rank to rank.
+    /// The least size in bytes of a piece of any other memory that the receiver reads in place by
+    /// cross-memory attach, instead of being copied through the ring: in collectives that send the
+    /// caller's buffer, if the system lets the receiver read the memory of this process, as it does
+    /// for debuggers. `None` means 32 KiB if a measurement, once per process, shows that the kernel
+    /// copies fast enough, and otherwise never. `usize::MAX` means never; less than a page means a
+    /// page. Ranks may differ.
     pub single_copy_bytes: Option<usize>,
 }
 
@@ -30,35 +33,36 @@ impl SharedMemoryConfig {
     pub const RING_BYTES_MIN: usize = 4096;
     /// The largest capacity of a ring.
     pub const RING_BYTES_MAX: usize = 1 << 30;
-    /// The most that a ring of a control lane holds.
+    /// The largest capacity of a ring of a control lane.
     const CONTROL_RING_BYTES: usize = 8192;
-    /// Up to this many ranks, rings have the capacity that was asked for.
+    /// The most ranks of a lane whose rings have the configured capacity.
     const RANKS_FULL: usize = 8;
-    /// However many ranks there are, rings are not made smaller than this on their account.
-    const CROWDED_RING_BYTES: usize = 64 * 1024;
+    /// The smallest capacity to which rings are reduced for the number of ranks.
+    const REDUCED_RING_BYTES_MIN: usize = 64 * 1024;
 
-    /// Into how many pieces the smallest buffer that is lent may be cut before its pieces are copied all the same.
+    /// The most pieces of the smallest lent buffer that are not copied.
     const PIECES: usize = 32;
 
-    /// From how many bytes on one copy by the kernel is quicker than two through a ring.
+    /// The least number of bytes for which one copy by the kernel is faster than two through a
+    /// ring.
     const SINGLE_COPY_BYTES: usize = 32 << 10;
 
-    /// The smallest piece of what is staged that is lent; smaller ones are copied.
+    /// The smallest piece of staged memory that is lent; smaller ones are copied.
     pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
 
-    /// The smallest piece that another rank reads in memory of this one which it has not mapped.
-    pub(crate) fn shown_bytes_min(&self) -> usize {
-        let found = || if remote::pays() { Self::SINGLE_COPY_BYTES } else { usize::MAX };
-        self.single_copy_bytes.unwrap_or_else(found).max(rustix::param::page_size())
+    /// The smallest piece that is read by cross-memory attach.
+    pub(crate) fn cma_bytes_min(&self) -> usize {
+        let default = || if cma::is_fast() { Self::SINGLE_COPY_BYTES } else { usize::MAX };
+        self.single_copy_bytes.unwrap_or_else(default).max(rustix::param::page_size())
     }
 
-    /// Whether anything is lent.
+    /// Whether other ranks read any memory in place.
     pub(crate) const fn lends(&self) -> bool {
         self.lend_bytes != usize::MAX
     }
 
-    /// The smallest piece that is lent, wherever it lies.
-    pub(crate) fn lent_bytes_min(&self) -> usize {
+    /// The smallest piece that is lent, of any memory.
+    pub(crate) fn lend_bytes_min(&self) -> usize {
         self.lend_piece_bytes().min(Self::STAGED_PIECE_BYTES)
     }
 
@@ -67,7 +71,7 @@ impl SharedMemoryConfig {
         if self.lend_bytes < Self::PIECES { 1 } else { self.lend_bytes / Self::PIECES }
     }
 
-    /// Refuses what cannot be used.
+    /// Returns an error for a setting that cannot be used.
     pub(crate) fn check(&self) -> Result<()> {
         if self.ring_bytes.is_power_of_two()
             && (Self::RING_BYTES_MIN..=Self::RING_BYTES_MAX).contains(&self.ring_bytes)
@@ -75,21 +79,21 @@ impl SharedMemoryConfig {
             return Ok(());
         }
         let reason = format_args!(
-            "the capacity of a ring is a power of two from {} to {}",
+            "the capacity of a ring must be a power of two from {} to {}",
             Self::RING_BYTES_MIN,
             Self::RING_BYTES_MAX
         );
         Err(Error::setting("ring_bytes", self.ring_bytes.to_string(), reason))
     }
 
-    /// The capacity of the rings of a lane between so many ranks. Rings are mapped in whole pages.
+    /// Returns the capacity of the rings of a lane between `ranks` ranks, at least a page.
     pub(crate) fn capacity(&self, kind: LaneKind, ranks: usize) -> usize {
-        let crowd = ranks.div_ceil(Self::RANKS_FULL).next_power_of_two();
-        let most = match kind {
+        let divisor = ranks.div_ceil(Self::RANKS_FULL).next_power_of_two();
+        let max = match kind {
             LaneKind::Control => Self::CONTROL_RING_BYTES,
-            _ => (self.ring_bytes / crowd).max(Self::CROWDED_RING_BYTES),
+            _ => (self.ring_bytes / divisor).max(Self::REDUCED_RING_BYTES_MIN),
         };
-        self.ring_bytes.min(most).max(rustix::param::page_size())
+        self.ring_bytes.min(max).max(rustix::param::page_size())
     }
 }
 
@@ -104,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacities_that_cannot_be_are_refused() {
+    fn impossible_capacities_are_refused() {
         for ring_bytes in [0, 1, 4095, 2048, 4097, 12_288, (1 << 30) + 1, 1 << 31] {
             assert!(SharedMemoryConfig { ring_bytes, ..Default::default() }.check().is_err(), "{ring_bytes}");
         }
@@ -124,14 +128,14 @@ mod tests {
 
     #[test]
     fn headers_and_other_small_pieces_are_always_copied() {
-        let shown = |single_copy_bytes| {
-            SharedMemoryConfig { single_copy_bytes, ..Default::default() }.shown_bytes_min()
+        let cma_bytes_min = |single_copy_bytes| {
+            SharedMemoryConfig { single_copy_bytes, ..Default::default() }.cma_bytes_min()
         };
         for bytes in [0, 1, 100, rustix::param::page_size()] {
-            assert_eq!(shown(Some(bytes)), rustix::param::page_size());
+            assert_eq!(cma_bytes_min(Some(bytes)), rustix::param::page_size());
         }
-        assert_eq!((shown(Some(1 << 20)), shown(Some(usize::MAX))), (1 << 20, usize::MAX));
-        assert!([SharedMemoryConfig::SINGLE_COPY_BYTES, usize::MAX].contains(&shown(None)));
+        assert_eq!((cma_bytes_min(Some(1 << 20)), cma_bytes_min(Some(usize::MAX))), (1 << 20, usize::MAX));
+        assert!([SharedMemoryConfig::SINGLE_COPY_BYTES, usize::MAX].contains(&cma_bytes_min(None)));
     }
 
     #[test]

@@ -125,15 +125,15 @@ impl std::fmt::Display for NotAPeer {
 
 impl std::error::Error for NotAPeer {}
 
-/// The error for a rank: lost if nobody listens in its place, and otherwise an error of this side.
+/// The error for a rank: lost if its listener is closed, and otherwise an error of this rank.
 pub(crate) fn failed(rank: usize, error: io::Error) -> Error {
     if error.get_ref().is_some_and(|source| source.is::<NotAPeer>()) {
         return Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::Stranger };
     }
     if error.kind() == io::ErrorKind::ConnectionRefused {
-        let words = "it does not listen any more: its process has exited, or runs on another machine that was restored \
+        let reason = "it does not listen any more: its process has exited, or runs on another machine that was restored \
                      from the same image";
-        let loss = Loss::Io(Arc::new(io::Error::new(error.kind(), words)));
+        let loss = Loss::Io(Arc::new(io::Error::new(error.kind(), reason)));
         return Error::PeerLost { peer: rank, during: During::Connect, loss };
     }
     Error::io(format!("share memory with rank {rank}"), error)

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The user under whose name the other end was connected, or listened. Nobody can pretend to be another one.
+/// The user under whose name the other end was connected, or listened. Nobody can pretend to be
+/// another one.
 pub(crate) fn user(socket: impl AsFd) -> io::Result<u32> {
     Ok(peer(socket)?.uid)
 }
 
-/// The number of the process that connected the other end, or listened: zero if it has none in this process namespace.
+/// The number of the process that connected the other end, or listened: zero if it has none in this
+/// process namespace.
 pub(crate) fn process(socket: impl AsFd) -> io::Result<i32> {
     Ok(peer(socket)?.pid)
 }
@@ -18,7 +20,8 @@ fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (socket, into) = (socket.as_fd().as_raw_fd(), (&raw mut found).cast());
-    // SAFETY: the kernel writes at most `len` bytes to `found`, which has that many and may hold any of them.
+    // SAFETY: the kernel writes at most `len` bytes to `found`, which has that many and may hold
+    // any of them.
     let failed = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut len) };
     if failed == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,4 +1,4 @@
-//! What a rank has before it meets the others: a socket, and a record that says where it is.
+//! The listener and the record of a rank, before it has met the others.
 
 use std::os::fd::OwnedFd;
 
@@ -16,19 +16,19 @@ use crate::rendezvous::{self, RendezvousConfig};
 use crate::segment::Segment;
 use crate::socket;
 
-/// A listening socket of one rank, of which the other ranks are still to be told.
+/// The listener of one rank, whose record the other ranks still need.
 ///
-/// A rank that can share no memory has one too, which says so: [`SharedMemoryLanes::obstacle`].
+/// A rank that cannot share memory has one too; see [`SharedMemoryLanes::obstacle`].
 #[derive(Debug)]
 pub struct SharedMemoryEndpoint {
     group: Group,
     config: SharedMemoryConfig,
-    /// Where this rank listens, or why it can share memory with nobody.
+    /// The place and listener of this rank, or the reason that it cannot share memory.
     own: Result<(Place, OwnedFd)>,
 }
 
 impl SharedMemoryEndpoint {
-    /// Listens on a socket, and makes sure that there is memory to share.
+    /// Listens on a socket, and checks that memory can be shared.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a setting that cannot be used.
@@ -38,17 +38,18 @@ impl SharedMemoryEndpoint {
         Ok(Self { group, config: config.shm.clone(), own: listen(config) })
     }
 
-    /// What the other ranks must know of this one, as a line of text.
+    /// Returns the record of this rank for the others, a line of text.
     #[must_use]
     pub fn record(&self) -> String {
         Record(self.own.as_ref().ok().map(|(place, _)| *place)).to_string()
     }
 
-    /// The lanes between ranks that have these records, in the order of ranks. They connect this rank with those on its host:
-    /// a call that concerns another rank is [`Error::Invalid`].
+    /// Returns the lanes between ranks with these records, in the order of ranks. They connect this
+    /// rank with those on its host; a call that concerns another rank is [`Error::Invalid`].
     ///
     /// # Errors
-    /// [`Error::Malformed`] for text that is no record, [`Error::Io`] if the system has no descriptors left.
+    /// [`Error::Malformed`] for text that is no record, [`Error::Io`] if the system has no
+    /// descriptors left.
     pub fn connect(self, records: &[String]) -> Result<SharedMemoryLanes> {
         let Self { group, config, own } = self;
         let records = rendezvous::read(records)?;
@@ -67,13 +68,13 @@ impl SharedMemoryEndpoint {
     }
 }
 
-/// Listens on a socket before anybody hears of it, and makes sure that there is memory to share.
+/// Listens on a socket before other ranks know its name, and checks that memory can be shared.
 fn listen(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
-    let draw = || random::number().map_err(|e| Error::io("draw a random number", e));
-    let member = Member { door: draw()?, token: draw()? };
+    let random = || random::number().map_err(|e| Error::io("read a random number", e));
+    let member = Member { door: random()?, token: random()? };
     let listener = socket::listen(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
-    Segment::create(rustix::param::page_size()).map_err(|e| Error::io("make memory to share", e))?;
+    Segment::create(rustix::param::page_size()).map_err(|e| Error::io("allocate shared memory", e))?;
     Ok((Place { host, member }, listener))
 }

@@ -1,25 +1,25 @@
-//! Which memory of this process its peers may read where it lies, though it is not shared with them.
+//! Memory of this process that its peers may read by cross-memory attach.
 
-use crate::remote;
+use crate::cma;
 
-/// How many pieces are known at once: as many as a call has buffers, and temporary memory.
+/// The most pieces: the buffers of a call and temporary memory.
 const PIECES_MAX: usize = 3;
 
 /// The memory that was exposed last.
 #[derive(Debug, Default)]
 pub(crate) struct Exposed([Piece; PIECES_MAX]);
 
-/// Addresses from the first to the one behind the last.
+/// A range of addresses.
 #[derive(Debug, Default)]
 struct Piece {
     start: usize,
     end: usize,
-    /// Whether the kernel can read it for others, once somebody asked.
+    /// Whether the kernel can read it for other processes, once that was checked.
     readable: Option<bool>,
 }
 
 impl Exposed {
-    /// Forgets what was exposed before. What is more than can be known is not exposed.
+    /// Replaces what was exposed before. Pieces beyond the maximum are not exposed.
     #[inline]
     pub(crate) fn set(&mut self, memory: &[&[u8]]) {
         for (at, piece) in self.0.iter_mut().enumerate() {
@@ -32,12 +32,12 @@ impl Exposed {
         }
     }
 
-    /// Whether others may read these bytes, and can.
-    pub(crate) fn holds(&mut self, bytes: &[u8]) -> bool {
+    /// Whether other processes may read these bytes, and can.
+    pub(crate) fn contains(&mut self, bytes: &[u8]) -> bool {
         let start = bytes.as_ptr().addr();
         let piece = self.0.iter_mut().find(|piece| piece.start <= start && start + bytes.len() <= piece.end);
-        // All of a piece is of one kind, as it was allocated at once.
-        piece.is_some_and(|piece| *piece.readable.get_or_insert_with(|| remote::is_readable(bytes)))
+        // A piece is one allocation, so all of it is of one kind.
+        piece.is_some_and(|piece| *piece.readable.get_or_insert_with(|| cma::is_readable(bytes)))
     }
 }
 
@@ -46,24 +46,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_in_what_was_exposed_last_is_held() {
+    fn only_memory_that_was_exposed_last_is_contained() {
         let (first, second) = (vec![0; 100], vec![0; 100]);
         let mut exposed = Exposed::default();
-        assert!(!exposed.holds(&first));
+        assert!(!exposed.contains(&first));
         exposed.set(&[&first[10..], &second]);
-        assert!(exposed.holds(&first[10..]) && exposed.holds(&first[50..60]) && exposed.holds(&second));
-        assert!(!exposed.holds(&first) && !exposed.holds(&first[9..11]));
+        assert!(
+            exposed.contains(&first[10..]) && exposed.contains(&first[50..60]) && exposed.contains(&second)
+        );
+        assert!(!exposed.contains(&first) && !exposed.contains(&first[9..11]));
         exposed.set(&[&second]);
-        assert!(!exposed.holds(&first[10..]) && exposed.holds(&second[99..]));
+        assert!(!exposed.contains(&first[10..]) && exposed.contains(&second[99..]));
         exposed.set(&[]);
-        assert!(!exposed.holds(&second));
+        assert!(!exposed.contains(&second));
     }
 
     #[test]
-    fn what_the_kernel_cannot_read_is_not_held() {
-        let Some(secret) = remote::secret() else { return };
+    fn memory_that_the_kernel_cannot_read_is_not_contained() {
+        let Some(secret) = cma::secret() else { return };
         let mut exposed = Exposed::default();
         exposed.set(&[secret]);
-        assert!(!exposed.holds(secret));
+        assert!(!exposed.contains(secret));
     }
 }

@@ -9,7 +9,8 @@ pub(crate) const HELLO_BYTES: usize = 72;
 /// What the acceptor answers. The dialer may use the segment from then on.
 pub(crate) const WELCOME: [u8; 8] = MAGIC;
 
-/// Which lane a connection is for. Ranks that list different members for a lane of one name mean different lanes.
+/// Which lane a connection is for. Ranks that list different members for a lane of one name mean
+/// different lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LaneKey {
     pub(crate) lane: LaneId,

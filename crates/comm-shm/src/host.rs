@@ -7,15 +7,16 @@ use comm_core::{Error, Result};
 
 use crate::credentials::own_user;
 
-/// Where a process is, as far as sharing memory with it goes: which boot of which kernel, which network and user
-/// namespace, which user. Processes with equal identities can open lanes of shared memory between each other.
+/// Where a process is, as far as sharing memory with it goes: which boot of which kernel, which
+/// network and user namespace, which user. Processes with equal identities can open lanes of shared
+/// memory between each other.
 ///
-/// Host names and addresses play no part: containers of one host may have different ones, and hosts the same. The
-/// network namespace counts because ranks find each other's sockets in it, the user because no rank shares memory with
-/// another user's process.
+/// Host names and addresses play no part: containers of one host may have different ones, and hosts
+/// the same. The network namespace counts because ranks find each other's sockets in it, the user
+/// because no rank shares memory with another user's process.
 ///
-/// Machines that were restored from one image of a running machine may have equal identities for a while; a
-/// connection between them is refused in time, never misled.
+/// Machines that were restored from one image of a running machine may have equal identities for a
+/// while; a connection between them is refused in time, never misled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId {
     boot: u128,
@@ -38,11 +39,13 @@ impl HostId {
         })
     }
 
-    /// The identity of a part of this place: of the processes that are here and give the same name. Nobody who gives
-    /// another name, or none, shares memory with them, so names only ever set processes apart.
+    /// The identity of a part of this place: of the processes that are here and give the same name.
+    /// Nobody who gives another name, or none, shares memory with them, so names only ever set
+    /// processes apart.
     #[must_use]
     pub fn part(self, name: &str) -> Self {
-        // The hash of Fowler, Noll and Vo, which is the same in every process, begun with the number of the boot.
+        // The hash of Fowler, Noll and Vo, which is the same in every process, begun with the
+        // number of the boot.
         const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
         let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
         Self { boot: name.bytes().fold(self.boot, mix), ..self }

@@ -1,15 +1,15 @@
-//! Who this rank is, and who may share memory with it.
+//! The identity of this rank, and the authorization of its peers.
 
 use crate::hello::{Hello, LaneKey};
 use crate::record::Member;
 
-/// Who we are, to those who connect to us.
+/// The identity of this rank and of its peers.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) rank: usize,
-    /// What only a process knows that can read our record in the store.
+    /// A secret of the processes that can read our record in the store.
     pub(crate) token: u128,
-    /// All ranks, of which those on other hosts are `None`.
+    /// All ranks; `None` for those on other hosts.
     pub(crate) members: Vec<Option<Member>>,
 }
 
@@ -19,11 +19,11 @@ impl Identity {
         Self { rank, token: 0, members: Vec::new() }
     }
 
-    /// How we introduce ourselves to a member.
+    /// The hello of a connection to a member.
     pub(crate) fn hello(&self, to: Member, key: LaneKey, capacity: usize) -> Hello {
         Hello {
             key,
-            // A group never has more members than this can say.
+            // No group has more ranks.
             rank: u32::try_from(self.rank).unwrap_or(u32::MAX),
             token: self.token,
             to_token: to.token,
@@ -31,7 +31,7 @@ impl Identity {
         }
     }
 
-    /// Whether a peer is a member above us, and means us.
+    /// Whether a hello comes from a member with a higher rank, for this rank.
     pub(crate) fn authorize(&self, hello: &Hello) -> bool {
         let rank = hello.rank as usize;
         let member = self.members.get(rank).copied().flatten();

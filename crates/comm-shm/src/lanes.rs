@@ -1,4 +1,4 @@
-//! What rendezvous yields: lanes between all ranks of a host.
+//! Lanes between the ranks of a host.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,33 +21,34 @@ use crate::transport::SharedMemoryTransport;
 
 /// Opens lanes of shared memory between the ranks of a host.
 ///
-/// Each lane has memory of its own for each pair of ranks: the rank with the higher number makes it, and passes it to
-/// the other one over a Unix socket, which stays open as a sign of life. A connection for a lane that is not yet opened
-/// here waits until it is, so ranks may open lanes in any order, and from several threads. A lane of one name is
-/// opened once.
+/// Each lane has its own memory for each pair of ranks: the higher rank creates it, and passes it
+/// to the other over a Unix socket, which stays open to show that both are alive. A connection for
+/// a lane that is not opened here yet waits until it is, so ranks may open lanes in any order, and
+/// from several threads. Each lane is opened once.
 ///
-/// There is no thread in the background: connections are taken while some lane is being opened. Nothing has a name in
-/// a file system: however processes end, the system takes back all that they shared.
+/// There is no background thread: connections are accepted while a lane is being opened. Nothing
+/// has a name in a file system, so the system frees all shared memory however processes exit.
 #[derive(Debug)]
 pub struct SharedMemoryLanes {
     mesh: Mesh<SharedMemoryProtocol>,
-    /// Where each rank is. Empty in a world of one.
+    /// The host of each rank. Empty in a world of one.
     hosts: Vec<Option<HostId>>,
-    /// Why this rank can share memory with nobody, if that is so.
+    /// Why this rank cannot share memory, if it cannot.
     obstacle: Option<Error>,
     watch: Option<Arc<Watch>>,
 }
 
 impl SharedMemoryLanes {
-    /// Meets the other ranks through a store, in which each leaves a short value under a key that begins with `comm/`.
-    /// All must be on this host. A world of one uses neither store nor socket.
+    /// Meets the other ranks through a store, in which each writes a short value under a key that
+    /// begins with `comm/`. All must be on this host. A world of one uses neither store nor socket.
     ///
-    /// Who can read the store can share memory with this process if it belongs to the same user, and nobody else can.
+    /// Only processes of the same user that can read the store can share memory with this one.
     ///
     /// # Errors
-    /// As [`Rendezvous::join`]; the settings that it compares include the transport. [`Error::Handshake`] with
-    /// [`Refusal::OtherHost`] naming the ranks that are not on this host.
-    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no socket or memory to give.
+    /// As [`Rendezvous::join`]; the settings that it compares include the transport.
+    /// [`Error::Handshake`] with [`Refusal::OtherHost`] naming the ranks that are not on this host.
+    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no
+    /// socket or memory to give.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.world_size == 1 {
             Group::new(GroupId::WORLD, Membership { rank: config.rank, size: 1 })?;
@@ -56,8 +57,8 @@ impl SharedMemoryLanes {
         Self::join(store, config).map(|(_, lanes)| lanes)
     }
 
-    /// Meets the other ranks as [`SharedMemoryLanes::rendezvous`] does, in a world of more than one. Returns the rendezvous
-    /// too, in which ranks may tell each other more.
+    /// Meets the other ranks as [`SharedMemoryLanes::rendezvous`] does, in a world of more than
+    /// one. Returns the rendezvous too, in which ranks may tell each other more.
     ///
     /// # Errors
     /// As [`SharedMemoryLanes::rendezvous`].
@@ -67,7 +68,7 @@ impl SharedMemoryLanes {
         let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
         let lanes = endpoint.and_then(|endpoint| endpoint.connect(&records));
         let lanes = lanes.map_err(|error| rendezvous.fail(error))?.watching(rendezvous.watch());
-        // All ranks have the same records, so each finds out for itself.
+        // All ranks have the same records, so each finds the same.
         if let Some(obstacle) = lanes.obstacle {
             return Err(obstacle);
         }
@@ -79,14 +80,14 @@ impl SharedMemoryLanes {
         Err(Error::Handshake { with: "the other ranks".into(), refusal })
     }
 
-    /// Lanes that are not waited for once the watch tells that a rank has failed.
+    /// Makes opening a lane fail once the watch reports that a rank has failed.
     #[must_use]
     pub fn watching(mut self, watch: Option<Arc<Watch>>) -> Self {
         self.watch = watch;
         self
     }
 
-    /// The lanes of ranks that have met.
+    /// Makes the lanes of ranks that have met.
     pub(crate) const fn new(
         mesh: Mesh<SharedMemoryProtocol>,
         hosts: Vec<Option<HostId>>,
@@ -95,7 +96,7 @@ impl SharedMemoryLanes {
         Self { mesh, hosts, obstacle, watch: None }
     }
 
-    /// The lanes of a world of one, which has nobody to meet.
+    /// Returns the lanes of a world of one, without a store.
     ///
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
@@ -103,7 +104,7 @@ impl SharedMemoryLanes {
         Self::alone_with(&SharedMemoryConfig::default())
     }
 
-    /// The lanes of a world of one, with these settings.
+    /// Returns the lanes of a world of one, with these settings.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a setting that cannot be used.
@@ -114,14 +115,15 @@ impl SharedMemoryLanes {
         Ok(Self::new(Mesh::new(group, protocol, None)?, Vec::new(), None))
     }
 
-    /// Where each rank is, in the order of ranks; `None` for one that can share no memory. Empty in a world of one.
+    /// Returns the host of each rank, in the order of ranks; `None` for one that cannot share
+    /// memory. Empty in a world of one.
     #[must_use]
     pub fn hosts(&self) -> &[Option<HostId>] {
         &self.hosts
     }
 
-    /// Why this rank can share memory with nobody, if that is so: `/proc` is not mounted, or the system gives no
-    /// memory or socket.
+    /// Returns why this rank cannot share memory, if it cannot: `/proc` is not mounted, or the
+    /// system has no memory or socket left.
     #[must_use]
     pub const fn obstacle(&self) -> Option<&Error> {
         self.obstacle.as_ref()
@@ -144,9 +146,9 @@ impl SharedMemoryLanes {
         self.mesh.group().peers().any(|rank| self.is_neighbour(rank))
     }
 
-    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank with its neighbours among the
-    /// members. In the transport, a call that concerns another rank is [`Error::Invalid`], and an interest in one has no
-    /// effect.
+    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank with its
+    /// neighbours among the members. In the transport, a call that concerns another rank is
+    /// [`Error::Invalid`], and an interest in one has no effect.
     ///
     /// # Errors
     /// As [`Lanes::open_among`], for a list of members that no group can have.
@@ -170,7 +172,8 @@ impl Lanes for SharedMemoryLanes {
         Instant::now()
     }
 
-    /// An estimate for ranks that look for messages instead of sleeping; `commctl perf --calibrate` measures.
+    /// Returns an estimate for ranks that poll instead of sleeping; `commctl perf --calibrate`
+    /// measures.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let processors = std::thread::available_parallelism().ok();
@@ -182,9 +185,9 @@ impl Lanes for SharedMemoryLanes {
         comm_mesh::complete(self.begin(lane, members)?, until, self.watch.as_deref())
     }
 
-    /// Memory that neighbours read in place, if it is so large that they ever do; memory on the heap otherwise, or if the
-    /// kernel is older than 5.1. In place, it is lent by the lanes of all groups of these lanes, copied by those of
-    /// others, and takes a file descriptor.
+    /// Allocates memory that neighbours read in place, if it is large enough; memory on the heap
+    /// otherwise, or if the kernel is older than 5.1. The lanes of all groups of these lanes lend
+    /// it, those of others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
             return Allocation::on_heap(bytes);
@@ -196,7 +199,7 @@ impl Lanes for SharedMemoryLanes {
         }
     }
 
-    /// Memory that neighbours read in place, if there are any.
+    /// Allocates memory that neighbours read in place, if there are any.
     fn stage(&self, bytes: usize) -> Option<Allocation> {
         if !self.has_neighbours() || !self.config().lends() {
             return None;

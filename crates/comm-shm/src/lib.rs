@@ -1,29 +1,31 @@
-//! Shared memory transport of the comm collective communication library, between processes of one host.
+//! Shared memory transport of the comm collective communication library, between processes of one
+//! host.
 //!
-//! [`SharedMemoryLanes::rendezvous`] makes the processes of a host that share a store a group of ranks, and opens lanes
-//! between them. A lane is a [`SharedMemoryTransport`]: for every other rank two rings of shared memory, one per
-//! direction. Ranks may also be threads of one process.
+//! [`SharedMemoryLanes::rendezvous`] makes the processes of a host that share a store a group of
+//! ranks, and opens lanes between them. A lane is a [`SharedMemoryTransport`]: for every other rank
+//! two rings of shared memory, one per direction. Ranks may also be threads of one process.
 //!
-//! While both sides are awake, a byte costs two copies and no system call. Of large pieces in memory that the lanes
-//! gave out, the other side reads the bytes where they lie, which saves one of the copies; and so it does of any memory, with the
-//! kernel's help, where the caller says that this pays ([`Transport::expose`](comm_core::Transport::expose)). A rank that sleeps says so in shared memory,
-//! and is then woken through a Unix socket, which also shows at once when a process ends, however it ends.
+//! While both sides are awake, a byte costs two copies and no system call. Large pieces of memory
+//! that the lanes allocated are read in place, which saves one of the copies. So is any other
+//! memory that the caller exposes ([`Transport::expose`](comm_core::Transport::expose)), by
+//! cross-memory attach. A rank that sleeps sets a flag in shared memory, and is woken through a
+//! Unix socket, which also shows at once when a process exits.
 //!
-//! Nothing that a process shares has a name in a file system, so that nothing is left behind by any end of any
-//! process. What is shared is specified to the byte in `docs/wire-shm.md`.
+//! Nothing has a name in a file system, so processes leave nothing behind however they exit. The
+//! shared memory is specified to the byte in `docs/wire-shm.md`.
 //!
 //! | question | file |
 //! |---|---|
 //! | which processes can share memory | `host.rs`, `credentials.rs` |
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `connect.rs`, `probe.rs`, `identity.rs`, `hello.rs`, `socket.rs`, and `comm-mesh` |
-//! | how does the end of a process show | `socket.rs`, `process.rs` |
-//! | what lies in the memory | `segment.rs`, `positions.rs` |
+//! | how is the exit of a process noticed | `socket.rs`, `process.rs` |
+//! | what is in the shared memory | `segment.rs`, `positions.rs`, `inline.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
-//! | which memory is lent instead | `regions.rs`, `region.rs`, `loans.rs`, `lender.rs`, `borrower.rs` |
-//! | which memory is read although it is not shared | `exposed.rs`, `remote.rs`, `peer/fetching.rs` |
-//! | do they go through the caches | `route.rs`, `stream.rs` |
-//! | how is a sleeper woken | `doze.rs`, and every order of both sides in `positions/interleavings.rs` |
+//! | which memory is read in place | `regions.rs`, `region.rs`, `descriptors.rs`, `exporter.rs`, `region_cache.rs` |
+//! | which memory is read by cross-memory attach | `exposed.rs`, `cma.rs`, `peer/fetching.rs` |
+//! | are they copied with ordinary or non-temporal stores | `copy_path.rs`, `stream.rs` |
+//! | how is a sleeper woken | `wakeup.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
 //! # Example
 //!
@@ -48,23 +50,24 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod borrower;
 mod clock;
+mod cma;
 mod config;
 mod connect;
+mod copy_path;
 mod credentials;
-mod doze;
-mod echo;
+mod descriptors;
 mod endpoint;
-mod everywhere;
+mod exporter;
 mod exposed;
 mod hello;
 mod host;
 mod identity;
+mod inline;
 mod lanes;
-mod lender;
-mod loans;
+mod membarrier;
 mod mesh;
+mod non_temporal;
 mod peer;
 mod positions;
 mod probe;
@@ -72,15 +75,14 @@ mod process;
 mod random;
 mod record;
 mod region;
+mod region_cache;
 mod regions;
-mod remote;
 mod rendezvous;
-mod route;
 mod segment;
 mod socket;
-mod stream;
 mod sync;
 mod transport;
+mod wakeup;
 
 pub use comm_rendezvous::{Rendezvous, Settings};
 pub use config::SharedMemoryConfig;

@@ -11,9 +11,9 @@ use comm_mesh::{Accept, ConnId, Destination, HandshakeState, Limits, Protocol, p
 use crate::config::SharedMemoryConfig;
 use crate::connect::Connector;
 use crate::credentials;
+use crate::exporter::ExportConfig;
 use crate::hello::{HELLO_BYTES, Hello, LaneKey, WELCOME};
 use crate::identity::Identity;
-use crate::lender::Lending;
 use crate::peer::Connection;
 use crate::probe::Probe;
 use crate::process::Processes;
@@ -87,9 +87,9 @@ impl Accept for SharedMemoryProtocol {
             Err(error) => return HandshakeState::Broken(error),
         };
         let hello = Hello::decode(&bytes).filter(|_| packet.len == HELLO_BYTES);
-        let reason = match (hello.filter(|hello| self.identity.authorize(hello)), packet.descriptor) {
+        let reason = match (hello.filter(|hello| self.identity.authorize(hello)), packet.fd) {
             (Some(hello), _) if !Segment::can_hold(hello.capacity) => {
-                "it offers rings of an impossible capacity"
+                "it offers rings of an invalid capacity"
             }
             (Some(_), Some(_)) if !has_capacity => "there are too many connections",
             (Some(hello), Some(segment)) => {
@@ -118,7 +118,7 @@ impl Protocol for SharedMemoryProtocol {
 
     fn connect(&self, key: LaneKey, to: ConnId, peers: usize) -> Connector {
         let capacity = self.config.capacity(key.lane.kind, 1 + peers);
-        // Lanes connect neighbours only; nobody listens in the place of another rank.
+        // Lanes connect neighbours only; no listener has this name.
         let member = self.member(to.world_rank).unwrap_or(Member { door: 0, token: 0 });
         let hello = self.identity.hello(member, key, capacity);
         Connector::new(to.rank, member.door, hello, Arc::clone(&self.processes))
@@ -150,15 +150,15 @@ impl Protocol for SharedMemoryProtocol {
     ) -> Result<SharedMemoryTransport> {
         // Senders on other lanes do not wait for the release of each piece before they use its
         // memory again.
-        let lending = (key.lane.kind == LaneKind::Collective).then(|| Lending {
+        let export = (key.lane.kind == LaneKind::Collective).then(|| ExportConfig {
             regions: Arc::clone(&self.regions),
-            bytes_min: self.config.lent_bytes_min(),
-            shown_min: self.config.shown_bytes_min(),
+            bytes_min: self.config.lend_bytes_min(),
+            cma_bytes_min: self.config.cma_bytes_min(),
         });
         let connections = peers.into_iter().flat_map(|(rank, connections)| {
             connections.into_iter().map(move |connection| (rank, connection))
         });
-        SharedMemoryTransport::new(group, connections, lending.as_ref())
+        SharedMemoryTransport::new(group, connections, export.as_ref())
     }
 }
 

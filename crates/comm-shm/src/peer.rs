@@ -1,6 +1,6 @@
-//! One peer on a lane: the two rings that are shared with it, and how it ended.
+//! One peer on a lane: the two rings that are shared with it, and its end.
 
-mod fetching;
+mod cma;
 mod receiving;
 mod sending;
 
@@ -11,31 +11,33 @@ use std::sync::Arc;
 
 use comm_core::{During, Error, Loss};
 
-use crate::borrower::Borrower;
-use crate::echo::{ECHO_BYTES, Heard};
-use crate::lender::{Lender, Lending, PACKET_BYTES, Packet};
+use crate::cma::CmaPeer;
+use crate::copy_path::PathSelector;
+use crate::exporter::{ExportConfig, REGION_MESSAGE_BYTES, RegionExporter, RegionMessage};
+use crate::inline::{INLINE_BYTES_MAX, InlineMessage};
 use crate::positions::{Control, Reader, Writer};
-use crate::remote::Remote;
-use crate::route::Router;
+use crate::region_cache::RegionCache;
 use crate::segment::{Direction, Segment};
 use crate::socket;
-use fetching::Fetched;
-use receiving::Carry;
-use sending::Short;
+use cma::Fetched;
+use receiving::PartialElement;
+use sending::Shortage;
 
-/// The most bytes that are moved before the other side hears of it, so that both sides copy at the same time.
+/// The most bytes that are moved before the position is published, so that both sides copy at the
+/// same time.
 const STRIDE_BYTES_MAX: usize = 16 * 1024;
-/// Into how many such strides a ring is cut at least.
+/// The least number of strides in a ring.
 const STRIDES_MIN: usize = 4;
-/// How many packets are read from a socket at once.
-const PACKETS_AT_ONCE: usize = 64;
+/// The most packets that are read from a socket before other work gets its turn.
+const PACKETS_PER_TURN: usize = 64;
 
 /// What two ranks share on a lane.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Says that the other side is alive, wakes it when it sleeps, and carries the descriptors of what is lent.
+    /// Shows that the other side is alive, wakes it when it sleeps, and carries the file
+    /// descriptors of regions.
     pub(crate) socket: OwnedFd,
-    /// Readable once the process of the other side has ended, if that can be watched.
+    /// Readable once the process of the other side has exited, if the kernel has pidfds.
     pub(crate) process: Option<Arc<OwnedFd>>,
     pub(crate) segment: Segment,
     /// The ring into which this side writes.
@@ -43,14 +45,15 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The process of the other side, if this one can read its memory, and does so quickly. The other side is told.
-    fn reach(&self) -> Option<Remote> {
+    /// Opens the process of the other side for cross-memory attach, if that is possible, and tells
+    /// the other side.
+    fn open_cma(&self) -> Option<CmaPeer> {
         let control = self.segment.control(self.outgoing.opposite());
-        let remote = Remote::find(&self.socket, control.proof());
-        let obstacle = |error: &_| tracing::debug!(%error, "memory of another rank is copied by that rank");
-        let remote = remote.inspect_err(obstacle).ok()?;
-        control.fetch();
-        Some(remote)
+        let cma = CmaPeer::open(&self.socket, control.proof());
+        let log = |error: &_| tracing::debug!(%error, "cannot read the memory of another rank: it copies into the ring");
+        let cma = cma.inspect_err(log).ok()?;
+        control.set_reads_by_cma();
+        Some(cma)
     }
 }
 
@@ -62,58 +65,59 @@ pub(crate) struct Peer {
     writer: Writer,
     reader: Reader,
     stride: usize,
-    router: Router,
-    /// `None` where everything is copied.
-    lender: Option<Lender>,
-    /// The longest message that is copied to where the positions are, too.
+    path_selector: PathSelector,
+    /// `None` if everything is copied.
+    exporter: Option<RegionExporter>,
+    /// The longest message that is also sent inline.
     small_max: usize,
-    borrower: Borrower,
-    /// How memory of the peer's is read that is not mapped, if it can be.
-    remote: Option<Remote>,
+    region_cache: RegionCache,
+    /// Reads memory of the peer that is not mapped, if that is possible.
+    cma: Option<CmaPeer>,
     fetched: Fetched,
-    /// What the last attempt to send had too little of.
-    short_of: Short,
-    /// The position of release that a sender knows, if something was lent and not released then.
-    released_told: Option<u64>,
-    /// Why nothing can be sent any more, though receiving goes on: memory that the peer should have read was taken back.
+    /// What the last attempt to send lacked.
+    shortage: Shortage,
+    /// The released position that was reported last, if bytes were outstanding then.
+    last_released: Option<u64>,
+    /// Why nothing can be sent any more although receiving goes on: memory that the peer had not
+    /// read yet was revoked.
     revoked: Option<Error>,
-    carry: Carry,
-    /// The last small message that came with its position.
-    heard: Heard,
-    /// How many bytes are fewer than one element may have, were lent, and were left: lending them again helps nobody
-    /// until more arrive.
-    left: u64,
-    /// How it ended. A peer that is gone may have left bytes behind, which are delivered first.
+    partial: PartialElement,
+    /// The inline message that was received last.
+    inline: InlineMessage,
+    /// The number of available bytes that were lent and not consumed, if an element may have more:
+    /// they do not keep the caller awake until more arrive.
+    unconsumed: u64,
+    /// The end of the streams. Bytes that a peer had sent before it exited are delivered first.
     end: Option<Error>,
-    /// Whether there is nothing to deliver behind the end.
-    garbled: bool,
+    /// Whether the streams ended at once, so that nothing more is delivered.
+    has_failed: bool,
 }
 
 impl Peer {
-    pub(crate) fn new(rank: usize, connection: Connection, lending: Option<Lending>) -> Self {
+    pub(crate) fn new(rank: usize, connection: Connection, export: Option<ExportConfig>) -> Self {
         let capacity = connection.segment.capacity();
-        let remote = lending.as_ref().and_then(|_| connection.reach());
-        let copied_max = lending.as_ref().map_or(usize::MAX, Lending::copied_max);
+        let cma = export.as_ref().and_then(|_| connection.open_cma());
+        let copied_max = export.as_ref().map_or(usize::MAX, ExportConfig::copied_max);
         Self {
             rank,
             connection,
             writer: Writer::new(capacity),
             reader: Reader::new(capacity),
             stride: (capacity / STRIDES_MIN).min(STRIDE_BYTES_MAX),
-            router: Router::new(),
-            lender: lending.map(Lender::new),
-            small_max: copied_max.min(ECHO_BYTES),
-            borrower: Borrower::default(),
-            remote,
+            path_selector: PathSelector::new(),
+            exporter: export.map(RegionExporter::new),
+            small_max: copied_max.min(INLINE_BYTES_MAX),
+            region_cache: RegionCache::default(),
+            cma,
             fetched: Fetched::default(),
-            short_of: Short::Nothing,
-            released_told: None,
+            shortage: Shortage::None,
+            last_released: None,
             revoked: None,
-            carry: Carry::default(),
-            heard: Heard::nothing(),
-            left: 0,
+            partial: PartialElement::default(),
+            inline: InlineMessage::empty(),
+            unconsumed: 0,
             end: None,
-            garbled: false,
+            has_failed: false,
         }
     }
 
@@ -132,92 +136,93 @@ impl Peer {
         self.connection.segment.control(self.incoming())
     }
 
-    /// A peer that breaks the rules is not talked to any more.
-    fn garble(&mut self, during: During, what: impl Display) -> Error {
-        self.give_up(during, Loss::Garbage(what.to_string()))
+    /// Ends both streams: the peer has violated the protocol.
+    fn protocol_error(&mut self, during: During, what: impl Display) -> Error {
+        self.fail(during, Loss::Garbage(what.to_string()))
     }
 
     /// Ends both streams at once.
-    fn give_up(&mut self, during: During, loss: Loss) -> Error {
+    fn fail(&mut self, during: During, loss: Loss) -> Error {
         let end = Error::PeerLost { peer: self.rank, during, loss };
         self.end = Some(end.clone());
-        self.garbled = true;
+        self.has_failed = true;
         end
     }
 
-    /// Takes note that the other side has closed its end of the socket, or that its process has ended. It has written all
-    /// that it ever will, and sent all descriptors.
-    pub(crate) fn hang_up(&mut self) {
-        while self.hear_packet() {}
+    /// Handles the end of the peer: it has closed its end of the socket, or its process has exited.
+    /// All bytes and file descriptors that it has sent are there.
+    pub(crate) fn close(&mut self) {
+        while self.recv_packet() {}
         if self.end.is_none() {
             self.end =
                 Some(Error::PeerLost { peer: self.rank, during: During::Receiving, loss: Loss::Closed });
         }
     }
 
-    /// What becomes readable when the process of the other side has ended, if that can be watched.
+    /// Becomes readable when the process of the other side has exited, if the kernel has pidfds.
     pub(crate) fn process(&self) -> Option<&OwnedFd> {
         self.connection.process.as_deref()
     }
 
-    /// Takes note that the other side rang, or sent the descriptor of memory that it lends.
-    pub(crate) fn hear(&mut self) {
-        for _ in 0..PACKETS_AT_ONCE {
-            if !self.hear_packet() {
+    /// Receives notifications and exported regions.
+    pub(crate) fn recv_packets(&mut self) {
+        for _ in 0..PACKETS_PER_TURN {
+            if !self.recv_packet() {
                 return;
             }
         }
     }
 
-    /// Takes one packet from the socket. False if there was none.
-    fn hear_packet(&mut self) -> bool {
-        let mut bytes = [0; PACKET_BYTES];
+    /// Receives one packet from the socket. Returns false if there was none.
+    fn recv_packet(&mut self) -> bool {
+        let mut bytes = [0; REGION_MESSAGE_BYTES];
         let packet = match socket::recv(&self.connection.socket, &mut bytes) {
             Ok(Some(packet)) if packet.len > 0 => packet,
             _ => return false,
         };
-        if packet.len == PACKET_BYTES
-            && let Some(region) = Packet::decode(&bytes)
+        if packet.len == REGION_MESSAGE_BYTES
+            && let Some(region) = RegionMessage::decode(&bytes)
         {
-            self.take_region(region, packet.descriptor);
+            self.import_region(region, packet.fd);
         }
         true
     }
 
-    /// Maps memory that the other side lends.
-    fn take_region(&mut self, packet: Packet, file: Option<OwnedFd>) {
-        // The system keeps a descriptor for which this process has no number left.
-        let missing = || io::Error::other("no descriptor came with it");
-        self.tidy_up();
-        match file.ok_or_else(missing).and_then(|file| self.borrower.take(packet, &file)) {
+    /// Maps a region that the other side exports.
+    fn import_region(&mut self, message: RegionMessage, file: Option<OwnedFd>) {
+        // The kernel drops a file descriptor if this process has reached its limit.
+        let missing =
+            || io::Error::other("a buffer came without its file descriptor: is `ulimit -n` too low?");
+        self.evict_regions();
+        match file.ok_or_else(missing).and_then(|file| self.region_cache.insert(message, &file)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                drop(self.garble(During::Receiving, error))
+                drop(self.protocol_error(During::Receiving, error))
             }
-            Err(error) => drop(self.give_up(During::Receiving, Loss::Io(Arc::new(error)))),
+            Err(error) => drop(self.fail(During::Receiving, Loss::Io(Arc::new(error)))),
         }
     }
 
-    /// Says that this side is about to sleep until there are bytes.
-    pub(crate) fn lie_down_to_recv(&self) {
-        self.control_in().reader().lie_down();
+    /// Announces that this side is about to sleep until there are bytes.
+    pub(crate) fn prepare_sleep_for_recv(&self) {
+        self.control_in().reader().prepare_sleep();
     }
 
-    /// Says that this side is about to sleep until there is room, or something is released.
-    pub(crate) fn lie_down_to_send(&self) {
-        self.control_out().writer().lie_down();
+    /// Announces that this side is about to sleep until there is space or bytes are released.
+    pub(crate) fn prepare_sleep_for_send(&self) {
+        self.control_out().writer().prepare_sleep();
     }
 
-    /// Says that this side no longer waits for bytes or room.
-    pub(crate) fn get_up(&self) {
-        self.control_in().reader().get_up();
-        self.control_out().writer().get_up();
+    /// Announces that this side is awake.
+    pub(crate) fn clear_wakeup(&self) {
+        self.control_in().reader().clear();
+        self.control_out().writer().clear();
     }
 
-    /// Gives back memory of the peer's for which that has no more use.
-    pub(crate) fn tidy_up(&mut self) {
+    /// Unmaps regions that the peer has dropped.
+    pub(crate) fn evict_regions(&mut self) {
         let control = self.connection.segment.control(self.incoming());
-        self.borrower.tidy_up(|region| self.reader.awaits(control, region));
+        self.region_cache.evict(|region| self.reader.awaits(control, region));
     }
 }
 
@@ -227,8 +232,9 @@ impl AsFd for Peer {
     }
 }
 
-/// How a stream ends from which bytes were taken back.
+/// The end of a stream from which memory was revoked.
 fn revocation() -> Loss {
-    let reason = io::Error::new(io::ErrorKind::ConnectionAborted, "the sender took its memory back");
+    let reason =
+        io::Error::new(io::ErrorKind::ConnectionAborted, "the sender revoked memory that was not read yet");
     Loss::Io(Arc::new(reason))
 }

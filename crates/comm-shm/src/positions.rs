@@ -1,193 +1,47 @@
-//! Who has written how far and who has read how far in one ring, on both sides of it.
+//! The positions of the writer and the reader of one ring.
 //!
-//! Positions count bytes from the start of the stream and never go back. The writer publishes how far it has written
-//! (the tail), the reader how far it has read (the head). Each side knows its own position and remembers the other's
-//! as it saw it last, so that it looks at the other's cache line only when it would have to stop otherwise. What it
-//! sees there may have been written by anybody, so it is believed only within the bounds that a correct peer keeps.
+//! Positions count bytes from the start of the stream and never go back. The writer publishes how
+//! far it has written (the tail), the reader how far it has read (the head). Each side knows its
+//! own position and caches the other's, so that it reads the other's cache line only when it would
+//! have to stop otherwise. The peer may have written anything there, so positions are validated
+//! against the bounds that a correct peer keeps.
 //!
-//! Some bytes of the stream do not go through the ring: they are lent. The writer writes down a loan, then counts it,
-//! then moves the tail over its bytes, so that who sees a tail sees every loan below it. Where a byte lies in the ring is
-//! its position less all that was lent before it.
+//! Some bytes of the stream do not go through the ring: a descriptor says where they lie. The
+//! writer writes a descriptor, then counts it, then moves the tail over its bytes, so that a reader
+//! that sees a tail sees every descriptor below it. The position of a byte in the ring is its
+//! position in the stream less the bytes that had descriptors before it.
+
+mod control;
 
 use std::fmt;
 
-use crate::doze::Doze;
-use crate::echo::{Echo, Far, Heard, Near};
-use crate::loans::{Board, LOANS_MAX, Loan, Outstanding, SHOWN_MAX};
-use crate::remote::Proof;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::descriptors::{CMA_DESCRIPTORS_MAX, DESCRIPTORS_MAX, Descriptor, Outstanding};
+use crate::inline::InlineMessage;
+use crate::sync::Ordering;
+pub(crate) use control::Control;
 
-/// A reader that is behind tells of room once this part of the ring was read. While it has more to read, the writer has
-/// no less than the rest of the ring.
-const PARTS_OF_ROOM: u64 = 8;
+/// A reader that is behind publishes its head this many times per ring. While it has more to read,
+/// the writer has at least the rest of the ring.
+const HEAD_UPDATES_PER_RING: u64 = 8;
 
-/// Two cache lines, since processors fetch them in pairs.
-#[derive(Debug)]
-#[repr(C, align(128))]
-struct Line<T>(T);
-
-/// What both sides of a ring share besides its bytes. All zeros is a ring that nobody has used.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Control {
-    written: Line<Written>,
-    read: Line<Read>,
-    reader: Line<Doze>,
-    writer: Line<Sender>,
-    board: Board,
-}
-
-/// What the reader says.
-#[derive(Debug)]
-#[repr(C)]
-struct Read {
-    head: AtomicU64,
-    /// Not zero if it can read the memory of the writer's process where it lies.
-    fetches: AtomicU32,
-}
-
-/// What the reader needs to know of the writer.
-#[derive(Debug)]
-#[repr(C)]
-struct Sender {
-    doze: Doze,
-    proof: SharedProof,
-}
-
-/// A number in the memory of the writer's process. Who can read that, and finds it there, reads the memory of the process that
-/// writes.
-#[derive(Debug)]
-#[repr(C)]
-struct SharedProof {
-    address: AtomicU64,
-    number: AtomicU64,
-}
-
-/// What the writer says.
-#[derive(Debug)]
-#[repr(C)]
-struct Written {
-    tail: AtomicU64,
-    near: Near,
-    /// How many loans were ever made.
-    loans: AtomicU64,
-    /// Not zero if what is lent and not read was taken back.
-    revoked: AtomicU32,
-    far: Far,
-}
-
-/// The size of [`Control`] is part of the format.
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Control>() == Control::BYTES);
-
-impl Control {
-    /// The room that it takes in a segment.
-    pub(crate) const BYTES: usize = 512 + 32 * LOANS_MAX;
-
-    #[cfg(test)]
-    pub(crate) fn new() -> Self {
-        Self {
-            written: Line(Written {
-                tail: AtomicU64::new(0),
-                near: Near::new(),
-                loans: AtomicU64::new(0),
-                revoked: AtomicU32::new(0),
-                far: Far::new(),
-            }),
-            read: Line(Read { head: AtomicU64::new(0), fetches: AtomicU32::new(0) }),
-            reader: Line(Doze::new()),
-            writer: Line(Sender {
-                doze: Doze::new(),
-                proof: SharedProof { address: AtomicU64::new(0), number: AtomicU64::new(0) },
-            }),
-            board: Board::new(),
-        }
-    }
-
-    /// The copy of the last small message.
-    pub(crate) const fn echo(&self) -> Echo<'_> {
-        Echo { near: &self.written.0.near, far: &self.written.0.far }
-    }
-
-    /// Whether the side that reads sleeps.
-    pub(crate) const fn reader(&self) -> &Doze {
-        &self.reader.0
-    }
-
-    /// Whether the side that writes sleeps.
-    pub(crate) const fn writer(&self) -> &Doze {
-        &self.writer.0.doze
-    }
-
-    /// Says where in this process's memory a number lies, for the other side to find it there.
-    pub(crate) fn prove(&self, proof: Proof) {
-        let place = &self.writer.0.proof;
-        place.number.store(proof.number, Ordering::Relaxed);
-        place.address.store(proof.address, Ordering::Release);
-    }
-
-    /// The number that the writer says lies in its memory, and where.
-    pub(crate) fn proof(&self) -> Proof {
-        let place = &self.writer.0.proof;
-        let address = place.address.load(Ordering::Acquire);
-        Proof { address, number: place.number.load(Ordering::Relaxed) }
-    }
-
-    /// Says that this side, which reads, can read the memory of the writer's process where it lies.
-    pub(crate) fn fetch(&self) {
-        self.read.0.fetches.store(1, Ordering::Release);
-    }
-
-    /// Whether the reader can read memory of the writer's process where it lies.
-    pub(crate) fn fetches(&self) -> bool {
-        self.read.0.fetches.load(Ordering::Acquire) != 0
-    }
-
-    /// Takes back what is lent and not read. The memory may be written to afterwards.
-    pub(crate) fn revoke(&self) {
-        self.written.0.revoked.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Whether what is lent was taken back. To be asked after reading: what was read counts only if it was not.
-    pub(crate) fn is_revoked(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.written.0.revoked.load(Ordering::Relaxed) != 0
-    }
-
-    /// Does what a broken or hostile peer may do.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn scribble_loan(&self, number: u64, loan: Loan, loans: u64) {
-        self.board.put(number, loan);
-        self.written.0.loans.store(loans, Ordering::Release);
-    }
-
-    /// Does what a broken or hostile peer may do.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn scribble(&self, tail: Option<u64>, head: Option<u64>) {
-        tail.into_iter().for_each(|tail| self.written.0.tail.store(tail, Ordering::Relaxed));
-        head.into_iter().for_each(|head| self.read.0.head.store(head, Ordering::Relaxed));
-    }
-}
-
-/// A position that no correct peer publishes.
+/// The error for a position that no correct peer publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Impossible {
+pub(crate) struct InvalidPosition {
     found: u64,
     least: u64,
     most: u64,
 }
 
-impl fmt::Display for Impossible {
+impl fmt::Display for InvalidPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { found, least, most } = self;
-        write!(f, "position {found} in a ring where only {least} to {most} can be")
+        write!(f, "it published position {found} in a ring where only {least} to {most} are possible")
     }
 }
 
-/// Believes a position between the one that was seen before and the furthest that is possible.
-const fn believe(found: u64, least: u64, most: u64) -> Result<u64, Impossible> {
-    if found >= least && found <= most { Ok(found) } else { Err(Impossible { found, least, most }) }
+/// Checks that a position lies between the last one and the furthest that is possible.
+const fn validate(found: u64, least: u64, most: u64) -> Result<u64, InvalidPosition> {
+    if found >= least && found <= most { Ok(found) } else { Err(InvalidPosition { found, least, most }) }
 }
 
 /// The side that writes.
@@ -196,16 +50,16 @@ pub(crate) struct Writer {
     capacity: u64,
     /// How far this side has written.
     tail: u64,
-    /// How far of that the other side knows.
+    /// The tail that was published last.
     published: u64,
-    /// How far the other side had read when we last looked.
+    /// The head of the reader when it was last read.
     head: u64,
-    /// How many bytes of the ring these were.
+    /// The same, in bytes of the ring.
     ring_head: u64,
-    /// How many bytes were ever lent.
-    lent: u64,
-    /// How many of these the other side knows of.
-    published_lent: u64,
+    /// The bytes of all descriptors that were ever made.
+    described: u64,
+    /// The number of these that was published last.
+    published_descriptors: u64,
     out: Outstanding,
 }
 
@@ -218,8 +72,8 @@ impl Writer {
             published: 0,
             head: 0,
             ring_head: 0,
-            lent: 0,
-            published_lent: 0,
+            described: 0,
+            published_descriptors: 0,
             out: Outstanding::new(),
         }
     }
@@ -230,92 +84,96 @@ impl Writer {
         self.tail
     }
 
-    /// How many bytes this side has written into the ring: where the next one goes.
+    /// The position in the ring of the next byte: the bytes that were written into it so far.
     #[inline]
     pub(crate) const fn ring_position(&self) -> u64 {
-        self.tail - self.lent
+        self.tail - self.described
     }
 
-    /// How many bytes fit as far as is known. Never more than the capacity.
+    /// The number of bytes that are known to fit, at most the capacity.
     #[inline]
-    pub(crate) const fn room(&self) -> usize {
+    pub(crate) const fn space(&self) -> usize {
         (self.capacity - (self.ring_position() - self.ring_head)) as usize
     }
 
-    /// Whether one more loan can be made as far as is known.
-    pub(crate) const fn can_lend(&self) -> bool {
+    /// Whether another descriptor is known to be free.
+    pub(crate) const fn has_free_descriptor(&self) -> bool {
         !self.out.is_full()
     }
 
-    /// Whether one more piece can be shown as far as is known, of which fewer are out at once than of others: see [`SHOWN_MAX`].
-    pub(crate) fn can_show(&self) -> bool {
-        self.out.iter().count() < SHOWN_MAX
+    /// Whether another descriptor for cross-memory attach is known to be free; see
+    /// [`CMA_DESCRIPTORS_MAX`].
+    pub(crate) fn has_free_cma_descriptor(&self) -> bool {
+        self.out.iter().count() < CMA_DESCRIPTORS_MAX
     }
 
-    /// The loans that were not read to the end as far as is known.
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Loan> {
+    /// The descriptors that are not known to be read to the end.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Descriptor> {
         self.out.iter()
     }
 
-    /// Looks how far the other side has read.
+    /// Reads the head that the reader has published.
     #[inline]
-    pub(crate) fn look(&mut self, control: &Control) -> Result<(), Impossible> {
-        self.head = self.seen(control)?;
-        self.out.settle(self.head);
-        let next = self.out.first().map_or(self.head, |loan| loan.start.min(self.head));
+    pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), InvalidPosition> {
+        self.head = self.read_head(control)?;
+        self.out.complete(self.head);
+        let next = self.out.first().map_or(self.head, |descriptor| descriptor.start.min(self.head));
         self.ring_head = next - self.out.done_bytes();
         Ok(())
     }
 
-    fn seen(&self, control: &Control) -> Result<u64, Impossible> {
-        believe(control.read.0.head.load(Ordering::Acquire), self.head, self.published)
+    fn read_head(&self, control: &Control) -> Result<u64, InvalidPosition> {
+        validate(control.read.0.head.load(Ordering::Acquire), self.head, self.published)
     }
 
-    /// The position below which the other side reads nothing any more that is not in the ring.
+    /// The position below which the reader has read all bytes that have descriptors.
     #[inline]
     pub(crate) fn released(&self, control: &Control) -> u64 {
         if self.out.first().is_none() {
             return self.tail;
         }
-        // Whoever looks next finds out about an impossible one.
-        let head = self.seen(control).unwrap_or(self.head);
-        self.out.iter().find(|loan| loan.end() > head).map_or(self.tail, |loan| loan.start)
+        // The next refresh returns the error for an invalid one.
+        let head = self.read_head(control).unwrap_or(self.head);
+        self.out
+            .iter()
+            .find(|descriptor| descriptor.end() > head)
+            .map_or(self.tail, |descriptor| descriptor.start)
     }
 
-    /// Takes note of bytes that were written into the room.
-    pub(crate) const fn wrote(&mut self, bytes: usize) {
+    /// Advances the tail over bytes that were written into the ring.
+    pub(crate) const fn advance(&mut self, bytes: usize) {
         self.tail += bytes as u64;
     }
 
-    /// Lends bytes, at least one. One more loan must be possible.
-    pub(crate) fn lend(&mut self, control: &Control, bytes: usize, region: u64, offset: u64) {
-        let loan = Loan { start: self.tail, len: bytes as u64, region, offset };
-        control.board.put(self.out.made(), loan);
-        self.out.push(loan);
-        self.tail += loan.len;
-        self.lent += loan.len;
+    /// Adds a descriptor of at least one byte. A descriptor must be free.
+    pub(crate) fn push_descriptor(&mut self, control: &Control, bytes: usize, region: u64, offset: u64) {
+        let descriptor = Descriptor { start: self.tail, len: bytes as u64, region, offset };
+        control.slots.put(self.out.made(), descriptor);
+        self.out.push(descriptor);
+        self.tail += descriptor.len;
+        self.described += descriptor.len;
     }
 
-    /// How many bytes were written and not yet shown to the other side.
+    /// The number of bytes that were written and not published yet.
     #[inline]
     pub(crate) const fn unpublished(&self) -> u64 {
         self.tail - self.published
     }
 
-    /// Shows the other side what was written, and returns whether it must be rung for.
+    /// Publishes what was written, and returns whether the reader must be notified.
     #[must_use]
     #[inline]
     pub(crate) fn publish(&mut self, control: &Control) -> bool {
         if self.published == self.tail {
             return false;
         }
-        // It lies in another line than the tail, which one message has to do with.
-        if self.lent != self.published_lent {
-            control.written.0.loans.store(self.out.made(), Ordering::Release);
+        // It lies on another cache line than the tail, which suffices for most messages.
+        if self.described != self.published_descriptors {
+            control.written.0.descriptors.store(self.out.made(), Ordering::Release);
         }
         control.written.0.tail.store(self.tail, Ordering::Release);
-        (self.published, self.published_lent) = (self.tail, self.lent);
-        control.reader().rouse()
+        (self.published, self.published_descriptors) = (self.tail, self.described);
+        control.reader().should_notify()
     }
 }
 
@@ -325,29 +183,39 @@ pub(crate) struct Reader {
     capacity: u64,
     /// How far this side has read.
     head: u64,
-    /// How far of that the other side knows.
-    told: u64,
-    /// How far the other side had written when we last looked.
+    /// The head that was published last.
+    published: u64,
+    /// The tail of the writer when it was last read.
     tail: u64,
-    /// How far of that lies in the same piece: in the ring before the next loan, or in one loan.
+    /// The end of the piece at the head: of the ring before the next descriptor, or of one
+    /// descriptor.
     limit: u64,
-    /// How many bytes below the head were lent.
-    lent: u64,
-    /// How many loans were taken from the board.
-    taken: u64,
-    /// The loan that was taken last, unless it was read to the end.
-    loan: Option<Loan>,
+    /// The bytes below the head that had descriptors.
+    described: u64,
+    /// The number of descriptors that were read from their slots.
+    descriptors_read: u64,
+    /// The current descriptor, unless it was read to the end.
+    descriptor: Option<Descriptor>,
 }
 
 impl Reader {
     pub(crate) const fn new(capacity: usize) -> Self {
-        Self { capacity: capacity as u64, head: 0, told: 0, tail: 0, limit: 0, lent: 0, taken: 0, loan: None }
+        Self {
+            capacity: capacity as u64,
+            head: 0,
+            published: 0,
+            tail: 0,
+            limit: 0,
+            described: 0,
+            descriptors_read: 0,
+            descriptor: None,
+        }
     }
 
-    /// How many bytes this side has read from the ring: where the next one lies.
+    /// The position in the ring of the next byte: the bytes that were read from it so far.
     #[inline]
     pub(crate) const fn ring_position(&self) -> u64 {
-        self.head - self.lent
+        self.head - self.described
     }
 
     /// How far this side has read.
@@ -356,95 +224,100 @@ impl Reader {
         self.head
     }
 
-    /// How many bytes are there in one piece as far as is known: in the ring never more than its capacity, in a loan
-    /// never more than that has left.
+    /// The number of bytes that are known to be available in one piece: at most the capacity in the
+    /// ring, and the rest of a descriptor.
     #[inline]
     pub(crate) const fn available(&self) -> usize {
         (self.limit - self.head) as usize
     }
 
-    /// How many bytes are there as far as is known and the other side says. It may say anything.
+    /// The number of bytes that the writer claims to have written. A broken peer may claim
+    /// anything.
     #[inline]
-    pub(crate) const fn promised(&self) -> u64 {
+    pub(crate) const fn claimed(&self) -> u64 {
         self.tail - self.head
     }
 
-    /// Where the next byte lies if it is lent, and how many more of its loan there are.
+    /// The rest of the current descriptor, if the next byte has one.
     #[inline]
-    pub(crate) fn loan(&self) -> Option<Loan> {
-        let loan = self.loan.filter(|loan| loan.start <= self.head)?;
-        let read = self.head - loan.start;
-        let offset = loan.offset.saturating_add(read);
-        Some(Loan { start: self.head, len: loan.len - read, offset, ..loan })
+    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
+        let descriptor = self.descriptor.filter(|descriptor| descriptor.start <= self.head)?;
+        let read = self.head - descriptor.start;
+        let offset = descriptor.offset.saturating_add(read);
+        Some(Descriptor { start: self.head, len: descriptor.len - read, offset, ..descriptor })
     }
 
-    /// Whether something in a region is lent that this side has not read to the end.
+    /// Whether a descriptor in a region was not read to the end yet.
     pub(crate) fn awaits(&self, control: &Control, region: u64) -> bool {
-        let most = self.taken.saturating_add(LOANS_MAX as u64);
-        let made = control.written.0.loans.load(Ordering::Acquire).min(most);
-        let mut waiting = (self.taken..made).map(|number| control.board.get(number));
-        self.loan.is_some_and(|loan| loan.region == region) || waiting.any(|loan| loan.region == region)
+        let most = self.descriptors_read.saturating_add(DESCRIPTORS_MAX as u64);
+        let made = control.written.0.descriptors.load(Ordering::Acquire).min(most);
+        let mut waiting = (self.descriptors_read..made).map(|number| control.slots.get(number));
+        self.descriptor.is_some_and(|descriptor| descriptor.region == region)
+            || waiting.any(|descriptor| descriptor.region == region)
     }
 
-    /// Whether everything that is known to be there was read, and the other side has written nothing since.
+    /// Whether all known bytes were read, and the writer has published none since.
     #[inline]
     pub(crate) fn is_drained(&self, control: &Control) -> bool {
         self.head == self.tail && control.written.0.tail.load(Ordering::Relaxed) == self.tail
     }
 
-    /// Looks whether one small message has come since everything was read, and takes the copy of it. Returns whether it
-    /// did.
+    /// Receives the inline message, if it is all that was written since the head. Returns whether
+    /// it did.
     #[inline]
-    pub(crate) fn listen(&mut self, control: &Control, heard: &mut Heard) -> bool {
+    pub(crate) fn recv_inline(&mut self, control: &Control, inline: &mut InlineMessage) -> bool {
         let tail = control.written.0.tail.load(Ordering::Acquire);
-        let near = tail.wrapping_sub(self.head) <= self.capacity;
-        let takes = self.loan.is_none() && near && control.echo().take(self.head, tail, heard);
+        let is_near = tail.wrapping_sub(self.head) <= self.capacity;
+        let takes =
+            self.descriptor.is_none() && is_near && control.inline_slot().read(self.head, tail, inline);
         if takes {
             (self.tail, self.limit) = (tail, tail);
         }
         takes
     }
 
-    /// Looks how far the other side has written.
+    /// Reads the tail that the writer has published.
     #[inline]
-    pub(crate) fn look(&mut self, control: &Control) -> Result<(), Impossible> {
+    pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), InvalidPosition> {
         let tail = control.written.0.tail.load(Ordering::Acquire);
-        self.take_loan(control)?;
+        self.take_descriptor(control)?;
         // A stream would have to carry 2^64 bytes for this sum to overflow.
         let full = self.head.saturating_add(self.capacity);
-        let most = if self.loan.is_none() { full } else { u64::MAX };
-        let tail = believe(tail, self.tail, most)?;
-        self.limit = match self.loan {
-            Some(loan) if loan.start <= self.head => tail.min(loan.end()),
-            Some(loan) => believe(tail.min(loan.start), self.head, full)?,
+        let most = if self.descriptor.is_none() { full } else { u64::MAX };
+        let tail = validate(tail, self.tail, most)?;
+        self.limit = match self.descriptor {
+            Some(descriptor) if descriptor.start <= self.head => tail.min(descriptor.end()),
+            Some(descriptor) => validate(tail.min(descriptor.start), self.head, full)?,
             None => tail,
         };
         self.tail = tail;
         Ok(())
     }
 
-    /// Takes the next loan from the board, if there is one and the last was read to the end.
+    /// Reads the next descriptor from its slot, if there is one and the current one was read to the
+    /// end.
     #[inline]
-    fn take_loan(&mut self, control: &Control) -> Result<(), Impossible> {
-        if self.loan.is_some() {
+    fn take_descriptor(&mut self, control: &Control) -> Result<(), InvalidPosition> {
+        if self.descriptor.is_some() {
             return Ok(());
         }
-        let most = self.taken.saturating_add(LOANS_MAX as u64);
-        let made = believe(control.written.0.loans.load(Ordering::Acquire), self.taken, most)?;
-        if made == self.taken {
+        let most = self.descriptors_read.saturating_add(DESCRIPTORS_MAX as u64);
+        let made =
+            validate(control.written.0.descriptors.load(Ordering::Acquire), self.descriptors_read, most)?;
+        if made == self.descriptors_read {
             return Ok(());
         }
-        let loan = control.board.get(self.taken);
-        believe(loan.start, self.head, u64::MAX)?;
-        believe(loan.len, 1, u64::MAX - loan.start)?;
-        self.taken += 1;
-        self.loan = Some(loan);
+        let descriptor = control.slots.get(self.descriptors_read);
+        validate(descriptor.start, self.head, u64::MAX)?;
+        validate(descriptor.len, 1, u64::MAX - descriptor.start)?;
+        self.descriptors_read += 1;
+        self.descriptor = Some(descriptor);
         Ok(())
     }
 
-    /// Gives back bytes that were read, no more than are available. Returns whether the other side must be rung for.
-    /// It hears of a loan when that was read to the end: before, it has no use for it. It hears of room when that has
-    /// become a part of the ring that is worth it; [`tell`](Self::tell) tells of less.
+    /// Releases bytes that were read, at most those available. Returns whether the writer must be
+    /// notified. The head is published when a descriptor was read to the end, and when enough of
+    /// the ring was; [`publish`](Self::publish) publishes less.
     #[must_use]
     #[inline]
     pub(crate) fn release(&mut self, bytes: usize, control: &Control) -> bool {
@@ -452,30 +325,31 @@ impl Reader {
         if bytes == 0 {
             return false;
         }
-        let loan = self.loan();
+        let descriptor = self.descriptor();
         self.head += bytes;
-        let Some(loan) = loan else {
-            return self.head - self.told >= self.capacity / PARTS_OF_ROOM && self.tell(control);
+        let Some(descriptor) = descriptor else {
+            return self.head - self.published >= self.capacity / HEAD_UPDATES_PER_RING
+                && self.publish(control);
         };
-        self.lent += bytes;
-        if bytes < loan.len {
+        self.described += bytes;
+        if bytes < descriptor.len {
             return false;
         }
-        self.loan = None;
-        self.tell(control)
+        self.descriptor = None;
+        self.publish(control)
     }
 
-    /// Tells the other side of all that was given back, and returns whether it must be rung for. Who finds nothing to
-    /// read does this: the other side may need the room before it can write more.
+    /// Publishes the head, and returns whether the writer must be notified. A reader that finds
+    /// nothing to read calls this: the writer may need the space before it can write more.
     #[must_use]
     #[inline]
-    pub(crate) fn tell(&mut self, control: &Control) -> bool {
-        if self.told == self.head {
+    pub(crate) fn publish(&mut self, control: &Control) -> bool {
+        if self.published == self.head {
             return false;
         }
         control.read.0.head.store(self.head, Ordering::Release);
-        self.told = self.head;
-        control.writer().rouse()
+        self.published = self.head;
+        control.writer().should_notify()
     }
 }
 

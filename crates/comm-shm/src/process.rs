@@ -1,6 +1,7 @@
-//! Descriptors that become readable when the process of a peer ends.
+//! Pidfds, which become readable when the process of a peer exits.
 //!
-//! A socket shows the end of a process only when all copies of it are closed, and a child that was forked holds copies.
+//! A socket shows the exit of a process only once all copies of it are closed, and a forked child
+//! holds copies.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,17 +13,17 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use crate::credentials;
 
-/// The processes that are watched, by their numbers. All lanes to a process share one descriptor.
+/// The watched processes by pid. All lanes to a process share one file descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Processes(Mutex<HashMap<Pid, Weak<OwnedFd>>>);
 
 impl Processes {
-    /// Returns a descriptor that is readable once the process at the other end of the socket has ended. `None` if that
-    /// is this process, lies in another process namespace, or the kernel (before 5.3) or a sandbox has no such
-    /// descriptors: then the socket alone shows its end.
+    /// Returns a file descriptor that is readable once the process at the other end of the socket
+    /// has exited. `None` if that is this process, is in another process namespace, or the kernel
+    /// (before 5.3) or a sandbox has no pidfds: then only the socket shows its exit.
     ///
     /// # Errors
-    /// If there is no descriptor left.
+    /// If there is no file descriptor left.
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<Option<Arc<OwnedFd>>> {
         let Some(peer) = Pid::from_raw(credentials::process(socket)?).filter(|pid| *pid != getpid()) else {
             return Ok(None);
@@ -39,7 +40,7 @@ impl Processes {
             }
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => Err(errno.into()),
             Err(errno) => {
-                tracing::debug!(%errno, ?peer, "the process of a peer cannot be watched");
+                tracing::debug!(%errno, ?peer, "cannot watch the process of a peer");
                 Ok(None)
             }
         }

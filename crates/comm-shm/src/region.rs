@@ -1,9 +1,8 @@
-//! Memory of one rank that the others on the host read in place.
+//! Regions: memory of one rank that the others on the host read in place.
 //!
-//! A region is an anonymous file with a page for its owner's word on it, and the bytes of one buffer. It is sealed so
-//! that its size is for good, that no page of it can be taken away, and that nobody can write to it who has not mapped
-//! it yet: its owner is the only one who ever does. So the owner's buffer is memory like any other to it, while a reader
-//! sees bytes that may change at any time.
+//! A region is an anonymous file with a header page and the bytes of one buffer. It is sealed so
+//! that its size is fixed, no page can be removed, and no other process can map it to write. So the
+//! buffer is ordinary memory to its owner, while a reader sees bytes that may change at any time.
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::any::Any;
@@ -20,46 +19,47 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::segment::create_file;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Nobody may change the size, take a page away, map it to write from now on, or take that back.
+/// No process may change the size, remove a page, map it to write from now on, or change the seals.
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
-/// What a reader depends on.
+/// The seals on which a reader depends.
 const SEALS_NEEDED: SealFlags = SealFlags::SHRINK.union(SealFlags::FUTURE_WRITE);
 
-/// A whole file in the memory of this process, which begins with a page for the word of its owner.
+/// A file that is mapped as a whole, which begins with a header page.
 #[derive(Debug)]
-struct Mapped {
+struct FileMapping {
     start: NonNull<c_void>,
-    /// With the first page.
+    /// The length with the header page.
     len: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to the thread that made it.
-unsafe impl Send for Mapped {}
+unsafe impl Send for FileMapping {}
 // SAFETY: shared, it shows an atomic integer, and bytes by their addresses.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for FileMapping {}
 
-impl Mapped {
+impl FileMapping {
     fn new(file: impl AsFd, len: usize, access: ProtFlags, flags: MapFlags) -> io::Result<Self> {
         // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, access, MapFlags::SHARED | flags, file, 0) }?;
         Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len })
     }
 
-    /// Not zero once the owner has no use for the bytes any more.
+    /// Not zero once the owner has dropped the buffer.
     fn retired(&self) -> &AtomicU32 {
         let word = self.start.as_ptr().cast_const().cast::<AtomicU32>();
-        // SAFETY: it lies at the start of a page that is mapped as long as `self` lives, and any bytes are valid for it,
-        // which others may write to. A reader, which may not, only loads it.
+        // SAFETY: it lies at the start of a page that is mapped as long as `self` lives, and any
+        // bytes are valid for it, which others may write to. A reader, which may not, only loads
+        // it.
         unsafe { &*word }
     }
 
-    /// How many bytes lie behind the first page.
+    /// The number of bytes after the header page.
     fn len(&self) -> usize {
         self.len - rustix::param::page_size()
     }
 
-    /// The first byte behind the first page.
+    /// The first byte after the header page.
     fn bytes(&self) -> NonNull<u8> {
         let address = self.start.as_ptr().wrapping_byte_add(rustix::param::page_size()).cast();
         // It lies within the mapping, which is nowhere near address zero.
@@ -67,17 +67,18 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped for `self`, and what borrows from it is gone.
         if let Err(errno) = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) } {
-            tracing::warn!(%errno, "could not unmap a buffer");
+            tracing::warn!(%errno, "cannot unmap a buffer");
         }
     }
 }
 
-/// Fails for more memory than the system promises anybody. Of a file it takes page after page until it kills somebody.
-fn promise(len: usize) -> io::Result<()> {
+/// Returns an error for more memory than the system commits to. Allocating a file does not check
+/// that, and ends in the OOM killer.
+fn check_commit(len: usize) -> io::Result<()> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
     let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }?;
@@ -86,47 +87,50 @@ fn promise(len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Memory of this rank.
+/// A region of this rank.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// What this rank calls it towards others.
+    /// The id that peers know it by.
     id: u64,
-    mapped: Mapped,
+    mapped: FileMapping,
     file: OwnedFd,
 }
 
 impl Region {
-    /// Makes a region of so many bytes, all zero. All of the memory is there at once: a later shortage kills nobody.
+    /// Creates a region of `bytes` zeros. All memory is allocated at once, so that a later shortage
+    /// kills no process.
     ///
     /// # Errors
-    /// If there is not so much memory, or the kernel is older than 5.1 and cannot keep others from writing.
+    /// If there is too little memory, or the kernel is older than 5.1 and has no seal against
+    /// writing.
     pub(crate) fn create(id: u64, bytes: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
         let len = bytes.checked_next_multiple_of(page).and_then(|len| len.checked_add(page));
         let len = len.filter(|len| isize::try_from(*len).is_ok()).ok_or_else(too_much)?;
-        promise(len)?;
+        check_commit(len)?;
         let file = create_file()?;
         rustix::fs::ftruncate(&file, len as u64)?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let mapped = Mapped::new(&file, len, access, MapFlags::empty())?;
-        // SAFETY: advice on the whole of a mapping of our own, of a kind that changes no byte of it.
+        let mapped = FileMapping::new(&file, len, access, MapFlags::empty())?;
+        // SAFETY: advice on the whole of a mapping of our own, of a kind that changes no byte of
+        // it.
         let advised = unsafe { rustix::mm::madvise(mapped.start.as_ptr(), len, Advice::LinuxHugepage) };
         // SAFETY: as above.
         let present = unsafe { rustix::mm::madvise(mapped.start.as_ptr(), len, Advice::LinuxPopulateWrite) };
-        // Without either, pages come one by one and small, as they are touched.
-        tracing::debug!(?advised, ?present, len, "a buffer that others can read");
+        // Without these, pages are small and allocated one by one.
+        tracing::debug!(?advised, ?present, len, "allocated a buffer that other ranks can read");
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         Ok(Self { id, mapped, file })
     }
 
-    /// What this rank calls it towards others.
+    /// The id that peers know it by.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// For the other side, which can read with it and not write.
+    /// The file for peers, which can map it to read only.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -136,70 +140,75 @@ impl Region {
         self.mapped.bytes().addr().get()
     }
 
-    /// How many bytes it has, whole pages.
+    /// The number of bytes, in whole pages.
     pub(crate) fn len(&self) -> usize {
         self.mapped.len()
     }
 
-    /// Tells all who have mapped it that there is no more use for it.
+    /// Tells peers that its owner has dropped it.
     pub(crate) fn retire(&self) {
         self.mapped.retired().store(1, Ordering::Release);
     }
 
-    /// Hands out the first `len` bytes. `owner` holds the region, and nobody else asks for its bytes.
-    pub(crate) fn hand_out(&self, len: usize, owner: Box<dyn Any + Send + Sync>) -> Allocation {
+    /// Returns an allocation of the first `len` bytes. `owner` keeps the region alive. To be called
+    /// once.
+    pub(crate) fn allocation(&self, len: usize, owner: Box<dyn Any + Send + Sync>) -> Allocation {
         let len = len.min(self.len());
-        // SAFETY: the mapping has that many bytes on whole pages and lives as long as the region, which `owner` holds.
-        // The seals keep every other process from writing; nothing in this one has their address but the allocation.
+        // SAFETY: the mapping has that many bytes on whole pages and lives as long as the region,
+        // which `owner` holds. The seals keep every other process from writing; nothing in this one
+        // has their address but the allocation.
         unsafe { Allocation::from_raw(self.mapped.bytes(), len, owner) }
     }
 }
 
-/// Memory of another rank.
+/// A region of another rank, mapped to read.
 #[derive(Debug)]
-pub(crate) struct Mapping(Mapped);
+pub(crate) struct PeerRegion(FileMapping);
 
-impl Mapping {
-    /// Maps the region that another rank has made.
+impl PeerRegion {
+    /// Maps a region of another rank.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if the descriptor is of anything but a sealed region whose pages are all there.
+    /// [`io::ErrorKind::InvalidData`] unless the file is a sealed region whose pages are all
+    /// allocated.
     pub(crate) fn open(file: &OwnedFd) -> io::Result<Self> {
         let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         match rustix::fs::fcntl_get_seals(file) {
             Ok(seals) if seals.contains(SEALS_NEEDED) => {}
-            _ => return refuse("a buffer that another process could take away"),
+            _ => return refuse("it exports a buffer that is not sealed"),
         }
         let status = rustix::fs::fstat(file)?;
         let (page, len) = (rustix::param::page_size(), usize::try_from(status.st_size).unwrap_or(0));
         if len <= page || !len.is_multiple_of(page) || isize::try_from(len).is_err() {
-            return refuse("a buffer of an impossible size");
+            return refuse("it exports a buffer of an invalid size");
         }
-        // A page that is not there now might be missed later, and its reader killed. The seals keep those that are.
+        // A reader of a page that cannot be allocated is killed. The seals keep allocated pages.
         if u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512) < len as u64 {
-            return refuse("a buffer without memory");
+            return refuse("it exports a buffer that is not allocated");
         }
-        Ok(Self(Mapped::new(file, len, ProtFlags::READ, MapFlags::POPULATE)?))
+        Ok(Self(FileMapping::new(file, len, ProtFlags::READ, MapFlags::POPULATE)?))
     }
 
-    /// Whether its owner has no more use for it.
+    /// Whether its owner has dropped it.
     pub(crate) fn is_retired(&self) -> bool {
-        // Only relaxed loads are sound in memory that is mapped to be read, and nothing is ordered after this one.
+        // Only relaxed loads are sound in memory that is mapped to be read, and nothing is ordered
+        // after this one.
         self.0.retired().load(Ordering::Relaxed) != 0
     }
 
-    /// Whether so many bytes from there on lie within.
-    pub(crate) fn holds(&self, offset: u64, len: u64) -> bool {
+    /// Whether the range lies within the region.
+    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.0.len() as u64)
     }
 
-    /// Lends bytes, or none if they do not lie within.
+    /// Lends a range, or nothing if it does not lie within the region.
     pub(crate) fn lend(&self, offset: u64, len: usize) -> Lent<'_> {
-        if !self.holds(offset, len as u64) {
+        if !self.contains(offset, len as u64) {
             return Lent::from_slice(&[]);
         }
         let address = self.0.bytes().as_ptr().wrapping_add(offset as usize);
-        // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference to them.
+        // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference
+        // to them.
         unsafe { Lent::from_raw(address, len) }
     }
 }
@@ -213,7 +222,7 @@ mod tests {
 
     fn region(bytes: usize) -> (Allocation, std::sync::Arc<Region>) {
         let region = std::sync::Arc::new(Region::create(1, bytes).unwrap());
-        (region.hand_out(bytes, Box::new(std::sync::Arc::clone(&region))), region)
+        (region.allocation(bytes, Box::new(std::sync::Arc::clone(&region))), region)
     }
 
     fn duplicate(region: &Region) -> OwnedFd {
@@ -226,7 +235,7 @@ mod tests {
         for bytes in [1, 100, page - 1, page, page + 1, 1 << 20] {
             let (mut allocation, region) = region(bytes);
             assert!(allocation.bytes().iter().all(|byte| *byte == 0) && allocation.bytes().len() == bytes);
-            let mapping = Mapping::open(&duplicate(&region)).unwrap();
+            let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
             allocation.bytes_mut().fill(9);
             let mut copy = vec![0; bytes];
             assert_eq!(mapping.lend(0, bytes).copy_to(&mut copy), bytes);
@@ -240,9 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_lent() {
+    fn bytes_outside_a_region_are_not_lent() {
         let (_allocation, region) = region(100);
-        let mapping = Mapping::open(&duplicate(&region)).unwrap();
+        let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
         let len = region.len() as u64;
         assert_eq!(mapping.lend(len - 1, 1).len(), 1);
         for (offset, len) in [(0, len + 1), (len, 1), (len - 1, 2), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
@@ -251,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_can_write_and_nobody_can_take_a_page_away() {
+    fn only_the_owner_can_write_and_no_process_can_remove_a_page() {
         let (_allocation, region) = region(1 << 16);
         let file = duplicate(&region);
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        assert!(Mapped::new(&file, region.len(), writable, MapFlags::empty()).is_err());
+        assert!(FileMapping::new(&file, region.len(), writable, MapFlags::empty()).is_err());
         assert_eq!(rustix::io::pwrite(&file, b"mine", 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -274,7 +283,7 @@ mod tests {
             rustix::fs::fcntl_add_seals(&file, seals).unwrap();
             file
         };
-        assert!(Mapping::open(&file(2 * page, 2 * page, SEALS)).is_ok());
+        assert!(PeerRegion::open(&file(2 * page, 2 * page, SEALS)).is_ok());
         let refused = [
             file(2 * page, 2 * page, SealFlags::SHRINK),
             file(2 * page, 2 * page, SealFlags::FUTURE_WRITE),
@@ -287,14 +296,14 @@ mod tests {
             std::fs::File::open("/").unwrap().into(),
         ];
         for file in refused {
-            assert_eq!(Mapping::open(&file).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            assert_eq!(PeerRegion::open(&file).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
     }
 
     #[test]
-    fn more_than_there_can_be_is_an_error() {
+    fn a_region_larger_than_memory_is_an_error() {
         for bytes in [usize::MAX, isize::MAX as usize, 1 << 60, 1 << 45] {
-            promise(bytes).unwrap_err();
+            check_commit(bytes).unwrap_err();
             assert!(Region::create(1, bytes).is_err(), "{bytes}");
         }
     }

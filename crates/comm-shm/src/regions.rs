@@ -1,4 +1,4 @@
-//! Which memory of this rank its peers can read in place.
+//! The regions of this rank, which its peers read in place.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,77 +10,79 @@ use crate::region::Region;
 
 /// The regions of this rank, by address, for the lanes of all its groups.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(RwLock<Known>);
+pub(crate) struct Regions(RwLock<State>);
 
 #[derive(Debug, Default)]
-struct Known {
-    by_address: BTreeMap<usize, Lendable>,
-    /// How many were ever made: no number is used twice.
+struct State {
+    by_address: BTreeMap<usize, Entry>,
+    /// The number of regions that were ever created, which is the id of the last one.
     made: u64,
 }
 
 #[derive(Debug)]
-struct Lendable {
+struct Entry {
     region: Arc<Region>,
     /// The size of the smallest piece of it that is lent.
     piece_min: usize,
 }
 
 impl Regions {
-    /// Memory that the lanes lend, in pieces of at least `piece_min` bytes, from then on until it is dropped.
+    /// Allocates memory that the lanes lend, in pieces of at least `piece_min` bytes, until it is
+    /// dropped.
     ///
     /// # Errors
     /// As [`Region::create`].
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize, piece_min: usize) -> io::Result<Allocation> {
         let id = {
-            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            known.made += 1;
-            known.made
+            let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            state.made += 1;
+            state.made
         };
         let region = Arc::new(Region::create(id, bytes)?);
-        let owner = Registered {
+        let owner = RegionOwner {
             region: Arc::clone(&region),
             regions: Arc::clone(self),
             process: Process::current(),
         };
-        let allocation = region.hand_out(bytes, Box::new(owner));
+        let allocation = region.allocation(bytes, Box::new(owner));
         self.0
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .by_address
-            .insert(region.address(), Lendable { region, piece_min });
+            .insert(region.address(), Entry { region, piece_min });
         Ok(allocation)
     }
 
-    /// The region in which all of these bytes lie, and where they begin in it, if they are enough to be lent.
+    /// Returns the region that contains all of these bytes and their offset in it, if they are
+    /// enough to be lent.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
-        let (start, Lendable { region, piece_min }) = known.by_address.range(..=address).next_back()?;
+        let (start, Entry { region, piece_min }) = state.by_address.range(..=address).next_back()?;
         let offset = address - start;
         let is_lent = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
         is_lent.then(|| (Arc::clone(region), offset as u64))
     }
 }
 
-/// Forgets a region when its memory is given back.
+/// Removes a region when its allocation is dropped.
 #[derive(Debug)]
-struct Registered {
+struct RegionOwner {
     region: Arc<Region>,
     regions: Arc<Regions>,
     process: Process,
 }
 
-impl Drop for Registered {
+impl Drop for RegionOwner {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // In a child that was forked: the parent, which shares the memory, goes on to lend it.
+            // This is a forked child: the parent shares the memory and goes on to lend it.
             return;
         }
         self.region.retire();
-        let mut known = self.regions.0.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = known.by_address.remove(&self.region.address());
-        drop(known);
+        let mut state = self.regions.0.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = state.by_address.remove(&self.region.address());
+        drop(state);
         drop(removed);
     }
 }
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_wholly_in_a_region_is_found() {
+    fn only_pieces_wholly_in_a_region_are_found() {
         let regions = Arc::<Regions>::default();
         let page = rustix::param::page_size();
         let [first, second] = [10 * page, page].map(|bytes| regions.allocate(bytes, 1).unwrap());
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_lent_from_the_size_that_their_memory_says() {
+    fn pieces_are_lent_from_the_minimum_size_of_their_region() {
         let regions = Arc::<Regions>::default();
         let [small, large] = [1, 50].map(|piece_min| regions.allocate(100, piece_min).unwrap());
         let lent = |bytes| regions.find(bytes).is_some();
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_given_back_is_forgotten() {
+    fn a_dropped_allocation_is_removed() {
         let regions = Arc::<Regions>::default();
         let allocation = regions.allocate(100, 1).unwrap();
         let region = Arc::downgrade(&regions.find(allocation.bytes()).unwrap().0);

@@ -18,8 +18,8 @@ pub struct RendezvousConfig {
     pub world_size: usize,
     /// The job. Jobs may share a store.
     pub job: u64,
-    /// Part of the name under which ranks meet: equal on all ranks that are to meet. Ranks that meet again need no other
-    /// round.
+    /// Part of the name under which ranks meet: equal on all ranks that are to meet. Ranks that
+    /// meet again need no other round.
     pub round: u64,
     /// The rank that serves the store, if one does. It is named when the store breaks.
     pub store_rank: Option<usize>,
@@ -27,8 +27,8 @@ pub struct RendezvousConfig {
     pub settings: Settings,
     /// How long to wait for the others.
     pub timeout: Duration,
-    /// Names a part of this host: ranks that give another name, or none, count as being on another host. For
-    /// containers that are not to share memory, or to try several hosts on one machine.
+    /// Names a part of this host: ranks that give another name, or none, count as being on another
+    /// host. For containers that are not to share memory, or to try several hosts on one machine.
     pub part: Option<String>,
     /// How the rings of lanes are set up. The rank with the higher number decides for a pair.
     pub shm: SharedMemoryConfig,

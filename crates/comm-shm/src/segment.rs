@@ -1,11 +1,10 @@
 //! The memory that two ranks share: two rings, one per direction, and their positions.
 //!
-//! A segment is an anonymous file, sealed so that nobody can make it shorter under us. Each ring is mapped twice, one
-//! mapping behind the other, so that what wraps around the end of the ring still lies in one piece: whatever starts in
-//! the first mapping and is no longer than the ring ends in the second at the latest.
+//! A segment is an anonymous file, sealed so that no process can shrink it. Each ring is mapped
+//! twice in a row, so that bytes that wrap around the end of the ring are contiguous.
 //!
-//! The other side can write to all of it at any time, so no reference to its bytes is ever made: they are copied in
-//! and out, or lent as [`Lent`], by their addresses.
+//! The other side can write to all of it at any time, so no reference to its bytes is ever made:
+//! they are copied in and out, or lent as [`Lent`], by their addresses.
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::ffi::c_void;
@@ -18,29 +17,29 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
+use crate::non_temporal;
 use crate::positions::Control;
 use crate::random;
-use crate::remote::Proof;
-use crate::stream;
 
-/// Nobody may make the file shorter or longer, or take that back.
+/// No process may change the size of the file, or the seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// The unit of a file's blocks, on all file systems.
 const BLOCK_BYTES: u64 = 512;
 
-/// Which of the two rings.
+/// Names one of the two rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// From the rank that made the segment to the one that was given it.
+    /// From the rank that created the segment to the one that opened it.
     Out = 0,
-    /// The other way.
+    /// From the rank that opened it to the one that created it.
     Back = 1,
 }
 
 impl Direction {
-    /// The other one.
+    /// Returns the other ring.
     #[inline]
     pub(crate) const fn opposite(self) -> Self {
         match self {
@@ -57,7 +56,8 @@ pub(crate) struct Segment {
     /// The distance from the start to the first ring.
     rings: usize,
     capacity: usize,
-    /// A number that is found at its address only by who reads the memory of this process.
+    /// A random number, which a process finds at its address only if it reads the memory of this
+    /// one.
     proof: Box<u64>,
 }
 
@@ -65,55 +65,57 @@ pub(crate) struct Segment {
 unsafe impl Send for Segment {}
 
 impl Segment {
-    /// Makes a segment with two rings of that capacity, which is a power of two and at least a page. The descriptor
-    /// is for the other side. All of the memory is there at once: a later shortage kills nobody.
+    /// Creates a segment with two rings of this capacity, which is a power of two and at least a
+    /// page. The file is for the other side. All memory is allocated at once, so that a later
+    /// shortage kills no process.
     pub(crate) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
         let file = create_file()?;
         rustix::fs::ftruncate(&file, file_bytes(capacity))?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         let segment = Self::map(&file, capacity)?;
-        segment.promise(Direction::Out);
+        segment.announce(Direction::Out);
         Ok((segment, file))
     }
 
-    /// Whether a ring may have this capacity, which another process says.
+    /// Whether a ring may have this capacity, which another process offers.
     pub(crate) fn can_hold(capacity: u64) -> bool {
         let max = SharedMemoryConfig::RING_BYTES_MAX.max(rustix::param::page_size());
         let min = rustix::param::page_size();
         capacity.is_power_of_two() && (min as u64..=max as u64).contains(&capacity)
     }
 
-    /// Maps the segment that another rank has made.
+    /// Maps the segment that another rank has created.
     ///
     /// # Errors
-    /// If the descriptor is of anything but a sealed segment of this size whose memory is there.
+    /// [`io::ErrorKind::InvalidData`] unless the file is a sealed segment of this size whose memory
+    /// is allocated.
     pub(crate) fn open(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
         let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         if !Self::can_hold(capacity as u64) {
-            return refuse("a ring of an impossible capacity");
+            return refuse("a peer offers rings of an invalid capacity");
         }
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
-            return refuse("memory that another process could take away");
+            return refuse("a peer offers memory that is not sealed");
         }
         let stat = rustix::fs::fstat(file)?;
         if u64::try_from(stat.st_size) != Ok(file_bytes(capacity)) {
-            return refuse("memory of another size than its rings need");
+            return refuse("a peer offers memory of another size than its rings need");
         }
-        // This process does not pay for what its maker did not: that may be a great deal.
+        // Mapping it would allocate the missing memory on behalf of this process.
         if u64::try_from(stat.st_blocks).unwrap_or(0) < file_bytes(capacity) / BLOCK_BYTES {
-            return refuse("memory that its maker has not allocated");
+            return refuse("a peer offers memory that it has not allocated");
         }
         let segment = Self::map(file, capacity)?;
-        segment.promise(Direction::Back);
+        segment.announce(Direction::Back);
         Ok(segment)
     }
 
-    /// Promises what a side can that sleeps, and shows where its memory is, on the side that writes to this ring and reads
-    /// from the other.
-    fn promise(&self, outgoing: Direction) {
-        self.control(outgoing).writer().promise();
-        self.control(outgoing.opposite()).reader().promise();
+    /// Announces how this side fences before it sleeps, and the proof of its process. It writes to
+    /// the ring `outgoing`.
+    fn announce(&self, outgoing: Direction) {
+        self.control(outgoing).writer().announce_membarrier();
+        self.control(outgoing.opposite()).reader().announce_membarrier();
         self.control(outgoing).prove(Proof::of(&self.proof));
     }
 
@@ -136,33 +138,36 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps a part of the file at a distance from the start of the mapping, and touches its pages.
+    /// Maps a part of the file at `at` bytes from the start of the mapping, and populates its
+    /// pages.
     fn place(&self, file: &OwnedFd, at: usize, len: usize, offset: usize) -> io::Result<()> {
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let address = self.start.as_ptr().wrapping_byte_add(at);
-        // SAFETY: `at + len` is within the address range that `map` has reserved for this segment, and that nothing
-        // else uses.
+        // SAFETY: `at + len` is within the address range that `map` has reserved for this segment,
+        // and that nothing else uses.
         unsafe { rustix::mm::mmap(address, len, access, flags, file.as_fd(), offset as u64) }?;
         Ok(())
     }
 
-    /// How many bytes each ring holds.
+    /// The capacity of each ring in bytes.
     pub(crate) const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// What the two sides of a ring share besides its bytes.
+    /// The positions and flags of a ring.
     #[inline]
     pub(crate) fn control(&self, direction: Direction) -> &Control {
         let at = direction as usize * Control::BYTES;
         let control = self.start.as_ptr().wrapping_byte_add(at).cast_const().cast::<Control>();
-        // SAFETY: it lies on the first page of the mapping, which lives as long as `self`, at a multiple of its
-        // alignment; it consists of atomic integers, for which any bytes are valid and which others may write to.
+        // SAFETY: it lies on the first page of the mapping, which lives as long as `self`, at a
+        // multiple of its alignment; it consists of atomic integers, for which any bytes are valid
+        // and which others may write to.
         unsafe { &*control }
     }
 
-    /// The address of a position in a ring. At least a ring's capacity from there on is mapped.
+    /// The address of a position in a ring. At least the capacity of the ring is mapped from there
+    /// on.
     #[inline]
     fn address(&self, direction: Direction, position: u64) -> *mut u8 {
         let within = (position as usize) & (self.capacity - 1);
@@ -170,42 +175,44 @@ impl Segment {
         self.start.as_ptr().wrapping_byte_add(ring + within).cast()
     }
 
-    /// Copies bytes to a position of a ring, no more than it holds.
+    /// Copies bytes to a position of a ring, at most its capacity.
     #[inline]
     pub(crate) fn copy_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let len = bytes.len().min(self.capacity);
-        // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not overlap, because
-        // the mapping belongs to `self`, which never makes a slice of it.
+        // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not
+        // overlap, because the mapping belongs to `self`, which never makes a slice of it.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
-    /// The same, around the caches.
-    pub(crate) fn stream_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
+    /// The same, with non-temporal stores.
+    pub(crate) fn copy_in_non_temporal(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let len = bytes.len().min(self.capacity);
         // SAFETY: as in `copy_in`.
-        unsafe { stream::copy(bytes.as_ptr(), self.address(direction, position), len) };
+        unsafe { non_temporal::copy(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
-    /// Lends bytes from a position of a ring, no more than it holds.
+    /// Lends bytes from a position of a ring, at most its capacity.
     #[inline]
     pub(crate) fn lend(&self, direction: Direction, position: u64, len: usize) -> Lent<'_> {
         let len = len.min(self.capacity);
-        // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference to them.
+        // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference
+        // to them.
         unsafe { Lent::from_raw(self.address(direction, position), len) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` for this segment, and what borrows from `self` is gone.
+        // SAFETY: the range was mapped by `map` for this segment, and what borrows from `self` is
+        // gone.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), mapped_bytes(self.capacity)) };
         if let Err(errno) = unmapped {
-            tracing::warn!(%errno, "could not unmap a segment");
+            tracing::warn!(%errno, "cannot unmap a segment");
         }
     }
 }
 
-/// An anonymous file that can be sealed. Kernels before 6.3 do not know that it holds no program.
+/// Creates an anonymous file that can be sealed. Kernels before 6.3 do not know `MFD_NOEXEC_SEAL`.
 pub(crate) fn create_file() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create("comm-shm", flags | MemfdFlags::NOEXEC_SEAL) {
@@ -237,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cross_at_every_position_also_over_the_end_of_the_ring() {
+    fn bytes_arrive_at_every_position_also_across_the_end_of_the_ring() {
         let (near, far) = pair(4096);
         let bytes: Vec<u8> = (0..4096).map(|at| (at % 251) as u8).collect();
         for (direction, from, to) in [(Direction::Out, &near, &far), (Direction::Back, &far, &near)] {
@@ -263,9 +270,7 @@ mod tests {
             let mut copied = [0; 4096];
             far.lend(direction, 0, copied.len()).copy_to(&mut copied);
             assert_eq!(copied, [value; 4096]);
-            assert!(
-                !far.control(direction).reader().is_lying() && !far.control(direction).writer().is_lying()
-            );
+            assert!(!far.control(direction).reader().is_set() && !far.control(direction).writer().is_set());
         }
     }
 
@@ -280,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_the_memory_away() {
+    fn no_process_can_shrink_a_segment() {
         let (_near, file) = Segment::create(4096).unwrap();
         for len in [0, 4096, 1 << 20] {
             assert_eq!(rustix::fs::ftruncate(&file, len), Err(Errno::PERM));
@@ -289,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_its_maker_has_not_allocated_is_refused() {
+    fn memory_that_was_not_allocated_is_refused() {
         let file = create_file().unwrap();
         rustix::fs::ftruncate(&file, file_bytes(1 << 30)).unwrap();
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();

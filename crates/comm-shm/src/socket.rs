@@ -1,7 +1,8 @@
-//! Unix sockets that carry whole packets, and descriptors with them.
+//! Unix sockets that carry packets and file descriptors.
 //!
-//! They are bound to names, not to files: a name is gone as soon as nobody listens any more, however its owner ended.
-//! A name has no permissions, so it is drawn at random, and both sides ask the kernel who the other one is.
+//! They are bound to abstract names, not to files: a name is free again once its listener is
+//! closed, however its process exits. A name has no permissions, so it is random, and both sides
+//! ask the kernel for the user of the other one.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,11 +16,11 @@ use rustix::net::{
     sendmsg, socket_with,
 };
 
-/// As many as the kernel lets wait, which is 4096 by default.
+/// The most connections that may wait to be accepted: the default limit of the kernel.
 const BACKLOG: i32 = 4096;
-/// What wakes a peer that sleeps.
-const RING: u8 = 1;
-/// How often to try when the system has no memory for the moment.
+/// The packet that wakes a peer.
+const NOTIFICATION: u8 = 1;
+/// The number of attempts while the system has no memory.
 const ATTEMPTS_MAX: usize = 1000;
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -39,10 +40,11 @@ pub(crate) fn listen(name: u128) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the socket that listens under a name.
+/// Connects to the listener of a name.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] if there is none, [`io::ErrorKind::WouldBlock`] if its backlog is full.
+/// [`io::ErrorKind::ConnectionRefused`] if there is none, [`io::ErrorKind::WouldBlock`] if its
+/// backlog is full.
 pub(crate) fn connect(name: u128) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::connect(&socket, &address(name)?)?;
@@ -61,13 +63,11 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Sends a packet, with a descriptor or without.
-pub(crate) fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut room);
-    if !descriptor.as_slice().is_empty()
-        && !control.push(SendAncillaryMessage::ScmRights(descriptor.as_slice()))
-    {
+/// Sends a packet, with or without a file descriptor.
+pub(crate) fn send(socket: impl AsFd, packet: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut buffer);
+    if !fd.as_slice().is_empty() && !control.push(SendAncillaryMessage::ScmRights(fd.as_slice())) {
         return Err(Errno::NOBUFS.into());
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -75,27 +75,27 @@ pub(crate) fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<Borrowed
     if sent == packet.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// A packet that has arrived.
+/// A received packet.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    /// How long it is, also if it did not fit. Zero if the other side has closed the connection.
+    /// Its length, also if it did not fit. Zero if the other side has closed the connection.
     pub(crate) len: usize,
-    /// The descriptor that came with it.
-    pub(crate) descriptor: Option<OwnedFd>,
+    /// The file descriptor that came with it.
+    pub(crate) fd: Option<OwnedFd>,
 }
 
-/// Receives a packet, or `None` if none is there. Of several descriptors one is kept.
+/// Receives a packet, if there is one. Of several file descriptors it keeps one.
 pub(crate) fn recv(socket: impl AsFd, into: &mut [u8]) -> io::Result<Option<Packet>> {
-    let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut buffer);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
     let mut pieces = [IoSliceMut::new(into)];
     let received = loop {
         match recvmsg(&socket, &mut pieces, &mut control, flags) {
             Ok(received) => break received,
             Err(Errno::AGAIN) => return Ok(None),
-            // A side that closed without reading all resets the connection. That is told once, and before what it had
-            // sent.
+            // A side that closes before it has read everything resets the connection. The kernel
+            // reports that once, before the bytes that were sent.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -104,15 +104,15 @@ pub(crate) fn recv(socket: impl AsFd, into: &mut [u8]) -> io::Result<Option<Pack
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    Ok(Some(Packet { len: received.bytes, descriptor: descriptors.flatten().next() }))
+    Ok(Some(Packet { len: received.bytes, fd: descriptors.flatten().next() }))
 }
 
-/// Wakes the other side, which sleeps until this socket becomes readable.
-pub(crate) fn ring(socket: impl AsFd) {
+/// Wakes the other side, which sleeps until this socket is readable.
+pub(crate) fn notify(socket: impl AsFd) {
     for _ in 0..ATTEMPTS_MAX {
-        match rustix::net::send(&socket, &[RING], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match rustix::net::send(&socket, &[NOTIFICATION], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => std::thread::yield_now(),
-            // A full socket rings already. A broken one is found out by whoever looks at it.
+            // The other side of a full socket is notified already. Receiving reports a broken one.
             _ => return,
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_arrive_whole_with_their_descriptor() {
+    fn packets_arrive_whole_with_their_file_descriptor() {
         let (near, far) = pair();
         let mut into = [0; 8];
         assert!(recv(&far, &mut into).unwrap().is_none());
@@ -139,24 +139,24 @@ mod tests {
         send(&near, b"too long for it", None).unwrap();
         let packet = recv(&far, &mut into).unwrap().unwrap();
         assert_eq!((packet.len, &into[..4]), (4, &b"with"[..]));
-        let descriptor = packet.descriptor.unwrap();
-        assert!(rustix::io::fcntl_getfd(&descriptor).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        let fd = packet.fd.unwrap();
+        assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
         let packet = recv(&far, &mut into).unwrap().unwrap();
         assert_eq!((packet.len, &into[..7]), (7, &b"without"[..]));
-        assert!(packet.descriptor.is_none());
+        assert!(packet.fd.is_none());
         assert_eq!(recv(&far, &mut into).unwrap().unwrap().len, 15);
-        drop((near, descriptor));
+        drop((near, fd));
         assert_eq!(recv(&far, &mut into).unwrap().unwrap().len, 0);
     }
 
     #[test]
-    fn what_was_sent_before_a_reset_arrives() {
+    fn packets_that_were_sent_before_a_reset_arrive() {
         let (near, far) = pair();
         send(&near, b"unread", None).unwrap();
         send(&far, b"last", Some(near.as_fd())).unwrap();
         drop(far);
         let packet = recv(&near, &mut [0; 8]).unwrap().unwrap();
-        assert!(packet.len == 4 && packet.descriptor.is_some());
+        assert!(packet.len == 4 && packet.fd.is_some());
         assert_eq!(recv(&near, &mut [0; 8]).unwrap().unwrap().len, 0);
     }
 
@@ -170,13 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_never_blocks() {
+    fn notifying_never_blocks() {
         let (near, far) = pair();
         for _ in 0..10_000 {
-            ring(&near);
+            notify(&near);
         }
         while recv(&far, &mut [0; 8]).unwrap().is_some() {}
         drop(near);
-        ring(&far);
+        notify(&far);
     }
 }

@@ -37,7 +37,7 @@ fn worlds_of_many_sizes_meet_and_open_lanes() {
 
 /// It goes at once, however small the ring is, which a copy cannot.
 #[test]
-fn what_is_staged_is_lent_and_other_memory_copied() {
+fn staged_memory_is_lent_and_other_memory_copied() {
     comm_sim::run_each(world(3, 4096), |lanes| {
         let staged_from = lanes.links().staged_from.unwrap();
         let mut transport = open(&lanes, WORLD).unwrap();
@@ -71,7 +71,7 @@ fn what_is_staged_is_lent_and_other_memory_copied() {
 }
 
 #[test]
-fn nothing_is_staged_for_nobody_or_where_nothing_is_to_be_lent() {
+fn nothing_is_staged_without_neighbours_or_if_nothing_is_lent() {
     let alone = world(1, 4096).remove(0);
     assert!(alone.stage(1000).is_none());
     let configs = (0..2).map(|rank| {
@@ -133,7 +133,7 @@ fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
 }
 
 #[test]
-fn ranks_that_do_not_come_are_named() {
+fn ranks_that_do_not_connect_are_named() {
     let mut configs = [0, 2].map(|rank| config(rank, 5, 4096));
     configs.iter_mut().for_each(|config| config.timeout = Duration::from_millis(200));
     for outcome in meet(configs.into()) {
@@ -227,7 +227,7 @@ fn a_lane_can_be_opened_after_an_attempt_that_timed_out() {
 
 /// A rank below us that is gone is known at once: nobody listens behind its door.
 #[test]
-fn a_rank_whose_door_is_gone_is_lost_at_once() {
+fn a_rank_whose_listener_is_closed_is_lost_at_once() {
     let mut lanes = world(2, 4096);
     let above = lanes.pop().unwrap();
     drop(lanes);
@@ -254,7 +254,7 @@ fn a_started_program_inherits_nothing() {
 }
 
 #[test]
-fn strangers_at_the_door_disturb_nobody() {
+fn connections_of_strangers_disturb_no_rank() {
     let lanes = world(2, 4096);
     let names = std::fs::read_to_string("/proc/net/unix").unwrap();
     let doors: Vec<&str> =

@@ -199,7 +199,7 @@ fn is_closed<T>(result: &Result<T>) -> bool {
 }
 
 #[test]
-fn what_a_process_had_sent_is_received_after_it_was_killed() {
+fn bytes_of_a_killed_process_are_still_received() {
     let (_folder, store) = store();
     let mut other = Rank::start("send the last", &store);
     let (_lanes, mut lane) = open(0, &store);
@@ -221,7 +221,7 @@ fn what_a_process_had_sent_is_received_after_it_was_killed() {
 
 /// Its memory outlives it.
 #[test]
-fn what_a_process_had_lent_is_read_after_it_was_killed() {
+fn regions_of_a_killed_process_are_still_read() {
     let (_folder, store) = store();
     let mut other = Rank::start("lend the last", &store);
     let (_lanes, mut lane) = open(0, &store);
@@ -241,7 +241,7 @@ fn may_read(other: &Rank) -> bool {
 
 /// Memory that is not shared goes with its process: nothing is taken for it.
 #[test]
-fn what_a_process_had_shown_is_lost_when_it_was_killed() {
+fn exposed_memory_of_a_killed_process_is_lost() {
     let (_folder, store) = store();
     let mut other = Rank::start("show the last", &store);
     let (_lanes, mut lane) = open(0, &store);
@@ -260,7 +260,7 @@ fn what_a_process_had_shown_is_lost_when_it_was_killed() {
 }
 
 #[test]
-fn what_a_process_shows_is_read_by_another_one() {
+fn exposed_memory_is_read_by_another_process() {
     let (_folder, store) = store();
     let mut other = Rank::start("show and go on", &store);
     let (_lanes, mut lane) = open(0, &store);
@@ -277,7 +277,7 @@ fn what_a_process_shows_is_read_by_another_one() {
 }
 
 #[test]
-fn a_reader_that_is_killed_gives_back_what_it_was_lent() {
+fn a_killed_reader_releases_memory() {
     let (_folder, store) = store();
     let mut other = Rank::start("read nothing", &store);
     let (lanes, mut lane) = open(0, &store);

@@ -1,32 +1,33 @@
-//! How bytes come from a peer: out of the ring, or from where they are lent.
+//! Receives bytes from a peer: from the ring, or from memory that a descriptor names.
 
 use comm_core::{During, Error, Lent, Result};
 
 use super::{Peer, revocation};
-use crate::loans::Loan;
+use crate::descriptors::Descriptor;
 use crate::socket;
 
-/// The largest element in bytes: with that many bytes there is a whole one, whatever the type.
+/// The size of the largest element: this many bytes contain a whole element of any type.
 pub(super) const ELEMENT_BYTES_MAX: usize = 8;
-/// The most bytes of a loan that are read before one looks whether it was taken back.
-const LOAN_STRIDE_BYTES_MAX: usize = 1 << 20;
-/// How many packets are taken from a socket in search of a descriptor that must be there: more than one holds.
+/// The most bytes of a descriptor that are read between checks for its revocation.
+const DIRECT_STRIDE_BYTES_MAX: usize = 1 << 20;
+/// The most packets that are read in search of a region that must be there: more than a socket
+/// holds.
 const PACKETS_MAX: usize = 4096;
 
-/// Bytes that were taken out of the stream and not received yet: the start of an element of which one part is in the
-/// ring and another is lent, or both are lent apart.
+/// Bytes that were taken out of the stream and not received yet: the start of an element whose
+/// parts lie in different memory.
 #[derive(Debug, Default)]
-pub(super) struct Carry {
+pub(super) struct PartialElement {
     bytes: [u8; ELEMENT_BYTES_MAX],
     len: usize,
 }
 
-impl Carry {
+impl PartialElement {
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Forgets the first `len` bytes, of which there are so many.
+    /// Removes the first `len` bytes, which must be there.
     fn consume(&mut self, len: usize) {
         self.bytes.copy_within(len..self.len, 0);
         self.len -= len;
@@ -35,232 +36,233 @@ impl Carry {
 
 impl Peer {
     pub(crate) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize> {
-        let mut taken = self.carry.len.min(into.len());
-        into[..taken].copy_from_slice(&self.carry.bytes[..taken]);
-        self.carry.consume(taken);
+        let mut taken = self.partial.len.min(into.len());
+        into[..taken].copy_from_slice(&self.partial.bytes[..taken]);
+        self.partial.consume(taken);
         while taken < into.len() {
             match self.take(&mut into[taken..]) {
                 Ok(0) => break,
                 Ok(more) => taken += more,
-                // Told the next time: what came before counts.
+                // Returned by the next call: the bytes before it count.
                 Err(_) if taken > 0 => break,
                 Err(error) => return Err(error),
             }
         }
         if taken > 0 {
-            self.left = 0;
+            self.unconsumed = 0;
         } else if !into.is_empty() {
             self.check_end(0)?;
         }
         Ok(taken)
     }
 
-    /// Copies bytes out that lie in one piece.
+    /// Copies bytes that lie in one piece.
     fn take(&mut self, into: &mut [u8]) -> Result<usize> {
         if self.reader.available() < into.len() {
-            self.look_for_bytes()?;
+            self.refresh_tail()?;
         }
         let taken = self.reader.available().min(into.len());
-        if let Some(loan) = self.reader.loan().filter(Loan::is_anywhere) {
-            self.fetch(loan.offset, &mut into[..taken])?;
+        if let Some(descriptor) = self.reader.descriptor().filter(Descriptor::is_cma) {
+            self.fetch(descriptor.offset, &mut into[..taken])?;
             return Ok(taken);
         }
-        self.reach()?;
-        let stride = if self.reader.loan().is_some() { LOAN_STRIDE_BYTES_MAX } else { self.stride };
+        self.ensure_mapped()?;
+        let stride = if self.reader.descriptor().is_some() { DIRECT_STRIDE_BYTES_MAX } else { self.stride };
         for part in into[..taken].chunks_mut(stride) {
-            self.show(part.len()).copy_to(part);
+            self.view(part.len()).copy_to(part);
             self.release(part.len())?;
         }
         Ok(taken)
     }
 
-    /// Bytes where they lie, no more than are available and can be reached.
+    /// Returns bytes where they lie, at most those that are available and mapped.
     #[inline]
-    fn show(&self, len: usize) -> Lent<'_> {
-        match self.reader.loan() {
-            Some(loan) if loan.is_anywhere() => self.fetched.from(loan.start, len),
-            Some(loan) => self.borrower.lend(&loan, len),
-            None => match self.heard.from(self.reader.position(), len) {
-                Some(heard) => Lent::from_slice(heard),
+    fn view(&self, len: usize) -> Lent<'_> {
+        match self.reader.descriptor() {
+            Some(descriptor) if descriptor.is_cma() => self.fetched.from(descriptor.start, len),
+            Some(descriptor) => self.region_cache.lend(&descriptor, len),
+            None => match self.inline.get(self.reader.position(), len) {
+                Some(bytes) => Lent::from_slice(bytes),
                 None => self.connection.segment.lend(self.incoming(), self.reader.ring_position(), len),
             },
         }
     }
 
-    /// Makes bytes ready to be lent, and returns how many: of a ring no more than a stride, so that the other side gets
-    /// room back in time.
+    /// Prepares bytes to be lent, and returns their number: of a ring at most a stride, so that the
+    /// writer gets space back in time.
     #[inline]
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
-        // What most looks of a rank that waits come to.
-        if self.carry.len == 0 && self.reader.promised() == 0 && self.end.is_none() {
+        // The common case of a rank that polls.
+        if self.partial.len == 0 && self.reader.claimed() == 0 && self.end.is_none() {
             let control = self.connection.segment.control(self.incoming());
             if self.reader.is_drained(control) {
-                self.tell();
+                self.publish_head();
                 return Ok(0);
             }
-            if self.reader.listen(control, &mut self.heard) && self.reader.available() >= ELEMENT_BYTES_MAX {
-                self.left = 0;
+            if self.reader.recv_inline(control, &mut self.inline)
+                && self.reader.available() >= ELEMENT_BYTES_MAX
+            {
+                self.unconsumed = 0;
                 return Ok(self.reader.available().min(at_most));
             }
         }
         if self.reader.available() < at_most.min(self.stride) {
-            self.look_for_bytes()?;
+            self.refresh_tail()?;
         }
-        self.check_end(self.left)?;
-        self.carry_over(at_most)?;
-        let there = self.there();
-        self.left = if there < ELEMENT_BYTES_MAX as u64 { there } else { 0 };
-        if self.carry.len > 0 {
-            return Ok(self.carry.len.min(at_most));
+        self.check_end(self.unconsumed)?;
+        self.assemble_element(at_most)?;
+        let available = self.available();
+        self.unconsumed = if available < ELEMENT_BYTES_MAX as u64 { available } else { 0 };
+        if self.partial.len > 0 {
+            return Ok(self.partial.len.min(at_most));
         }
-        if let Some(loan) = self.reader.loan().filter(Loan::is_anywhere) {
-            return self.fetch_ahead(loan, self.reader.available().min(at_most));
+        if let Some(descriptor) = self.reader.descriptor().filter(Descriptor::is_cma) {
+            return self.fetch_ahead(descriptor, self.reader.available().min(at_most));
         }
-        self.reach()?;
-        let stride = if self.reader.loan().is_some() { LOAN_STRIDE_BYTES_MAX } else { self.stride };
+        self.ensure_mapped()?;
+        let stride = if self.reader.descriptor().is_some() { DIRECT_STRIDE_BYTES_MAX } else { self.stride };
         Ok(self.reader.available().min(at_most).min(stride))
     }
 
-    /// Takes an element out of the stream that begins in one piece of it and ends in another: bytes that may belong to
-    /// one are lent together.
+    /// Copies an element that begins in one piece of the stream and ends in another, so that it is
+    /// lent whole.
     #[inline]
-    fn carry_over(&mut self, at_most: usize) -> Result<()> {
+    fn assemble_element(&mut self, at_most: usize) -> Result<()> {
         let available = self.reader.available();
-        let is_cut = available < ELEMENT_BYTES_MAX && (available as u64) < self.reader.promised();
-        if self.carry.len == 0 && !(is_cut && available < at_most && available > 0) {
+        let is_cut = available < ELEMENT_BYTES_MAX && (available as u64) < self.reader.claimed();
+        if self.partial.len == 0 && !(is_cut && available < at_most && available > 0) {
             return Ok(());
         }
-        while self.carry.len < ELEMENT_BYTES_MAX {
+        while self.partial.len < ELEMENT_BYTES_MAX {
             let mut bytes = [0; ELEMENT_BYTES_MAX];
-            let room = ELEMENT_BYTES_MAX - self.carry.len;
-            let taken = self.take(&mut bytes[..room])?;
+            let missing = ELEMENT_BYTES_MAX - self.partial.len;
+            let taken = self.take(&mut bytes[..missing])?;
             if taken == 0 {
                 break;
             }
-            self.carry.bytes[self.carry.len..self.carry.len + taken].copy_from_slice(&bytes[..taken]);
-            self.carry.len += taken;
+            self.partial.bytes[self.partial.len..self.partial.len + taken].copy_from_slice(&bytes[..taken]);
+            self.partial.len += taken;
         }
         Ok(())
     }
 
-    /// Lends bytes that were made ready.
+    /// Lends bytes that were prepared.
     #[inline]
     pub(crate) fn lend(&self, len: usize) -> Lent<'_> {
-        if self.carry.len > 0 {
-            return Lent::from_slice(self.carry.bytes()).first(len);
+        if self.partial.len > 0 {
+            return Lent::from_slice(self.partial.bytes()).first(len);
         }
-        self.show(len.min(self.reader.available()))
+        self.view(len.min(self.reader.available()))
     }
 
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<()> {
-        let lent = if self.carry.len > 0 { self.carry.len } else { self.reader.available() };
+        let lent = if self.partial.len > 0 { self.partial.len } else { self.reader.available() };
         if bytes > lent {
-            return Err(too_much(bytes, lent, self.rank));
+            return Err(over_consumed(bytes, lent, self.rank));
         }
         if bytes > 0 {
-            self.left = 0;
+            self.unconsumed = 0;
         }
-        if self.carry.len > 0 {
-            self.carry.consume(bytes);
+        if self.partial.len > 0 {
+            self.partial.consume(bytes);
             return Ok(());
         }
         self.release(bytes)
     }
 
-    /// Gives back bytes that were read.
+    /// Releases bytes that were read.
     ///
     /// # Errors
-    /// If their owner took them back meanwhile: what was read does not count.
+    /// If their owner has revoked them: what was read does not count.
     #[inline]
     pub(super) fn release(&mut self, bytes: usize) -> Result<()> {
-        if self.reader.loan().is_some() {
+        if self.reader.descriptor().is_some() {
             self.check_revoked()?;
         }
         let control = self.connection.segment.control(self.incoming());
         if self.reader.release(bytes, control) {
-            socket::ring(&self.connection.socket);
+            socket::notify(&self.connection.socket);
         }
         Ok(())
     }
 
-    /// Sees to it that the bytes that come next can be read, if they are lent.
+    /// Maps the region of the next bytes, if they have a descriptor and it is not mapped yet.
     #[inline]
-    fn reach(&mut self) -> Result<()> {
-        let Some(loan) = self.reader.loan() else { return Ok(()) };
-        if self.borrower.holds(&loan) {
+    fn ensure_mapped(&mut self) -> Result<()> {
+        let Some(descriptor) = self.reader.descriptor() else { return Ok(()) };
+        if self.region_cache.contains(&descriptor) {
             return Ok(());
         }
         self.check_revoked()?;
-        // The descriptor was sent before the loan was made.
+        // The region was sent before the descriptor.
         for _ in 0..PACKETS_MAX {
-            if !self.hear_packet() || self.borrower.holds(&loan) {
+            if !self.recv_packet() || self.region_cache.contains(&descriptor) {
                 break;
             }
         }
-        match self.end.clone().filter(|_| self.garbled) {
+        match self.end.clone().filter(|_| self.has_failed) {
             Some(end) => Err(end),
-            None if self.borrower.holds(&loan) => Ok(()),
-            None => Err(self.garble(During::Receiving, format_args!("{loan:?}, which is nowhere"))),
+            None if self.region_cache.contains(&descriptor) => Ok(()),
+            None => Err(self.protocol_error(
+                During::Receiving,
+                format_args!("{descriptor:?}, whose region was never sent"),
+            )),
         }
     }
 
-    /// Fails if the peer has taken back what it lends.
+    /// Fails if the peer has revoked its descriptors.
     pub(super) fn check_revoked(&mut self) -> Result<()> {
-        if self.control_in().is_revoked() {
-            Err(self.give_up(During::Receiving, revocation()))
-        } else {
-            Ok(())
-        }
+        if self.control_in().is_revoked() { Err(self.fail(During::Receiving, revocation())) } else { Ok(()) }
     }
 
-    /// Fails if the peer is gone and no more than `left` bytes are there, which are of no use.
+    /// Fails if the streams have ended and at most `unconsumed` bytes are available.
     #[inline]
-    fn check_end(&mut self, left: u64) -> Result<()> {
+    fn check_end(&mut self, unconsumed: u64) -> Result<()> {
         if self.end.is_none() {
             return Ok(());
         }
-        self.look_for_bytes()?;
-        let end = self.end.clone().filter(|_| self.there() <= left);
+        self.refresh_tail()?;
+        let end = self.end.clone().filter(|_| self.available() <= unconsumed);
         end.map_or(Ok(()), Err)
     }
 
-    /// How many bytes are there as far as is known.
+    /// The number of bytes that are known to be available.
     #[inline]
-    const fn there(&self) -> u64 {
-        self.carry.len as u64 + self.reader.promised()
+    const fn available(&self) -> u64 {
+        self.partial.len as u64 + self.reader.claimed()
     }
 
-    /// Looks how many bytes are there by now.
+    /// Reads how far the peer has written.
     #[inline]
-    fn look_for_bytes(&mut self) -> Result<()> {
-        if let Some(end) = self.end.as_ref().filter(|_| self.garbled) {
+    fn refresh_tail(&mut self) -> Result<()> {
+        if let Some(end) = self.end.as_ref().filter(|_| self.has_failed) {
             return Err(end.clone());
         }
         let control = self.connection.segment.control(self.incoming());
-        self.reader.look(control).map_err(|impossible| self.garble(During::Receiving, impossible))?;
-        if self.reader.promised() == 0 {
-            self.tell();
+        self.reader.refresh(control).map_err(|error| self.protocol_error(During::Receiving, error))?;
+        if self.reader.claimed() == 0 {
+            self.publish_head();
         }
         Ok(())
     }
 
-    /// Tells the peer of all room that there is.
+    /// Publishes how far this side has read.
     #[inline]
-    fn tell(&mut self) {
+    fn publish_head(&mut self) {
         let control = self.connection.segment.control(self.incoming());
-        if self.reader.tell(control) {
-            socket::ring(&self.connection.socket);
+        if self.reader.publish(control) {
+            socket::notify(&self.connection.socket);
         }
     }
 
     /// Whether a receive would move bytes or fail.
     pub(crate) fn can_recv(&mut self) -> bool {
-        self.end.is_some() || self.look_for_bytes().is_err() || self.there() > self.left
+        self.end.is_some() || self.refresh_tail().is_err() || self.available() > self.unconsumed
     }
 }
 
 #[cold]
-fn too_much(bytes: usize, lent: usize, rank: usize) -> Error {
+fn over_consumed(bytes: usize, lent: usize, rank: usize) -> Error {
     Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}"))
 }

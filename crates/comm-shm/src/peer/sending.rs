@@ -1,4 +1,4 @@
-//! How bytes go to a peer: copied into the ring, or lent where they lie.
+//! Sends bytes to a peer: copied into the ring, or as descriptors of memory that the peer reads.
 
 use std::hint::black_box;
 use std::io::IoSlice;
@@ -7,24 +7,24 @@ use std::time::Instant;
 use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
-use crate::echo::ECHO_BYTES;
+use crate::copy_path::{Choice, CopyPath};
+use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
+use crate::exporter::RegionExporter;
 use crate::exposed::Exposed;
-use crate::lender::Lender;
-use crate::loans::{ANYWHERE, SHOWN_BYTES_MAX};
-use crate::route::{Route, Way};
+use crate::inline::INLINE_BYTES_MAX;
 use crate::socket;
 
-/// What an attempt to send had too little of.
+/// What an attempt to send lacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Short {
-    /// All went.
-    Nothing,
-    /// Room in the ring.
-    Room,
-    /// Places for loans.
-    Loans,
-    /// Places for loans of memory that is not mapped.
-    Shown,
+pub(super) enum Shortage {
+    /// Nothing: all bytes were sent.
+    None,
+    /// Space in the ring.
+    Space,
+    /// Descriptors.
+    Descriptors,
+    /// Descriptors for cross-memory attach.
+    CmaDescriptors,
 }
 
 impl Peer {
@@ -33,7 +33,8 @@ impl Peer {
         self.writer.position()
     }
 
-    /// The position below which nothing that is lent is read any more. A peer that is gone reads nothing.
+    /// The position below which the peer reads nothing any more. A peer that has ended reads
+    /// nothing.
     #[inline]
     pub(crate) fn released(&self) -> u64 {
         if self.end.is_some() || self.revoked.is_some() {
@@ -42,27 +43,27 @@ impl Peer {
         self.writer.released(self.control_out())
     }
 
-    /// Copies as many bytes as there is room for, or lends them; if they are exposed, in memory like any other too. Small
-    /// pieces are shown to the other side together.
+    /// Sends pieces: copies as many bytes as there is space for, or sends descriptors of pieces in
+    /// regions and of exposed ones. Small pieces are published together.
     #[inline]
     pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>], exposed: &mut Exposed) -> Result<usize> {
         if let Some(end) = self.end.as_ref().or(self.revoked.as_ref()) {
             return Err(end.clone());
         }
         let offered = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len()));
-        if self.writer.room() < offered {
-            self.look_for_room()?;
+        if self.writer.space() < offered {
+            self.refresh_head()?;
         }
-        self.short_of = Short::Nothing;
-        if offered <= self.small_max && offered <= self.writer.room() {
+        self.shortage = Shortage::None;
+        if offered <= self.small_max && offered <= self.writer.space() {
             self.send_small(pieces);
             return Ok(offered);
         }
         let mut sent = 0;
         for piece in pieces {
-            let gone = self.send_piece(piece, exposed)?;
-            sent += gone;
-            if gone < piece.len() {
+            let accepted = self.send_piece(piece, exposed)?;
+            sent += accepted;
+            if accepted < piece.len() {
                 break;
             }
         }
@@ -70,85 +71,87 @@ impl Peer {
         Ok(sent)
     }
 
-    /// Copies a message for which there is room, and that is so small that it goes along with the position too.
+    /// Copies a message for which there is space, and which is small enough to be sent inline too.
     #[inline]
     fn send_small(&mut self, pieces: &[IoSlice<'_>]) {
-        let (mut message, mut len) = ([0; ECHO_BYTES], 0);
+        let (mut message, mut len) = ([0; INLINE_BYTES_MAX], 0);
         for piece in pieces {
             message[len..len + piece.len()].copy_from_slice(piece);
             len += piece.len();
         }
         let Connection { segment, outgoing, .. } = &self.connection;
         segment.copy_in(*outgoing, self.writer.ring_position(), &message[..len]);
-        self.writer.wrote(len);
+        self.writer.advance(len);
         if len > 0 {
-            segment.control(*outgoing).echo().put(&message, len, self.writer.position());
+            segment.control(*outgoing).inline_slot().write(&message, len, self.writer.position());
         }
         self.publish();
     }
 
-    /// Returns how much of the piece went.
+    /// Returns the number of bytes that were sent.
     #[inline]
     fn send_piece(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<usize> {
-        if let Some(lent) = self.try_lend(piece)? {
-            return Ok(lent);
+        if let Some(sent) = self.try_send_descriptor(piece)? {
+            return Ok(sent);
         }
-        if let Some(shown) = self.try_show(piece, exposed)? {
-            return Ok(shown);
+        if let Some(sent) = self.try_send_by_cma(piece, exposed)? {
+            return Ok(sent);
         }
-        let (mut rest, _) = piece.split_at(piece.len().min(self.writer.room()));
+        let (mut rest, _) = piece.split_at(piece.len().min(self.writer.space()));
         let sent = rest.len();
         if sent < piece.len() {
-            self.short_of = Short::Room;
+            self.shortage = Shortage::Space;
         }
         while !rest.is_empty() {
-            let (stride, behind) = rest.split_at(rest.len().min(self.stride));
+            let (stride, tail) = rest.split_at(rest.len().min(self.stride));
             self.write(stride);
-            rest = behind;
+            rest = tail;
         }
         Ok(sent)
     }
 
-    /// Lends a piece, all of it or nothing for now. `None` if it is to be copied.
+    /// Sends the descriptor of a piece in a region. Returns its length, zero if there is no free
+    /// descriptor now, or `None` if the piece is to be copied.
     #[inline]
-    fn try_lend(&mut self, piece: &[u8]) -> Result<Option<usize>> {
-        let Some((region, offset)) = self.lender.as_ref().and_then(|lender| lender.find(piece)) else {
+    fn try_send_descriptor(&mut self, piece: &[u8]) -> Result<Option<usize>> {
+        let Some((region, offset)) = self.exporter.as_ref().and_then(|exporter| exporter.find(piece)) else {
             return Ok(None);
         };
-        if !self.writer.can_lend() {
-            self.look_for_room()?;
+        if !self.writer.has_free_descriptor() {
+            self.refresh_head()?;
         }
-        if !self.writer.can_lend() {
-            self.short_of = Short::Loans;
+        if !self.writer.has_free_descriptor() {
+            self.shortage = Shortage::Descriptors;
             return Ok(Some(0));
         }
         let Connection { socket, segment, outgoing, .. } = &self.connection;
-        let is_out = |region| self.writer.outstanding().any(|loan| loan.region == region);
-        if !self.lender.as_mut().is_some_and(|lender| lender.tell(&region, socket, is_out)) {
+        let is_out = |region| self.writer.outstanding().any(|descriptor| descriptor.region == region);
+        if !self.exporter.as_mut().is_some_and(|exporter| exporter.export(&region, socket, is_out)) {
             return Ok(None);
         }
-        self.released_told.get_or_insert(self.writer.position());
-        self.writer.lend(segment.control(*outgoing), piece.len(), region.id(), offset);
+        self.last_released.get_or_insert(self.writer.position());
+        self.writer.push_descriptor(segment.control(*outgoing), piece.len(), region.id(), offset);
         Ok(Some(piece.len()))
     }
 
-    /// Lends the start of a piece that lies in memory which the peer cannot map, but read. `None` if it is to be copied.
-    fn try_show(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<Option<usize>> {
-        let shown_min = self.lender.as_ref().map_or(usize::MAX, Lender::shown_min);
-        if piece.len() < shown_min || !self.control_out().fetches() || !exposed.holds(piece) {
+    /// Sends a descriptor of the start of a piece that the peer reads by cross-memory attach.
+    /// Returns `None` if the piece is to be copied.
+    fn try_send_by_cma(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<Option<usize>> {
+        let cma_bytes_min = self.exporter.as_ref().map_or(usize::MAX, RegionExporter::cma_bytes_min);
+        if piece.len() < cma_bytes_min || !self.control_out().reads_by_cma() || !exposed.contains(piece) {
             return Ok(None);
         }
-        if !self.writer.can_show() {
-            self.look_for_room()?;
+        if !self.writer.has_free_cma_descriptor() {
+            self.refresh_head()?;
         }
-        if !self.writer.can_show() {
-            self.short_of = Short::Shown;
+        if !self.writer.has_free_cma_descriptor() {
+            self.shortage = Shortage::CmaDescriptors;
             return Ok(Some(0));
         }
-        let (len, address) = (piece.len().min(SHOWN_BYTES_MAX), piece.as_ptr().addr() as u64);
-        self.released_told.get_or_insert(self.writer.position());
+        let (len, address) = (piece.len().min(CMA_BYTES_MAX), piece.as_ptr().addr() as u64);
+        self.last_released.get_or_insert(self.writer.position());
         let control = self.connection.segment.control(self.connection.outgoing);
-        self.writer.lend(control, len, ANYWHERE, address);
+        self.writer.push_descriptor(control, len, CMA_REGION, address);
         Ok(Some(len))
     }
 
@@ -156,20 +159,20 @@ impl Peer {
     fn write(&mut self, bytes: &[u8]) {
         let Connection { segment, outgoing, .. } = &self.connection;
         let position = self.writer.ring_position();
-        let go = |way| match way {
-            Way::Through => segment.copy_in(*outgoing, position, bytes),
-            Way::Around => segment.stream_in(*outgoing, position, bytes),
+        let copy = |path| match path {
+            CopyPath::Cached => segment.copy_in(*outgoing, position, bytes),
+            CopyPath::NonTemporal => segment.copy_in_non_temporal(*outgoing, position, bytes),
         };
-        match self.router.route(bytes.len()) {
-            Route::Plain(way) => go(way),
-            Route::Measured(way) => {
+        match self.path_selector.choose(bytes.len()) {
+            Choice::Plain(path) => copy(path),
+            Choice::Measured(path) => {
                 warm(bytes);
                 let begin = Instant::now();
-                go(way);
-                self.router.took(bytes.len(), begin.elapsed());
+                copy(path);
+                self.path_selector.record(bytes.len(), begin.elapsed());
             }
         }
-        self.writer.wrote(bytes.len());
+        self.writer.advance(bytes.len());
         if self.writer.unpublished() >= self.stride as u64 {
             self.publish();
         }
@@ -180,36 +183,36 @@ impl Peer {
         let Connection { socket, segment, outgoing, .. } = &self.connection;
         let control = segment.control(*outgoing);
         if self.writer.publish(control) {
-            socket::ring(socket);
+            socket::notify(socket);
         }
     }
 
-    /// Looks how much room there is by now.
-    fn look_for_room(&mut self) -> Result<()> {
+    /// Reads how far the peer has read.
+    fn refresh_head(&mut self) -> Result<()> {
         let control = self.connection.segment.control(self.connection.outgoing);
-        self.writer.look(control).map_err(|impossible| self.garble(During::Sending, impossible))
+        self.writer.refresh(control).map_err(|error| self.protocol_error(During::Sending, error))
     }
 
-    /// Whether a send would move bytes or fail, or something was released since this was last asked. Who was sent all
-    /// that it had, and waits for what is lent, has no use for room.
+    /// Whether a send would move bytes or fail, or bytes were released since this was last asked. A
+    /// caller that has sent all bytes waits for their release, not for space.
     pub(crate) fn can_send(&mut self) -> bool {
-        if self.end.is_some() || self.revoked.is_some() || self.look_for_room().is_err() {
+        if self.end.is_some() || self.revoked.is_some() || self.refresh_head().is_err() {
             return true;
         }
         let released = self.released();
         let awaited = (released < self.accepted()).then_some(released);
-        if std::mem::replace(&mut self.released_told, awaited).is_some_and(|told| told < released) {
+        if std::mem::replace(&mut self.last_released, awaited).is_some_and(|told| told < released) {
             return true;
         }
-        match self.short_of {
-            Short::Loans => self.writer.can_lend(),
-            Short::Shown => self.writer.can_show(),
-            Short::Nothing if awaited.is_some() => false,
-            Short::Nothing | Short::Room => self.writer.room() > 0,
+        match self.shortage {
+            Shortage::Descriptors => self.writer.has_free_descriptor(),
+            Shortage::CmaDescriptors => self.writer.has_free_cma_descriptor(),
+            Shortage::None if awaited.is_some() => false,
+            Shortage::None | Shortage::Space => self.writer.space() > 0,
         }
     }
 
-    /// Takes back what is lent and not read.
+    /// Revokes memory that the peer has not read yet.
     pub(crate) fn revoke(&mut self) {
         if self.released() == self.accepted() {
             return;
@@ -220,7 +223,7 @@ impl Peer {
     }
 }
 
-/// Brings bytes into the cache, so that it does not count how long they take to come from memory.
+/// Brings bytes into the cache, so that the time to fetch them from memory is not measured.
 fn warm(bytes: &[u8]) {
     let lines = bytes.iter().step_by(64);
     black_box(lines.fold(0_u8, |sum, byte| sum ^ *byte));

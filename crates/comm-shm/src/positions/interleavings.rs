@@ -1,49 +1,49 @@
-//! Every order in which the two sides of a ring can meet: nobody sleeps through what it waits for.
+//! Every interleaving of the two sides of a ring: neither misses a wakeup.
 
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use super::*;
-use crate::doze::settle;
+use crate::sync::AtomicU32;
+use crate::wakeup::WakeupFlag;
 
-/// A bell, as an end of a socket is one: it rings until it is silenced.
-struct Bell(Mutex<bool>, Condvar);
+/// A notification, as on a socket: it stays until it is cleared.
+struct Notify(Mutex<bool>, Condvar);
 
 /// What the two sides share.
 struct Shared {
     control: Control,
     /// What wakes the reader, and what wakes the writer.
-    for_reader: Bell,
-    for_writer: Bell,
+    for_reader: Notify,
+    for_writer: Notify,
 }
 
-impl Bell {
+impl Notify {
     fn new() -> Self {
         Self(Mutex::new(false), Condvar::new())
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         *self.0.lock().unwrap() = true;
         self.1.notify_one();
     }
 
-    fn silence(&self) {
+    fn clear(&self) {
         *self.0.lock().unwrap() = false;
     }
 
-    /// Sleeps until it rings. A bell that nobody rings any more is a deadlock, which loom reports.
+    /// Sleeps until it is notified. A missed wakeup is a deadlock, which loom reports.
     fn sleep(&self) {
-        let mut rings = self.0.lock().unwrap();
-        while !*rings {
-            rings = self.1.wait(rings).unwrap();
+        let mut is_set = self.0.lock().unwrap();
+        while !*is_set {
+            is_set = self.1.wait(is_set).unwrap();
         }
     }
 }
 
-/// Tries every order with up to so many places where a thread is interrupted though it could go on, or as many as
-/// LOOM_MAX_PREEMPTIONS says; without a bound,
-/// all of them.
+/// Tries every order with up to so many places where a thread is interrupted though it could go on,
+/// or as many as LOOM_MAX_PREEMPTIONS says; without a bound, all of them.
 fn model(interruptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(interruptions);
@@ -52,21 +52,21 @@ fn model(interruptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) 
 }
 
 fn shared() -> Arc<Shared> {
-    Arc::new(Shared { control: Control::new(), for_reader: Bell::new(), for_writer: Bell::new() })
+    Arc::new(Shared { control: Control::new(), for_reader: Notify::new(), for_writer: Notify::new() })
 }
 
-/// What a transport does to wait: silence, lie down, settle, look, sleep.
-fn wait(bell: &Bell, doze: &Doze, mut ready: impl FnMut() -> bool) {
+/// What a transport does to wait: silence, prepare to sleep, fence, check, sleep.
+fn wait(notify: &Notify, wakeup: &WakeupFlag, mut ready: impl FnMut() -> bool) {
     while !ready() {
-        bell.silence();
-        doze.lie_down();
-        settle().unwrap();
+        notify.clear();
+        wakeup.prepare_sleep();
+        crate::wakeup::fence().unwrap();
         if ready() {
-            doze.get_up();
+            wakeup.clear();
             return;
         }
-        bell.sleep();
-        doze.get_up();
+        notify.sleep();
+        wakeup.clear();
     }
 }
 
@@ -75,12 +75,12 @@ fn write(shared: &Shared, bytes: usize) {
     let mut writer = Writer::new(1);
     for _ in 0..bytes {
         wait(&shared.for_writer, shared.control.writer(), || {
-            writer.look(&shared.control).unwrap();
-            writer.room() > 0
+            writer.refresh(&shared.control).unwrap();
+            writer.space() > 0
         });
-        writer.wrote(1);
+        writer.advance(1);
         if writer.publish(&shared.control) {
-            shared.for_reader.ring();
+            shared.for_reader.notify();
         }
     }
 }
@@ -90,11 +90,11 @@ fn read(shared: &Shared, bytes: usize) {
     let mut reader = Reader::new(1);
     for _ in 0..bytes {
         wait(&shared.for_reader, shared.control.reader(), || {
-            reader.look(&shared.control).unwrap();
+            reader.refresh(&shared.control).unwrap();
             reader.available() > 0
         });
         if reader.release(1, &shared.control) {
-            shared.for_writer.ring();
+            shared.for_writer.notify();
         }
     }
 }
@@ -111,7 +111,7 @@ fn a_reader_is_woken() {
 }
 
 #[test]
-fn a_writer_is_woken_when_there_is_room() {
+fn a_writer_is_woken_when_there_is_space() {
     model(Some(4), || {
         let shared = shared();
         let other = Arc::clone(&shared);
@@ -122,14 +122,14 @@ fn a_writer_is_woken_when_there_is_room() {
 }
 
 #[test]
-fn a_sleeper_that_something_else_woke_is_woken_again() {
+fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
     model(Some(4), || {
         let shared = shared();
         let other = Arc::clone(&shared);
         let writer = thread::spawn(move || write(&other, 1));
-        // The bell rings for another reason, as when another peer has sent something.
+        // The notify is_set for another reason, as when another peer has sent something.
         let third = Arc::clone(&shared);
-        let neighbour = thread::spawn(move || third.for_reader.ring());
+        let neighbour = thread::spawn(move || third.for_reader.notify());
         read(&shared, 1);
         writer.join().unwrap();
         neighbour.join().unwrap();
@@ -138,7 +138,7 @@ fn a_sleeper_that_something_else_woke_is_woken_again() {
 
 /// What was written before a position was published is there when the position is seen.
 #[test]
-fn bytes_are_there_before_their_position() {
+fn bytes_are_visible_before_their_position() {
     model(None, || {
         let shared = shared();
         let byte = Arc::new(loom::cell::UnsafeCell::new(0_u8));
@@ -146,11 +146,11 @@ fn bytes_are_there_before_their_position() {
         let writer = thread::spawn(move || {
             let mut writer = Writer::new(1);
             into.with_mut(|_| ());
-            writer.wrote(1);
+            writer.advance(1);
             let _ = writer.publish(&other.control);
         });
         let mut reader = Reader::new(1);
-        reader.look(&shared.control).unwrap();
+        reader.refresh(&shared.control).unwrap();
         if reader.available() > 0 {
             byte.with(|_| ());
         }
@@ -159,22 +159,22 @@ fn bytes_are_there_before_their_position() {
 }
 
 /// Lends so many times, one byte each with its number, and after each waits until it was read.
-fn lend(shared: &Shared, loans: u64) {
+fn lend(shared: &Shared, descriptors: u64) {
     let mut writer = Writer::new(1);
-    for number in 1..=loans {
-        writer.look(&shared.control).unwrap();
-        writer.lend(&shared.control, 1, number, 10 * number);
+    for number in 1..=descriptors {
+        writer.refresh(&shared.control).unwrap();
+        writer.push_descriptor(&shared.control, 1, number, 10 * number);
         if writer.publish(&shared.control) {
-            shared.for_reader.ring();
+            shared.for_reader.notify();
         }
         wait(&shared.for_writer, shared.control.writer(), || writer.released(&shared.control) == number);
     }
 }
 
-/// A writer that waits for the release of what it lent is woken, and no loan is seen before it is written down, also
-/// where another one stood.
+/// A writer that waits for the release of what it lent is woken, and no descriptor is seen before
+/// it is written down, also where another one stood.
 #[test]
-fn a_writer_is_woken_when_what_it_lent_was_read() {
+fn a_writer_is_woken_when_its_descriptor_was_read() {
     model(Some(4), || {
         let shared = shared();
         let other = Arc::clone(&shared);
@@ -182,43 +182,43 @@ fn a_writer_is_woken_when_what_it_lent_was_read() {
         let mut reader = Reader::new(1);
         for number in 1..=2 {
             wait(&shared.for_reader, shared.control.reader(), || {
-                reader.look(&shared.control).unwrap();
+                reader.refresh(&shared.control).unwrap();
                 reader.available() > 0
             });
-            let loan = Loan { start: number - 1, len: 1, region: number, offset: 10 * number };
-            assert_eq!(reader.loan(), Some(loan));
+            let descriptor = Descriptor { start: number - 1, len: 1, region: number, offset: 10 * number };
+            assert_eq!(reader.descriptor(), Some(descriptor));
             if reader.release(1, &shared.control) {
-                shared.for_writer.ring();
+                shared.for_writer.notify();
             }
         }
         writer.join().unwrap();
     });
 }
 
-/// Whoever sees a position sees the loans below it, and takes no byte of them from the ring.
+/// Whoever sees a position sees the descriptors below it, and takes no byte of them from the ring.
 #[test]
-fn loans_are_there_before_the_position_behind_them() {
+fn descriptors_are_visible_before_the_position_after_them() {
     model(None, || {
         let shared = shared();
         let lent = Arc::new(loom::cell::UnsafeCell::new(0_u8));
         let (other, into) = (Arc::clone(&shared), Arc::clone(&lent));
         let writer = thread::spawn(move || {
             let mut writer = Writer::new(1);
-            writer.wrote(1);
+            writer.advance(1);
             let _ = writer.publish(&other.control);
             into.with_mut(|_| ());
-            writer.lend(&other.control, 2, 7, 3);
+            writer.push_descriptor(&other.control, 2, 7, 3);
             let _ = writer.publish(&other.control);
         });
         let mut reader = Reader::new(1);
-        reader.look(&shared.control).unwrap();
+        reader.refresh(&shared.control).unwrap();
         if reader.available() > 0 {
-            assert_eq!((reader.available(), reader.loan()), (1, None));
+            assert_eq!((reader.available(), reader.descriptor()), (1, None));
             let _ = reader.release(1, &shared.control);
-            reader.look(&shared.control).unwrap();
+            reader.refresh(&shared.control).unwrap();
         }
         if reader.available() > 0 {
-            assert_eq!(reader.loan(), Some(Loan { start: 1, len: 2, region: 7, offset: 3 }));
+            assert_eq!(reader.descriptor(), Some(Descriptor { start: 1, len: 2, region: 7, offset: 3 }));
             lent.with(|_| ());
         }
         writer.join().unwrap();
@@ -227,7 +227,7 @@ fn loans_are_there_before_the_position_behind_them() {
 
 /// What is read of memory after that was taken back and written to does not count.
 #[test]
-fn who_reads_what_was_written_after_a_revocation_sees_that_too() {
+fn a_reader_of_bytes_written_after_a_revocation_sees_the_revocation() {
     model(None, || {
         let shared = shared();
         let memory = Arc::new(AtomicU32::new(0));

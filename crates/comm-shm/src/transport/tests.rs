@@ -1,8 +1,7 @@
-//! What a broken or hostile peer can do to the memory that it shares: nothing but end its own stream, or send other
-//! bytes than it meant.
+//! A broken or hostile peer can only end its own stream, or send wrong bytes.
 
-mod lending;
-mod showing;
+mod cma;
+mod regions;
 
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;
@@ -17,7 +16,7 @@ use crate::socket;
 
 const CAPACITY: usize = 4096;
 
-/// Both ends of what two ranks share on a lane.
+/// Both ends of the connection of two ranks.
 fn connections() -> [Connection; 2] {
     let (near, file) = Segment::create(CAPACITY).unwrap();
     let far = Segment::open(&file, CAPACITY).unwrap();
@@ -31,12 +30,12 @@ fn connections() -> [Connection; 2] {
     ]
 }
 
-fn transport(rank: usize, connection: Connection, lending: Option<&Lending>) -> SharedMemoryTransport {
+fn transport(rank: usize, connection: Connection, export: Option<&ExportConfig>) -> SharedMemoryTransport {
     let group = Group::new(GroupId::WORLD, Membership { rank, size: 2 }).unwrap();
-    SharedMemoryTransport::new(group, [(1 - rank, connection)], lending).unwrap()
+    SharedMemoryTransport::new(group, [(1 - rank, connection)], export).unwrap()
 }
 
-/// A transport whose only peer is whoever holds the other end of its socket and its segment.
+/// A transport, and the other end of its only connection.
 fn with_peer() -> (SharedMemoryTransport, Connection) {
     let [near, far] = connections();
     (transport(0, near, None), far)
@@ -49,7 +48,7 @@ fn both() -> Interest {
     interest
 }
 
-fn garbage<T>(result: &Result<T>) -> bool {
+fn is_garbage<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. }))
 }
 
@@ -62,24 +61,24 @@ fn taken_back<T>(result: &Result<T>) -> bool {
 }
 
 #[test]
-fn an_impossible_position_ends_the_stream_both_ways_for_good() {
+fn an_invalid_position_ends_both_streams_for_good() {
     for tail in [CAPACITY as u64 + 1, u64::MAX, 1 << 63] {
         let (mut transport, peer) = with_peer();
         peer.segment.control(Direction::Back).scribble(Some(tail), None);
         assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
-        assert!(garbage(&transport.try_recv(1, &mut [0; 8])));
-        // Also if the peer mends its ways.
+        assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
+        // Also if the peer publishes a valid one later.
         peer.segment.control(Direction::Back).scribble(Some(8), None);
-        assert!(garbage(&transport.try_recv(1, &mut [0; 8])));
-        assert!(garbage(&transport.lend(1, 8)));
-        assert!(garbage(&transport.try_send(1, &[IoSlice::new(&[0; 8])])));
+        assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
+        assert!(is_garbage(&transport.lend(1, 8)));
+        assert!(is_garbage(&transport.try_send(1, &[IoSlice::new(&[0; 8])])));
         assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
     }
     for head in [1, u64::MAX, 1 << 63] {
         let (mut transport, peer) = with_peer();
         peer.segment.control(Direction::Out).scribble(None, Some(head));
-        assert!(garbage(&transport.try_send(1, &[IoSlice::new(&[0; CAPACITY + 1])])), "{head}");
-        assert!(garbage(&transport.try_recv(1, &mut [0; 8])));
+        assert!(is_garbage(&transport.try_send(1, &[IoSlice::new(&[0; CAPACITY + 1])])), "{head}");
+        assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
     }
 }
 
@@ -89,10 +88,10 @@ fn a_position_that_goes_back_ends_the_stream() {
     peer.segment.control(Direction::Back).scribble(Some(100), None);
     assert_eq!(transport.try_recv(1, &mut [0; 100]).unwrap(), 100);
     peer.segment.control(Direction::Back).scribble(Some(99), None);
-    assert!(garbage(&transport.try_recv(1, &mut [0; 1])));
+    assert!(is_garbage(&transport.try_recv(1, &mut [0; 1])));
 }
 
-/// What a position in bounds shows is what lies there, whoever wrote it, up to a whole ring.
+/// A valid position makes bytes of the ring readable, and no others.
 #[test]
 fn plausible_positions_show_some_bytes_and_no_others() {
     let (mut transport, peer) = with_peer();
@@ -103,9 +102,9 @@ fn plausible_positions_show_some_bytes_and_no_others() {
     assert!(into[..CAPACITY].iter().all(|&byte| byte == 9) && into[CAPACITY..].iter().all(|&byte| byte == 0));
 }
 
-/// A small message is taken from the copy of it, the ones behind it from the ring, and one that spans both too.
+/// A small message is received inline, later ones from the ring.
 #[test]
-fn what_is_behind_a_small_message_follows_it() {
+fn bytes_after_an_inline_message_follow_it() {
     for (first, read, second) in [(8, 0, 8), (8, 3, 8), (96, 95, 1), (40, 40, 3), (33, 8, 200)] {
         let [near, far] = connections();
         let (mut near, mut far) = (transport(0, near, None), transport(1, far, None));
@@ -123,10 +122,10 @@ fn what_is_behind_a_small_message_follows_it() {
     }
 }
 
-/// A thread writes anything anywhere while this side sends, receives, lends and sleeps. Nothing panics, nothing blocks,
-/// and nothing but the stream's end comes of it.
+/// A thread writes anything anywhere while this side sends, receives, lends and sleeps. Nothing
+/// panics, nothing blocks, and nothing but the stream's end comes of it.
 #[test]
-fn scribbling_everywhere_does_no_harm() {
+fn random_writes_to_shared_memory_only_end_the_stream() {
     const ROUNDS: u64 = 200;
     for seed in 0..ROUNDS {
         let (mut transport, peer) = with_peer();
@@ -142,12 +141,13 @@ fn scribbling_everywhere_does_no_harm() {
             let mut random = fastrand::Rng::with_seed(seed);
             let ended = (0..2000).any(|_| !attempt(&mut transport, &mut random));
             stop.store(true, Ordering::Relaxed);
-            assert!(ended || seed.is_multiple_of(2), "impossible positions were not found out");
+            assert!(ended || seed.is_multiple_of(2), "invalid positions were not found out");
         });
     }
 }
 
-/// At least once, until it is stopped. Positions are plausible if the seed is even, and anything at all if it is odd.
+/// At least once, until it is stopped. Positions are plausible if the seed is even, and anything at
+/// all if it is odd.
 fn scribble(peer: &Connection, seed: u64, stop: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0xbad);
     let most = if seed.is_multiple_of(2) { CAPACITY as u64 } else { u64::MAX };
@@ -160,7 +160,7 @@ fn scribble(peer: &Connection, seed: u64, stop: &AtomicBool) {
             peer.segment.copy_in(direction, random.u64(..), &random.u64(..).to_le_bytes());
         }
         if random.u8(..) == 0 {
-            socket::ring(&peer.socket);
+            socket::notify(&peer.socket);
         }
         if stop.load(Ordering::Relaxed) {
             return;
@@ -180,13 +180,13 @@ fn attempt(transport: &mut SharedMemoryTransport, random: &mut fastrand::Rng) ->
         }),
         _ => transport.arm(&both()).map(drop),
     };
-    assert!(outcome.is_ok() || garbage(&outcome), "{outcome:?}");
+    assert!(outcome.is_ok() || is_garbage(&outcome), "{outcome:?}");
     outcome.is_ok()
 }
 
-/// Packets of any kind and descriptors on the socket of a lane are bells at most.
+/// File descriptors that come with such packets are closed.
 #[test]
-fn whatever_comes_through_the_socket_is_a_bell_at_most() {
+fn unknown_packets_on_the_socket_are_notifications_only() {
     let (mut transport, peer) = with_peer();
     let own = |number: i32| std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
     let sent = own(peer.socket.as_raw_fd());
@@ -198,7 +198,7 @@ fn whatever_comes_through_the_socket_is_a_bell_at_most() {
     }
     while transport.arm(&recv).unwrap() == Armed::Ready {}
     assert_eq!(transport.try_recv(1, &mut [0; 8]).unwrap(), 0);
-    assert_eq!(descriptors(), 1, "what was sent is kept");
+    assert_eq!(descriptors(), 1, "a file descriptor is kept");
     peer.segment.copy_in(Direction::Back, 0, b"still up");
     peer.segment.control(Direction::Back).scribble(Some(8), None);
     let mut into = [0; 8];
@@ -206,28 +206,29 @@ fn whatever_comes_through_the_socket_is_a_bell_at_most() {
     assert_eq!(&into, b"still up");
 }
 
-/// Bells are rung for sleepers only, and sleepers that woke for another reason say so.
+/// Sleepers that were woken for another reason clear their flag.
 #[test]
-fn nobody_rings_for_who_is_awake() {
+fn only_sleepers_are_notified() {
     let (mut transport, peer) = with_peer();
-    let rung = || socket::recv(&peer.socket, &mut [0; 8]).unwrap().is_some();
+    let is_notified = || socket::recv(&peer.socket, &mut [0; 8]).unwrap().is_some();
     let (out, back) = (peer.segment.control(Direction::Out), peer.segment.control(Direction::Back));
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[0; 10])]).unwrap(), 10);
-    assert!(!rung());
-    out.reader().lie_down();
+    assert!(!is_notified());
+    out.reader().prepare_sleep();
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[0; 10])]).unwrap(), 10);
-    assert!(rung());
+    assert!(is_notified());
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[0; 10])]).unwrap(), 10);
-    assert!(!rung());
+    assert!(!is_notified());
     let mut recv = Interest::default();
     recv.add_recv(1);
     while transport.arm(&recv).unwrap() == Armed::Ready {}
-    assert!(back.reader().is_lying());
+    assert!(back.reader().is_set());
     assert_eq!(transport.try_recv(1, &mut [0]).unwrap(), 0);
-    assert!(!back.reader().is_lying());
+    assert!(!back.reader().is_set());
 }
 
-/// Half an element that is lent again and again is no reason to stay awake, and does not hide the end.
+/// Half an element that is lent again and again is no reason to stay awake, and does not hide the
+/// end.
 #[test]
 fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
     let (mut transport, peer) = with_peer();
@@ -247,25 +248,23 @@ fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
     assert!(matches!(transport.try_recv(1, &mut rest), Err(Error::PeerLost { loss: Loss::Closed, .. })));
 }
 
-/// Whom others keep busy hears of a death too.
 #[test]
-fn a_death_is_heard_by_who_is_busy() {
+fn an_exit_is_noticed_while_other_peers_are_busy() {
     let ([first, living], [second, dead]) = (connections(), connections());
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 3 }).unwrap();
     let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None).unwrap();
     let mut living = transport(1, living, None);
     drop(dead);
-    let heard = (0..100_000).any(|_| {
+    let inline = (0..100_000).any(|_| {
         assert_eq!(living.try_send(0, &[IoSlice::new(&[7])]).unwrap(), 1);
         assert_eq!(near.try_recv(1, &mut [0]).unwrap(), 1);
         near.try_recv(2, &mut [0]).is_err()
     });
-    assert!(heard, "rank 2 is gone");
+    assert!(inline, "rank 2 is gone");
 }
 
-/// Who only ever tries again hears of a death too.
 #[test]
-fn a_death_is_heard_without_sleeping() {
+fn an_exit_is_noticed_without_sleeping() {
     for send in [false, true] {
         let (mut transport, peer) = with_peer();
         if send {

@@ -1,10 +1,11 @@
-//! Memory that is lent: who reads it, until when, and what a broken or hostile peer can do with loans.
+//! Memory that is lent: who reads it, until when, and what a broken or hostile peer can do with
+//! descriptors.
 
 use comm_core::Allocation;
 
 use super::*;
-use crate::lender::Packet;
-use crate::loans::{LOANS_MAX, Loan};
+use crate::descriptors::{DESCRIPTORS_MAX, Descriptor};
+use crate::exporter::RegionMessage;
 use crate::region::Region;
 use crate::regions::Regions;
 
@@ -12,11 +13,11 @@ use crate::regions::Regions;
 const LARGE: usize = 3 * CAPACITY + 5;
 
 /// Rank 0, which lends from some size on, its memory, and rank 1.
-fn lender(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
+fn exporter(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
     let [near, far] = connections();
     let regions = Arc::<Regions>::default();
-    let lending = Lending { regions: Arc::clone(&regions), bytes_min, shown_min: usize::MAX };
-    (transport(0, near, Some(&lending)), regions, transport(1, far, None))
+    let export = ExportConfig { regions: Arc::clone(&regions), bytes_min, cma_bytes_min: usize::MAX };
+    (transport(0, near, Some(&export)), regions, transport(1, far, None))
 }
 
 fn filled(regions: &Arc<Regions>, bytes: usize) -> Allocation {
@@ -43,10 +44,11 @@ fn awaits(peer: usize, send: bool) -> Interest {
     interest
 }
 
-/// A piece far larger than the ring goes at once, and is released when it was read to the end and not before.
+/// A piece far larger than the ring goes at once, and is released when it was read to the end and
+/// not before.
 #[test]
-fn a_large_piece_goes_at_once_and_is_released_when_it_was_read() {
-    let (mut near, regions, mut far) = lender(1);
+fn a_large_piece_is_sent_at_once_and_released_when_it_was_read() {
+    let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
     assert_eq!(near.try_send(1, &[IoSlice::new(b"head"), IoSlice::new(memory.bytes())]).unwrap(), LARGE + 4);
     assert_eq!(near.released(1), 4);
@@ -62,8 +64,8 @@ fn a_large_piece_goes_at_once_and_is_released_when_it_was_read() {
 
 /// What is lent is what lies there when it is read: nothing was copied.
 #[test]
-fn the_bytes_are_read_where_they_lie() {
-    let (mut near, regions, mut far) = lender(1000);
+fn a_region_is_read_in_place() {
+    let (mut near, regions, mut far) = exporter(1000);
     let mut memory = filled(&regions, LARGE);
     assert_eq!(send(&mut near, &memory.bytes()[10..1010]), 1000);
     assert_eq!(send(&mut near, &memory.bytes()[..999]), 999, "copied");
@@ -76,18 +78,18 @@ fn the_bytes_are_read_where_they_lie() {
 
 #[test]
 fn memory_of_the_heap_is_copied() {
-    let (mut near, _regions, _far) = lender(1);
+    let (mut near, _regions, _far) = exporter(1);
     assert_eq!(send(&mut near, &[1; LARGE]), CAPACITY);
     assert_eq!(near.released(1), CAPACITY as u64);
 }
 
-/// As many loans as there are places, then none until one was read.
+/// As many descriptors as there are places, then none until one was read.
 #[test]
-fn loans_beyond_the_places_wait() {
-    let (mut near, regions, mut far) = lender(1);
+fn a_send_without_a_free_descriptor_waits() {
+    let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
-    let sent = (0..LOANS_MAX + 5).map(|_| send(&mut near, memory.bytes())).filter(|sent| *sent > 0);
-    assert_eq!(sent.count(), LOANS_MAX);
+    let sent = (0..DESCRIPTORS_MAX + 5).map(|_| send(&mut near, memory.bytes())).filter(|sent| *sent > 0);
+    assert_eq!(sent.count(), DESCRIPTORS_MAX);
     while near.arm(&awaits(1, true)).unwrap() == Armed::Ready {}
     let mut into = vec![0; LARGE];
     assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE);
@@ -98,8 +100,8 @@ fn loans_beyond_the_places_wait() {
 
 /// Who waits for release sleeps although there is room, and is woken by the release.
 #[test]
-fn who_waits_for_release_sleeps_and_is_woken() {
-    let (mut near, regions, mut far) = lender(1);
+fn a_sender_that_waits_for_release_sleeps_and_is_woken() {
+    let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
     assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Sleep);
@@ -115,7 +117,7 @@ fn who_waits_for_release_sleeps_and_is_woken() {
 #[test]
 fn an_element_in_two_pieces_is_lent_whole() {
     for first in 1..8 {
-        let (mut near, regions, mut far) = lender(8);
+        let (mut near, regions, mut far) = exporter(8);
         let memory = filled(&regions, 64);
         send(&mut near, &[7; 7][..first]);
         assert_eq!(far.lend(0, 100).unwrap().len(), first);
@@ -132,10 +134,11 @@ fn an_element_in_two_pieces_is_lent_whole() {
     }
 }
 
-/// Memory that is taken back never counts as received, not even if it was read already; what came before does.
+/// Memory that is taken back never counts as received, not even if it was read already; what came
+/// before does.
 #[test]
-fn what_is_taken_back_does_not_count() {
-    let (mut near, regions, mut far) = lender(100);
+fn revoked_memory_does_not_count_as_received() {
+    let (mut near, regions, mut far) = exporter(100);
     let memory = filled(&regions, LARGE);
     send(&mut near, b"before");
     send(&mut near, memory.bytes());
@@ -150,7 +153,7 @@ fn what_is_taken_back_does_not_count() {
     assert!(taken_back(&near.try_send(1, &[IoSlice::new(b"more")])));
     assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
 
-    let (mut near, regions, mut far) = lender(100);
+    let (mut near, regions, mut far) = exporter(100);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
     near.revoke();
@@ -158,18 +161,18 @@ fn what_is_taken_back_does_not_count() {
     assert!(taken_back(&far.try_recv(0, &mut [0; LARGE])), "memory that was never mapped");
 }
 
-/// Buffers may go while the stream is open: nobody keeps more of them mapped than there are, and a stream goes on with
-/// ever more of them.
+/// Buffers may go while the stream is open: nobody keeps more of them mapped than there are, and a
+/// stream goes on with ever more of them.
 #[test]
-fn buffers_come_and_go() {
-    let (mut near, regions, mut far) = lender(1);
+fn buffers_may_be_dropped_while_the_stream_is_open() {
+    let (mut near, regions, mut far) = exporter(1);
     let mut into = vec![0; 10];
-    for round in 0..3 * crate::lender::REGIONS_MAX {
+    for round in 0..3 * crate::exporter::REGIONS_MAX {
         let memory = filled(&regions, 10);
         send(&mut near, memory.bytes());
         assert_eq!(far.try_recv(0, &mut into).unwrap(), 10, "round {round}");
     }
-    let buffers: Vec<_> = (0..2 * crate::lender::REGIONS_MAX).map(|_| filled(&regions, 10)).collect();
+    let buffers: Vec<_> = (0..2 * crate::exporter::REGIONS_MAX).map(|_| filled(&regions, 10)).collect();
     for memory in buffers.iter().chain(&buffers) {
         into.fill(0);
         send(&mut near, memory.bytes());
@@ -180,8 +183,8 @@ fn buffers_come_and_go() {
 
 /// What was lent is read although its owner has dropped it and its transport.
 #[test]
-fn what_was_lent_outlives_its_lender() {
-    let (mut near, regions, mut far) = lender(1);
+fn a_region_can_be_read_after_its_owner_has_gone() {
+    let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
     drop((near, memory, regions));
@@ -194,8 +197,8 @@ fn what_was_lent_outlives_its_lender() {
 
 /// Who is gone reads nothing more.
 #[test]
-fn the_death_of_the_reader_releases() {
-    let (mut near, regions, far) = lender(1);
+fn the_exit_of_the_reader_releases_memory() {
+    let (mut near, regions, far) = exporter(1);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
     drop(far);
@@ -204,92 +207,93 @@ fn the_death_of_the_reader_releases() {
     assert!(near.try_send(1, &[IoSlice::new(b"more")]).is_err());
 }
 
-fn offer(peer: &Connection, region: &Region, packet: Packet) {
-    socket::send(&peer.socket, &packet.encode(), Some(region.file())).unwrap();
+fn offer(peer: &Connection, region: &Region, message: RegionMessage) {
+    socket::send(&peer.socket, &message.encode(), Some(region.file())).unwrap();
 }
 
 #[test]
-fn loans_that_no_correct_peer_makes_end_the_stream() {
+fn invalid_descriptors_end_the_stream() {
     let page = rustix::param::page_size() as u64;
-    let good = Loan { start: 0, len: 10, region: 1, offset: 0 };
+    let good = Descriptor { start: 0, len: 10, region: 1, offset: 0 };
     let bad = [
-        Loan { region: 2, ..good },
-        Loan { len: page + 1, ..good },
-        Loan { offset: page, ..good },
-        Loan { offset: page - 9, ..good },
-        Loan { offset: u64::MAX, ..good },
-        Loan { len: u64::MAX, ..good },
-        Loan { len: 0, ..good },
-        Loan { start: CAPACITY as u64 + 1, ..good },
+        Descriptor { region: 2, ..good },
+        Descriptor { len: page + 1, ..good },
+        Descriptor { offset: page, ..good },
+        Descriptor { offset: page - 9, ..good },
+        Descriptor { offset: u64::MAX, ..good },
+        Descriptor { len: u64::MAX, ..good },
+        Descriptor { len: 0, ..good },
+        Descriptor { start: CAPACITY as u64 + 1, ..good },
     ];
-    for loan in [good].into_iter().chain(bad) {
+    for descriptor in [good].into_iter().chain(bad) {
         let (mut transport, peer) = with_peer();
         let region = Region::create(1, 10).unwrap();
-        offer(&peer, &region, Packet { region: 1, forget: 0 });
+        offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
         let control = peer.segment.control(Direction::Back);
-        control.scribble_loan(0, loan, 1);
+        control.scribble_descriptor(0, descriptor, 1);
         control.scribble(Some(u64::MAX), None);
         let result = transport.try_recv(1, &mut [0; 100]);
-        if loan == good {
+        if descriptor == good {
             assert_eq!(result.unwrap(), 10);
         } else {
-            assert!(garbage(&result), "{loan:?}");
+            assert!(is_garbage(&result), "{descriptor:?}");
         }
         // Behind the good one, the tail says that more follows than the ring holds.
-        assert!(garbage(&transport.lend(1, 1)), "{loan:?}");
+        assert!(is_garbage(&transport.lend(1, 1)), "{descriptor:?}");
     }
-    for loans in [LOANS_MAX as u64 + 1, u64::MAX] {
+    for descriptors in [DESCRIPTORS_MAX as u64 + 1, u64::MAX] {
         let (mut transport, peer) = with_peer();
-        peer.segment.control(Direction::Back).scribble_loan(0, good, loans);
-        assert!(garbage(&transport.try_recv(1, &mut [0; 100])));
+        peer.segment.control(Direction::Back).scribble_descriptor(0, good, descriptors);
+        assert!(is_garbage(&transport.try_recv(1, &mut [0; 100])));
     }
 }
 
 #[test]
-fn descriptors_that_no_correct_peer_sends_end_the_stream() {
+fn invalid_regions_end_the_stream() {
     let region = Region::create(1, 10).unwrap();
     let other = Segment::create(CAPACITY).unwrap().1;
     let (mut twice, peer) = with_peer();
-    offer(&peer, &region, Packet { region: 1, forget: 0 });
-    offer(&peer, &region, Packet { region: 1, forget: 0 });
+    offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
+    offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
     assert_eq!(twice.arm(&awaits(1, false)).unwrap(), Armed::Ready);
-    assert!(garbage(&twice.try_recv(1, &mut [0])));
+    assert!(is_garbage(&twice.try_recv(1, &mut [0])));
     let (mut none, peer) = with_peer();
-    socket::send(&peer.socket, &Packet { region: 1, forget: 0 }.encode(), None).unwrap();
+    socket::send(&peer.socket, &RegionMessage { region: 1, evicted: 0 }.encode(), None).unwrap();
     assert_eq!(none.arm(&awaits(1, false)).unwrap(), Armed::Ready);
     assert!(none.try_recv(1, &mut [0]).is_err());
     let (mut of_another_kind, peer) = with_peer();
-    let packet = Packet { region: 1, forget: 0 }.encode();
-    socket::send(&peer.socket, &packet, Some(other.as_fd())).unwrap();
+    let message = RegionMessage { region: 1, evicted: 0 }.encode();
+    socket::send(&peer.socket, &message, Some(other.as_fd())).unwrap();
     assert_eq!(of_another_kind.arm(&awaits(1, false)).unwrap(), Armed::Ready);
-    assert!(garbage(&of_another_kind.try_recv(1, &mut [0])));
+    assert!(is_garbage(&of_another_kind.try_recv(1, &mut [0])));
     let (mut too_many, peer) = with_peer();
-    let regions = crate::lender::REGIONS_MAX + LOANS_MAX;
+    let regions = crate::exporter::REGIONS_MAX + DESCRIPTORS_MAX;
     for id in 1..=regions as u64 + 1 {
-        offer(&peer, &region, Packet { region: id, forget: 0 });
+        offer(&peer, &region, RegionMessage { region: id, evicted: 0 });
         let ready = too_many.arm(&awaits(1, false)).unwrap() == Armed::Ready;
         assert_eq!(ready, id > regions as u64, "{id}");
     }
 }
 
-/// A thread writes any loans while this side receives: nothing panics, and nothing outside of the region is read.
+/// A thread writes any descriptors while this side receives: nothing panics, and nothing outside of
+/// the region is read.
 #[test]
-fn scribbled_loans_do_no_harm() {
+fn random_descriptors_only_end_the_stream() {
     for seed in 0..100 {
         let (mut transport, peer) = with_peer();
         let region = Region::create(1, 100).unwrap();
-        offer(&peer, &region, Packet { region: 1, forget: 0 });
+        offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
         let mut random = fastrand::Rng::with_seed(seed);
         for _ in 0..200 {
             let control = peer.segment.control(Direction::Back);
             let small = |random: &mut fastrand::Rng| random.u64(..5000) >> random.u32(..12);
-            let loan = Loan {
+            let descriptor = Descriptor {
                 start: small(&mut random),
                 len: small(&mut random),
                 region: random.u64(..3),
                 offset: small(&mut random),
             };
-            control.scribble_loan(random.u64(..4), loan, random.u64(..4));
+            control.scribble_descriptor(random.u64(..4), descriptor, random.u64(..4));
             control.scribble(Some(small(&mut random)), None);
             let mut bytes = vec![0; random.usize(..5000)];
             let outcome = match random.bool() {
@@ -299,7 +303,7 @@ fn scribbled_loans_do_no_harm() {
                     .map(|lent| lent.copy_to(&mut bytes))
                     .and_then(|lent| transport.consume(1, random.usize(..=lent))),
             };
-            assert!(outcome.is_ok() || garbage(&outcome), "{outcome:?}");
+            assert!(outcome.is_ok() || is_garbage(&outcome), "{outcome:?}");
         }
     }
 }

@@ -1,24 +1,23 @@
-//! Memory like any other that the receiver reads where it lies: when it does, until when, and what a broken or hostile peer can
-//! do with addresses.
+//! Cross-memory attach: which pieces are read so, when they are released, and invalid addresses.
 
 use super::*;
-use crate::loans::{ANYWHERE, Loan, SHOWN_BYTES_MAX, SHOWN_MAX};
+use crate::descriptors::{CMA_BYTES_MAX, CMA_DESCRIPTORS_MAX, CMA_REGION, Descriptor};
 use crate::regions::Regions;
 
-/// The smallest piece that is shown, less than a ring holds.
-const SHOWN_MIN: usize = 1000;
+/// The smallest piece that is read so, less than a ring holds.
+const CMA_BYTES_MIN: usize = 1000;
 /// More than a ring holds.
 const LARGE: usize = 3 * CAPACITY + 5;
 
-/// Ranks 0 and 1, of which either shows to the other what it exposes. Nothing else is lent.
+/// Ranks 0 and 1, which read exposed memory of each other. Nothing else is read in place.
 fn pair() -> [SharedMemoryTransport; 2] {
     let regions = Arc::<Regions>::default();
-    let lending = Lending { regions, bytes_min: usize::MAX, shown_min: SHOWN_MIN };
-    transports(connections(), &lending)
+    let export = ExportConfig { regions, bytes_min: usize::MAX, cma_bytes_min: CMA_BYTES_MIN };
+    transports(connections(), &export)
 }
 
-fn transports([near, far]: [Connection; 2], lending: &Lending) -> [SharedMemoryTransport; 2] {
-    [transport(0, near, Some(lending)), transport(1, far, Some(lending))]
+fn transports([near, far]: [Connection; 2], export: &ExportConfig) -> [SharedMemoryTransport; 2] {
+    [transport(0, near, Some(export)), transport(1, far, Some(export))]
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -30,7 +29,7 @@ fn send(transport: &mut SharedMemoryTransport, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn what_is_exposed_is_read_where_it_lies_and_released_when_it_was_read() {
+fn exposed_memory_is_read_in_place_and_released_once_it_was_read() {
     let [mut near, mut far] = pair();
     let mut memory = pattern(LARGE);
     near.expose(&[&memory]);
@@ -48,20 +47,20 @@ fn what_is_exposed_is_read_where_it_lies_and_released_when_it_was_read() {
 }
 
 #[test]
-fn small_pieces_and_what_is_not_exposed_are_copied() {
+fn small_pieces_and_memory_that_is_not_exposed_are_copied() {
     let [mut near, _far] = pair();
-    let memory = pattern(SHOWN_MIN);
+    let memory = pattern(CMA_BYTES_MIN);
     near.expose(&[&memory]);
-    assert_eq!(send(&mut near, &memory[1..]), SHOWN_MIN - 1);
-    assert_eq!(near.released(1), SHOWN_MIN as u64 - 1);
-    assert_eq!(send(&mut near, &pattern(SHOWN_MIN)), SHOWN_MIN);
-    assert_eq!(near.released(1), 2 * SHOWN_MIN as u64 - 1);
+    assert_eq!(send(&mut near, &memory[1..]), CMA_BYTES_MIN - 1);
+    assert_eq!(near.released(1), CMA_BYTES_MIN as u64 - 1);
+    assert_eq!(send(&mut near, &pattern(CMA_BYTES_MIN)), CMA_BYTES_MIN);
+    assert_eq!(near.released(1), 2 * CMA_BYTES_MIN as u64 - 1);
 }
 
 #[test]
-fn memory_that_nobody_else_can_read_is_copied() {
+fn memory_that_no_other_process_can_read_is_copied() {
     let [mut near, mut far] = pair();
-    let Some(page) = crate::remote::secret() else { return };
+    let Some(page) = crate::cma::secret() else { return };
     near.expose(&[page]);
     assert_eq!(send(&mut near, page), CAPACITY);
     assert_eq!(near.released(1), CAPACITY as u64);
@@ -69,11 +68,12 @@ fn memory_that_nobody_else_can_read_is_copied() {
 }
 
 #[test]
-fn nothing_is_shown_to_who_cannot_read_it() {
+fn memory_is_copied_for_a_peer_that_cannot_read_it() {
     let [near, far] = connections();
-    let lending = Lending { regions: Arc::default(), bytes_min: usize::MAX, shown_min: SHOWN_MIN };
+    let export =
+        ExportConfig { regions: Arc::default(), bytes_min: usize::MAX, cma_bytes_min: CMA_BYTES_MIN };
     // Neither does this side look whether it can, nor is the other told.
-    let (mut near, mut far) = (transport(0, near, Some(&lending)), transport(1, far, None));
+    let (mut near, mut far) = (transport(0, near, Some(&export)), transport(1, far, None));
     let memory = pattern(LARGE);
     near.expose(&[&memory]);
     assert_eq!(send(&mut near, &memory), CAPACITY);
@@ -83,31 +83,31 @@ fn nothing_is_shown_to_who_cannot_read_it() {
 
 /// A few parts go at once, then none until one was read.
 #[test]
-fn large_pieces_are_shown_in_parts_of_which_a_few_are_out() {
+fn large_pieces_are_sent_in_a_few_descriptors_at_a_time() {
     let [mut near, mut far] = pair();
-    let memory = pattern(10 * SHOWN_BYTES_MAX);
+    let memory = pattern(10 * CMA_BYTES_MAX);
     near.expose(&[&memory]);
     let mut sent = 0;
-    for _ in 0..SHOWN_MAX {
-        assert_eq!(send(&mut near, &memory[sent..]), SHOWN_BYTES_MAX);
-        sent += SHOWN_BYTES_MAX;
+    for _ in 0..CMA_DESCRIPTORS_MAX {
+        assert_eq!(send(&mut near, &memory[sent..]), CMA_BYTES_MAX);
+        sent += CMA_BYTES_MAX;
     }
     assert_eq!(send(&mut near, &memory[sent..]), 0);
     let mut interest = Interest::default();
     interest.add_send(1);
     while near.arm(&interest).unwrap() == Armed::Ready {}
-    let mut into = vec![0; SHOWN_BYTES_MAX];
-    assert_eq!(far.try_recv(0, &mut into).unwrap(), SHOWN_BYTES_MAX);
+    let mut into = vec![0; CMA_BYTES_MAX];
+    assert_eq!(far.try_recv(0, &mut into).unwrap(), CMA_BYTES_MAX);
     let mut ready = [rustix::event::PollFd::new(&near.epoll, rustix::event::PollFlags::IN)];
     assert_eq!(rustix::event::poll(&mut ready, Some(&Timespec::default())).unwrap(), 1, "nobody rang");
     assert_eq!(near.arm(&interest).unwrap(), Armed::Ready);
-    assert_eq!(send(&mut near, &memory[sent..]), SHOWN_BYTES_MAX);
-    assert_eq!(near.released(1), SHOWN_BYTES_MAX as u64);
+    assert_eq!(send(&mut near, &memory[sent..]), CMA_BYTES_MAX);
+    assert_eq!(near.released(1), CMA_BYTES_MAX as u64);
 }
 
 /// Bytes keep their order and their values however they go, and however they are received.
 #[test]
-fn the_stream_is_what_was_sent_whatever_goes_how() {
+fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
     for seed in 0..200 {
         let [mut near, mut far] = pair();
         let mut random = fastrand::Rng::with_seed(seed);
@@ -140,7 +140,7 @@ fn the_stream_is_what_was_sent_whatever_goes_how() {
 
 /// Memory that is taken back never counts as received, not even if it was read already.
 #[test]
-fn what_is_taken_back_does_not_count() {
+fn revoked_memory_does_not_count_as_received() {
     let [mut near, mut far] = pair();
     let memory = pattern(LARGE);
     near.expose(&[&memory]);
@@ -155,7 +155,7 @@ fn what_is_taken_back_does_not_count() {
 
     let [mut near, mut far] = pair();
     let memory = crate::region::Region::create(1, LARGE).unwrap();
-    let allocation = memory.hand_out(LARGE, Box::new(()));
+    let allocation = memory.allocation(LARGE, Box::new(()));
     near.expose(&[allocation.bytes()]);
     assert_eq!(send(&mut near, allocation.bytes()), LARGE);
     near.revoke();
@@ -168,17 +168,18 @@ fn garbage_of_rank_0<T>(result: &Result<T>) -> bool {
 }
 
 #[test]
-fn addresses_where_nothing_is_end_the_stream() {
+fn unmapped_addresses_end_the_stream() {
     let here = pattern(100);
-    let good = Loan { start: 0, len: 100, region: ANYWHERE, offset: here.as_ptr().addr() as u64 };
-    let bad = [0, 1, 4096, u64::MAX, u64::MAX - 50, 1 << 63].map(|offset| Loan { offset, ..good });
-    for loan in [good].into_iter().chain(bad) {
+    let good = Descriptor { start: 0, len: 100, region: CMA_REGION, offset: here.as_ptr().addr() as u64 };
+    let bad = [0, 1, 4096, u64::MAX, u64::MAX - 50, 1 << 63].map(|offset| Descriptor { offset, ..good });
+    for descriptor in [good].into_iter().chain(bad) {
         for lends in [false, true] {
             let [near, far] = connections();
-            let lending = Lending { regions: Arc::default(), bytes_min: usize::MAX, shown_min: SHOWN_MIN };
-            let mut far = transport(1, far, Some(&lending));
+            let export =
+                ExportConfig { regions: Arc::default(), bytes_min: usize::MAX, cma_bytes_min: CMA_BYTES_MIN };
+            let mut far = transport(1, far, Some(&export));
             let control = near.segment.control(Direction::Out);
-            control.scribble_loan(0, loan, 1);
+            control.scribble_descriptor(0, descriptor, 1);
             control.scribble(Some(100), None);
             let mut into = [0; 100];
             let result = if lends {
@@ -186,10 +187,10 @@ fn addresses_where_nothing_is_end_the_stream() {
             } else {
                 far.try_recv(0, &mut into)
             };
-            if loan == good {
+            if descriptor == good {
                 assert_eq!((result.unwrap(), &into[..]), (100, &here[..]));
             } else {
-                assert!(garbage_of_rank_0(&result), "{loan:?}: {result:?}");
+                assert!(garbage_of_rank_0(&result), "{descriptor:?}: {result:?}");
                 assert!(garbage_of_rank_0(&far.try_recv(0, &mut into)));
             }
         }
@@ -197,12 +198,12 @@ fn addresses_where_nothing_is_end_the_stream() {
 }
 
 #[test]
-fn an_address_from_who_was_not_to_give_one_ends_the_stream() {
+fn an_address_from_a_peer_that_was_not_told_to_send_any_ends_the_stream() {
     let here = pattern(100);
     let (mut transport, peer) = with_peer();
     let control = peer.segment.control(Direction::Back);
     let offset = here.as_ptr().addr() as u64;
-    control.scribble_loan(0, Loan { start: 0, len: 100, region: ANYWHERE, offset }, 1);
+    control.scribble_descriptor(0, Descriptor { start: 0, len: 100, region: CMA_REGION, offset }, 1);
     control.scribble(Some(100), None);
-    assert!(garbage(&transport.try_recv(1, &mut [0; 100])));
+    assert!(is_garbage(&transport.try_recv(1, &mut [0; 100])));
 }

@@ -1,11 +1,12 @@
-//! Copies that go around the caches.
+//! Copies with non-temporal stores.
 //!
-//! A ring is written over and over. Where its writer and its reader share no cache, each line of it lies in the
-//! reader's when the writer comes around again, and has to be fetched from there before it can be written. A store that
-//! goes around the caches fetches nothing, and the reader finds the bytes in memory.
-#![expect(unsafe_code, reason = "stores around the caches have no other interface")]
+//! A ring is written over and over. Where its writer and its reader share no cache, each line of it
+//! lies in the cache of the reader when the writer reaches it again, and has to be fetched from
+//! there before it can be written. A non-temporal store fetches nothing, and the reader finds the
+//! bytes in memory.
+#![expect(unsafe_code, reason = "non-temporal stores have no safe interface")]
 
-/// Copies `len` bytes. All that this thread stores from now on is seen by others after them.
+/// Copies `len` bytes. Later stores of this thread become visible after them.
 ///
 /// # Safety
 /// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.
@@ -19,23 +20,25 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
     let tail = head + (len - head) / LINE * LINE;
     // SAFETY: `head` is at most `len`.
     unsafe { copy_nonoverlapping(from, into, head) };
-    // Lines are stored as a whole: one that is not filled goes to memory in parts.
+    // Only whole lines: a partial one goes to memory in parts.
     for at in (head..tail).step_by(size_of::<__m128i>()) {
         let (source, target) = (from.wrapping_add(at).cast(), into.wrapping_add(at).cast());
-        // SAFETY: the word from `at` on ends at `tail` at the latest, which is at most `len`; a load needs no alignment.
+        // SAFETY: the word from `at` on ends at `tail` at the latest, which is at most `len`; a
+        // load needs no alignment.
         let word = unsafe { _mm_loadu_si128(source) };
-        // SAFETY: the same; `into` is aligned from `head` on, and every x86-64 processor has these instructions.
+        // SAFETY: the same; `into` is aligned from `head` on, and every x86-64 processor has these
+        // instructions.
         unsafe { _mm_stream_si128(target, word) };
     }
     let (source, target) = (from.wrapping_add(tail), into.wrapping_add(tail));
     // SAFETY: what is left after `tail` is the rest of `len`.
     unsafe { copy_nonoverlapping(source, target, len - tail) };
-    // Stores around the caches are not ordered with others, not even with those that release.
+    // Non-temporal stores are not ordered with others, not even by release.
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { _mm_sfence() };
 }
 
-/// Copies `len` bytes the ordinary way, where no other is known.
+/// Copies `len` bytes with ordinary stores.
 ///
 /// # Safety
 /// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.

@@ -1,0 +1,151 @@
+//! Exports regions of this rank to one peer, which maps them.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+
+use crate::region::Region;
+use crate::regions::Regions;
+use crate::socket;
+
+/// The most regions of one rank that a peer keeps mapped on one lane. The least recently used one
+/// is evicted.
+pub(crate) const REGIONS_MAX: usize = 256;
+/// The first byte of a message that exports a region.
+const REGION: u8 = 2;
+/// The size of such a message.
+pub(crate) const REGION_MESSAGE_BYTES: usize = 24;
+
+/// Which memory peers read in place.
+#[derive(Debug, Clone)]
+pub(crate) struct ExportConfig {
+    pub(crate) regions: Arc<Regions>,
+    /// Smaller pieces are copied, wherever they lie.
+    pub(crate) bytes_min: usize,
+    /// Pieces of other memory from this size on are read by cross-memory attach where the receiver
+    /// can; `usize::MAX` means none.
+    pub(crate) cma_bytes_min: usize,
+}
+
+impl ExportConfig {
+    /// The size of the longest piece that is copied.
+    pub(crate) const fn copied_max(&self) -> usize {
+        self.bytes_min.saturating_sub(1)
+    }
+}
+
+/// The message with the file descriptor of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RegionMessage {
+    /// The id that the sender gives the region.
+    pub(crate) region: u64,
+    /// The region that is evicted for it; zero for none.
+    pub(crate) evicted: u64,
+}
+
+impl RegionMessage {
+    pub(crate) fn encode(self) -> [u8; REGION_MESSAGE_BYTES] {
+        let mut bytes = [0; REGION_MESSAGE_BYTES];
+        bytes[0] = REGION;
+        bytes[8..16].copy_from_slice(&self.region.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.evicted.to_le_bytes());
+        bytes
+    }
+
+    /// Returns `None` for any other bytes.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks::<8>() else { return None };
+        let [kind, region, evicted] = words else { return None };
+        let is_region = *kind == [REGION, 0, 0, 0, 0, 0, 0, 0];
+        let message = Self { region: u64::from_le_bytes(*region), evicted: u64::from_le_bytes(*evicted) };
+        is_region.then_some(message)
+    }
+}
+
+/// The regions that were exported to one peer.
+#[derive(Debug)]
+pub(crate) struct RegionExporter {
+    export: ExportConfig,
+    exported: BTreeMap<u64, Exported>,
+    /// Counts uses.
+    clock: u64,
+}
+
+/// A region that the peer has mapped.
+#[derive(Debug)]
+struct Exported {
+    region: Weak<Region>,
+    /// When it was used last.
+    used: u64,
+}
+
+impl RegionExporter {
+    pub(crate) const fn new(export: ExportConfig) -> Self {
+        Self { export, exported: BTreeMap::new(), clock: 0 }
+    }
+
+    /// The smallest piece outside all regions that is read by cross-memory attach.
+    pub(crate) const fn cma_bytes_min(&self) -> usize {
+        self.export.cma_bytes_min
+    }
+
+    /// Returns the region in which a piece lies and its offset, if it is to be read in place.
+    pub(crate) fn find(&self, piece: &[u8]) -> Option<(Arc<Region>, u64)> {
+        if piece.len() <= self.export.copied_max() { None } else { self.export.regions.find(piece) }
+    }
+
+    /// Sends the peer a region unless it has it. Returns false if it cannot be sent now. `is_out`
+    /// says which regions are being read.
+    pub(crate) fn export(
+        &mut self,
+        region: &Arc<Region>,
+        socket: impl AsFd,
+        is_out: impl Fn(u64) -> bool,
+    ) -> bool {
+        self.clock += 1;
+        if let Some(exported) = self.exported.get_mut(&region.id()) {
+            exported.used = self.clock;
+            return true;
+        }
+        self.exported.retain(|_, exported| exported.region.strong_count() > 0);
+        let evicted = match self.least_used(is_out) {
+            _ if self.exported.len() < REGIONS_MAX => 0,
+            Some(least) => least,
+            None => return false,
+        };
+        let message = RegionMessage { region: region.id(), evicted };
+        if let Err(error) = socket::send(socket, &message.encode(), Some(region.file())) {
+            tracing::debug!(%error, "a buffer is copied, because its file descriptor could not be sent");
+            return false;
+        }
+        self.exported.remove(&evicted);
+        self.exported.insert(region.id(), Exported { region: Arc::downgrade(region), used: self.clock });
+        true
+    }
+
+    fn least_used(&self, is_out: impl Fn(u64) -> bool) -> Option<u64> {
+        let idle = self.exported.iter().filter(|(id, _)| !is_out(**id));
+        idle.min_by_key(|(_, exported)| exported.used).map(|(id, _)| *id)
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_the_bytes_of_the_format() {
+        let message = RegionMessage { region: 0x0807_0605_0403_0201, evicted: 9 };
+        let mut expected = vec![2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(message.encode()[..], expected);
+        assert_eq!(RegionMessage::decode(&expected), Some(message));
+        assert_eq!(RegionMessage::decode(&expected[..23]), None);
+        expected.push(0);
+        assert_eq!(RegionMessage::decode(&expected), None);
+        assert_eq!(RegionMessage::decode(&[1]), None);
+        expected.truncate(REGION_MESSAGE_BYTES);
+        expected[7] = 1;
+        assert_eq!(RegionMessage::decode(&expected), None);
+    }
+}

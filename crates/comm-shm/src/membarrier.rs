@@ -1,0 +1,40 @@
+//! Full fences that one process executes on all processors, so that others need none of their own.
+//!
+//! A rank that sends many small messages would otherwise wait after each until the other side's
+//! cache has given up the line that was written; a rank that goes to sleep has time for a system
+//! call.
+
+use std::io;
+use std::sync::OnceLock;
+
+use rustix::thread::{MembarrierCommand, membarrier};
+
+/// Whether this process can execute such fences, and executes those of others.
+#[inline]
+pub(crate) fn is_available() -> bool {
+    static IS_REGISTERED: OnceLock<bool> = OnceLock::new();
+    *IS_REGISTERED.get_or_init(register)
+}
+
+fn register() -> bool {
+    // Loom models only fences that each thread executes itself.
+    let commands = [MembarrierCommand::RegisterGlobalExpedited, MembarrierCommand::GlobalExpedited];
+    cfg!(all(not(loom), not(miri))) && commands.into_iter().all(|command| membarrier(command).is_ok())
+}
+
+/// Executes a full fence on every running thread of each registered process, this thread included.
+/// Threads that do not run execute one before they do.
+pub(crate) fn fence() -> io::Result<()> {
+    Ok(membarrier(MembarrierCommand::GlobalExpedited)?)
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_registered_process_can_execute_fences() {
+        if super::is_available() {
+            super::fence().unwrap();
+        }
+    }
+}

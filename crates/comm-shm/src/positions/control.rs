@@ -1,0 +1,163 @@
+//! What both sides of a ring share besides its bytes.
+
+use crate::cma::Proof;
+use crate::descriptors::{DESCRIPTORS_MAX, DescriptorSlots};
+use crate::inline::{InlineHead, InlineSlot, InlineTail};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::wakeup::WakeupFlag;
+
+/// A value on two cache lines of its own, because processors fetch them in pairs.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct CachePadded<T>(pub(super) T);
+
+/// What both sides of a ring share besides its bytes. All zeros: an unused ring.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Control {
+    pub(super) written: CachePadded<WriterShared>,
+    pub(super) read: CachePadded<ReaderShared>,
+    pub(super) reader: CachePadded<WakeupFlag>,
+    pub(super) writer: CachePadded<WriterStatus>,
+    pub(super) slots: DescriptorSlots,
+}
+
+/// What the reader publishes.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct ReaderShared {
+    pub(super) head: AtomicU64,
+    /// Not zero if the reader can read the memory of the writer's process by cross-memory attach.
+    pub(super) reads_by_cma: AtomicU32,
+}
+
+/// What the reader needs to know about the writer.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct WriterStatus {
+    pub(super) wakeup: WakeupFlag,
+    pub(super) proof: SharedProof,
+}
+
+/// A number in the memory of the writer's process. A reader that finds it at its address reads the
+/// memory of the right process.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct SharedProof {
+    pub(super) address: AtomicU64,
+    pub(super) number: AtomicU64,
+}
+
+/// What the writer publishes.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct WriterShared {
+    pub(super) tail: AtomicU64,
+    pub(super) inline_head: InlineHead,
+    /// The number of descriptors that were ever made.
+    pub(super) descriptors: AtomicU64,
+    /// Not zero once descriptors that were not read are revoked.
+    pub(super) revoked: AtomicU32,
+    pub(super) inline_tail: InlineTail,
+}
+
+/// The size of [`Control`] is part of the format.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Control>() == Control::BYTES);
+
+impl Control {
+    /// The size in a segment.
+    pub(crate) const BYTES: usize = 512 + 32 * DESCRIPTORS_MAX;
+
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self {
+            written: CachePadded(WriterShared {
+                tail: AtomicU64::new(0),
+                inline_head: InlineHead::new(),
+                descriptors: AtomicU64::new(0),
+                revoked: AtomicU32::new(0),
+                inline_tail: InlineTail::new(),
+            }),
+            read: CachePadded(ReaderShared { head: AtomicU64::new(0), reads_by_cma: AtomicU32::new(0) }),
+            reader: CachePadded(WakeupFlag::new()),
+            writer: CachePadded(WriterStatus {
+                wakeup: WakeupFlag::new(),
+                proof: SharedProof { address: AtomicU64::new(0), number: AtomicU64::new(0) },
+            }),
+            slots: DescriptorSlots::new(),
+        }
+    }
+
+    /// The inline message.
+    pub(crate) const fn inline_slot(&self) -> InlineSlot<'_> {
+        InlineSlot { head: &self.written.0.inline_head, tail: &self.written.0.inline_tail }
+    }
+
+    /// The wakeup flag of the reader.
+    pub(crate) const fn reader(&self) -> &WakeupFlag {
+        &self.reader.0
+    }
+
+    /// The wakeup flag of the writer.
+    pub(crate) const fn writer(&self) -> &WakeupFlag {
+        &self.writer.0.wakeup
+    }
+
+    /// Publishes the address of a number in this process, for the reader to find it there.
+    pub(crate) fn prove(&self, proof: Proof) {
+        let place = &self.writer.0.proof;
+        place.number.store(proof.number, Ordering::Relaxed);
+        place.address.store(proof.address, Ordering::Release);
+    }
+
+    /// The number that the writer claims to have in its memory, and its address.
+    pub(crate) fn proof(&self) -> Proof {
+        let place = &self.writer.0.proof;
+        let address = place.address.load(Ordering::Acquire);
+        Proof { address, number: place.number.load(Ordering::Relaxed) }
+    }
+
+    /// Announces that this side, the reader, can read the memory of the writer's process by
+    /// cross-memory attach.
+    pub(crate) fn set_reads_by_cma(&self) {
+        self.read.0.reads_by_cma.store(1, Ordering::Release);
+    }
+
+    /// Whether the reader can read the memory of the writer's process by cross-memory attach.
+    pub(crate) fn reads_by_cma(&self) -> bool {
+        self.read.0.reads_by_cma.load(Ordering::Acquire) != 0
+    }
+
+    /// Revokes the descriptors that were not read. Their memory may be written to afterwards.
+    pub(crate) fn revoke(&self) {
+        self.written.0.revoked.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether descriptors were revoked. To be checked after reading: what was read counts only if
+    /// they were not.
+    pub(crate) fn is_revoked(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.written.0.revoked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Does what a broken or hostile peer may do.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn scribble_descriptor(
+        &self,
+        number: u64,
+        descriptor: crate::descriptors::Descriptor,
+        descriptors: u64,
+    ) {
+        self.slots.put(number, descriptor);
+        self.written.0.descriptors.store(descriptors, Ordering::Release);
+    }
+
+    /// Does what a broken or hostile peer may do.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn scribble(&self, tail: Option<u64>, head: Option<u64>) {
+        tail.into_iter().for_each(|tail| self.written.0.tail.store(tail, Ordering::Relaxed));
+        head.into_iter().for_each(|head| self.read.0.head.store(head, Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,54 @@
+//! The regions of one peer that this rank has mapped to read them in place.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use comm_core::Lent;
+
+use crate::descriptors::{DESCRIPTORS_MAX, Descriptor};
+use crate::exporter::{REGIONS_MAX, RegionMessage};
+use crate::region::PeerRegion;
+
+/// The mapped regions of one peer, by the ids that it gave them. Regions that it has dropped stay
+/// until all descriptors in them were read.
+#[derive(Debug, Default)]
+pub(crate) struct RegionCache(BTreeMap<u64, PeerRegion>);
+
+impl RegionCache {
+    /// Maps a region.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] for a region that no correct peer sends; the error of
+    /// `mmap(2)`.
+    pub(crate) fn insert(&mut self, message: RegionMessage, file: &OwnedFd) -> io::Result<()> {
+        self.0.remove(&message.evicted);
+        if self.0.len() >= REGIONS_MAX + DESCRIPTORS_MAX || self.0.contains_key(&message.region) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it exports too many buffers"));
+        }
+        self.0.insert(message.region, PeerRegion::open(file)?);
+        Ok(())
+    }
+
+    /// Unmaps regions that their owner has dropped, except those that are still to be read.
+    pub(crate) fn evict(&mut self, is_awaited: impl Fn(u64) -> bool) {
+        if !self.0.is_empty() {
+            self.0.retain(|id, region| !region.is_retired() || is_awaited(*id));
+        }
+    }
+
+    /// Whether all bytes of a descriptor can be read.
+    pub(crate) fn contains(&self, descriptor: &Descriptor) -> bool {
+        self.0
+            .get(&descriptor.region)
+            .is_some_and(|region| region.contains(descriptor.offset, descriptor.len))
+    }
+
+    /// Returns the first bytes of a descriptor, or none if they cannot be read.
+    pub(crate) fn lend(&self, descriptor: &Descriptor, len: usize) -> Lent<'_> {
+        match self.0.get(&descriptor.region) {
+            Some(region) => region.lend(descriptor.offset, len),
+            None => Lent::from_slice(&[]),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Flags in shared memory by which one side of a ring tells the other that it sleeps.
+//!
+//! This is Dekker's exchange: the sleeper sets its flag and then checks the positions once more;
+//! the other side moves a position and then checks the flag. A full fence between the two steps on
+//! either side ensures that at least one of them sees what the other did, so loads and stores
+//! around the fence may be relaxed.
+//!
+//! Positions move far more often than a side goes to sleep. So a sleeper may announce that it
+//! executes the fence on both sides with `membarrier(2)`, and the other side then leaves its own
+//! out.
+
+use std::io;
+use std::sync::atomic::compiler_fence;
+
+use crate::membarrier;
+use crate::sync::{self, AtomicU32, Ordering};
+
+/// Whether one side of a ring sleeps. All zeros: it is awake, and fences on its own side only.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct WakeupFlag {
+    is_asleep: AtomicU32,
+    uses_membarrier: AtomicU32,
+}
+
+impl WakeupFlag {
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self { is_asleep: AtomicU32::new(0), uses_membarrier: AtomicU32::new(0) }
+    }
+
+    /// Announces whether this side's [`fence`] is executed on both sides.
+    pub(crate) fn announce_membarrier(&self) {
+        self.uses_membarrier.store(u32::from(membarrier::is_available()), Ordering::Relaxed);
+    }
+
+    /// Sets the flag before this side sleeps. It must call [`fence`] and check the positions once
+    /// more before it does.
+    pub(crate) fn prepare_sleep(&self) {
+        // Not a store: loom does not know that one comes after the other side's swap if that swap
+        // read what this side had stored before.
+        self.is_asleep.swap(1, Ordering::Relaxed);
+    }
+
+    /// Clears the flag: this side is awake. The other side may still be about to notify it.
+    pub(crate) fn clear(&self) {
+        self.is_asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the other side sleeps and must be notified, at most once per sleep. To be called
+    /// each time after a position has moved.
+    #[inline]
+    pub(crate) fn should_notify(&self) -> bool {
+        if membarrier::is_available() && self.uses_membarrier.load(Ordering::Relaxed) != 0 {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            sync::fence(Ordering::SeqCst);
+        }
+        self.is_asleep.load(Ordering::Relaxed) != 0 && self.is_asleep.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Does what a broken or hostile peer may do.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn scribble(&self, value: u32) {
+        self.is_asleep.store(value, Ordering::Relaxed);
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_asleep.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// The fence between setting a flag and the last check of the positions. It is executed on both
+/// sides if that was [announced](WakeupFlag::announce_membarrier).
+pub(crate) fn fence() -> io::Result<()> {
+    if membarrier::is_available() {
+        return membarrier::fence();
+    }
+    sync::fence(Ordering::SeqCst);
+    Ok(())
+}
