@@ -1,4 +1,4 @@
-//! What can go wrong, whose fault it is, and what still works afterwards.
+//! The error type of all communication.
 
 mod invalid;
 #[cfg(test)]
@@ -15,31 +15,36 @@ pub use invalid::Invalid;
 /// The result of anything that communicates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed.
+/// The error of a failed call.
 ///
-/// [`Error::Invalid`] is the caller's fault, was found before anything was sent, and leaves everything usable; so do
-/// the errors of messages that concern one of them alone: [`Error::Timeout`] [`During::Await`], and
-/// [`Error::PeerLost`] while a message is sent, expected or received. [`Error::NotConnected`] leaves the communicator
-/// usable of which a group was to be made. Every other error of a communicator is fatal: the same error comes back as
-/// [`Error::Poisoned`] from every later call, and no later call returns data. Messages and collectives fail apart, so an
-/// error that is fatal to one leaves the other usable. [`Error::is_fatal`] tells them apart.
+/// An error of a communicator is fatal unless stated otherwise here: every later call returns it as [`Error::Poisoned`],
+/// and no later call returns data. These errors are not fatal:
+///
+/// - [`Error::Invalid`]: the arguments are wrong; nothing was sent;
+/// - [`Error::Timeout`] with [`During::Await`], and [`Error::PeerLost`] while a message is sent, expected or received: they
+///   concern that message alone;
+/// - [`Error::NotConnected`]: the parent of the new group stays usable;
+/// - [`Error::Cancelled`].
+///
+/// Collectives and messages fail separately: an error that is fatal to one leaves the other usable.
+/// [`Error::is_fatal`] tells which errors are fatal.
 ///
 /// The text of an error includes its causes, so none of them is a [`source`](std::error::Error::source) and a report of
 /// the chain of sources prints nothing twice. `Debug` prints the same text, for programs whose `main` returns a [`Result`].
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The caller asked for something that cannot be. Nothing was sent; go on.
+    /// The arguments or the configuration are wrong. Nothing was sent, and the communicator stays usable.
     #[error("invalid: {0}")]
     Invalid(Invalid),
     /// A rank died, left, or can no longer be reached.
     #[error("rank {peer} was lost {during}: {loss}")]
     PeerLost {
-        /// The rank that is gone, which need not be a neighbour.
+        /// The lost rank. It need not be a rank that this one exchanges data with.
         peer: usize,
-        /// What this rank was doing.
+        /// The operation that was under way on this rank.
         during: During,
-        /// How the loss showed.
+        /// The way in which the loss was detected.
         loss: Loss,
     },
     /// The deadline passed.
@@ -47,9 +52,9 @@ pub enum Error {
     Timeout {
         /// The ranks that did not arrive, as far as this rank can know.
         waiting_for: Vec<usize>,
-        /// How long the operation was given.
+        /// The timeout of the operation.
         after: Duration,
-        /// What this rank was doing.
+        /// The operation that was under way on this rank.
         during: During,
     },
     /// Two ranks are in different calls.
@@ -63,20 +68,20 @@ pub enum Error {
         /// The reason it gave.
         reason: String,
     },
-    /// The other side of a new connection refused it, or was refused.
+    /// One of the two sides refused a new connection.
     #[error("handshake with {with} failed: {refusal}")]
     Handshake {
         /// The address, or the rank where it is known.
         with: String,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// The operating system failed an operation that concerns no rank: binding a port, reading a file.
     #[error("could not {doing}: {source}")]
     Io {
-        /// What was tried, as in "bind 10.0.0.1:29500".
+        /// The operation, as in "bind 10.0.0.1:29500".
         doing: String,
-        /// What the system said.
+        /// The error of the operating system.
         r#source: Arc<io::Error>,
     },
     /// A backend's library failed with a code of its own.
@@ -86,44 +91,44 @@ pub enum Error {
         backend: &'static str,
         /// Its code.
         code: i64,
-        /// Its words.
+        /// Its message.
         detail: String,
     },
-    /// A backend is not on this machine.
+    /// A backend is not available on this machine.
     #[error("{backend} is not available: {detail}")]
     BackendUnavailable {
         /// The backend, as in "nccl".
         backend: &'static str,
-        /// What was tried.
+        /// The reason, and where the backend was searched for.
         detail: String,
     },
-    /// The members of a new group agreed to make it, and could then not be connected. Ranks in the cause are those of
-    /// the communicator of which the group was to be made. It is as good as before, unless a member of it died.
-    #[error("the members of a new group could not be connected: {0}")]
+    /// The members of a new group agreed to create it and could then not be connected. Ranks in the cause are those of
+    /// the parent communicator, which stays usable unless one of its members died.
+    #[error("cannot connect the members of the new group: {0}")]
     NotConnected(Arc<Error>),
-    /// The caller's code panicked in an operation in the background: a buffer in its `AsMut`, for example. In a
-    /// collective the communicator was aborted, since other ranks may be in the call that was to be made; in the middle
-    /// of a message that was being sent, messages have ended. A receive ends alone.
-    #[error("an operation in the background panicked: {message}")]
+    /// The caller's code panicked in a background operation: for example the `AsMut` of a buffer. In a collective, the
+    /// communicator was aborted, because other ranks may be in the same call. While a message was being sent, all
+    /// messages failed. While a message was being received, that receive alone failed.
+    #[error("a background operation panicked: {message}")]
     Panicked {
         /// The message of the panic.
         message: String,
     },
-    /// A receive in the background that no message had matched when the last handle to its communicator was dropped.
-    #[error("the receive was cancelled: its communicator was dropped before a message came")]
+    /// The last handle to the communicator was dropped before a message matched a background receive.
+    #[error("the receive was cancelled: its communicator was dropped before a message arrived")]
     Cancelled,
-    /// An earlier call failed for good; this one did nothing.
-    #[error("the communicator is unusable since an earlier error: {0}")]
+    /// An earlier call failed with a fatal error; this call did nothing.
+    #[error("the communicator is unusable after an earlier error: {0}")]
     Poisoned(Arc<Error>),
-    /// Another process wrote what no process of this version of the library writes: a record in the store, or an answer
-    /// during an agreement between ranks.
+    /// Another process wrote a record in the store, or an answer during an agreement between ranks, that no process of
+    /// this version of the library writes.
     #[error(
         "{what} is malformed: {content}; it comes from another program, or another version of this library"
     )]
     Malformed {
-        /// What was read, as in "the record of rank 3".
+        /// The item that was read, as in "the record of rank 3".
         what: String,
-        /// What it says, or what is wrong with it.
+        /// Its content, or what is wrong with it.
         content: String,
     },
     /// An invariant of the library does not hold. This is a bug: please report it.
@@ -131,7 +136,7 @@ pub enum Error {
     Internal(String),
 }
 
-/// What was under way when an error showed.
+/// The operation that was under way when an error occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum During {
@@ -142,54 +147,54 @@ pub enum During {
         /// Its sequence number on its communicator, counting from 1.
         sequence: u64,
     },
-    /// The sending of a message.
+    /// Sending a message.
     Send {
-        /// The rank to which it is sent.
+        /// The receiver.
         to: usize,
         /// Its tag.
         tag: u64,
     },
-    /// The wait for a message that matches a receive or a probe. None of it has come.
+    /// Waiting for a message that matches a receive or a probe. No part of one has arrived.
     Await {
-        /// From whom it may be.
+        /// The senders that match.
         from: Source,
-        /// Which tag it may have.
+        /// The tags that match.
         tag: TagMatch,
     },
-    /// The receiving of a message that matched.
+    /// Receiving a message that has matched.
     Recv {
-        /// The rank from which it comes.
+        /// The sender.
         from: usize,
         /// Its tag.
         tag: u64,
     },
-    /// The leaving of the group.
+    /// Leaving the group.
     Finalize,
-    /// The meeting of all ranks.
+    /// The rendezvous of all ranks.
     Rendezvous,
     /// An operation on a store, with its key.
     Store {
         /// The key, or the keys.
         key: String,
     },
-    /// The opening of connections between the members of a group.
+    /// Connecting the members of a group.
     Connect,
-    /// The sending of bytes, as a transport sees it, which knows no calls.
+    /// Sending bytes in a transport, which does not know the call.
     Sending,
-    /// The receiving of bytes, as a transport sees it, which knows no calls.
+    /// Receiving bytes in a transport, which does not know the call.
     Receiving,
-    /// The wait for work on the device of this rank.
+    /// Waiting for work on the device of this rank.
     Device,
-    /// The making of a group.
+    /// Creating a group.
     NewGroup,
-    /// The closing of a communicator.
+    /// Closing a communicator.
     Close,
-    /// Nothing: no call was under way.
+    /// No call was under way.
     Idle,
 }
 
 impl During {
-    /// Whether it has to do with one message.
+    /// Returns whether the operation concerns a single message.
     const fn is_message(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Await { .. } | Self::Recv { .. })
     }
@@ -200,7 +205,7 @@ impl std::fmt::Display for During {
         match self {
             Self::Call { call, sequence } => write!(f, "during {call}, call {sequence}"),
             Self::Send { to, tag } => write!(f, "while sending to rank {to} with tag {tag}"),
-            Self::Await { from, tag } => write!(f, "while expecting a message from {from} with {tag}"),
+            Self::Await { from, tag } => write!(f, "while waiting for a message from {from} with {tag}"),
             Self::Recv { from, tag } => write!(f, "while receiving from rank {from} with tag {tag}"),
             Self::Finalize => f.write_str("while leaving the group"),
             Self::Rendezvous => f.write_str("during rendezvous"),
@@ -209,19 +214,19 @@ impl std::fmt::Display for During {
             Self::Sending => f.write_str("while sending"),
             Self::Receiving => f.write_str("while receiving"),
             Self::Device => f.write_str("while waiting for the device of this rank"),
-            Self::NewGroup => f.write_str("while making a group"),
+            Self::NewGroup => f.write_str("while creating a group"),
             Self::Close => f.write_str("while closing the communicator"),
             Self::Idle => f.write_str("between calls"),
         }
     }
 }
 
-/// How the loss of a rank showed.
+/// The way in which the loss of a rank was detected.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Its connection ended without a goodbye: the process died.
-    #[error("its connection ended without a goodbye")]
+    /// Its connection closed without a goodbye message: the process has exited.
+    #[error("its connection closed unexpectedly, so its process has exited or was killed")]
     Closed,
     /// It closed its communicator in order, before this call.
     #[error("it closed its communicator after call {after}")]
@@ -235,46 +240,46 @@ pub enum Loss {
     /// Its connection broke.
     #[error("its connection broke: {0}")]
     Io(Arc<io::Error>),
-    /// The store broke that it served for the other ranks.
-    #[error("it served the store, and the connection to the store broke: {0}")]
+    /// The connection to the store that it serves broke.
+    #[error("it serves the store, and the connection to the store broke: {0}")]
     Store(Arc<io::Error>),
     /// Another rank reported the loss.
     #[error("reported by rank {by}: {detail}")]
     Reported {
         /// The rank that reported.
         by: usize,
-        /// Its words.
+        /// Its message.
         detail: String,
     },
     /// It sent bytes that no correct peer sends.
-    #[error("it sent bytes that make no sense: {0}")]
+    #[error("it violated the protocol: {0}")]
     Garbage(String),
 }
 
 /// Two ranks made different calls under the same sequence number.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "ranks are in different calls at number {sequence}: rank {rank} in {}, rank {peer} in {}{}",
+    "ranks made different calls with sequence number {sequence}: rank {rank} is in {}, rank {peer} in {}{}",
     known(.ours), known(.theirs), told(.rank, .peer, .lengths)
 )]
 #[non_exhaustive]
 pub struct Desync {
     /// The sequence number of both calls.
     pub sequence: u64,
-    /// One rank; the one that reports where it is among the two.
+    /// One of the two ranks: the reporting rank if it is one of them.
     pub rank: usize,
-    /// What that rank called; `None` if it could not be learnt.
+    /// The call of `rank`; `None` if it is unknown.
     pub ours: Option<Signature>,
     /// The other rank.
     pub peer: usize,
-    /// What the other rank called; `None` if it could not be learnt.
+    /// The call of `peer`; `None` if it is unknown.
     pub theirs: Option<Signature>,
-    /// Where the calls differ if their descriptions do not: in counts that not every rank knows.
+    /// The lengths that differ, if the signatures are equal: counts that not every rank knows.
     pub lengths: Option<Lengths>,
 }
 
 impl Desync {
-    /// Two ranks, each with the call that it made under this sequence number, if that could be learnt.
+    /// Creates the error from two ranks, each with its call under this sequence number if it is known.
     #[must_use]
     pub fn new(
         sequence: u64,
@@ -288,15 +293,15 @@ impl Desync {
 /// The lengths of a message, in bytes, on which two ranks disagree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lengths {
-    /// What the receiver, [`Desync::rank`], expected.
+    /// The length that the receiver, [`Desync::rank`], expected.
     pub expected: u64,
-    /// What the sender, [`Desync::peer`], announced.
+    /// The length that the sender, [`Desync::peer`], announced.
     pub sent: u64,
 }
 
 impl Error {
-    /// Whether every later call fails as well: every collective after an error of a collective, every message after
-    /// an error of a message. [`Error::PeerLost`] of a message is not fatal: messages with other ranks go on.
+    /// Returns whether every later call fails as well: every collective after an error of a collective, every message
+    /// after an error of a message. [`Error::PeerLost`] of a message is not fatal: messages with other ranks go on.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
         match self {
@@ -307,7 +312,7 @@ impl Error {
         }
     }
 
-    /// The error behind this one: that made a communicator unusable, or kept a group from being made; or this one.
+    /// Returns the cause of [`Error::Poisoned`] and [`Error::NotConnected`], and every other error itself.
     #[must_use]
     pub fn root_cause(&self) -> &Self {
         match self {
@@ -316,17 +321,17 @@ impl Error {
         }
     }
 
-    /// An error of the operating system while `doing` something, as in "bind 10.0.0.1:29500".
+    /// Creates an [`Error::Io`]; `doing` is a verb and its object, as in "bind 10.0.0.1:29500".
     pub fn io(doing: impl Into<String>, source: io::Error) -> Self {
         Self::Io { doing: doing.into(), source: Arc::new(source) }
     }
 
-    /// Something that another process wrote, and that no process of this version writes.
+    /// Creates an [`Error::Malformed`].
     pub fn malformed(what: impl Into<String>, content: impl std::fmt::Display) -> Self {
         Self::Malformed { what: what.into(), content: content.to_string() }
     }
 
-    /// A setting that cannot be used.
+    /// Creates an [`Invalid::Setting`].
     pub fn setting(
         name: impl Into<String>,
         value: impl Into<String>,
@@ -342,7 +347,7 @@ impl std::fmt::Debug for Error {
     }
 }
 
-/// Not derived: a derived conversion also makes the cause a source, and the text already includes it.
+/// Not derived: a derived conversion would also make the cause a source, and the text already includes it.
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid)

@@ -1,16 +1,20 @@
-//! Why a connection was refused.
+//! The reason for which a connection was refused.
 
 use crate::error;
 
-/// Why a connection was refused.
+/// The reason for which a connection was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The other side does not speak this protocol.
-    #[error("not a comm peer")]
+    /// The other side does not speak this protocol, or is not the process that was meant.
+    #[error(
+        "it does not speak the protocol of comm, or is not the process that was meant; check the address and the port"
+    )]
     Stranger,
     /// The other side speaks another version of it.
-    #[error("protocol version {theirs}, this side speaks {ours}")]
+    #[error(
+        "it speaks protocol version {theirs}, and this process {ours}; use one version of comm on all ranks"
+    )]
     Version {
         /// This side's version.
         ours: u16,
@@ -18,10 +22,10 @@ pub enum Refusal {
         theirs: u16,
     },
     /// The other side belongs to another job.
-    #[error("it belongs to another job")]
+    #[error("it belongs to another job; the job id (COMM_JOB_ID) must be equal on all ranks")]
     Job,
     /// The ranks disagree on the size of the world.
-    #[error("world size {theirs}, this side has {ours}")]
+    #[error("its world size is {theirs}, and that of this process {ours}; it must be equal on all ranks")]
     WorldSize {
         /// This side's world size.
         ours: usize,
@@ -41,28 +45,29 @@ pub enum Refusal {
         rank: usize,
     },
     /// Two processes claim the same rank.
-    #[error("rank {rank} is taken by another process")]
+    #[error("rank {rank} is already taken by another process; each process needs a rank of its own")]
     DuplicateRank {
         /// The rank.
         rank: usize,
     },
-    /// The store is being closed by the rank that serves it, as the ranks that used it have met; or it was, and another one
-    /// is served at its address by now. A later meeting has another one.
+    /// The rank that serves the store is closing it because the rendezvous has ended, or has closed it and another store is
+    /// now served at its address. A later rendezvous has a new store.
     #[error("the store is closing")]
     StoreClosing,
-    /// The rank that was to serve the store cannot: it has no thread left, or the kernel refuses it a call.
+    /// The rank that serves the store cannot do so: the system gives it no thread or fails one of its calls.
     #[error("the store cannot be served: {}", std::io::Error::from_raw_os_error(*.errno))]
     StoreUnavailable {
-        /// The error of the system there, as Linux numbers it.
+        /// The `errno` of the failure on that rank.
         errno: i32,
     },
     /// The shared secret is wrong, or one side has none.
-    #[error("authentication failed")]
+    #[error("authentication failed; the secret (COMM_SECRET) must be equal on all ranks")]
     Authentication,
-    /// Ranks that were to share memory do not share a host.
-    #[error("{} cannot share memory with this one: another host, container or user", error::ranks(.ranks))]
+    /// Ranks that were told to share memory cannot: they are on different hosts, in different containers or of different users.
+    #[error("{} cannot share memory with this rank: different host, container or user; use TCP between them \
+         (COMM_TRANSPORT=auto or tcp)", error::ranks(.ranks))]
     OtherHost {
-        /// The ranks that are elsewhere.
+        /// The ranks with which this rank cannot share memory.
         ranks: Vec<usize>,
     },
 }

@@ -40,10 +40,13 @@ fn what_cannot_be_is_refused_before_anything_moves() {
     let devices = devices(3);
     staged(&devices[..2], PIECE, |rank| {
         let (comm, short, mut long) = (&rank.staged, rank.buffer(&[1_i32; 3]), rank.buffer(&[2_i32; 8]));
-        assert_invalid(comm.all_reduce_into(&short, &mut long, ReduceOp::Sum), "8 elements, 3 are needed");
+        assert_invalid(
+            comm.all_reduce_into(&short, &mut long, ReduceOp::Sum),
+            "8 elements, but 3 are needed",
+        );
         assert_invalid(comm.all_reduce(&mut long, ReduceOp::Avg), "not defined on i32");
-        assert_invalid(comm.broadcast(2, &mut long), "root 2 in a group of 2");
-        assert_invalid(comm.all_gather(&short, &mut long), "8 elements, 6 are needed");
+        assert_invalid(comm.broadcast(2, &mut long), "root 2 is out of range for a group of size 2");
+        assert_invalid(comm.all_gather(&short, &mut long), "8 elements, but 6 are needed");
         assert_invalid(comm.all_gather_v(&short, &mut long, &[3, 4]), "elements");
         let floats = long.view();
         let mut halves = rank.buffer(&[0_u16; 8]);

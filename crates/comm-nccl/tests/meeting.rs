@@ -144,7 +144,7 @@ fn a_leftover_that_makes_no_sense_is_refused() {
 fn an_id_of_127_bytes_is_none() {
     for length in [0, 127, 129] {
         let error = UniqueId::from_bytes(&vec![1; length]).unwrap_err().to_string();
-        assert!(error.contains(&format!("{length} elements, 128 are needed")), "{error}");
+        assert!(error.contains(&format!("{length} elements, but 128 are needed")), "{error}");
     }
     assert_eq!(UniqueId::from_bytes(&[1; 128]).unwrap().as_bytes(), &[1; 128]);
 }

@@ -74,7 +74,7 @@ fn short_buffers() {
                     },
                     options,
                 ),
-                "2 elements, 6",
+                "2 elements, but 6",
             ),
             (
                 comm.run(
@@ -92,14 +92,14 @@ fn short_buffers() {
                     Call::AllReduce { buffers: two(&two_floats, &mut short), op: ReduceOp::Sum },
                     options,
                 ),
-                "3 elements, 2",
+                "3 elements, but 2",
             ),
             (
                 comm.run(
                     Call::AllToAll { buffers: two(&two_floats, &mut short), send: equal, recv: equal },
                     options,
                 ),
-                "3 elements, 2",
+                "3 elements, but 2",
             ),
             (
                 comm.run(
@@ -113,7 +113,7 @@ fn short_buffers() {
                     Call::Scatter { root: rank.rank, buffers: two(&two_floats, &mut short), counts: equal },
                     options,
                 ),
-                "2 elements, 6",
+                "2 elements, but 6",
             ),
         ]
     });
@@ -130,7 +130,7 @@ fn counts_that_do_not_add_up() {
                     Call::AllGather { buffers: two(&send, &mut recv), counts: counts(&[2, 3]) },
                     options,
                 ),
-                "4 elements, 5",
+                "4 elements, but 5",
             ),
             (
                 comm.run(Call::AllGather { buffers: two(&send, &mut recv), counts: counts(&[4]) }, options),
@@ -152,7 +152,7 @@ fn counts_that_do_not_add_up() {
                     },
                     options,
                 ),
-                "4 elements, 5",
+                "4 elements, but 5",
             ),
         ]
     });
@@ -180,7 +180,7 @@ fn operators_and_types_that_nccl_lacks() {
                     Call::AllReduce { buffers: Buffers::InPlace(words.view_mut()), op: ReduceOp::Sum },
                     options,
                 ),
-                "nccl has no sum on i16",
+                "nccl does not support sum on i16",
             ),
             (
                 comm.run(
@@ -190,7 +190,7 @@ fn operators_and_types_that_nccl_lacks() {
                     },
                     options,
                 ),
-                "nccl has no saturate on u8",
+                "nccl does not support saturate on u8",
             ),
             (
                 comm.run(
@@ -201,7 +201,7 @@ fn operators_and_types_that_nccl_lacks() {
                     },
                     options,
                 ),
-                "nccl has no bxor on u8",
+                "nccl does not support bxor on u8",
             ),
             (
                 comm.run(
@@ -239,7 +239,7 @@ fn ranks_that_are_none() {
         vec![
             (
                 comm.run(Call::Broadcast { root: 5, buffer: recv.view_mut() }, options),
-                "root 5 in a group of 2",
+                "root 5 is out of range for a group of size 2",
             ),
             (
                 comm.run(
@@ -248,7 +248,7 @@ fn ranks_that_are_none() {
                 ),
                 "root 2",
             ),
-            (comm.send(2, send.view(), options), "rank 2 in a group of 2"),
+            (comm.send(2, send.view(), options), "rank 2 is out of range for a group of size 2"),
             (comm.recv(9, recv.view_mut(), options), "rank 9"),
             (comm.shrink(&[rank.rank], mode, options).map(drop), "is not a member"),
             (comm.shrink(&[7], mode, options).map(drop), "rank 7"),
@@ -298,7 +298,7 @@ fn options_that_nccl_cannot_keep() {
             )
         };
         vec![
-            (call(&ring), "no algorithm \"ring\" for all_reduce; there are: nccl"),
+            (call(&ring), "no algorithm \"ring\" for all_reduce; available: nccl"),
             (call(&ordered), "no order"),
             (half(&wide), "in the type of the elements, here in f16"),
         ]

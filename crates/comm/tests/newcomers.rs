@@ -174,6 +174,6 @@ fn ranks_without_a_place_on_the_grid_get_no_group() {
 fn an_error_that_main_returns_reads_as_a_sentence() {
     world(1, |comm| {
         let error = comm.send(3, 0, &1_u8).unwrap_err();
-        assert_eq!(format!("{error:?}"), "invalid: rank 3 in a group of 1");
+        assert_eq!(format!("{error:?}"), "invalid: rank 3 is out of range for a group of size 1");
     });
 }

@@ -273,7 +273,7 @@ mod tests {
         assert!(all_to_all(Counts::PerRank(&[1, 2]), Counts::PerRank(&[1, 4])).is_ok());
         assert!(all_to_all(Counts::PerRank(&[1, 2]), Counts::PerRank(&[1, 5])).is_err());
         let own = all_to_all(Counts::PerRank(&[1, 2]), Counts::PerRank(&[2, 3])).unwrap_err().to_string();
-        assert!(own.contains("receives from itself has 2 elements, 1 are needed"), "{own}");
+        assert!(own.contains("receives from itself has 2 elements, but 1 are needed"), "{own}");
         assert!(all_to_all(Counts::Equal, Counts::Equal).is_err());
     }
 
@@ -306,6 +306,6 @@ mod tests {
         let mut floats = [0.0_f32; 2];
         let buffers = Buffers::InPlace(HostViewMut::new(&mut floats));
         let average = count(&Call::ExScan { buffers, op: ReduceOp::Avg }).unwrap_err().to_string();
-        assert!(average.contains("exscan has no operator avg"), "{average}");
+        assert!(average.contains("exscan does not support the operator avg"), "{average}");
     }
 }

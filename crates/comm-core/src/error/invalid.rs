@@ -1,62 +1,62 @@
-//! The mistakes of a caller.
+//! Errors in the arguments of a call.
 
 use crate::{DType, ReduceOp, VariableFault};
 
-/// What the caller did wrong.
+/// An error in the arguments of a call or in its configuration. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// A root that is not a member.
-    #[error("root {root} in a group of {size}")]
+    /// The root is not a member of the group.
+    #[error("root {root} is out of range for a group of size {size}")]
     Root {
         /// The root asked for.
         root: usize,
         /// The size of the group.
         size: usize,
     },
-    /// A rank that is not a member, or a group too large.
-    #[error("rank {rank} in a group of {size}")]
+    /// A rank is not a member of the group, or the group is too large.
+    #[error("rank {rank} is out of range for a group of size {size}")]
     Rank {
         /// The rank asked for.
         rank: usize,
         /// The size of the group.
         size: usize,
     },
-    /// A list of members that names a rank twice.
-    #[error("rank {rank} is named twice among the members of a group")]
+    /// A list of members contains a rank twice.
+    #[error("rank {rank} is listed twice among the members of a group")]
     Repeated {
         /// The rank.
         rank: usize,
     },
-    /// A list of members without the rank that uses it.
-    #[error("rank {rank} is not a member of the group")]
+    /// The calling rank is not in the list of members.
+    #[error("rank {rank} is not in the list of members of the group")]
     Absent {
         /// The rank.
         rank: usize,
     },
-    /// A Cartesian grid with no places, or with more than there are ranks.
-    #[error("a grid of {} places cannot be made of {size} ranks", .axes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))]
+    /// A Cartesian grid has an axis of length 0, or more cells than the group has ranks.
+    #[error("a grid of {} does not fit a group of {size} ranks", .axes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))]
     Grid {
         /// The lengths of its axes.
         axes: Vec<usize>,
         /// The number of ranks.
         size: usize,
     },
-    /// An axis that a grid does not have.
-    #[error("axis {axis} of a grid with {axes} axes, which count from 0")]
+    /// A grid does not have this axis.
+    #[error("axis {axis} is out of range for a grid with {axes} axes, numbered from 0")]
     Axis {
         /// The axis asked for.
         axis: usize,
-        /// How many there are.
+        /// The number of axes.
         axes: usize,
     },
-    /// A buffer whose elements do not lie one after the other in memory, in the order of their indices.
-    #[error("{what} does not lie in memory in one piece and in order; copy it into an array that does")]
+    /// The elements of a buffer are not contiguous in memory, in the order of their indices.
+    #[error("{what} is not contiguous in standard order; copy it into a contiguous array first")]
     NotContiguous {
         /// Which buffer.
         what: &'static str,
     },
-    /// An operator that is not defined on the element type.
+    /// The operator is not defined on the element type.
     #[error("{op} is not defined on {dtype}")]
     Op {
         /// The operator.
@@ -64,8 +64,8 @@ pub enum Invalid {
         /// The element type.
         dtype: DType,
     },
-    /// An operator that a backend lacks on the element type, although it is defined there.
-    #[error("{backend} has no {op} on {dtype}")]
+    /// A backend does not support an operator on an element type on which it is defined.
+    #[error("{backend} does not support {op} on {dtype}")]
     BackendOp {
         /// The backend, as in "nccl".
         backend: &'static str,
@@ -74,16 +74,16 @@ pub enum Invalid {
         /// The element type.
         dtype: DType,
     },
-    /// An operator that the collective does not have.
-    #[error("{collective} has no operator {op}")]
+    /// The collective does not support the operator.
+    #[error("{collective} does not support the operator {op}")]
     OpOf {
         /// The operator.
         op: ReduceOp,
         /// The collective.
         collective: &'static str,
     },
-    /// A buffer of the wrong length.
-    #[error("{what} has {got} elements, {expected} are needed")]
+    /// A buffer has the wrong length.
+    #[error("{what} has {got} elements, but {expected} are needed")]
     Length {
         /// Which buffer.
         what: &'static str,
@@ -92,8 +92,8 @@ pub enum Invalid {
         /// The length it has.
         got: usize,
     },
-    /// A buffer whose length does not divide among the ranks.
-    #[error("{what} has {got} elements, which do not divide among {size} ranks")]
+    /// The length of a buffer is not a multiple of the number of ranks.
+    #[error("{what} has {got} elements, which is not a multiple of the {size} ranks of the group")]
     Indivisible {
         /// Which buffer.
         what: &'static str,
@@ -102,60 +102,65 @@ pub enum Invalid {
         /// The size of the group.
         size: usize,
     },
-    /// Two ranks on one device, where each needs one of its own.
+    /// Two ranks use one device, where each needs its own.
     #[error("ranks {} and {} are both on device {device}: {advice}", .ranks.0, .ranks.1)]
     SharedDevice {
         /// The ranks.
         ranks: (usize, usize),
-        /// The device, by the name that it has everywhere.
+        /// The UUID of the device.
         device: String,
-        /// What is possible instead.
+        /// The remedy.
         advice: String,
     },
-    /// Send and receive buffers of different types.
-    #[error("the send buffer holds {send}, the receive buffer {recv}")]
+    /// The send and receive buffers have different element types.
+    #[error(
+        "the send buffer holds {send} and the receive buffer {recv}; both must have the same element type"
+    )]
     DTypes {
         /// The type of the send buffer.
         send: DType,
         /// The type of the receive buffer.
         recv: DType,
     },
-    /// A message that does not fit the buffer of the receive that it matches. It is not lost: the next receive that
+    /// A message does not fit the buffer of the receive that matched it. The message is kept: the next receive that
     /// matches it gets it.
     #[error(
-        "the message from rank {source_rank} with tag {tag} has {len} x {dtype}, the buffer {room} x {wanted}"
+        "the message from rank {source_rank} with tag {tag} has {len} x {dtype}, which does not fit the receive buffer of \
+         {room} x {wanted}"
     )]
     Message {
-        /// Who sent it.
+        /// The sender.
         source_rank: usize,
         /// Its tag.
         tag: u64,
-        /// How many elements it has.
+        /// The number of its elements.
         len: usize,
         /// The type of its elements.
         dtype: DType,
-        /// How many elements the buffer has room for.
+        /// The capacity of the buffer in elements.
         room: usize,
         /// The type of the buffer's elements.
         wanted: DType,
     },
-    /// A message of another length than the caller insists on. It has been received.
-    #[error("the message from rank {source_rank} with tag {tag} has {got} elements, {expected} are expected")]
+    /// A message has another length than the caller requires. It has been received.
+    #[error(
+        "the message from rank {source_rank} with tag {tag} has {got} elements, but the caller requires {expected}"
+    )]
     MessageLength {
-        /// Who sent it.
+        /// The sender.
         source_rank: usize,
         /// Its tag.
         tag: u64,
-        /// How many elements it must have.
+        /// The number of elements that the caller requires.
         expected: usize,
-        /// How many it has.
+        /// The number of elements that it has.
         got: usize,
     },
     /// The root of a reduction gave no buffer to receive into.
-    #[error("the root must give a buffer to receive into")]
+    #[error("the root must pass a receive buffer")]
     RootWithoutRecv,
-    /// A collective that the backend does not have.
-    #[error("{backend} has no {collective}")]
+    /// The backend does not support the collective.
+    #[error("{backend} does not support {collective}")]
     Unsupported {
         /// The backend, as in "nccl".
         backend: &'static str,
@@ -163,12 +168,12 @@ pub enum Invalid {
         collective: &'static str,
     },
     /// A call on a communicator that was finalized.
-    #[error("the communicator was finalized")]
+    #[error("the communicator has been finalized")]
     Finalized,
     /// A call in a process that was forked from the one that made the communicator.
     #[error(
-        "the communicator belongs to process {owner}, of which this process {process} is a fork: make one after the \
-         fork, or start another program with exec"
+        "the communicator belongs to process {owner}, and process {process} was forked from it: create a communicator \
+         after the fork, or start another program with exec"
     )]
     Forked {
         /// The process that made the communicator.
@@ -177,10 +182,10 @@ pub enum Invalid {
         process: u32,
     },
     /// A collective that needs a receive buffer got none.
-    #[error("the call needs a buffer to receive into")]
+    #[error("the call needs a receive buffer")]
     WithoutRecv,
-    /// An algorithm that does not exist or cannot carry out the call.
-    #[error("no algorithm {name:?} for {collective}; there are: {known}")]
+    /// The algorithm does not exist or cannot carry out the call.
+    #[error("no algorithm {name:?} for {collective}; available: {known}")]
     Algorithm {
         /// The name asked for.
         name: String,
@@ -189,24 +194,24 @@ pub enum Invalid {
         /// The names that exist.
         known: String,
     },
-    /// A setting, from the environment or a configuration, that cannot be used.
+    /// A setting from the environment or a configuration has an unusable value.
     #[error("{name} = {value:?}: {reason}")]
     Setting {
         /// The name of the setting.
         name: String,
-        /// What it was set to; empty if it is missing.
+        /// Its value; empty if it is missing.
         value: String,
-        /// What is wrong with it.
+        /// Why the value cannot be used.
         reason: String,
     },
-    /// A variable of the environment that is not set, is empty, is not text or is misspelt.
+    /// An environment variable is not set, is empty, is not UTF-8 or is misspelled.
     #[error("{name} {fault}; {advice}")]
     Variable {
         /// The name of the variable.
         name: String,
-        /// What is wrong with it.
+        /// The kind of fault.
         fault: VariableFault,
-        /// What to do about it.
+        /// The remedy.
         advice: String,
     },
 }

@@ -13,7 +13,7 @@ fn messages_name_ranks_and_reasons() {
     let lost = Error::PeerLost { peer: 3, during: During::Connect, loss: Loss::Closed };
     assert_eq!(
         lost.to_string(),
-        "rank 3 was lost while connecting the members of a group: its connection ended without a goodbye"
+        "rank 3 was lost while connecting the members of a group: its connection closed unexpectedly, so its process has exited or was killed"
     );
 }
 
@@ -53,7 +53,7 @@ fn debug_is_the_text_that_users_read() {
     let poisoned = Error::Poisoned(Arc::new(timeout));
     assert_eq!(
         format!("{poisoned:?}"),
-        "the communicator is unusable since an earlier error: \
+        "the communicator is unusable after an earlier error: \
          timed out after 3s during rendezvous, waiting for rank 1"
     );
 }

@@ -123,11 +123,14 @@ mod tests {
     fn an_answer_is_an_id_of_full_length_or_a_reason() {
         assert_eq!(decode(&[[0; 1].as_slice(), &[7; 128]].concat(), 3).unwrap().as_bytes(), &[7; 128]);
         for (answer, words) in [
-            ([[0; 1].as_slice(), &[7; 127]].concat(), "127 elements, 128 are needed"),
+            ([[0; 1].as_slice(), &[7; 127]].concat(), "127 elements, but 128 are needed"),
             (b"\x01versions".to_vec(), "rank 3 says: versions"),
-            (b"\x02too short".to_vec(), "rank 3, through the store failed: not a comm peer"),
-            (b"\x03no reason".to_vec(), "not a comm peer"),
-            (vec![], "not a comm peer"),
+            (
+                b"\x02too short".to_vec(),
+                "rank 3, through the store failed: it does not speak the protocol of comm",
+            ),
+            (b"\x03no reason".to_vec(), "it does not speak the protocol of comm"),
+            (vec![], "it does not speak the protocol of comm"),
         ] {
             let error = decode(&answer, 3).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
