@@ -18,6 +18,19 @@ pub enum LaneKind {
     PointToPoint = 2,
 }
 
+impl LaneKind {
+    /// Returns the kind whose number on the wire is `code`: `kind as u8`.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Control),
+            1 => Some(Self::Collective),
+            2 => Some(Self::PointToPoint),
+            _ => None,
+        }
+    }
+}
+
 /// Names a lane: every member knows it by the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneId {

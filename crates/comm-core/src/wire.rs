@@ -118,6 +118,14 @@ impl<const N: usize> sealed::Bytes for [u8; N] {
 
 impl<const N: usize> Fixed for [u8; N] {}
 
+/// Encodes a message.
+#[must_use]
+pub fn encode(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut writer = Writer::new();
+    write(&mut writer);
+    writer.into_vec()
+}
+
 /// Reads a whole message.
 ///
 /// # Errors
@@ -350,6 +358,21 @@ pub fn read_words<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u64; N] {
     let (places, _) = bytes.as_chunks();
     words.iter_mut().zip(places).for_each(|(word, place)| *word = u64::from_le_bytes(*place));
     words
+}
+
+/// Returns a digest of a list of numbers, the same on every machine. Those of unequal lists are equal with a chance of 2^-64.
+#[must_use]
+pub fn digest(list: impl IntoIterator<Item = u64>) -> u64 {
+    let (hash, length) = list.into_iter().fold((0, 0), |(hash, length), word| (mix(hash, word), length + 1));
+    mix(hash, length)
+}
+
+/// One round of splitmix64 over the sum: every bit of the word changes about half the bits of the hash.
+pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = (hash.rotate_left(23) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]

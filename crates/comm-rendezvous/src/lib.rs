@@ -44,6 +44,7 @@ mod settings;
 mod watch;
 
 pub use config::RendezvousConfig;
+pub use random::random_bytes;
 pub use rendezvous::Rendezvous;
 pub use settings::Settings;
 pub use watch::{Watch, WatchGuard};

@@ -9,7 +9,7 @@ use crate::config::RendezvousConfig;
 use crate::meeting::{Meeting, Phase, malformed};
 use crate::outcome::{Failure, Outcome};
 use crate::own::{Own, WORLD_SIZE};
-use crate::random;
+use crate::random::random_bytes;
 use crate::settings::{Difference, escape};
 use crate::watch::Watch;
 
@@ -73,7 +73,9 @@ impl<'a> Rendezvous<'a> {
         let began = Instant::now();
         // What cannot be told is too far away to be waited for.
         let deadline = began.checked_add(config.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
-        let own = Arc::new(Own { config, began, deadline, process: random::number()? });
+        let process = random_bytes().map_err(|error| Error::io("draw a random number", error))?;
+        let process = u64::from_ne_bytes(process);
+        let own = Arc::new(Own { config, began, deadline, process });
         let mut joined = Self { store, own: Arc::clone(&own), number: 0, watch: None };
         let records = joined.find_meeting(&record).map_err(|error| own.store_error(error))?;
         Ok((joined, records))

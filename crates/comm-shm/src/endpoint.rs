@@ -4,13 +4,13 @@ use std::os::fd::OwnedFd;
 
 use comm_core::{Error, Group, GroupId, Membership, Result};
 use comm_mesh::Mesh;
+use comm_rendezvous::random_bytes;
 
 use crate::config::SharedMemoryConfig;
 use crate::host::HostId;
 use crate::identity::Identity;
 use crate::lanes::SharedMemoryLanes;
 use crate::mesh::SharedMemoryProtocol;
-use crate::random;
 use crate::record::{Member, Place, Record};
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::segment::Segment;
@@ -72,7 +72,7 @@ impl SharedMemoryEndpoint {
 fn listen(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
-    let random = || random::number().map_err(|e| Error::io("read a random number", e));
+    let random = || random_bytes().map(u128::from_ne_bytes).map_err(|e| Error::io("read a random number", e));
     let member = Member { door: random()?, token: random()? };
     let listener = socket::listen(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("allocate shared memory", e))?;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
+use comm_core::wire;
+
 use crate::region::Region;
 use crate::regions::Regions;
 use crate::socket;
@@ -11,8 +13,8 @@ use crate::socket;
 /// The most regions of one rank that a peer keeps mapped on one lane. The least recently used one
 /// is evicted.
 pub(crate) const REGIONS_MAX: usize = 256;
-/// The first byte of a message that exports a region.
-const REGION: u8 = 2;
+/// The first word of a message that exports a region.
+const REGION: u64 = 2;
 /// The size of such a message.
 pub(crate) const REGION_MESSAGE_BYTES: usize = 24;
 
@@ -45,20 +47,13 @@ pub(crate) struct RegionMessage {
 
 impl RegionMessage {
     pub(crate) fn encode(self) -> [u8; REGION_MESSAGE_BYTES] {
-        let mut bytes = [0; REGION_MESSAGE_BYTES];
-        bytes[0] = REGION;
-        bytes[8..16].copy_from_slice(&self.region.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.evicted.to_le_bytes());
-        bytes
+        wire::words([REGION, self.region, self.evicted])
     }
 
     /// Returns `None` for any other bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (words, []) = bytes.as_chunks::<8>() else { return None };
-        let [kind, region, evicted] = words else { return None };
-        let is_region = *kind == [REGION, 0, 0, 0, 0, 0, 0, 0];
-        let message = Self { region: u64::from_le_bytes(*region), evicted: u64::from_le_bytes(*evicted) };
-        is_region.then_some(message)
+        let [kind, region, evicted] = wire::read_words::<3, REGION_MESSAGE_BYTES>(bytes.try_into().ok()?);
+        (kind == REGION).then_some(Self { region, evicted })
     }
 }
 
@@ -137,15 +132,10 @@ mod tests {
     #[test]
     fn a_message_has_the_bytes_of_the_format() {
         let message = RegionMessage { region: 0x0807_0605_0403_0201, evicted: 9 };
-        let mut expected = vec![2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(message.encode()[..], expected);
-        assert_eq!(RegionMessage::decode(&expected), Some(message));
-        assert_eq!(RegionMessage::decode(&expected[..23]), None);
-        expected.push(0);
-        assert_eq!(RegionMessage::decode(&expected), None);
-        assert_eq!(RegionMessage::decode(&[1]), None);
-        expected.truncate(REGION_MESSAGE_BYTES);
-        expected[7] = 1;
-        assert_eq!(RegionMessage::decode(&expected), None);
+        let expected = [2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(message.encode(), expected);
     }
+
+    comm_sim::hostile_bytes!(messages_are_read_as_they_were_written: [RegionMessage { region: 3, evicted: 0 }],
+        |message| message.encode().to_vec(), RegionMessage::decode);
 }

@@ -1,5 +1,6 @@
 //! What is said on a connection before memory is shared: one packet each way.
 
+use comm_core::wire::{self, WireError, Writer};
 use comm_core::{GroupId, LaneId, LaneKind};
 
 /// The first bytes of the packets of both sides: a magic and the version.
@@ -19,14 +20,7 @@ pub(crate) struct LaneKey {
 
 impl LaneKey {
     pub(crate) fn new(lane: LaneId, members: &[usize]) -> Self {
-        let mix = |hash: u64, word: u64| {
-            let mut z = (hash.rotate_left(23) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        let words = members.iter().map(|rank| *rank as u64).chain([members.len() as u64]);
-        Self { lane, members: words.fold(0, mix) }
+        Self { lane, members: wire::digest(members.iter().map(|rank| *rank as u64)) }
     }
 }
 
@@ -46,72 +40,57 @@ pub(crate) struct Hello {
 
 impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
-        let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8] = self.key.lane.kind as u8;
-        bytes[12..16].copy_from_slice(&self.rank.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.key.lane.group.0.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.key.members.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.capacity.to_le_bytes());
-        bytes[40..56].copy_from_slice(&self.token.to_le_bytes());
-        bytes[56..72].copy_from_slice(&self.to_token.to_le_bytes());
-        bytes
+        let mut to = Writer::new();
+        to.put(MAGIC).put([self.key.lane.kind as u8, 0, 0, 0]).put(self.rank);
+        to.put(self.key.lane.group.0).put(self.key.members).put(self.capacity);
+        to.put(self.token).put(self.to_token);
+        to.into_array()
     }
 
-    /// `None` if it is no hello of this version.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; HELLO_BYTES] = bytes.try_into().ok()?;
-        if bytes[..8] != MAGIC {
-            return None;
-        }
-        let kind = match bytes[8] {
-            0 => LaneKind::Control,
-            1 => LaneKind::Collective,
-            2 => LaneKind::PointToPoint,
-            _ => return None,
-        };
-        let group = GroupId(u64::from_le_bytes(field(bytes, 16)));
-        Some(Self {
-            key: LaneKey { lane: LaneId { group, kind }, members: u64::from_le_bytes(field(bytes, 24)) },
-            rank: u32::from_le_bytes(field(bytes, 12)),
-            token: u128::from_le_bytes(field(bytes, 40)),
-            to_token: u128::from_le_bytes(field(bytes, 56)),
-            capacity: u64::from_le_bytes(field(bytes, 32)),
+    /// Reads a hello of this version.
+    pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Self> {
+        wire::decode(bytes, |r| {
+            let magic = r.get()?;
+            if magic != MAGIC {
+                return Err(WireError::Unknown { what: "magic", value: u64::from_be_bytes(magic) });
+            }
+            let kind = r.code("kind of lane", LaneKind::from_code)?;
+            r.take(3)?;
+            let (rank, group, members) = (r.get()?, GroupId(r.get()?), r.get()?);
+            let key = LaneKey { lane: LaneId { group, kind }, members };
+            Ok(Self { key, rank, capacity: r.get()?, token: r.get()?, to_token: r.get()? })
         })
     }
-}
-
-/// `N` bytes from a place that lies within.
-fn field<const N: usize>(bytes: &[u8; HELLO_BYTES], at: usize) -> [u8; N] {
-    let mut field = [0; N];
-    field.copy_from_slice(&bytes[at..at + N]);
-    field
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_bytes_of_a_hello_are_those_of_the_format() {
+    fn hello() -> Hello {
         let lane = LaneId { group: GroupId(0x0807_0605_0403_0201), kind: LaneKind::PointToPoint };
         let key = LaneKey { lane, members: 0x1817_1615_1413_1211 };
-        let hello = Hello { key, rank: 7, token: 5, to_token: 6, capacity: 1 << 18 };
+        Hello { key, rank: 7, token: 5, to_token: 6, capacity: 1 << 18 }
+    }
+
+    #[test]
+    fn the_bytes_of_a_hello_are_those_of_the_format() {
         let mut expected = b"\x93cshm\r\n\x04\x02\0\0\0\x07\0\0\0".to_vec();
         expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         expected.extend([0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         expected.extend([0, 0, 4, 0, 0, 0, 0, 0]);
         expected.extend(5_u128.to_le_bytes());
         expected.extend(6_u128.to_le_bytes());
-        assert_eq!(hello.encode()[..], expected);
-        assert_eq!(Hello::decode(&expected), Some(hello));
+        assert_eq!(hello().encode()[..], expected);
         for at in 0..9 {
             let mut wrong = expected.clone();
             wrong[at] ^= 0x80;
-            assert_eq!(Hello::decode(&wrong), None);
+            assert!(Hello::decode(&wrong).is_err());
         }
-        assert_eq!(Hello::decode(&expected[1..]), None);
     }
+
+    comm_sim::hostile_bytes!(hellos_are_read_as_they_were_written: [hello()],
+        |hello| hello.encode().to_vec(), |bytes| Hello::decode(bytes).ok());
 
     #[test]
     fn lanes_of_other_members_are_others() {

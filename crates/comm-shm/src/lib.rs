@@ -72,7 +72,6 @@ mod peer;
 mod positions;
 mod probe;
 mod process;
-mod random;
 mod record;
 mod region;
 mod region_cache;

@@ -86,7 +86,7 @@ impl Accept for SharedMemoryProtocol {
             Ok(Some(_)) => return HandshakeState::Broken(io::ErrorKind::UnexpectedEof.into()),
             Err(error) => return HandshakeState::Broken(error),
         };
-        let hello = Hello::decode(&bytes).filter(|_| packet.len == HELLO_BYTES);
+        let hello = Hello::decode(&bytes).ok().filter(|_| packet.len == HELLO_BYTES);
         let reason = match (hello.filter(|hello| self.identity.authorize(hello)), packet.fd) {
             (Some(hello), _) if !Segment::can_hold(hello.capacity) => {
                 "it offers rings of an invalid capacity"

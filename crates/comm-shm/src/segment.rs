@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use comm_core::Lent;
+use comm_rendezvous::random_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -21,7 +22,6 @@ use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
 use crate::non_temporal;
 use crate::positions::Control;
-use crate::random;
 
 /// No process may change the size of the file, or the seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -127,7 +127,8 @@ impl Segment {
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         let page = rustix::param::page_size();
-        let segment = Self { start, rings: page, capacity, proof: Box::new(random::number()? as u64) };
+        let segment =
+            Self { start, rings: page, capacity, proof: Box::new(u64::from_ne_bytes(random_bytes()?)) };
         segment.place(file, 0, page, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use comm_core::{Error, Group, Result};
 use comm_mesh::Mesh;
+use comm_rendezvous::random_bytes;
 use socket2::Socket;
 
 use crate::config::TcpConfig;
-use crate::handshake::fill_random;
 use crate::identity::Identity;
 use crate::interface;
 use crate::lanes::TcpLanes;
@@ -97,9 +97,7 @@ fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
 }
 
 fn random_number() -> Result<u64> {
-    let mut bytes = [0; 8];
-    fill_random(&mut bytes).map_err(|e| Error::io("draw a random number", e))?;
-    Ok(u64::from_le_bytes(bytes))
+    random_bytes().map(u64::from_ne_bytes).map_err(|e| Error::io("draw a random number", e))
 }
 
 #[cfg(test)]

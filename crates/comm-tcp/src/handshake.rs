@@ -10,8 +10,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use comm_core::Refusal;
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
+use comm_rendezvous::random_bytes;
 
 use crate::hello::{GREETING_BYTES, Greeting, HELLO_BYTES, Hello, Role, VERDICT_BYTES, Verdict};
 use crate::message::{Incoming, Outgoing};
@@ -68,8 +67,7 @@ impl Handshake {
     }
 
     fn new(role: Role, secret: Option<Secret>, hello: Hello) -> io::Result<Self> {
-        let mut nonce = [0; 32];
-        fill_random(&mut nonce)?;
+        let nonce = random_bytes()?;
         Ok(Self {
             role,
             ours: Greeting { authenticates: secret.is_some(), role, nonce },
@@ -157,7 +155,7 @@ impl Handshake {
 
     fn digest_greeting(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message().ok_or(Refusal::Stranger)?;
-        let theirs = Greeting::decode(&bytes, self.role.other())?;
+        let theirs = Greeting::decode(&bytes, self.role.other()).map_err(|_| Refusal::Stranger)?;
         self.said.extend_from_slice(&bytes);
         if self.role == Role::Acceptor {
             self.greet();
@@ -185,11 +183,11 @@ impl Handshake {
             return Err(Refusal::Authentication);
         }
         match Hello::decode(&bytes) {
-            Some(hello) => {
+            Ok(hello) => {
                 self.hello = hello;
                 self.state = State::Authorizing;
             }
-            None => self.answer(Err(Refusal::Stranger)),
+            Err(_) => self.answer(Err(Refusal::Stranger)),
         }
         Ok(())
     }
@@ -221,19 +219,6 @@ impl Handshake {
             .as_ref()
             .is_none_or(|secret| secret.verifies(self.role.other().label(), &self.said, proof))
     }
-}
-
-/// Bytes that nobody can guess.
-pub(crate) fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(more) => filled += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

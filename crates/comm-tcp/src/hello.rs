@@ -1,5 +1,6 @@
 //! The messages of the handshake, to the byte. `docs/wire-tcp.md` says the same in words.
 
+use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{GroupId, LaneId, LaneKind, Refusal};
 
 use crate::secret::PROOF_BYTES;
@@ -50,13 +51,10 @@ pub(crate) struct Greeting {
 
 impl Greeting {
     pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
-        let mut bytes = [0; GREETING_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10] = u8::from(self.authenticates);
-        bytes[11] = self.role as u8;
-        bytes[16..].copy_from_slice(&self.nonce);
-        bytes
+        let mut to = Writer::new();
+        to.put(MAGIC).put(VERSION).put([u8::from(self.authenticates), self.role as u8, 0, 0, 0, 0]);
+        to.put(self.nonce);
+        to.into_array()
     }
 
     /// Refuses the first bytes of a greeting as early as they show a stranger or another version. Only these ten
@@ -66,28 +64,21 @@ impl Greeting {
         if bytes[..magic] != MAGIC[..magic] {
             return Err(Refusal::Stranger);
         }
-        match bytes.get(8..10) {
-            Some(&[low, high]) => match u16::from_le_bytes([low, high]) {
-                VERSION => Ok(()),
-                theirs => Err(Refusal::Version { ours: VERSION, theirs }),
-            },
-            _ => Ok(()),
+        match Reader::new(&bytes[magic..]).get() {
+            Ok(VERSION) | Err(_) => Ok(()),
+            Ok(theirs) => Err(Refusal::Version { ours: VERSION, theirs }),
         }
     }
 
     /// Reads a greeting whose prefix was checked.
-    pub(crate) fn decode(bytes: &[u8; GREETING_BYTES], role: Role) -> Result<Self, Refusal> {
-        let authenticates = match bytes[10] {
-            0 => false,
-            1 => true,
-            _ => return Err(Refusal::Stranger),
-        };
-        if bytes[11] != role as u8 {
-            return Err(Refusal::Stranger);
-        }
-        let mut nonce = [0; 32];
-        nonce.copy_from_slice(&bytes[16..]);
-        Ok(Self { authenticates, role, nonce })
+    pub(crate) fn decode(bytes: &[u8; GREETING_BYTES], role: Role) -> wire::Result<Self> {
+        wire::decode(bytes, |r| {
+            r.take(MAGIC.len() + size_of_val(&VERSION))?;
+            let authenticates = r.flag("flag of authentication")?;
+            r.code("role of the peer", |code| (code == role as u8).then_some(()))?;
+            r.take(4)?;
+            Ok(Self { authenticates, role, nonce: r.get()? })
+        })
     }
 }
 
@@ -145,47 +136,27 @@ impl Hello {
             Purpose::Store => (Self::STORE, 0, 0),
             Purpose::Lane(lane) => (Self::LANE, lane.kind as u8, lane.group.0),
         };
-        let mut bytes = [0; HELLO_BYTES];
-        bytes[0] = kind;
-        bytes[1] = lane_kind;
-        bytes[2] = self.socket;
-        bytes[3] = self.sockets;
-        bytes[4..8].copy_from_slice(&self.rank.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.to.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.world_size.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.job.to_le_bytes());
-        bytes[24..32].copy_from_slice(&group.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.process.to_le_bytes());
-        bytes[40..].copy_from_slice(&self.to_process.to_le_bytes());
-        bytes
+        let mut to = Writer::new();
+        to.put([kind, lane_kind, self.socket, self.sockets]).put(self.rank).put(self.to).put(self.world_size);
+        to.put(self.job).put(group).put(self.process).put(self.to_process);
+        to.into_array()
     }
 
-    /// `None` if the bytes name a purpose that does not exist.
-    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
-        let group = GroupId(word64(bytes, 24));
-        let purpose = match bytes[0] {
-            Self::STORE => Purpose::Store,
-            Self::LANE => Purpose::Lane(LaneId { group, kind: lane_kind(bytes[1])? }),
-            _ => return None,
-        };
-        Some(Self {
-            purpose,
-            rank: word32(bytes, 4),
-            to: word32(bytes, 8),
-            world_size: word32(bytes, 12),
-            job: word64(bytes, 16),
-            process: word64(bytes, 32),
-            to_process: word64(bytes, 40),
-            socket: bytes[2],
-            sockets: bytes[3],
+    /// Reads a hello. A purpose that does not exist is an error.
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> wire::Result<Self> {
+        wire::decode(bytes, |r| {
+            let [kind, lane_kind, socket, sockets] = r.get()?;
+            let (rank, to, world_size, job) = (r.get()?, r.get()?, r.get()?, r.get()?);
+            let group = GroupId(r.get()?);
+            let purpose = match (kind, LaneKind::from_code(lane_kind)) {
+                (Self::STORE, _) => Purpose::Store,
+                (Self::LANE, Some(kind)) => Purpose::Lane(LaneId { group, kind }),
+                _ => return Err(WireError::Unknown { what: "purpose", value: kind.into() }),
+            };
+            let (process, to_process) = (r.get()?, r.get()?);
+            Ok(Self { purpose, job, rank, to, world_size, process, to_process, socket, sockets })
         })
     }
-}
-
-fn lane_kind(code: u8) -> Option<LaneKind> {
-    [LaneKind::Control, LaneKind::Collective, LaneKind::PointToPoint]
-        .into_iter()
-        .find(|kind| *kind as u8 == code)
 }
 
 /// What the acceptor thinks of a hello.
@@ -195,7 +166,7 @@ pub(crate) struct Verdict(pub(crate) Result<(), Refusal>);
 impl Verdict {
     pub(crate) fn encode(&self) -> [u8; VERDICT_BYTES] {
         let (code, detail) = match &self.0 {
-            Ok(()) => (0_u8, 0),
+            Ok(()) => (0, 0),
             Err(Refusal::Version { ours, .. }) => (2, u64::from(*ours)),
             Err(Refusal::Job) => (3, 0),
             Err(Refusal::WorldSize { ours, .. }) => (4, *ours as u64),
@@ -204,16 +175,13 @@ impl Verdict {
             Err(Refusal::StoreUnavailable { errno }) => (7, u64::from(errno.cast_unsigned())),
             Err(_) => (1, 0),
         };
-        let mut bytes = [0; VERDICT_BYTES];
-        bytes[0] = code;
-        bytes[8..].copy_from_slice(&detail.to_le_bytes());
-        bytes
+        wire::words([code, detail])
     }
 
     /// Reads the verdict on `hello`, from the point of view of the side that said hello.
     pub(crate) fn decode(bytes: &[u8; VERDICT_BYTES], hello: &Hello) -> Self {
-        let detail = word64(bytes, 8);
-        Self(match bytes[0] {
+        let [code, detail] = wire::read_words(bytes);
+        Self(match code as u8 {
             0 => Ok(()),
             2 => Err(Refusal::Version { ours: VERSION, theirs: detail as u16 }),
             3 => Err(Refusal::Job),
@@ -226,38 +194,40 @@ impl Verdict {
     }
 }
 
-/// The 32-bit number at `at`. Bytes that are not there count as zero.
-fn word32(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word))
-}
-
-fn word64(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_le_bytes(*word))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HELLO: Hello = Hello {
+        purpose: Purpose::Lane(LaneId { group: GroupId(0x0a0b), kind: LaneKind::PointToPoint }),
+        job: 0x0102,
+        rank: 3,
+        to: 2,
+        world_size: 5,
+        process: 0x1111,
+        to_process: 0x2222,
+        socket: 1,
+        sockets: 4,
+    };
+
+    comm_sim::hostile_bytes!(greetings_are_read_as_they_were_written:
+    [false, true].map(|authenticates| Greeting { authenticates, role: Role::Dialer, nonce: [7; 32] }),
+    |greeting| greeting.encode().to_vec(), |bytes| {
+        Greeting::check_prefix(bytes).ok()?;
+        Greeting::decode(bytes.try_into().ok()?, Role::Dialer).ok()
+    });
+
+    comm_sim::hostile_bytes!(hellos_are_read_as_they_were_written: [HELLO, Hello::store(9)],
+        |hello| hello.encode().to_vec(), |bytes| Hello::decode(bytes.try_into().ok()?).ok());
+
     #[test]
-    fn messages_survive_the_wire() {
+    fn a_greeting_of_the_own_role_is_refused() {
         let greeting = Greeting { authenticates: true, role: Role::Dialer, nonce: [7; 32] };
-        assert_eq!(Greeting::decode(&greeting.encode(), Role::Dialer), Ok(greeting));
-        assert_eq!(Greeting::decode(&greeting.encode(), Role::Acceptor), Err(Refusal::Stranger));
-        let lane = LaneId { group: GroupId(0x1234_5678_9abc_def0), kind: LaneKind::PointToPoint };
-        let hello = Hello {
-            purpose: Purpose::Lane(lane),
-            job: 2,
-            rank: 3,
-            to: 4,
-            world_size: 5,
-            process: 6,
-            to_process: u64::MAX,
-            socket: 2,
-            sockets: 7,
-        };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-        assert_eq!(Hello::decode(&Hello::store(9).encode()), Some(Hello::store(9)));
+        assert!(Greeting::decode(&greeting.encode(), Role::Acceptor).is_err());
+    }
+
+    #[test]
+    fn verdicts_are_read_from_the_other_side() {
         let refusals = [
             Refusal::Stranger,
             Refusal::Job,
@@ -266,11 +236,11 @@ mod tests {
             Refusal::StoreUnavailable { errno: 11 },
         ];
         for verdict in refusals.into_iter().map(|r| Verdict(Err(r))).chain([Verdict(Ok(()))]) {
-            assert_eq!(Verdict::decode(&verdict.encode(), &hello), verdict);
+            assert_eq!(Verdict::decode(&verdict.encode(), &HELLO), verdict);
         }
         let sizes = Verdict(Err(Refusal::WorldSize { ours: 8, theirs: 5 }));
         let seen = Verdict(Err(Refusal::WorldSize { ours: 5, theirs: 8 }));
-        assert_eq!(Verdict::decode(&sizes.encode(), &hello), seen);
+        assert_eq!(Verdict::decode(&sizes.encode(), &HELLO), seen);
     }
 
     /// What `docs/wire-tcp.md` says. A change here is a change of the version.
@@ -280,20 +250,9 @@ mod tests {
         let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [0xee; 32] };
         let prefix = "93636f6d6d0d0a1a0200010200000000";
         assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
-        let hello = Hello {
-            purpose: Purpose::Lane(LaneId { group: GroupId(0x0a0b), kind: LaneKind::PointToPoint }),
-            job: 0x0102,
-            rank: 3,
-            to: 2,
-            world_size: 5,
-            process: 0x1111,
-            to_process: 0x2222,
-            socket: 1,
-            sockets: 4,
-        };
         let words = ["02020104", "03000000", "02000000", "05000000", "0201000000000000"];
         let rest = ["0b0a000000000000", "1111000000000000", "2222000000000000"];
-        assert_eq!(hex(&hello.encode()), words.concat() + &rest.concat());
+        assert_eq!(hex(&HELLO.encode()), words.concat() + &rest.concat());
         let verdict = Verdict(Err(Refusal::WorldSize { ours: 8, theirs: 5 }));
         assert_eq!(hex(&verdict.encode()), "04000000000000000800000000000000");
     }
@@ -316,9 +275,9 @@ mod tests {
     fn unknown_codes_are_refused() {
         let mut bytes = Hello::store(1).encode();
         bytes[0] = 3;
-        assert_eq!(Hello::decode(&bytes), None);
+        assert!(Hello::decode(&bytes).is_err());
         bytes[0] = Hello::LANE;
         bytes[1] = 3;
-        assert_eq!(Hello::decode(&bytes), None);
+        assert!(Hello::decode(&bytes).is_err());
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use comm_core::GroupId;
 use comm_mesh::{Acceptor, deadline_after, wait_for};
+use comm_rendezvous::random_bytes;
 use rustix::event::PollFlags;
 
 use super::*;
-use crate::random;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -20,7 +20,7 @@ struct Rank {
 }
 
 fn rank_zero() -> Rank {
-    let listener = random::number().unwrap();
+    let listener = u128::from_ne_bytes(random_bytes().unwrap());
     let members = vec![Some(Member { door: listener, token: 1 }), Some(Member { door: 0, token: 2 })];
     let identity = Identity { rank: 0, token: 1, members };
     let protocol = SharedMemoryProtocol::new(identity, SharedMemoryConfig::default());

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use comm_core::wire::{self, Reader};
 use comm_core::{Error, LastWill, Presence, Refusal, Result, Store};
 use comm_mesh::deadline_after;
 use rustix::event::PollFlags;
@@ -77,7 +78,7 @@ impl TcpStore {
         request: &Request<'_>,
         read: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<T> {
-        let frame = request.encode().filter(|f| f.len() - PREFIX_BYTES <= self.config.frame_bytes_max);
+        let frame = request.encode().ok().filter(|f| f.len() - PREFIX_BYTES <= self.config.frame_bytes_max);
         let frame = frame.ok_or_else(|| {
             let max = self.config.frame_bytes_max;
             Error::setting(key, "", format!("key and value together exceed {max} bytes"))
@@ -116,15 +117,15 @@ pub(super) fn read_response<'r>(
     response: &'r [u8],
 ) -> Result<&'r [u8]> {
     match Response::decode(response) {
-        Some(Response::Done(value)) => Ok(value),
-        Some(Response::TimedOut(keys)) => Err(timed_out(&printable(keys), after)),
-        Some(Response::NotANumber(value)) => Err(not_a_number(key, value)),
-        Some(Response::Full) => {
+        Ok(Response::Done(value)) => Ok(value),
+        Ok(Response::TimedOut(keys)) => Err(timed_out(&printable(keys), after)),
+        Ok(Response::NotANumber(value)) => Err(not_a_number(key, value)),
+        Ok(Response::Full) => {
             let full = io::Error::new(io::ErrorKind::QuotaExceeded, "the store is full");
             Err(using(address, key, full))
         }
-        Some(Response::Closing) => Err(closing(address)),
-        None => Err(using(address, key, nonsense())),
+        Ok(Response::Closing) => Err(closing(address)),
+        Err(_) => Err(using(address, key, nonsense())),
     }
 }
 
@@ -135,11 +136,11 @@ fn closing(address: SocketAddr) -> Error {
 /// The number of the server at the other end.
 fn identify(socket: &Socket, address: SocketAddr, config: &StoreConfig) -> Result<u64> {
     let (key, patience) = ("", config.operation_timeout);
-    let request = Request::Identify.encode().ok_or_else(|| using(address, key, nonsense()))?;
+    let request = Request::Identify.encode().map_err(|_| using(address, key, nonsense()))?;
     let response = exchange(socket, request, config.frame_bytes_max, deadline_after(patience))
         .map_err(|error| failed(address, key, patience, error))?;
     let number = read_response(address, key, patience, &response)?;
-    number.try_into().map(u64::from_le_bytes).map_err(|_| using(address, key, nonsense()))
+    wire::decode(number, Reader::get).map_err(|_| using(address, key, nonsense()))
 }
 
 impl Store for TcpStore {
@@ -152,8 +153,7 @@ impl Store for TcpStore {
     }
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
-        let sum = |bytes: &[u8]| bytes.try_into().ok().map(i64::from_le_bytes);
-        self.call(key, None, &Request::Add { key, amount }, sum)
+        self.call(key, None, &Request::Add { key, amount }, |sum| wire::decode(sum, Reader::get).ok())
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
@@ -178,8 +178,7 @@ impl Store for TcpStore {
     }
 
     fn num_keys(&self) -> Result<u64> {
-        let count = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
-        self.call("", None, &Request::NumKeys, count)
+        self.call("", None, &Request::NumKeys, |count| wire::decode(count, Reader::get).ok())
     }
 
     fn attend(
@@ -190,7 +189,7 @@ impl Store for TcpStore {
     ) -> Result<Option<Box<dyn Presence>>> {
         let LastWill { condition, keys, value } = *will;
         let will = Request::LeaveWill { condition, value, keys: keys.to_vec() }.encode();
-        let will = will.ok_or_else(|| Error::setting(watch, "", "the will is too long"))?;
+        let will = will.map_err(|_| Error::setting(watch, "", "the will is too long"))?;
         let patience = with_grace(timeout).min(self.config.operation_timeout);
         let attendance = Attendance {
             address: self.address,

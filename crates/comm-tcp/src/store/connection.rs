@@ -156,13 +156,13 @@ impl Connection {
         if value.len() <= COPIED_BYTES {
             return self.respond(&Response::Done(value), deadline);
         }
-        let head = Response::head_of_done(value.len()).ok_or(Gone::TooLong(value.len()))?;
+        let head = Response::head_of_done(value.len()).map_err(|_| Gone::TooLong(value.len()))?;
         self.send(FrameWriter::with_value(head, value.clone()), deadline)
     }
 
     /// Sends a response, as far as it goes at once. It must be sent whole by the deadline.
     pub(super) fn respond(&mut self, response: &Response<'_>, deadline: Option<Instant>) -> Result<(), Gone> {
-        let frame = response.encode().ok_or(Gone::TooLong(usize::MAX))?;
+        let frame = response.encode().map_err(|_| Gone::TooLong(usize::MAX))?;
         self.send(FrameWriter::new(frame), deadline)
     }
 

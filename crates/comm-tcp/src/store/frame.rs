@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use comm_core::wire::Reader;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -75,7 +76,7 @@ impl FrameReader {
                 Some(more) => self.prefix_filled += more,
             }
         }
-        let expected = u32::from_le_bytes(self.prefix) as usize;
+        let expected = Reader::new(&self.prefix).size::<u32>().unwrap_or(usize::MAX);
         if expected > bytes_max {
             return Err(FrameError::TooLong(expected));
         }

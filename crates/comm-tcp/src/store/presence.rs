@@ -51,7 +51,7 @@ impl TcpPresence {
         let answer = exchange(&socket, will, bytes_max, deadline).map_err(broken)?;
         read_response(address, key, timeout, &answer)?;
         let question =
-            Request::Get { key, timeout }.encode().ok_or_else(|| broken(FrameError::TooLong(key.len())))?;
+            Request::Get { key, timeout }.encode().map_err(|_| broken(FrameError::TooLong(key.len())))?;
         let mut writer = FrameWriter::new(question);
         while !writer.flush(&socket).map_err(|e| broken(FrameError::Io(e)))? {
             await_socket(&socket, PollFlags::OUT, deadline).map_err(broken)?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_mesh::{Acceptor, RateLimit, descriptor_limit, timespec};
+use comm_rendezvous::random_bytes;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use socket2::Socket;
@@ -19,7 +20,6 @@ use super::ledger::Ledger;
 use super::protocol::Response;
 use super::table::Table;
 use crate::accept::Accepted;
-use crate::handshake::fill_random;
 use crate::socket::Options;
 
 /// The names of the two descriptors that are no connections.
@@ -112,8 +112,7 @@ impl Reactor {
         config: StoreConfig,
         census: Arc<Census>,
     ) -> io::Result<Self> {
-        let mut identity = [0; 8];
-        fill_random(&mut identity)?;
+        let identity = u64::from_ne_bytes(random_bytes()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let acceptor = Acceptor::new(listener)?;
         epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -131,7 +130,7 @@ impl Reactor {
             deadlines: BTreeSet::new(),
             warnings: RateLimit::default(),
             census,
-            identity: u64::from_le_bytes(identity),
+            identity,
         })
     }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use comm_core::wire::{self, Fixed};
+
 use super::connection::{Connection, Gone, Parked, Phase, Will};
 use super::ledger::Value;
 use super::protocol::{Request, Response};
@@ -22,7 +24,7 @@ const WILL_BYTES_MAX: usize = 4096;
 
 impl Reactor {
     pub(super) fn execute(&mut self, id: u64, connection: &mut Connection, frame: &[u8]) -> Result<(), Gone> {
-        let request = Request::decode(frame).ok_or(Gone::Garbage)?;
+        let request = Request::decode(frame).map_err(|_| Gone::Garbage)?;
         let (changed, outcome) = match request {
             Request::Get { key, timeout } => {
                 return self.park(id, connection, vec![key.to_owned()], true, timeout);
@@ -34,7 +36,7 @@ impl Reactor {
             Request::Set { key, value } => (Some(key), self.table.set(key, value).map(|()| Answer::empty())),
             Request::Add { key, amount } => {
                 let sum = self.table.add(key, amount);
-                (Some(key), sum.map(|sum| Answer::Bytes(sum.to_le_bytes().to_vec())))
+                (Some(key), sum.map(Answer::number))
             }
             Request::CompareSet { key, expected, desired } => {
                 let set = self.table.compare_set(key, expected, desired);
@@ -57,8 +59,8 @@ impl Reactor {
                 let exist = keys.iter().all(|key| self.table.get(key).is_some());
                 (None, Ok(Answer::yes_or_no(exist)))
             }
-            Request::Identify => (None, Ok(Answer::Bytes(self.identity.to_le_bytes().to_vec()))),
-            Request::NumKeys => (None, Ok(Answer::Bytes((self.table.len() as u64).to_le_bytes().to_vec()))),
+            Request::Identify => (None, Ok(Answer::number(self.identity))),
+            Request::NumKeys => (None, Ok(Answer::number(self.table.len() as u64))),
         };
         self.acknowledge(connection, changed, &outcome)?;
         if let (Some(key), Ok(_)) = (changed, &outcome) {
@@ -178,6 +180,10 @@ impl Reactor {
 impl Answer {
     const fn empty() -> Self {
         Self::Bytes(Vec::new())
+    }
+
+    fn number(number: impl Fixed) -> Self {
+        Self::Bytes(wire::encode(|to| _ = to.put(number)))
     }
 
     fn yes_or_no(yes: bool) -> Self {

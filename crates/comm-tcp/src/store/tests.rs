@@ -74,7 +74,7 @@ fn a_request_that_stalls_is_given_up_but_a_silent_client_is_not() {
     stalled.write_all(&[9, 0, 0]).unwrap();
     assert!(closed(&mut stalled));
     silent.write_all(&Request::Delete { key: "k" }.encode().unwrap()).unwrap();
-    assert_eq!(Response::decode(&response(&mut silent)), Some(Response::Done(&[0])));
+    assert_eq!(Response::decode(&response(&mut silent)), Ok(Response::Done(&[0])));
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn requests_may_dribble_or_come_many_at_once() {
     }
     stream.write_all(&frames).unwrap();
     for sum in [2_i64, 5, 7, 10] {
-        assert_eq!(Response::decode(&response(&mut stream)), Some(Response::Done(&sum.to_le_bytes())));
+        assert_eq!(Response::decode(&response(&mut stream)), Ok(Response::Done(&sum.to_le_bytes())));
         if sum % 5 == 2 {
-            assert_eq!(Response::decode(&response(&mut stream)), Some(Response::TimedOut(b"missing")));
+            assert_eq!(Response::decode(&response(&mut stream)), Ok(Response::TimedOut(b"missing")));
         }
     }
 }
@@ -126,7 +126,7 @@ fn a_wait_ends_when_all_keys_exist_at_the_same_time() {
     waiting.set_read_timeout(Some(SOON)).unwrap();
     store.set("b", b"").unwrap();
     store.set("a", b"").unwrap();
-    assert_eq!(Response::decode(&response(&mut waiting)), Some(Response::Done(b"")));
+    assert_eq!(Response::decode(&response(&mut waiting)), Ok(Response::Done(b"")));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn requests_that_arrive_in_part_count_and_those_that_find_no_room_are_answered()
     assert!(store.set("other", &vec![0; 2 << 20]).unwrap_err().to_string().contains("full"));
     store.set("small", b"fits").unwrap();
     stalled.write_all(&set[set.len() - 1..]).unwrap();
-    assert_eq!(Response::decode(&response(&mut stalled)), Some(Response::Done(b"")));
+    assert_eq!(Response::decode(&response(&mut stalled)), Ok(Response::Done(b"")));
     assert!(store.delete("k").unwrap());
     store.set("other", &vec![0; 2 << 20]).unwrap();
 }

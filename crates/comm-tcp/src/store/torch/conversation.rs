@@ -5,11 +5,12 @@
 
 use std::time::{Duration, Instant};
 
+use comm_core::wire::{self, Reader};
+use comm_rendezvous::random_bytes;
 use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
-use crate::handshake::fill_random;
 use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
 use crate::store::patience::{await_socket, nonsense};
 
@@ -32,8 +33,7 @@ type Answer<T> = Result<T, FrameError>;
 impl Conversation {
     /// Says what is said first on a connection, and returns whether the other side is PyTorch's store.
     pub(super) fn greet(&self) -> Answer<bool> {
-        let mut number = [0; 4];
-        fill_random(&mut number).map_err(FrameError::Io)?;
+        let number = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().validate().ping(number))?;
         Ok(self.fixed::<4>()? == number)
     }
@@ -46,12 +46,12 @@ impl Conversation {
 
     pub(super) fn add(&self, key: &str, amount: i64) -> Answer<i64> {
         self.ask(Query::default().add(key, amount))?;
-        self.fixed().map(i64::from_le_bytes)
+        self.number()
     }
 
     pub(super) fn delete(&self, key: &str) -> Answer<bool> {
         self.ask(Query::default().delete(key))?;
-        match i64::from_le_bytes(self.fixed()?) {
+        match self.number::<i64>()? {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(FrameError::Io(nonsense())),
@@ -60,8 +60,7 @@ impl Conversation {
 
     pub(super) fn num_keys(&self) -> Answer<u64> {
         self.ask(Query::default().num_keys())?;
-        let count = i64::from_le_bytes(self.fixed()?);
-        u64::try_from(count).map_err(|_| FrameError::Io(nonsense()))
+        u64::try_from(self.number::<i64>()?).map_err(|_| FrameError::Io(nonsense()))
     }
 
     /// Returns the value afterwards, and `None` if the key is still missing.
@@ -80,8 +79,7 @@ impl Conversation {
     /// The server's own query for this does not tell a missing key from an empty value, or closes the connection. To
     /// replace what no key holds by itself changes nothing, and answers both.
     fn read(&self, key: &str) -> Answer<Option<Vec<u8>>> {
-        let mut unlikely = [0; 16];
-        fill_random(&mut unlikely).map_err(FrameError::Io)?;
+        let unlikely: [u8; 16] = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().compare_set(key, &unlikely, &unlikely))?;
         Ok(Some(self.field()?).filter(|value| value != &unlikely))
     }
@@ -161,11 +159,16 @@ impl Conversation {
     }
 
     fn ask(&self, query: Query) -> Answer<()> {
-        let mut writer = FrameWriter::new(query.bytes);
+        let mut writer = FrameWriter::new(query.into_bytes());
         while !writer.flush(&self.socket).map_err(FrameError::Io)? {
             await_socket(&self.socket, PollFlags::OUT, self.deadline)?;
         }
         Ok(())
+    }
+
+    fn number<T: wire::Fixed>(&self) -> Answer<T> {
+        let bytes: [u8; 8] = self.fixed()?;
+        wire::decode(&bytes, Reader::get).map_err(|_| FrameError::Io(nonsense()))
     }
 
     fn fixed<const N: usize>(&self) -> Answer<[u8; N]> {
@@ -179,8 +182,7 @@ impl Conversation {
 
     /// Reads a length and as many bytes. Memory grows as they arrive, never ahead of them.
     fn field(&self) -> Answer<Vec<u8>> {
-        let len = u64::from_le_bytes(self.fixed()?);
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let len = usize::try_from(self.number::<u64>()?).unwrap_or(usize::MAX);
         if len > self.bytes_max {
             return Err(FrameError::TooLong(len));
         }

@@ -1,8 +1,10 @@
-//! What PyTorch's store is asked, to the byte.
+//! The queries of PyTorch's store, to the byte.
 //!
 //! A query is a code of one byte and fields in order. A field of variable length is its length as a `u64` and its
 //! bytes. All numbers are little-endian. What a query is answered with is fixed by the query: nothing, one byte, a
 //! number, or a field. PyTorch's clients put `/` before every key, and so does this one, so that both see the same.
+
+use comm_core::wire::Writer;
 
 /// Answers to [`Query::check`].
 pub(super) const READY: u8 = 0;
@@ -35,84 +37,74 @@ const PING: u8 = 13;
 
 /// One query, or several that are sent together.
 #[derive(Debug, Default)]
-pub(super) struct Query {
-    pub(super) bytes: Vec<u8>,
-}
+pub(super) struct Query(Writer);
 
 impl Query {
     /// The first query on a connection, once. It is not answered.
     pub(super) fn validate(self) -> Self {
-        self.code(VALIDATE).fixed(&MAGIC.to_le_bytes())
+        self.query(VALIDATE, |to| _ = to.put(MAGIC))
     }
 
     /// Answered with the same number.
     pub(super) fn ping(self, number: [u8; 4]) -> Self {
-        self.code(PING).fixed(&number)
+        self.query(PING, |to| _ = to.put(number))
     }
 
     /// Not answered.
     pub(super) fn set(self, key: &str, value: &[u8]) -> Self {
-        self.code(SET).key(key).field(value)
+        self.query(SET, |to| _ = put_key(to, key).bytes::<u64>(value))
     }
 
     /// Answered with a field: the value afterwards, or `expected` if the key is missing and `expected` is not empty.
     pub(super) fn compare_set(self, key: &str, expected: &[u8], desired: &[u8]) -> Self {
-        self.code(COMPARE_SET).key(key).field(expected).field(desired)
+        self.query(COMPARE_SET, |to| _ = put_key(to, key).bytes::<u64>(expected).bytes::<u64>(desired))
     }
 
     /// Answered with the sum, an `i64`.
     pub(super) fn add(self, key: &str, amount: i64) -> Self {
-        self.code(ADD).key(key).fixed(&amount.to_le_bytes())
+        self.query(ADD, |to| _ = put_key(to, key).put(amount))
     }
 
     /// Answered with [`READY`] if all keys exist, else with [`NOT_READY`].
     pub(super) fn check(self, keys: &[&str]) -> Self {
-        self.code(CHECK).keys(keys)
+        self.query(CHECK, |to| put_keys(to, keys))
     }
 
     /// Answered with [`STOP_WAITING`] once, when the keys are thought to exist.
     pub(super) fn wait(self, keys: &[&str]) -> Self {
-        self.code(WAIT).keys(keys)
+        self.query(WAIT, |to| put_keys(to, keys))
     }
 
     /// Answered with [`WAIT_CANCELED`]. The answer to the wait may have left before.
     pub(super) fn cancel_wait(self) -> Self {
-        self.code(CANCEL_WAIT)
+        self.query(CANCEL_WAIT, |_| ())
     }
 
     /// Answered with the number of keys that were deleted, an `i64`.
     pub(super) fn delete(self, key: &str) -> Self {
-        self.code(DELETE_KEY).key(key)
+        self.query(DELETE_KEY, |to| _ = put_key(to, key))
     }
 
     /// Answered with the number of keys, an `i64`.
     pub(super) fn num_keys(self) -> Self {
-        self.code(GET_NUM_KEYS)
+        self.query(GET_NUM_KEYS, |_| ())
     }
 
-    fn code(self, code: u8) -> Self {
-        self.fixed(&[code])
+    /// All queries as bytes.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0.into_vec()
     }
 
-    fn keys(self, keys: &[&str]) -> Self {
-        let counted = self.len(keys.len());
-        keys.iter().fold(counted, |query, key| query.key(key))
-    }
-
-    fn key(self, key: &str) -> Self {
-        self.len(KEY_PREFIX.len() + key.len()).fixed(KEY_PREFIX.as_bytes()).fixed(key.as_bytes())
-    }
-
-    fn field(self, bytes: &[u8]) -> Self {
-        self.len(bytes.len()).fixed(bytes)
-    }
-
-    fn len(self, len: usize) -> Self {
-        self.fixed(&(len as u64).to_le_bytes())
-    }
-
-    fn fixed(mut self, bytes: &[u8]) -> Self {
-        self.bytes.extend_from_slice(bytes);
+    fn query(mut self, code: u8, fields: impl FnOnce(&mut Writer)) -> Self {
+        fields(self.0.put(code));
         self
     }
+}
+
+fn put_keys(to: &mut Writer, keys: &[&str]) {
+    to.list::<u64, _>(keys, |to, key| _ = put_key(to, key));
+}
+
+fn put_key<'w>(to: &'w mut Writer, key: &str) -> &'w mut Writer {
+    to.size::<u64>(KEY_PREFIX.len() + key.len()).raw(KEY_PREFIX.as_bytes()).raw(key.as_bytes())
 }
