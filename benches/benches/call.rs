@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use comm_core::{Collective, DType, GroupId, ReduceOp, Signature};
+use comm_core::{Collective, DType, GroupId, ReduceOp, Signature, wire};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn description(criterion: &mut Criterion) {
@@ -14,15 +14,12 @@ fn description(criterion: &mut Criterion) {
     (call.op, call.dtype, call.count) = (Some(ReduceOp::Sum), Some(DType::F32), 1 << 20);
     let mut group = criterion.benchmark_group("call");
     group.bench_function("fingerprint", |bencher| bencher.iter(|| black_box(&call).fingerprint()));
-    let mut bytes = Vec::new();
     group.bench_function("encode", |bencher| {
-        bencher.iter(|| {
-            bytes.clear();
-            black_box(&call).encode(&mut bytes);
-        });
+        bencher.iter(|| wire::encode(|to| black_box(&call).encode(to)));
     });
+    let bytes = wire::encode(|to| call.encode(to));
     group.bench_function("decode", |bencher| {
-        bencher.iter(|| Signature::decode(black_box(&bytes)).map(|(call, _)| call.count));
+        bencher.iter(|| wire::decode(black_box(&bytes), Signature::decode).map(|call| call.count));
     });
     group.finish();
 }

@@ -61,7 +61,7 @@ pub use accumulate::Accumulate;
 pub use allocation::{Allocate, Allocation};
 pub use bell::{Abort, Bell};
 pub use buffer::Buffer;
-pub use call::{Access, Buffers, Call, Counts, DecodeError, InputCopy, Operands, Signature};
+pub use call::{Access, Buffers, Call, Counts, InputCopy, Operands, Signature};
 pub use cart::{Axis, Cart, Neighbor, PROC_NULL, Shift};
 pub use collective::Collective;
 pub use comm::Comm;

@@ -52,7 +52,8 @@ impl Hello {
         wire::decode(bytes, |r| {
             let magic = r.get()?;
             if magic != MAGIC {
-                return Err(WireError::Unknown { what: "magic", value: u64::from_be_bytes(magic) });
+                let [value] = wire::read_words(&magic);
+                return Err(WireError::Unknown { what: "magic", value });
             }
             let kind = r.code("kind of lane", LaneKind::from_code)?;
             r.take(3)?;

@@ -8,7 +8,7 @@ mod signature;
 pub use counts::Counts;
 pub(crate) use counts::check_len;
 pub use operands::{Access, InputCopy, Operands};
-pub use signature::{DecodeError, Signature};
+pub use signature::Signature;
 
 use crate::{Collective, DType, Host, Memory, ReduceOp, Shape};
 

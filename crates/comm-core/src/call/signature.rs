@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::wire::{self, Reader, WireError, Writer, mix};
 use crate::{Accumulate, Collective, DType, GroupId, ReduceOp, ReduceOrder};
 
 /// The part of a collective call that must be equal on every rank.
@@ -40,11 +41,6 @@ pub struct Signature {
     /// The algorithm that carries the call out. Empty before the backend has chosen one.
     pub algorithm: Cow<'static, str>,
 }
-
-/// Bytes that are not a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("malformed description of a call")]
-pub struct DecodeError;
 
 impl Signature {
     /// The longest encoding in bytes.
@@ -91,8 +87,7 @@ impl Signature {
     /// A number for a list that must be equal on every rank; differs, but for a chance of 2^-64, between unequal lists.
     #[must_use]
     pub fn fingerprint_of(list: impl IntoIterator<Item = u64>) -> u64 {
-        let (hash, length) = list.into_iter().fold((0, 0), |(hash, n), word| (mix(hash, word), n + 1));
-        mix(hash, length).max(1)
+        wire::digest(list).max(1)
     }
 
     /// A number that differs, but for a chance of 2^-64, between unequal calls. Equal on every machine.
@@ -113,69 +108,53 @@ impl Signature {
     }
 
     /// Appends the encoding, at most [`Signature::ENCODED_MAX`] bytes.
-    pub fn encode(&self, into: &mut Vec<u8>) {
-        into.extend_from_slice(&self.group.0.to_le_bytes());
-        into.extend_from_slice(&self.known_count().to_le_bytes());
-        into.extend_from_slice(&self.extra_fingerprint.to_le_bytes());
-        into.extend_from_slice(&self.root_code().to_le_bytes());
-        into.extend_from_slice(&[self.collective.code(), self.op_code(), self.dtype_code()]);
-        let name = self.name();
-        into.push(name.len() as u8);
-        into.extend_from_slice(name);
+    pub fn encode(&self, to: &mut Writer) {
+        to.put(self.group.0).put(self.known_count()).put(self.extra_fingerprint).put(self.root_code());
+        to.put([self.collective.code(), self.op_code(), self.dtype_code()]).bytes::<u8>(self.name());
         match self.plain_size() {
             0 => {}
-            size => into.extend_from_slice(&size.to_le_bytes()),
+            size => _ = to.put(size),
         }
         if let Some(name) = self.user_op_name() {
-            into.push(name.len() as u8);
-            into.extend_from_slice(name);
+            to.bytes::<u8>(name);
         }
     }
 
-    /// Reads an encoding and returns the bytes behind it.
+    /// Reads an encoding.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are too few or hold an unknown code.
-    pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
-        let (group, rest) = bytes.split_first_chunk::<8>().ok_or(DecodeError)?;
-        let (count, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError)?;
-        let (extra_fingerprint, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError)?;
-        let (root, rest) = rest.split_first_chunk::<4>().ok_or(DecodeError)?;
-        let (&[collective, op, dtype, name_bytes], rest) =
-            rest.split_first_chunk::<4>().ok_or(DecodeError)?;
-        let (name, mut rest) = take_name(rest, name_bytes)?;
-        let mut plain_size = 0;
-        if dtype == DType::PLAIN_CODE {
-            let (size, behind) = rest.split_first_chunk::<4>().ok_or(DecodeError)?;
-            (plain_size, rest) = (u32::from_le_bytes(*size), behind);
+    /// [`WireError`] if the bytes are too few or hold an unknown code.
+    pub fn decode(r: &mut Reader<'_>) -> wire::Result<Self> {
+        let (group, count, extra_fingerprint) = (GroupId(r.get()?), r.get()?, r.get()?);
+        let root = Some(r.get::<u32>()?).filter(|root| *root != Self::NO_ROOT);
+        let collective = r.code("collective", Collective::from_code)?;
+        let [op_code, dtype] = r.get()?;
+        let algorithm = name(r)?;
+        let plain_size = if dtype == DType::PLAIN_CODE { r.get()? } else { 0 };
+        let dtype = optional("element type", dtype, |code| DType::from_wire(code, plain_size))?;
+        let (mut op, mut user_op) = (None, None);
+        match op_code & !(Self::SUMS_IN_F32 | Self::DETERMINISTIC) {
+            ReduceOp::USER_CODE => match name(r)? {
+                empty if empty.is_empty() => return Err(unknown("operator", op_code)),
+                name => user_op = Some(name),
+            },
+            code => op = optional("operator", code, ReduceOp::from_code)?,
         }
-        let is_wide = op & Self::SUMS_IN_F32 != 0;
-        let is_ordered = op & Self::DETERMINISTIC != 0;
-        let op = op & !(Self::SUMS_IN_F32 | Self::DETERMINISTIC);
-        let mut user_op = None;
-        if op == ReduceOp::USER_CODE {
-            let (&bytes, behind) = rest.split_first().ok_or(DecodeError)?;
-            let (name, behind) = take_name(behind, bytes)?;
-            if name.is_empty() {
-                return Err(DecodeError);
-            }
-            (user_op, rest) = (Some(text(name)), behind);
-        }
-        let root = u32::from_le_bytes(*root);
-        let call = Self {
-            group: GroupId(u64::from_le_bytes(*group)),
-            collective: Collective::from_code(collective).ok_or(DecodeError)?,
-            op: if user_op.is_some() { None } else { optional(op, ReduceOp::from_code)? },
+        let is_wide = op_code & Self::SUMS_IN_F32 != 0;
+        let is_ordered = op_code & Self::DETERMINISTIC != 0;
+        Ok(Self {
+            group,
+            collective,
+            op,
             user_op,
+            dtype,
             accumulate: if is_wide { Accumulate::F32 } else { Accumulate::Native },
             order: if is_ordered { ReduceOrder::Deterministic } else { ReduceOrder::Any },
-            dtype: optional(dtype, |code| DType::from_wire(code, plain_size))?,
-            count: u64::from_le_bytes(*count),
-            root: (root != Self::NO_ROOT).then_some(root as usize),
-            extra_fingerprint: u64::from_le_bytes(*extra_fingerprint),
-            algorithm: text(name),
-        };
-        Ok((call, rest))
+            count,
+            root: root.map(|root| root as usize),
+            extra_fingerprint,
+            algorithm,
+        })
     }
 
     fn root_code(&self) -> u32 {
@@ -197,11 +176,11 @@ impl Signature {
     #[inline]
     fn user_op_name(&self) -> Option<&[u8]> {
         let name = match (&self.user_op, self.op) {
-            (Some(name), _) => name.as_bytes(),
-            (None, Some(ReduceOp::User(operator))) => operator.name().as_bytes(),
+            (Some(name), _) => name,
+            (None, Some(ReduceOp::User(operator))) => operator.name(),
             _ => return None,
         };
-        Some(&name[..name.len().min(Self::NAME_MAX)])
+        Some(short(name))
     }
 
     /// The count, as far as every rank knows it.
@@ -219,19 +198,18 @@ impl Signature {
     }
 
     fn name(&self) -> &[u8] {
-        let name = self.algorithm.as_bytes();
-        &name[..name.len().min(Self::NAME_MAX)]
+        short(&self.algorithm)
     }
 }
 
-/// A name of so many bytes, and what follows it.
-fn take_name(bytes: &[u8], length: u8) -> Result<(&[u8], &[u8]), DecodeError> {
-    let taken = bytes.split_at_checked(usize::from(length)).ok_or(DecodeError)?;
-    if taken.0.len() > Signature::NAME_MAX { Err(DecodeError) } else { Ok(taken) }
+/// The bytes of a name that are compared and sent.
+#[inline]
+fn short(name: &str) -> &[u8] {
+    &name.as_bytes()[..name.floor_char_boundary(Signature::NAME_MAX)]
 }
 
-fn text(name: &[u8]) -> Cow<'static, str> {
-    Cow::Owned(String::from_utf8_lossy(name).into_owned())
+fn name(r: &mut Reader<'_>) -> wire::Result<Cow<'static, str>> {
+    r.text::<u8>(Signature::NAME_MAX).map(|name| Cow::Owned(name.to_owned()))
 }
 
 /// A name in words of 8 bytes, the last one padded with zeros.
@@ -239,21 +217,18 @@ fn mix_name(hash: u64, name: &[u8]) -> u64 {
     name.chunks(8).fold(hash, |hash, chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
-        mix(hash, u64::from_le_bytes(word))
+        let [word] = wire::read_words(&word);
+        mix(hash, word)
     })
 }
 
 /// Zero is "none"; any other code must be known.
-fn optional<T>(code: u8, known: impl Fn(u8) -> Option<T>) -> Result<Option<T>, DecodeError> {
-    if code == 0 { Ok(None) } else { known(code).map(Some).ok_or(DecodeError) }
+fn optional<T>(what: &'static str, code: u8, known: impl Fn(u8) -> Option<T>) -> wire::Result<Option<T>> {
+    if code == 0 { Ok(None) } else { known(code).map(Some).ok_or_else(|| unknown(what, code)) }
 }
 
-/// One round of splitmix64 over the sum: every bit of the word changes about half the bits of the hash.
-const fn mix(hash: u64, word: u64) -> u64 {
-    let mut z = (hash.rotate_left(23) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+fn unknown(what: &'static str, code: u8) -> WireError {
+    WireError::Unknown { what, value: code.into() }
 }
 
 /// Whether two names are equal. Does not compare empty ones, which point nowhere: `memcmp` with masked
@@ -316,6 +291,10 @@ mod tests {
         call
     }
 
+    fn encoded(call: &Signature) -> Vec<u8> {
+        wire::encode(|to| call.encode(to))
+    }
+
     /// The call with each field changed in turn.
     fn variants() -> Vec<Signature> {
         vec![
@@ -352,12 +331,9 @@ mod tests {
                 assert_eq!(a == b, i == j, "{a} / {b}");
                 assert_eq!(a.fingerprint() == b.fingerprint(), i == j, "{a} / {b}");
             }
-            let mut bytes = Vec::new();
-            a.encode(&mut bytes);
+            let bytes = encoded(a);
             assert!(bytes.len() <= Signature::ENCODED_MAX);
-            bytes.push(99);
-            let (decoded, rest) = Signature::decode(&bytes).unwrap();
-            assert_eq!((&decoded, rest), (a, &[99][..]));
+            assert_eq!(wire::decode(&bytes, Signature::decode).as_ref(), Ok(a));
         }
     }
 
@@ -369,19 +345,22 @@ mod tests {
         assert_eq!(half.fingerprint(), third.fingerprint());
     }
 
+    /// The codecs of messages that contain signatures have a test of all other bytes.
     #[test]
-    fn hostile_bytes_are_refused() {
-        let mut bytes = Vec::new();
-        call().encode(&mut bytes);
-        for end in 0..bytes.len() {
-            assert_eq!(Signature::decode(&bytes[..end]), Err(DecodeError), "cut at {end}");
-        }
+    fn unknown_codes_and_long_names_are_refused() {
         for (at, value) in [(28, 0), (28, 200), (29, 10), (30, 15), (31, 41), (31, 255)] {
-            let mut hostile = bytes.clone();
+            let mut hostile = encoded(&call());
             hostile[at] = value;
             hostile.resize(400, 0);
-            assert_eq!(Signature::decode(&hostile), Err(DecodeError), "byte {at} = {value}");
+            assert!(Signature::decode(&mut Reader::new(&hostile)).is_err(), "byte {at} = {value}");
         }
+    }
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        let call = Signature { algorithm: "ä".repeat(30).into(), ..call() };
+        let bytes = encoded(&Signature { algorithm: format!("{}x", "ä".repeat(20)).into(), ..call.clone() });
+        assert_eq!(wire::decode(&bytes, Signature::decode).as_ref(), Ok(&call));
     }
 
     #[test]

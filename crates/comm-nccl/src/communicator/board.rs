@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use comm_core::wire::{self, Reader};
 use comm_core::{Error, Group, GroupId, Result, Signature, Store};
 
 /// How many others a rank looks at, so that a large group in trouble does not bring down its store.
@@ -26,15 +27,11 @@ pub(super) struct Announcement {
 
 impl Announcement {
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.sequence.to_le_bytes().to_vec();
-        self.call.encode(&mut bytes);
-        bytes
+        wire::encode(|to| self.call.encode(to.put(self.sequence)))
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (sequence, rest) = bytes.split_first_chunk()?;
-        let (call, rest) = Signature::decode(rest).ok()?;
-        rest.is_empty().then_some(Self { sequence: u64::from_le_bytes(*sequence), call })
+    fn decode(bytes: &[u8]) -> wire::Result<Self> {
+        wire::decode(bytes, |r| Ok(Self { sequence: r.get()?, call: Signature::decode(r)? }))
     }
 }
 
@@ -71,24 +68,23 @@ impl Board {
         let peers = (1..size).take(PEERS_MAX).map(|step| (rank + step) % size);
         let said = peers.map(|peer| {
             let said = self.look(&self.seat(peer))?;
-            Ok(said.and_then(|bytes| Announcement::decode(&bytes)).map(|said| (peer, said)))
+            Ok(said.and_then(|bytes| Announcement::decode(&bytes).ok()).map(|said| (peer, said)))
         });
         said.filter_map(Result::transpose).collect()
     }
 
     /// Writes down that this rank has given up, and why; unless another was first.
     pub(super) fn give_up(&self, reason: &str) -> Result<()> {
-        let mut bytes = (self.group.rank() as u64).to_le_bytes().to_vec();
-        bytes.extend_from_slice(reason.as_bytes());
+        let bytes = wire::encode(|to| _ = to.size::<u64>(self.group.rank()).raw(reason.as_bytes()));
         self.store.compare_set(&self.end(), &[], &bytes).map(drop)
     }
 
     /// The first rank that has given up, if any has, with its reason.
     pub(super) fn given_up(&self) -> Result<Option<Error>> {
         let Some(bytes) = self.look(&self.end())? else { return Ok(None) };
-        let Some((by, reason)) = bytes.split_first_chunk() else { return Ok(None) };
-        let by = usize::try_from(u64::from_le_bytes(*by)).unwrap_or(usize::MAX);
-        Ok(Some(Error::Aborted { by, reason: String::from_utf8_lossy(reason).into_owned() }))
+        let mut r = Reader::new(&bytes);
+        let Ok(by) = r.size::<u64>() else { return Ok(None) };
+        Ok(Some(Error::Aborted { by, reason: String::from_utf8_lossy(r.rest()).into_owned() }))
     }
 
     /// Removes what this rank has announced.

@@ -1,5 +1,6 @@
 //! What rank 0 answers when it has heard everybody.
 
+use comm_core::wire::{self, Reader};
 use comm_core::{Error, Invalid, Result};
 
 use super::hello::Hello;
@@ -68,8 +69,10 @@ pub(super) fn encode(agreed: &Result<UniqueId>) -> Vec<u8> {
     match agreed {
         Ok(id) => [&[ID][..], id.as_bytes()].concat(),
         Err(Error::Invalid(Invalid::SharedDevice { ranks: (first, second), device, advice })) => {
-            let ranks = [*first as u64, *second as u64].map(u64::to_le_bytes).concat();
-            [&[SHARED][..], &ranks, device.as_bytes(), b"\n", advice.as_bytes()].concat()
+            let words = format!("{device}\n{advice}");
+            wire::encode(|to| {
+                _ = to.put(SHARED).size::<u64>(*first).size::<u64>(*second).raw(words.as_bytes())
+            })
         }
         Err(Error::Invalid(Invalid::Setting { name, value, reason })) => {
             [&[SETTING][..], [&**name, value, reason].join("\n").as_bytes()].concat()
@@ -93,11 +96,10 @@ pub(super) fn decode(answer: &[u8], host: usize) -> Result<UniqueId> {
 }
 
 fn read_shared(refused: &[u8]) -> Option<Invalid> {
-    let (first, rest) = refused.split_first_chunk()?;
-    let (second, words) = rest.split_first_chunk()?;
-    let [first, second] = [first, second].map(|rank| usize::try_from(u64::from_le_bytes(*rank)).ok());
-    let (device, advice) = std::str::from_utf8(words).ok()?.split_once('\n')?;
-    Some(Invalid::SharedDevice { ranks: (first?, second?), device: device.into(), advice: advice.into() })
+    let mut r = Reader::new(refused);
+    let ranks = (r.size::<u64>().ok()?, r.size::<u64>().ok()?);
+    let (device, advice) = std::str::from_utf8(r.rest()).ok()?.split_once('\n')?;
+    Some(Invalid::SharedDevice { ranks, device: device.into(), advice: advice.into() })
 }
 
 fn read_setting(refused: &[u8]) -> Option<Invalid> {

@@ -1,6 +1,7 @@
 //! What a rank says of itself when ranks meet.
 
 use comm_core::Refusal;
+use comm_core::wire::{self, Reader};
 use nccl_sys::Version;
 
 /// Which form of a hello this is. Its place is the first byte; all forms end with the number of whoever said it, so that each
@@ -9,7 +10,6 @@ const FORMAT: u8 = 1;
 
 const DEVICE_BYTES: usize = 16;
 const NONCE_BYTES: usize = 16;
-const RANK_BYTES: usize = 8;
 
 /// What a rank says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,42 +28,36 @@ pub(super) struct Hello {
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Version { major, minor, patch, .. } = self.version;
-        let mut bytes = vec![FORMAT, u8::from(self.may_share)];
-        bytes.extend([major, minor, patch].into_iter().flat_map(u32::to_le_bytes));
-        bytes.extend(self.device);
-        bytes.extend(self.without.iter().flat_map(|rank| (*rank as u64).to_le_bytes()));
-        bytes.extend(self.nonce.to_le_bytes());
-        bytes
+        wire::encode(|to| {
+            to.put([FORMAT, u8::from(self.may_share)]).put(major).put(minor).put(patch).put(self.device);
+            self.without.iter().for_each(|rank| _ = to.size::<u64>(*rank));
+            to.put(self.nonce);
+        })
     }
 
     /// What the bytes say, or why they are no hello of this form.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
         match bytes {
-            [FORMAT, body @ ..] => Self::read(body).ok_or(Refusal::Stranger),
+            [FORMAT, body @ ..] => Self::read(body).map_err(|_| Refusal::Stranger),
             [form, ..] => Err(Refusal::Version { ours: FORMAT.into(), theirs: (*form).into() }),
             [] => Err(Refusal::Stranger),
         }
     }
 
-    fn read(body: &[u8]) -> Option<Self> {
-        let (&may_share, rest) = body.split_first()?;
-        let (major, rest) = rest.split_first_chunk()?;
-        let (minor, rest) = rest.split_first_chunk()?;
-        let (patch, rest) = rest.split_first_chunk()?;
-        let (device, rest) = rest.split_first_chunk()?;
-        let (without, nonce) = rest.split_last_chunk::<NONCE_BYTES>()?;
-        let [major, minor, patch] = [major, minor, patch].map(|number| u32::from_le_bytes(*number));
-        let version = Version::new(major, minor, patch);
-        let (without, []) = without.as_chunks::<RANK_BYTES>() else { return None };
-        let rank = |bytes: &[u8; RANK_BYTES]| usize::try_from(u64::from_le_bytes(*bytes)).ok();
-        let without = without.iter().map(rank).collect::<Option<_>>()?;
-        let nonce = u128::from_le_bytes(*nonce);
-        Some(Self { version, may_share: may_share != 0, device: *device, without, nonce })
+    fn read(body: &[u8]) -> wire::Result<Self> {
+        let mut r = Reader::new(body);
+        let may_share = r.flag("flag of sharing")?;
+        let version = Version::new(r.get()?, r.get()?, r.get()?);
+        let (device, rest) = (r.get()?, r.rest());
+        let (without, nonce) = rest.split_at(rest.len().saturating_sub(NONCE_BYTES));
+        let without = wire::decode(without, |r| r.list_to_end(usize::MAX, Reader::size::<u64>))?;
+        Ok(Self { version, may_share, device, without, nonce: wire::decode(nonce, Reader::get)? })
     }
 
     /// The number under which whoever said this waits for an answer, whatever else it said.
     pub(super) fn nonce_of(bytes: &[u8]) -> Option<u128> {
-        bytes.last_chunk::<NONCE_BYTES>().map(|nonce| u128::from_le_bytes(*nonce))
+        let nonce = bytes.last_chunk::<NONCE_BYTES>()?;
+        wire::decode(nonce, Reader::get).ok()
     }
 }
 
@@ -79,22 +73,17 @@ mod tests {
         nonce: 1 << 127 | 7,
     };
 
-    #[test]
-    fn a_hello_is_read_as_it_was_written() {
-        for hello in
-            [HELLO, Hello { may_share: false, ..HELLO }, Hello { without: vec![0, 1 << 40], ..HELLO }]
-        {
-            assert_eq!(Hello::nonce_of(&hello.encode()), Some(hello.nonce));
-            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        }
+    fn hellos() -> [Hello; 3] {
+        [HELLO, Hello { may_share: false, ..HELLO }, Hello { without: vec![0, 1 << 40], ..HELLO }]
     }
 
+    comm_sim::hostile_bytes!(hellos_are_read_as_they_were_written: hellos(), Hello::encode,
+        |bytes| Hello::decode(bytes).ok());
+
     #[test]
-    fn hellos_of_another_length_are_none() {
-        let bytes = HELLO.encode();
-        let longer = [&bytes[..], &[0]].concat();
-        for wrong in [&bytes[..bytes.len() - 1], &longer, &bytes[..1], &[]] {
-            assert_eq!(Hello::decode(wrong), Err(Refusal::Stranger), "{} bytes", wrong.len());
+    fn a_hello_ends_with_the_number_to_answer_to() {
+        for hello in hellos() {
+            assert_eq!(Hello::nonce_of(&hello.encode()), Some(hello.nonce));
         }
     }
 

@@ -13,6 +13,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use comm_core::wire::{self, Reader};
 use comm_core::{During, Error, Failure, Group, Refusal, Result, Store};
 
 use crate::communicator::deadline::Deadline;
@@ -83,7 +84,7 @@ impl Meeting<'_> {
         generate: impl FnOnce() -> Result<UniqueId>,
     ) -> Result<Met> {
         let call = nonce();
-        self.store.set(&self.call(), &call.to_le_bytes())?;
+        self.store.set(&self.call(), &wire::encode(|to| _ = to.put(call)))?;
         let heard = self.hear_all(call, others)?;
         let agreed = self.agree(hello, &heard).and_then(|()| generate());
         let answer = answer::encode(&agreed);
@@ -156,10 +157,7 @@ impl Meeting<'_> {
     /// The host's number, if it comes in time.
     fn hear_call(&self, host: usize, timeout: Duration) -> Result<Option<u128>> {
         match self.get(&self.call(), timeout) {
-            Ok(bytes) => {
-                let number = bytes.try_into().map_err(|_| stranger(host))?;
-                Ok(Some(u128::from_le_bytes(number)))
-            }
+            Ok(bytes) => wire::decode(&bytes, Reader::get).map(Some).map_err(|_| stranger(host)),
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),
         }

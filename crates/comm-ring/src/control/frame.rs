@@ -94,7 +94,7 @@ impl Frame {
         match self {
             Self::Announce(announce) => {
                 body.put([ANNOUNCE, u8::from(announce.question)]).put(announce.sequence);
-                put_call(&mut body, &announce.call);
+                announce.call.encode(&mut body);
                 put_ranks(&mut body, &announce.waiting_for);
                 put_past(&mut body, &announce.past);
             }
@@ -126,7 +126,7 @@ impl Frame {
             ANNOUNCE => Self::Announce(Announce {
                 question: r.flag("question")?,
                 sequence: r.get()?,
-                call: read_call(r)?,
+                call: Signature::decode(r)?,
                 waiting_for: read_ranks(r)?,
                 past: read_past(r)?,
             }),
@@ -145,7 +145,7 @@ impl Cause {
             Self::Desync { sequence, ranks, calls, lengths } => {
                 to.put(DESYNC).put(*sequence);
                 for (rank, call) in ranks.iter().zip(calls) {
-                    to.size::<u32>(*rank).option(call.as_ref(), put_call);
+                    to.size::<u32>(*rank).option(call.as_ref(), |to, call| call.encode(to));
                 }
                 to.option(lengths.as_ref(), |to, Lengths { expected, sent }| _ = to.put(*expected).put(*sent))
             }
@@ -160,7 +160,7 @@ impl Cause {
             TIMEOUT => Self::Timeout { millis: r.get()?, waiting_for: read_ranks(r)? },
             DESYNC => {
                 let sequence = r.get()?;
-                let mut ranked_call = || Ok((r.size::<u32>()?, r.option(read_call)?));
+                let mut ranked_call = || Ok((r.size::<u32>()?, r.option(Signature::decode)?));
                 let ((first, first_call), (second, second_call)) = (ranked_call()?, ranked_call()?);
                 let lengths = r.option(|r| Ok(Lengths { expected: r.get()?, sent: r.get()? }))?;
                 let (ranks, calls) = ([first, second], [first_call, second_call]);
@@ -183,24 +183,11 @@ fn read_ranks(r: &mut Reader<'_>) -> wire::Result<Vec<usize>> {
 
 fn put_past(to: &mut Writer, past: &[PastCall]) {
     let past = &past[past.len().saturating_sub(PastCall::MAX)..];
-    to.list::<u8, _>(past, |to, PastCall { first, call }| put_call(to.put(*first), call));
+    to.list::<u8, _>(past, |to, PastCall { first, call }| call.encode(to.put(*first)));
 }
 
 fn read_past(r: &mut Reader<'_>) -> wire::Result<Vec<PastCall>> {
-    r.list::<u8, _>(PastCall::MAX, |r| Ok(PastCall { first: r.get()?, call: read_call(r)? }))
-}
-
-fn put_call(to: &mut Writer, call: &Signature) {
-    let mut bytes = Vec::new();
-    call.encode(&mut bytes);
-    to.raw(&bytes);
-}
-
-fn read_call(r: &mut Reader<'_>) -> wire::Result<Signature> {
-    let unknown = |_| WireError::Unknown { what: "call", value: 0 };
-    let (call, rest) = Signature::decode(r.rest()).map_err(unknown)?;
-    *r = Reader::new(rest);
-    Ok(call)
+    r.list::<u8, _>(PastCall::MAX, |r| Ok(PastCall { first: r.get()?, call: Signature::decode(r)? }))
 }
 
 #[cfg(test)]

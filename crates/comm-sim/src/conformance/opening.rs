@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Armed, Error, GroupId, LaneId, LaneKind, Lanes, Result, Transport};
+use comm_core::{Armed, Error, GroupId, LaneId, LaneKind, Lanes, Result, Transport, wire};
 
 use super::Meet;
 use super::port::{Gate, Port, each, lane, lost, open};
@@ -86,13 +86,13 @@ pub fn a_full_lane_stalls_no_other<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
         }
         if free.rank() == 0 {
             stalled.send(peer, &[0xff])?;
-            free.send(peer, &filled.to_le_bytes())?;
+            free.send(peer, &wire::words::<1, 8>([filled]))?;
             return free.recv_byte(peer).map(drop);
         }
         let drained = drain(&mut stalled, peer)?;
         let mut expected = [0; 8];
         free.recv(peer, &mut expected)?;
-        assert_eq!(drained, u64::from_le_bytes(expected));
+        assert_eq!([drained], wire::read_words(&expected));
         free.send(peer, &[1])
     })?;
     Ok(())

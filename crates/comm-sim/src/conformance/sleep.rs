@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
-use comm_core::{Armed, Lanes, Result, Transport};
+use comm_core::{Armed, Lanes, Result, Transport, wire};
 
 use super::Meet;
 use super::port::{Gate, Port, each, open};
@@ -81,7 +81,7 @@ pub fn room_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
             full.wait();
             port.wait(&[], &[1])?;
             port.send(1, &[0xff])?;
-            port.send(1, &filled.to_le_bytes())?;
+            port.send(1, &wire::words::<1, 8>([filled]))?;
             return port.recv_byte(1).map(drop);
         }
         full.wait();
@@ -89,7 +89,7 @@ pub fn room_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
         let filled = drain(&mut port, 0)?;
         let mut expected = [0; 8];
         port.recv(0, &mut expected)?;
-        assert_eq!(filled, u64::from_le_bytes(expected));
+        assert_eq!([filled], wire::read_words(&expected));
         port.send(0, &[1])
     })?;
     Ok(())

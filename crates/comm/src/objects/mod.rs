@@ -204,8 +204,8 @@ impl ObjectCollectives for LimitedObjects {}
 mod endpoint {
     use super::{Collective, Comm, LimitedObjects, OBJECT_LIMIT, ObjectError, Signature};
 
-    /// What marks calls of objects in a call's detail.
-    const MARK: u64 = u64::from_le_bytes(*b"objects\0");
+    /// Marks the extra fingerprint of a call of objects: their name in ASCII, little-endian.
+    const MARK: u64 = 0x0073_7463_656a_626f;
 
     /// A communicator and a limit.
     pub trait Endpoint {
