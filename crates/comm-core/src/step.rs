@@ -1,12 +1,13 @@
 //! The steps that schedules of collectives consist of.
 //!
-//! A schedule is a lazy iterator of [`Step`]s per rank. The executor keeps these rules, and the verifier checks them:
+//! A schedule is a lazy iterator of [`Step`]s per rank. The executor keeps these rules, and the
+//! verifier checks them:
 //!
-//! 1. A step may start when it conflicts with no earlier unfinished step: no two of their operands overlap with a write
-//!    among them. There is no other ordering.
+//! 1. A step may start when it conflicts with no earlier unfinished step: no two of their operands
+//!    overlap with a write among them. There is no other ordering.
 //! 2. Messages from one rank to another match in program order.
-//! 3. A schedule completes with zero buffering, where a send ends only when its receive is posted, and with a
-//!    window of [`Step::WINDOW_MIN`] steps.
+//! 3. A schedule completes with zero buffering, where a send ends only when its receive is posted,
+//!    and with a window of [`Step::WINDOW_MIN`] steps.
 //! 4. A schedule is a pure function of group, root and segments; it never looks at data.
 
 /// A contiguous range of blocks of the collective's data.
@@ -47,9 +48,10 @@ pub enum Place {
     Input,
     /// The caller's output. In an in-place call it holds the input at the start.
     Output,
-    /// Temporary memory, in slots that hold one block each. A range of blocks takes as many consecutive slots and is
-    /// packed from the first slot on: it must be read as the range that was written, not slot by slot. If all blocks
-    /// have the same size, which a schedule may require, each block of a range lies in its own slot.
+    /// Temporary memory, in slots that hold one block each. A range of blocks takes as many
+    /// consecutive slots and is packed from the first slot on: it must be read as the range that
+    /// was written, not slot by slot. If all blocks have the same size, which a schedule may
+    /// require, each block of a range lies in its own slot.
     Scratch {
         /// The slot of the first block.
         slot: usize,
@@ -69,8 +71,8 @@ pub enum Action {
         /// The sender.
         from: usize,
     },
-    /// Receives the same blocks, combines them with an addend, and stores the result in the blocks: NCCL's
-    /// recvReduceCopy.
+    /// Receives the same blocks, combines them with an addend, and stores the result in the blocks:
+    /// NCCL's recvReduceCopy.
     RecvReduce {
         /// The sender.
         from: usize,
@@ -87,7 +89,8 @@ pub enum Action {
         /// The place of the source.
         from: Place,
     },
-    /// Completes the reduction of the blocks, such as the division of an average. Happens once per block.
+    /// Completes the reduction of the blocks, such as the division of an average. Happens once per
+    /// block.
     Finish,
 }
 
@@ -135,8 +138,8 @@ impl Touch {
 }
 
 impl Step {
-    /// The smallest window in which every schedule must complete: two steps, so that a rank can send and receive at the
-    /// same time.
+    /// The smallest window in which every schedule must complete: two steps, so that a rank can
+    /// send and receive at the same time.
     pub const WINDOW_MIN: usize = 2;
 
     /// Sends `blocks` from `place` to a rank.
@@ -151,7 +154,8 @@ impl Step {
         Self { blocks, place, action: Action::Recv { from } }
     }
 
-    /// Receives `blocks` from a rank, combines them with those at `with`, and stores the result at `place`.
+    /// Receives `blocks` from a rank, combines them with those at `with`, and stores the result at
+    /// `place`.
     #[must_use]
     pub const fn recv_reduce(from: usize, place: Place, with: Place, blocks: Blocks) -> Self {
         Self { blocks, place, action: Action::RecvReduce { from, with } }
@@ -197,7 +201,8 @@ impl Step {
         }
     }
 
-    /// The operands in memory: the blocks at the place of the step, and those at [`src`](Self::src).
+    /// The operands in memory: the blocks at the place of the step, and those at
+    /// [`src`](Self::src).
     #[must_use]
     #[inline]
     pub const fn touches(&self) -> (Touch, Option<Touch>) {
@@ -209,7 +214,8 @@ impl Step {
         (Touch::new(self.place, self.blocks, writes), src)
     }
 
-    /// Whether this step must wait for an `earlier` unfinished one: two of their operands overlap, and one is written.
+    /// Whether this step must wait for an `earlier` unfinished one: two of their operands overlap,
+    /// and one is written.
     #[must_use]
     #[inline]
     pub fn conflicts(&self, earlier: &Self) -> bool {

@@ -101,13 +101,13 @@ fn assert_none(far: &[String]) {
 fn factor_max(row: &Algorithm) -> f64 {
     match (row.collective, row.name) {
         // The root takes in the next segment while it sends one, if the window holds both. It does not in large groups.
-        (Collective::AllReduce, "star") => 1.8,
+        (Collective::AllReduce, "linear") => 1.8,
         // Several ranks send to the same one first, in groups that are no power of two.
         (Collective::AllReduce | Collective::ReduceScatter | Collective::Barrier, "direct" | "one_shot") => {
             1.55
         }
         // In large groups rank 0 combines the last contributions when all have long arrived.
-        (Collective::ReduceScatter, "star") => 1.25,
+        (Collective::ReduceScatter, "linear") => 1.25,
         // Ways of unlike lengths overlap, so that small groups or some that are no power of two are off.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::ExScan, "recursive_doubling") => 1.65,

@@ -142,7 +142,10 @@ fn a_plain_barrier_is_another_call() {
         result.unwrap_err().to_string()
     });
     for error in errors {
-        assert!(error.contains("barrier(star)") && error.contains("barrier(recursive_doubling)"), "{error}");
+        assert!(
+            error.contains("barrier(linear)") && error.contains("barrier(recursive_doubling)"),
+            "{error}"
+        );
     }
 }
 

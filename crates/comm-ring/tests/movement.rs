@@ -240,7 +240,7 @@ fn an_algorithm_for_equal_shares_is_refused_where_counts_are_given() {
     world(4, &InProcessConfig::default(), &RingConfig::default(), |comm| {
         let (send, mut recv) = ([comm.rank() as u8; 3], [0; 12]);
         let refused = comm.with_algorithm("binomial").gather_v(0, &send, &mut recv, &[3; 4]).unwrap_err();
-        assert!(!refused.is_fatal() && refused.to_string().contains("flat"), "{refused}");
+        assert!(!refused.is_fatal() && refused.to_string().contains("linear"), "{refused}");
         comm.gather_v(0, &send, &mut recv, &[3; 4]).unwrap();
         assert_eq!(comm.rank() == 0, recv == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
     });
@@ -259,8 +259,8 @@ fn the_algorithm_follows_the_length_and_the_number_of_ranks() {
     assert_eq!(choice(Collective::Broadcast, 3, 16 << 20), "chain");
     assert_eq!(choice(Collective::Broadcast, 256, 16 << 20), "double_tree");
     assert_eq!(choice(Collective::Gather, 256, 256), "binomial");
-    assert_eq!(choice(Collective::Gather, 256, 256 << 20), "flat");
-    assert_eq!(choice(Collective::GatherV, 256, 0), "flat");
+    assert_eq!(choice(Collective::Gather, 256, 256 << 20), "linear");
+    assert_eq!(choice(Collective::GatherV, 256, 0), "linear");
     assert_eq!(choice(Collective::AllToAll, 8, 8 * 8), "pairwise");
     assert_eq!(choice(Collective::AllToAll, 64, 64 * 8), "all_gather");
     assert_eq!(choice(Collective::AllToAll, 64, 64 << 10), "pairwise");

@@ -36,7 +36,7 @@ fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
     const CHAIN: Tree<'_> = Tree(&[(0, 1), (0, 2), (0, 3)]);
     let spec = spec(Collective::Reduce, 4, 2);
     let with = |tree| {
-        with_program(spec, 0, flat_reduce, |program| {
+        with_program(spec, 0, linear_reduce, |program| {
             let Program { spec, scratch_slots, steps, .. } = *program;
             survey(&Program { spec, scratch_slots, tree, steps }, &Options::default()).unwrap()
         })

@@ -192,13 +192,13 @@ fn an_average_is_divided_exactly_once() {
     let none = check(
         spec(Collective::Reduce, 3, 1),
         0,
-        changed(flat_reduce, 0, |steps| steps.truncate(steps.len() - 1)),
+        changed(linear_reduce, 0, |steps| steps.truncate(steps.len() - 1)),
     );
     assert!(matches!(none, Err(Fault::Result { required: Required::Reduced, .. })), "{none:?}");
-    let twice = changed(flat_reduce, 0, |steps| steps.push(*steps.last().unwrap()));
+    let twice = changed(linear_reduce, 0, |steps| steps.push(*steps.last().unwrap()));
     let twice = check(spec(Collective::Reduce, 3, 1), 0, twice);
     assert!(matches!(twice, Err(Fault::Finished { .. })), "{twice:?}");
-    let early = changed(flat_reduce, 0, |steps| steps.rotate_right(1));
+    let early = changed(linear_reduce, 0, |steps| steps.rotate_right(1));
     let early = check(spec(Collective::Reduce, 3, 1), 0, early);
     assert!(matches!(early, Err(Fault::Finished { .. })), "{early:?}");
 }
@@ -227,7 +227,7 @@ fn a_reduction_in_another_tree_than_asked_for_is_found() {
     const HALVES: Tree<'_> = Tree(&[(0, 1), (2, 3), (0, 2)]);
     let result = |tree: Tree<'static>, victim: usize, change: fn(&mut Vec<Step>)| {
         let spec = spec(Collective::Reduce, 4, 2);
-        with_program(spec, 0, changed(flat_reduce, victim, change), |program| {
+        with_program(spec, 0, changed(linear_reduce, victim, change), |program| {
             let Program { spec, scratch_slots, steps, .. } = *program;
             verify(&Program { spec, scratch_slots, tree: Some(tree), steps }).map(drop)
         })

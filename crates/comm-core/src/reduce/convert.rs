@@ -1,4 +1,4 @@
-//! Conversion of 16-bit floats to `f32` and back.
+//! Conversions of 16-bit floats to `f32` and back.
 
 use half::{bf16, f16};
 
@@ -10,7 +10,7 @@ use super::ops::Combine;
 use super::pass::{Pass, lent_operands};
 use crate::{DType, Lent};
 
-/// The left operand is replaced by the right one, as an `f32`.
+/// Replaces the left operand by the right one, converted to `f32`.
 #[derive(Clone, Copy)]
 pub(super) struct Widen;
 
@@ -21,7 +21,7 @@ impl<T: Float<Wide = f32>> Combine<f32, T> for Widen {
     }
 }
 
-/// The left operand is replaced by the right one, rounded.
+/// Replaces the left operand by the right one, rounded.
 #[derive(Clone, Copy)]
 pub(super) struct Narrow;
 
@@ -39,25 +39,26 @@ pub struct Widening {
 }
 
 impl Widening {
-    /// The conversion of elements of this type. `None` if it is no 16-bit float.
+    /// The conversion of elements of this type. `None` if the type is no 16-bit float.
     #[must_use]
     pub const fn of(dtype: DType) -> Option<Self> {
         if dtype.is_float16() { Some(Self { half: dtype }) } else { None }
     }
 
-    /// How many bytes so many bytes of 16-bit floats are as `f32`.
+    /// The size in bytes of this many bytes of 16-bit floats after conversion to `f32`.
     #[must_use]
     pub const fn wide_bytes(half_bytes: usize) -> usize {
         half_bytes * 2
     }
 
-    /// Writes 16-bit floats as `f32`. Converts as many whole elements as both hold; neither needs alignment.
+    /// Writes 16-bit floats as `f32`. Converts as many whole elements as both hold; neither needs
+    /// alignment.
     pub fn widen(self, halves: &[u8], wides: &mut [u8]) {
         widen(Isa::best(), self.half, halves, wides);
     }
 
-    /// Rounds `f32` to 16-bit floats: to nearest, ties to even, and every NaN to the positive quiet one. Converts as many
-    /// whole elements as both hold; neither needs alignment.
+    /// Rounds `f32` to 16-bit floats: to nearest, ties to even, and every NaN to the positive quiet
+    /// one. Converts as many whole elements as both hold; neither needs alignment.
     pub fn narrow(self, wides: &[u8], halves: &mut [u8]) {
         narrow(Isa::best(), self.half, wides, halves);
     }

@@ -1,4 +1,4 @@
-//! From values to types: which loop serves an operator on an element type.
+//! Selects the loop for an operator and an element type.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -34,7 +34,7 @@ impl OnNumbers for Prod {}
 impl OnNumbers for Min {}
 impl OnNumbers for Max {}
 
-/// An operator of a float and a number of the type that it computes in.
+/// An operator on a float and a number of the type in which that float is computed.
 trait OnFloats: Copy + Combine<f16, f32> + Combine<bf16, f32> + Combine<f32> + Combine<f64> {}
 
 impl OnFloats for Scale {}
@@ -96,7 +96,7 @@ fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operands<
         DType::BF16 => operands.combine::<bf16, _>(isa, operator),
         DType::F32 => operands.combine::<f32, _>(isa, operator),
         DType::F64 => operands.combine::<f64, _>(isa, operator),
-        // No built-in operator is defined on these.
+        // No built-in operator is defined on these types.
         DType::F8E4M3 | DType::F8E5M2 | DType::Plain(_) => {}
     }
 }
@@ -121,7 +121,7 @@ fn floats(isa: Isa, dtype: DType, operator: impl OnFloats, elements: &mut [u8], 
     }
 }
 
-/// `into[i] = into[i] op number`.
+/// Computes `into[i] = into[i] op number`.
 fn each<T: Pod, U: Copy, O: Combine<T, U>>(isa: Isa, operator: O, into: &mut [u8], number: U) {
     isa.run(Pass::<T, _, _>::new(into, operator, std::iter::repeat(number)));
 }

@@ -1,4 +1,4 @@
-//! Arithmetic on `f16` by the conversion instructions of x86, eight elements at a time.
+//! Arithmetic on `f16` with the conversion instructions of x86, eight elements at a time.
 
 use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
@@ -20,7 +20,8 @@ pub(super) const fn whole_blocks(bytes: usize) -> usize {
     bytes - bytes % size_of::<Block>()
 }
 
-/// An operator on `f32`, applied to blocks of `f16`. It exists only where the machine has AVX2 and F16C.
+/// An operator on `f32`, applied to blocks of `f16`. It exists only where the machine has AVX2 and
+/// F16C.
 pub(super) struct Blocks<O>(O);
 
 impl<O> Blocks<O> {
@@ -62,7 +63,7 @@ impl Combine<WideBlock, Block> for Blocks<Widen> {
     }
 }
 
-/// Conversion from `f32`, of which every NaN is made the one NaN first.
+/// Conversion from `f32`. Every NaN is replaced by the canonical one first.
 impl Combine<Block, WideBlock> for Blocks<Narrow> {
     #[inline(always)]
     fn combine(&self, _: Block, right: WideBlock) -> Block {
@@ -77,7 +78,8 @@ fn widen(block: Block) -> WideBlock {
     bytemuck::cast(_mm256_cvtph_ps(bytemuck::cast(block)))
 }
 
-/// Rounds as [`Float::narrow`](super::float::Float::narrow) does. The NaN of `f32` operators becomes that of `f16`.
+/// Rounds as [`Float::narrow`](super::float::Float::narrow) does. The NaN of `f32` operators
+/// becomes that of `f16`.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn narrow(wide: WideBlock) -> Block {

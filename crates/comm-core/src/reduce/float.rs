@@ -1,4 +1,5 @@
-//! The floating point types: in which type they compute, how they get there and back, and how they are ordered.
+//! The floating point types: the type in which each is computed, conversions to it and back, and
+//! the order of elements.
 
 use std::ops::{Add, Div, Mul};
 
@@ -6,15 +7,15 @@ use half::{bf16, f16};
 
 use crate::Element;
 
-/// An element type that is a float. Every NaN that comes out is the same, whatever NaN went in.
+/// A floating point element. All results that are NaN have the same bits.
 pub(super) trait Float: Element {
-    /// The type that computes.
+    /// The type in which elements are computed.
     type Wide: Copy + Add<Output = Self::Wide> + Mul<Output = Self::Wide> + Div<Output = Self::Wide>;
 
-    /// The same number in the type that computes.
+    /// Converts to the wide type, exactly.
     fn widen(self) -> Self::Wide;
 
-    /// The nearest element; of two, the one with an even last place.
+    /// Rounds to the nearest element, ties to even.
     fn narrow(wide: Self::Wide) -> Self;
 
     /// The minimum, where -0 is less than +0. NaN if either is.
@@ -41,9 +42,9 @@ macro_rules! computes_itself {
                     if wide.is_nan() { Self::from_bits($nan) } else { wide }
                 }
 
-                // Where the operands are equal or one is NaN, the two selections below are the two operands. Of -0
-                // and +0 it takes both to tell: the sign of either makes the minimum negative, only both make the
-                // maximum negative.
+                // If the operands are equal or one is NaN, `this` and `that` are the two operands.
+                // For -0 and +0 both matter: the minimum is negative if either is, the maximum only
+                // if both are.
 
                 #[inline(always)]
                 fn lower(self, other: Self) -> Self {
@@ -70,14 +71,14 @@ computes_itself! {
     f64, 0x7ff8_0000_0000_0000;
 }
 
-/// The bits of a 16-bit float as an integer of the same order, or the other way.
+/// Converts the bits of a 16-bit float to an integer of the same order, or back.
 #[inline(always)]
 fn ordinal(bits: i16) -> i16 {
-    // The bits are sign and magnitude: of a negative number the magnitude is inverted.
+    // Floats are sign and magnitude: the magnitude of a negative number is inverted.
     bits ^ (bits >> 15 & i16::MAX)
 }
 
-/// The order of 16-bit floats, found without converting them.
+/// The order of 16-bit floats, computed without conversion.
 macro_rules! ordered_by_bits {
     () => {
         #[inline(always)]
@@ -94,8 +95,8 @@ macro_rules! ordered_by_bits {
     };
 }
 
-// The conversions of `half` decide at each element whether the machine has instructions for them, which keeps loops
-// from vectorising.
+// The conversions of `half` decide at each element whether the machine has instructions for them,
+// which keeps loops from vectorising.
 
 impl Float for bf16 {
     type Wide = f32;
@@ -110,19 +111,20 @@ impl Float for bf16 {
     #[inline(always)]
     fn narrow(wide: f32) -> Self {
         let bits = wide.to_bits();
-        // Just under half of the last place, or half where the last place is odd. A carry into the exponent is right,
-        // even up to infinity.
+        // Adds just under half of the last place, or half if the last place is odd. A carry into
+        // the exponent is correct, even up to infinity.
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         if wide.is_nan() { Self::NAN } else { Self::from_bits(rounded as u16) }
     }
 }
 
-/// One more in the exponent of an `f32`.
+/// One in the exponent of an `f32`.
 const DOUBLE: u32 = 1 << 23;
-/// How far the exponents of `f16` and `f32` are apart.
+/// The difference between the exponent biases of `f16` and `f32`.
 const REBIAS: u32 = (127 - 15) * DOUBLE;
 
-/// After F. Giesen, "Half-float conversions" (public domain): the float adder scales and rounds subnormal numbers.
+/// After F. Giesen, "Half-float conversions" (public domain): the float adder scales and rounds
+/// subnormal numbers.
 impl Float for f16 {
     type Wide = f32;
 

@@ -1,9 +1,11 @@
 //! Compiles a kernel for several instruction sets and picks one at run time.
 //!
-//! Kernels are plain loops. Inlined into a function that may use wider vectors, they are vectorised for them. AVX-512
-//! is not among the sets: measured on Zen 4, it gains on few types, only in cache, and loses a little on the others.
+//! Kernels are plain loops. Inlined into a function that may use wider vectors, they are vectorised
+//! for them. AVX-512 is not among the sets: measured on Zen 4, it gains on few types, only in
+//! cache, and loses a little on the others.
 
-/// Work worth compiling several times. Implementations are `#[inline(always)]`: only what is inlined is compiled anew.
+/// A loop that is compiled for each instruction set. Implementations must be `#[inline(always)]`:
+/// only inlined code is compiled again.
 pub(super) trait Kernel {
     fn run(self);
 }
@@ -12,10 +14,10 @@ pub(super) trait Kernel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Isa(Level);
 
-/// Private, so that `Isa` is proof of what was detected.
+/// Private, so that an `Isa` proves that the machine has the instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
-    /// What the compiler assumes of the target: SSE2 on x86-64, NEON on AArch64.
+    /// The default of the target: SSE2 on x86-64, NEON on AArch64.
     Baseline,
     /// AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -44,7 +46,7 @@ impl Isa {
         all
     }
 
-    /// Whether there are AVX2 and F16C.
+    /// Whether the instruction set includes AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(super) fn has_f16c(self) -> bool {

@@ -1,6 +1,6 @@
-//! What an operator does to one pair of elements.
+//! The operators on one pair of elements.
 //!
-//! Everything here is inlined into the loop and branches on no value, so that the loop vectorises.
+//! All functions are inlined into the loop and branch on no value, so that the loop vectorises.
 
 use half::{bf16, f16};
 
@@ -65,7 +65,7 @@ operators! {
     Max = |left, right| left.higher(right);
 }
 
-/// Multiplies by a number of the type that computes.
+/// Multiplies by a number of the type in which elements are computed.
 #[derive(Clone, Copy)]
 pub(super) struct Scale;
 
@@ -76,7 +76,7 @@ impl<T: Float> Combine<T, T::Wide> for Scale {
     }
 }
 
-/// Divides by a number of the type that computes.
+/// Divides by a number of the type in which elements are computed.
 #[derive(Clone, Copy)]
 pub(super) struct Divide;
 

@@ -11,7 +11,7 @@ use crate::Lent;
 /// The buffers of a reduction of pairs: `dst[i] = left[i] op right[i]`.
 pub(super) struct Operands<'a> {
     pub(super) dst: &'a mut [u8],
-    /// `None` if `dst` is the left operand too.
+    /// `None` if `dst` is also the left operand.
     pub(super) left: Option<&'a [u8]>,
     pub(super) right: Lent<'a>,
 }
@@ -56,8 +56,8 @@ impl<T, O: Combine<T>> Combine<T, (T, T)> for OfPair<O> {
     }
 }
 
-/// One pass over a buffer: each `T` in it is the left operand, and is replaced by the result. It ends with the shorter
-/// of the buffer and the right operands.
+/// A pass over a buffer in which each `T` is the left operand and is replaced by the result. It
+/// ends with the shorter of the buffer and the right operands.
 pub(super) struct Pass<'a, T, O, I> {
     buffer: &'a mut [u8],
     operator: O,
@@ -81,15 +81,16 @@ impl<T: Pod, O: Combine<T, I::Item>, I: Iterator> Kernel for Pass<'_, T, O, I> {
     }
 }
 
-/// The whole `T` that lent bytes hold.
+/// The complete `T`s in lent bytes.
 #[inline(always)]
 pub(super) fn lent_operands<T: Pod>(lent: Lent<'_>) -> impl Iterator<Item = T> {
     let start = lent.as_ptr().cast::<T>();
     (0..lent.len() / size_of::<T>()).map(move |at| {
         // SAFETY: `at` is below the number of whole `T` in the lent bytes.
         let operand = unsafe { start.add(at) };
-        // SAFETY: the bytes stay readable as long as they are lent, any bytes are a `T`, and none needs to be aligned.
-        // If another process writes them meanwhile, what is read is some `T` nevertheless.
+        // SAFETY: the bytes stay readable as long as they are lent, any bytes are a `T`, and none
+        // needs to be aligned. If another process writes them meanwhile, what is read is some `T`
+        // nevertheless.
         unsafe { operand.read_unaligned() }
     })
 }

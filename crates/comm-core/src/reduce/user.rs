@@ -9,18 +9,20 @@ use super::ops::Combine;
 use super::pass::Operands;
 use crate::{DType, Element, Signature};
 
-/// A reduction operator of your own: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of) makes it one for calls.
+/// A reduction operator of your own: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of) makes
+/// it one for calls.
 ///
-/// It must be associative and commutative, as the built-in operators are: algorithms combine contributions in different
-/// orders, so that another operator gives results that depend on the algorithm and may differ between ranks. Operators on
-/// floats are associative up to rounding, as a sum is, and must commute to the bit. It runs on the host, on whichever
-/// thread carries out the call; a panic in it ends the communicator, on every rank.
+/// It must be associative and commutative, as the built-in operators are: algorithms combine
+/// contributions in different orders, so that another operator gives results that depend on the
+/// algorithm and may differ between ranks. Operators on floats are associative up to rounding, as a
+/// sum is, and must commute to the bit. It runs on the host, on the thread that runs the
+/// call; a panic in it ends the communicator on every rank.
 ///
-/// All ranks must give operators of the same name on elements of the same size; ranks that do not get
-/// [`Error::Desync`](crate::Error::Desync). The name is all that is compared: it is up to you that operators of one name
-/// are the same.
+/// All ranks must give operators of the same name on elements of the same size; ranks that do not
+/// get [`Error::Desync`](crate::Error::Desync). The name is all that is compared: it is up to you
+/// that operators of one name are the same.
 ///
-/// The largest value of all ranks, and where it is, which is `MPI_MAXLOC` on a struct of your own:
+/// The largest value of all ranks with its location, as `MPI_MAXLOC`, on a struct of your own:
 ///
 /// ```
 /// use comm::bytemuck::{Pod, Zeroable};
@@ -113,8 +115,8 @@ pub trait Operator: 'static {
     /// The name, by which ranks compare their calls and errors name them: 1 to 40 bytes.
     const NAME: &'static str;
 
-    /// Combines two contributions, or what contributions were combined to. Elements lie on the stack meanwhile: a few KiB
-    /// are no problem, a MiB is.
+    /// Combines two contributions, or what contributions were combined to. Elements lie on the
+    /// stack meanwhile: a few KiB are no problem, a MiB is.
     fn combine(left: Self::Element, right: Self::Element) -> Self::Element;
 }
 

@@ -100,19 +100,19 @@ mod tests {
 
     #[test]
     fn a_crowd_sends_few_messages_and_ranks_of_their_own_few_in_a_row() {
-        assert_eq!(chosen(8, 4, 2), "star");
-        assert_ne!(chosen(8, 4, 8), "star");
+        assert_eq!(chosen(8, 4, 2), "linear");
+        assert_ne!(chosen(8, 4, 8), "linear");
         assert_eq!(chosen(8, 4, 8), chosen(8, 4, 0));
     }
 
     #[test]
     fn the_work_is_that_of_all_ranks() {
-        let star = Algorithm::find(Collective::AllReduce, "star").unwrap();
+        let linear = Algorithm::find(Collective::AllReduce, "linear").unwrap();
         let shape =
             CallShape { collective: Collective::AllReduce, ranks: 8, bytes: 0, order: ReduceOrder::Any };
         let (tuning, params) = (tuning(2), crate::choose::params(&shape, 1, &tuning(2)));
         // Seven messages to the root and seven back, each sent and received.
-        let work = work(star, &params, &tuning.links, 0.0);
+        let work = work(linear, &params, &tuning.links, 0.0);
         assert!((work - 28.0 * 1.5e-7).abs() < 1e-12, "{work}");
     }
 }

@@ -116,7 +116,7 @@ impl<'a> CheckedCall<'a> {
     pub(super) fn forced(&self) -> Option<&str> {
         match self.signature.collective {
             // Rank 0 hears from every other rank itself.
-            Collective::MonitoredBarrier => Some("star"),
+            Collective::MonitoredBarrier => Some("linear"),
             _ => Some(&*self.signature.algorithm).filter(|name| !name.is_empty()),
         }
     }

@@ -15,7 +15,8 @@ pub struct LoweredStep {
     pub(super) bytes: Bytes,
     /// The same blocks at [`Step::src`].
     pub(super) src: Bytes,
-    /// The conflicting ones of the 63 steps before: the highest bit is the step directly before, and so on backwards.
+    /// The conflicting ones of the 63 steps before: the highest bit is the step directly before,
+    /// and so on backwards.
     pub(super) deps: u64,
 }
 
@@ -60,7 +61,8 @@ impl Default for Lowering {
     }
 }
 
-/// Lowers the steps of a schedule. Leaves out the steps that finish a reduction whose operator needs none.
+/// Lowers the steps of a schedule. Leaves out the steps that finish a reduction whose operator
+/// needs none.
 ///
 /// A step whose blocks an array does not hold fails when the executor runs it.
 pub fn lower(
@@ -70,14 +72,16 @@ pub fn lower(
 ) -> impl Iterator<Item = LoweredStep> {
     let mut lowering = Lowering::default();
     let finishes = reduction.is_some_and(Reduction::has_finish);
-    // No other step may be left out, not even one without bytes: later steps depend on the same steps through it.
+    // No other step may be left out, not even one without bytes: later steps depend on the same
+    // steps through it.
     steps
         .filter(move |step| finishes || step.action != Action::Finish)
         .map(move |step| lowering.lower(step, layout))
 }
 
 impl Lowering {
-    /// The window holds no more steps at once, so a step cannot conflict with an older one that is unfinished.
+    /// The window holds no more steps at once, so a step cannot conflict with an older one that is
+    /// unfinished.
     const LENGTH: usize = Window::CAPACITY_MAX;
 
     pub(super) fn lower(&mut self, step: Step, layout: &Layout) -> LoweredStep {

@@ -1,8 +1,9 @@
 //! Executes the schedule of a collective over a transport.
 //!
-//! The executor is a state machine. [`Executor::progress`] moves all bytes that can move now and tells what it waits for;
-//! it never sleeps, and a send that is blocked never keeps it from receiving. A step starts when no earlier unfinished
-//! step conflicts with it; messages to one peer, and from one peer, keep the order of the schedule.
+//! The executor is a state machine. [`Executor::progress`] moves all bytes that can move now and
+//! tells what it waits for; it never sleeps, and a send that is blocked never keeps it from
+//! receiving. A step starts when no earlier unfinished step conflicts with it; messages to one
+//! peer, and from one peer, keep the order of the schedule.
 
 mod lower;
 mod partial_element;
@@ -26,8 +27,8 @@ use crate::message::Header;
 /// Messages of up to this size, header included, are received whole if they have arrived.
 const EAGER_BYTES: usize = 4096 + Header::BYTES;
 
-/// The most bytes that a receive takes before the next step runs: a peer that keeps sending must not keep this rank from
-/// sending, or the two would copy in turns.
+/// The most bytes that a receive takes before the next step runs: a peer that keeps sending must
+/// not keep this rank from sending, or the two would copy in turns.
 const TURN_BYTES: usize = 256 << 10;
 
 /// The parameters of a call that all its steps share.
@@ -101,7 +102,8 @@ pub struct Executor {
     interest: Interest,
     /// The bytes that the transport has accepted so far for each peer.
     accepted: Vec<u64>,
-    /// The passes in which a step last claimed the streams to and from each peer: later steps must not overtake it.
+    /// The passes in which a step last claimed the streams to and from each peer: later steps must
+    /// not overtake it.
     claimed: Vec<Claims>,
     /// The number of passes so far, with the current one.
     passes: u64,
@@ -116,8 +118,8 @@ struct Claims {
 }
 
 impl Executor {
-    /// Creates an executor for a transport to `ranks` ranks on which nothing was sent yet. At most `window` steps are
-    /// unfinished at once.
+    /// Creates an executor for a transport to `ranks` ranks on which nothing was sent yet. At most
+    /// `window` steps are unfinished at once.
     #[must_use]
     pub fn new(ranks: usize, window: usize) -> Self {
         Self {
@@ -153,8 +155,8 @@ impl Executor {
         self.last_seen.get(peer).is_some_and(|&last| last >= sequence)
     }
 
-    /// Moves all bytes that can move. Must be called again with the same arguments until it is done. The iterator yields
-    /// steps or references to them.
+    /// Moves all bytes that can move. Must be called again with the same arguments until it is
+    /// done. The iterator yields steps or references to them.
     ///
     /// # Errors
     /// [`Stop`]; the call cannot be continued afterwards.

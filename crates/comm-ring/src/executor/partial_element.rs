@@ -4,10 +4,12 @@ use comm_core::{Lent, Reduction, Result, Transport};
 
 /// The first bytes of an element whose rest has not arrived.
 ///
-/// They are taken out of the transport, so that bytes held by a transport are always a reason to look again.
+/// They are taken out of the transport, so that bytes held by a transport are always a reason to
+/// look again.
 #[derive(Debug, Default)]
 pub(super) struct PartialElement {
-    /// Holds elements of the built-in types: streams cut them anywhere, and no call may allocate for that.
+    /// Holds elements of the built-in types: streams cut them anywhere, and no call may allocate
+    /// for that.
     small: [u8; 8],
     /// Holds larger elements; as long as the largest so far.
     large: Vec<u8>,
@@ -23,8 +25,8 @@ impl PartialElement {
         self.len = 0;
     }
 
-    /// Receives more of the element and, once it is complete, combines it into the first element of `dst`. Returns the
-    /// size of the element, or zero if it is incomplete.
+    /// Receives more of the element and, once it is complete, combines it into the first element of
+    /// `dst`. Returns the size of the element, or zero if it is incomplete.
     pub(super) fn recv_reduce(
         &mut self,
         transport: &mut dyn Transport,

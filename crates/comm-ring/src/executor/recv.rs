@@ -6,9 +6,11 @@ use super::partial_element::PartialElement;
 use super::{Job, Stop, check};
 use crate::message::Header;
 
-/// Receives the start of a short message, usually all of it, directly from the memory of the transport.
+/// Receives the start of a short message, usually all of it, directly from the memory of the
+/// transport.
 ///
-/// Returns the number of bytes consumed: zero if the header is incomplete, `None` if nothing has arrived.
+/// Returns the number of bytes consumed: zero if the header is incomplete, `None` if nothing has
+/// arrived.
 pub(super) fn recv_eager(
     transport: &mut dyn Transport,
     from: usize,
@@ -43,8 +45,8 @@ pub(super) fn recv_available(transport: &mut dyn Transport, from: usize, rest: &
     Ok(done)
 }
 
-/// Combines what has arrived with the addend into `rest`, directly from the memory of the transport. Returns the number
-/// of bytes written.
+/// Combines what has arrived with the addend into `rest`, directly from the memory of the
+/// transport. Returns the number of bytes written.
 pub(super) fn recv_reduce_available(
     transport: &mut dyn Transport,
     from: usize,

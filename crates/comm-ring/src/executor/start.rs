@@ -1,4 +1,5 @@
-//! The fast path: steps that finish at once, without entering the window. Most steps of small messages do.
+//! The fast path: steps that finish at once, without entering the window. Most steps of small
+//! messages do.
 
 use std::io::IoSlice;
 
@@ -10,8 +11,8 @@ use super::{EAGER_BYTES, Executor, Job, LoweredStep, Regions, Stop, local, no_ra
 use crate::message::Header;
 
 impl Executor {
-    /// Runs a step when all steps before it have finished. The step enters the window only if it cannot finish at once.
-    /// Returns whether anything moved.
+    /// Runs a step when all steps before it have finished. The step enters the window only if it
+    /// cannot finish at once. Returns whether anything moved.
     pub(super) fn start(
         &mut self,
         step: &LoweredStep,

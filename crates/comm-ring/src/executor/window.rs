@@ -46,7 +46,8 @@ impl Entry {
     }
 }
 
-/// The window. Its methods name a step by its offset from the first one in the window; so do the bits of a set of steps.
+/// The window. Its methods name a step by its offset from the first one in the window; so do the
+/// bits of a set of steps.
 #[derive(Debug)]
 pub(super) struct Window {
     /// A ring buffer whose length is a power of two: step `number` is at `number % length`.

@@ -1,11 +1,13 @@
-//! All-to-all by gathering everything everywhere: each rank gets all rows of the matrix and picks its column.
+//! All-to-all by an all-gather: each rank receives all rows of the matrix and takes its column.
 //!
-//! The rows are gathered as in Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
-//! communications in multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997): ceil(log2 n)
-//! rounds for any n, in which a rank sends n(n-1) chunks and keeps n*n in scratch. That is n times what must be sent,
-//! for few messages instead of n-1: so it is for tiny chunks, as counts that ranks tell each other are.
+//! The rows are gathered as in Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for
+//! all-to-all communications in multiport message-passing systems", IEEE Trans. Parallel Distrib.
+//! Syst. 8 (1997): ceil(log2 n) rounds for any n, in which a rank sends n(n-1) chunks and keeps n*n
+//! in scratch. That is n times the minimum, but in few messages instead of n-1, so it is for tiny
+//! chunks, such as counts.
 //!
-//! The same paper's own all-to-all sends only about n/2 chunks in a round, but as a message each.
+//! The all-to-all of the same paper sends only about n/2 chunks in a round, but each as a message
+//! of its own.
 
 use comm_core::{Blocks, Place, Step};
 

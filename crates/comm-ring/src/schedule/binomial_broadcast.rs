@@ -1,8 +1,8 @@
 //! Binomial tree broadcast, segment by segment.
 //!
-//! ceil(log2 n) rounds for one segment. The root sends each segment to ceil(log2 n) ranks, every other rank to at most
-//! one less than that; every rank receives each segment once. A rank passes on a segment while later ones still
-//! arrive.
+//! ceil(log2 n) rounds for one segment. The root sends each segment to ceil(log2 n) ranks, every
+//! other rank to at most one less than that; every rank receives each segment once. A rank passes
+//! on a segment while later ones still arrive.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -12,7 +12,8 @@ pub(super) const fn slots(_: &Params) -> usize {
     0
 }
 
-/// A rank's position in the tree: the root is 0, and a rank's parent is its own number without its lowest set bit.
+/// A rank's position in the tree: the root is 0, and a rank's parent is its own number without its
+/// lowest set bit.
 pub(super) struct Position {
     number: usize,
     ranks: usize,
@@ -33,7 +34,7 @@ impl Position {
         (self.number != 0).then(|| self.rank(self.number & (self.number - 1)))
     }
 
-    /// How many ranks lie between the root and this one, around the end.
+    /// The distance of this rank from the root, around the end.
     pub(super) const fn number(&self) -> usize {
         self.number
     }
@@ -45,8 +46,8 @@ impl Position {
         Blocks { first: number, count: if most < rest { most } else { rest } }
     }
 
-    /// The chunks of a run of numbers, which go around the end of the data if the ranks do: each run of chunks, and the
-    /// number of its first.
+    /// The chunks of a run of numbers, which go around the end of the data if the ranks do: each
+    /// run of chunks, and the number of its first.
     pub(super) fn runs(&self, numbers: Blocks) -> impl Iterator<Item = (usize, Blocks)> + use<> {
         let [run, rest] = around(self.ranks, self.rank(numbers.first), numbers.count);
         let rest = rest.map(|rest| (numbers.end() - rest.count, rest));
@@ -77,8 +78,8 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
     let depth = p.ranks.ilog2() as usize;
     let levels = p.ranks.next_power_of_two().ilog2() as usize;
-    // A segment leaves the root once for every level; the last one then goes down the tree, which has a level less
-    // when it is not full.
+    // The root sends a segment once for every level; the last segment then goes down the tree,
+    // which has one level less if it is not full.
     let further = p.segments * levels - depth;
     depth as f64 * pace.hop(1) + further as f64 * pace.block.max(pace.overhead)
 }
@@ -90,7 +91,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new((0..p.segments).flat_map(move |segment| {
         let block = p.block(0, segment);
         let receive = parent.map(|from| Step::recv(from, Place::Output, block));
-        // The largest subtree has the longest way to go, so it is served first.
+        // The largest subtree has the longest path, so it is served first.
         let sends = children.clone().into_iter().rev().map(move |to| Step::send(to, Place::Output, block));
         receive.into_iter().chain(sends)
     }))

@@ -1,11 +1,13 @@
-//! Binomial tree gather: chunks gather in ever longer runs on their way to the root.
+//! Binomial tree gather: each rank sends the chunks of its subtree to its parent.
 //!
-//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High
-//! Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages arrive at the root, with all n-1 chunks; a rank sends the
-//! chunks of its whole subtree in one message. A run that goes around the end of the data is two. An inner rank keeps
-//! its subtree's chunks in scratch, at most n/2 of them.
+//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages arrive at the root, with
+//! all n-1 chunks; a rank sends the chunks of its whole subtree in one message. A run that goes
+//! around the end of the data is two. An inner rank keeps its subtree's chunks in scratch, at most
+//! n/2 of them.
 //!
-//! A run is put together from the slots in which its parts arrived, so all chunks must have the same size.
+//! A run is assembled in the slots in which its parts arrived, so all chunks must have the same
+//! size.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -29,7 +31,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
-    // The last message to the root brings half of the chunks, the one before it on its way a quarter, and so on.
+    // The last message on the longest path holds half of the chunks, the one before a quarter, and
+    // so on.
     f64::from(p.ranks.ilog2()) * pace.hop(0) + (p.ranks - 1) as f64 * pace.block
 }
 

@@ -1,17 +1,19 @@
 //! Binomial tree reduce, segment by segment.
 //!
-//! ceil(log2 n) rounds for one segment; every rank but the root sends each segment once. Leaves send straight from
-//! the caller's input; inner ranks add up in a few scratch slots, so that nothing of the caller's is written.
+//! ceil(log2 n) rounds for one segment; every rank but the root sends each segment once. Leaves
+//! send straight from the caller's input; inner ranks add up in a few scratch slots, because they
+//! may not write to the input.
 //!
-//! The ranks are joined as in the tree of all reductions, whatever the root: of two numbers of that tree that differ in
-//! bit k, the one that differs from the root's in that bit sends to the other in round k.
+//! The ranks combine in the order of the tree of all reductions, for any root: of two numbers that
+//! differ in bit k, the one that differs from the root's number in that bit sends to the other in
+//! round k.
 
 use comm_core::{Place, Step};
 
 use super::tree::Tree;
 use super::{Cost, Pacing, Params, Steps};
 
-/// From whom a rank receives, and to whom it sends.
+/// The neighbours of a rank in the tree.
 struct Position {
     /// The children's ranks, in the order in which they are combined.
     children: Vec<usize>,
@@ -23,17 +25,17 @@ impl Position {
     fn new(p: &Params) -> Self {
         let (tree, root) = (Tree::new(p.ranks), p.root);
         let (own, origin) = (tree.number(p.rank), tree.number(root));
-        // The root speaks for its pair itself.
-        let speaker = |number: usize| if number == origin { root } else { tree.speaker(number) };
-        if speaker(own) != p.rank {
-            return Self { children: Vec::new(), parent: Some(speaker(own)) };
+        // The root is the leader of its pair.
+        let leader = |number: usize| if number == origin { root } else { tree.leader(number) };
+        if leader(own) != p.rank {
+            return Self { children: Vec::new(), parent: Some(leader(own)) };
         }
         let distance = own ^ origin;
         let sends_in = if distance == 0 { tree.rounds() } else { distance.trailing_zeros() as usize };
-        let children = (0..sends_in).map(|round| speaker(own ^ 1 << round));
+        let children = (0..sends_in).map(|round| leader(own ^ 1 << round));
         Self {
             children: tree.partner(p.rank).into_iter().chain(children).collect(),
-            parent: (distance != 0).then(|| speaker(own ^ 1 << sends_in)),
+            parent: (distance != 0).then(|| leader(own ^ 1 << sends_in)),
         }
     }
 }
@@ -53,7 +55,8 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
     let depth = p.ranks.ilog2() as usize;
     let levels = p.ranks.next_power_of_two().ilog2() as usize;
-    // The root takes in each segment once for every level. The longest chain has one less when the tree is not full.
+    // The root receives each segment once for every level. The longest chain has one level less if
+    // the tree is not full.
     let further = p.segments * levels - depth;
     depth as f64 * pace.hop_reduce(1) + further as f64 * pace.block.max(pace.overhead + pace.reduce)
 }

@@ -1,11 +1,12 @@
-//! Binomial tree scatter: the root's data is halved on its way to the ranks.
+//! Binomial tree scatter: each rank sends its children the chunks of their subtrees.
 //!
-//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High
-//! Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages leave the root, with n-1 chunks; a rank receives the chunks
-//! of its whole subtree in one message. A run that goes around the end of the data is two. An inner rank keeps its
-//! subtree's chunks in scratch, at most n/2 of them.
+//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages leave the root, with n-1
+//! chunks; a rank receives the chunks of its whole subtree in one message. A run that goes around
+//! the end of the data is two. An inner rank keeps its subtree's chunks in scratch, at most n/2 of
+//! them.
 //!
-//! A run is passed on in parts, from the slots in the middle of it, so all chunks must have the same size.
+//! A rank forwards parts of a run from slots in its middle, so all chunks must have the same size.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -16,12 +17,12 @@ pub(super) fn slots(p: &Params) -> usize {
     binomial_gather::slots(p)
 }
 
-/// That of the gather, which is the same backwards.
+/// The same as in the gather, which is this schedule in reverse.
 pub(super) fn cost(p: &Params) -> Cost {
     binomial_gather::cost(p)
 }
 
-/// That of the gather, which is the same backwards.
+/// The same as in the gather, which is this schedule in reverse.
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     binomial_gather::time(p, pacing)
 }
@@ -40,7 +41,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     if let Some(from) = position.parent() {
         steps.extend(position.runs(ours).map(|(number, run)| Step::recv(from, held(number), run)));
     }
-    // The largest subtree has the longest way to go, so it is served first.
+    // The largest subtree has the longest path, so it is served first.
     for (to, theirs) in position.branches().rev() {
         steps.extend(position.runs(theirs).map(|(number, run)| Step::send(to, held(number), run)));
     }

@@ -1,12 +1,13 @@
 //! Bruck all-gather: the run of chunks that a rank holds doubles in every round.
 //!
-//! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
-//! message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). ceil(log2 n) rounds for any n; each rank
-//! sends n-1 chunks, the least that it can. In the round of distance d a rank sends the chunks from its own on to the
-//! rank d behind, so that it receives those that follow its own run.
+//! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
+//! multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). ceil(log2 n)
+//! rounds for any n; each rank sends n-1 chunks, the least that it can. In the round of distance d
+//! a rank sends the chunks from its own on to the rank d behind, so that it receives those that
+//! follow its own run.
 //!
-//! Chunks lie where they belong from the start, so nothing is rotated at the end; a run that goes around the end of
-//! the data is two messages instead.
+//! Chunks are received at their final position, so the result needs no rotation; a run that goes
+//! around the end of the data takes two messages instead.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -18,11 +19,11 @@ pub(super) const fn slots(_: &Params) -> usize {
 
 /// The distance and the number of chunks of each round.
 pub(super) fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
-    // The last round has only the rest to bring.
+    // The last round moves the remaining chunks.
     distances(ranks).map(move |distance| (distance, distance.min(ranks - distance)))
 }
 
-/// How many rounds move a run that some rank must send as two messages.
+/// The number of rounds with a run that some rank must send as two messages.
 pub(super) fn split(ranks: usize) -> usize {
     rounds(ranks).filter(|&(_, count)| count > 1).count()
 }
@@ -51,7 +52,7 @@ pub(super) fn steps(params: &Params) -> Steps {
             around(p.ranks, p.rank, count).map(|run| run.map(|run| Step::send(to, Place::Output, run)));
         let takes =
             around(p.ranks, from, count).map(|run| run.map(|run| Step::recv(from, Place::Output, run)));
-        // A receive behind every send: with two sends first, all ranks could wait for each other.
+        // A receive follows every send: with two sends first, all ranks could wait for each other.
         gives.into_iter().zip(takes).flat_map(|(give, take)| [give, take]).flatten()
     });
     Box::new(copy.into_iter().chain(rounds))

@@ -1,12 +1,15 @@
-//! Bruck's all-to-all: chunks travel by powers of two, those that have the same power to go together.
+//! Bruck's all-to-all: in the round of each power of two, ranks send all chunks whose distance
+//! contains that power.
 //!
-//! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in multiport
-//! message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). A chunk that has to go `i` ranks ahead goes
-//! 2^k of them in round k if bit k of `i` is set: ceil(log2 n) rounds, in which a rank talks to one other rank only, and
-//! about n/2 chunks in each. No two chunks of a round are neighbours in the matrix, so each is a message.
+//! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
+//! multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). A chunk for
+//! the rank `i` places ahead moves by 2^k of them in round k if bit k of `i` is set: ceil(log2 n)
+//! rounds, in which a rank sends about n/2 chunks to one other rank. No two chunks of a round are
+//! neighbours in the matrix, so each is a message.
 //!
-//! What comes in a round may not take the place of what goes in the same round, as neither would end before the other:
-//! a chunk that is passed on changes sides with every hop, of two sides with a slot for every distance.
+//! A chunk must not be received where another is sent from in the same round, as neither step could
+//! end before the other. So there are two sets of slots, with a slot for every distance, and a
+//! chunk changes sets with every hop.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -16,7 +19,7 @@ pub(super) const fn slots(p: &Params) -> usize {
     if p.ranks <= 2 { 0 } else { 2 * p.ranks }
 }
 
-/// The rounds, by the power of two that is gone in each.
+/// The rounds: the power of two of each.
 fn rounds(ranks: usize) -> std::ops::Range<u32> {
     0..ranks.next_power_of_two().ilog2()
 }
@@ -28,14 +31,16 @@ fn distances(ranks: usize, round: u32) -> impl Iterator<Item = usize> {
 
 pub(super) fn cost(p: &Params) -> Cost {
     let messages = rounds(p.ranks).map(|round| distances(p.ranks, round).count()).sum();
-    // The last hop of a chunk waits for the ones before, and the distance with the most hops has the most.
+    // Each hop of a chunk waits for the ones before, so the distance with the most hops has the
+    // longest chain.
     let hops = (1..p.ranks).map(|distance| distance.count_ones() as usize).max();
     Cost { rounds: hops.unwrap_or(0), messages, blocks: messages }
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, Cost { rounds, messages, .. }) = (pacing.slowest(p), cost(p));
-    // The chunk with the most hops waits for itself only; the others keep the ports and the rank busy meanwhile.
+    // The chunk with the most hops waits for nothing else; the others occupy the ports and the rank
+    // meanwhile.
     let others = (messages - rounds) as f64 * pace.block.max(pace.overhead);
     let busy = 2.0 * messages as f64 * pace.overhead;
     (rounds as f64 * pace.hop(1) + others).max(busy)
@@ -49,7 +54,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let rounds = rounds(p.ranks).flat_map(move |round| {
         let (to, from) = (p.ahead(1 << round), p.behind(1 << round));
         distances(p.ranks, round).flat_map(move |distance| {
-            // What a chunk has behind it before this round, and how many hops that were.
+            // The distance that the chunk has moved before this round, and its number of hops.
             let gone = distance % (1 << round);
             let hops = gone.count_ones();
             let given = between(p.behind(gone), (p.behind(gone) + distance) % p.ranks);

@@ -1,8 +1,8 @@
-//! Chain broadcast: each rank passes on to the next, segment by segment.
+//! Chain broadcast: each rank forwards the data to the next, segment by segment.
 //!
-//! n-1 rounds for one segment; every rank receives each segment once and sends it at most once, which is the least. So
-//! the time for large data in many segments is hardly more than that of one transfer, as long as the ranks are few
-//! against the segments.
+//! n-1 rounds for one segment; every rank receives each segment once and sends it at most once,
+//! which is the least. So the time for large data is little more than that of one transfer, if
+//! there are many more segments than ranks.
 
 use comm_core::{Place, Step};
 

@@ -1,7 +1,8 @@
-//! Chain exclusive scan: the chain scan, in which a rank keeps what it gets and passes on the sum with its own.
+//! Chain exclusive scan: each rank keeps the sum that it receives, and sends that sum with its own
+//! contribution added.
 //!
-//! Rounds, messages and order of combining are those of the chain scan. The sum that is passed on is made in a few
-//! slots of scratch.
+//! Rounds, messages and order of combining are those of the chain scan. The sum to be sent is
+//! computed in a few slots of scratch.
 
 use comm_core::{Place, Step};
 

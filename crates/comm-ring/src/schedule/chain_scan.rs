@@ -1,8 +1,9 @@
-//! Chain scan: each rank adds its contribution and passes the sum on to the next, segment by segment.
+//! Chain scan: each rank adds its contribution and passes the sum on to the next, segment by
+//! segment.
 //!
-//! n-1 rounds for one segment; every rank receives each segment once and sends it at most once, which is the least. So
-//! it is for large data in many segments. Ranks are combined in their order, one after the other, whatever the length
-//! and however many there are.
+//! n-1 rounds for one segment; every rank receives each segment once and sends it at most once,
+//! which is the least. So it is for large data in many segments. Contributions are combined in the
+//! order of the ranks, for any length and number of ranks.
 
 use comm_core::{Place, Step};
 

@@ -1,14 +1,15 @@
-//! What a schedule costs, in closed form: without walking its steps.
+//! The cost of a schedule in closed form, computed without iterating over its steps.
 
 use comm_core::{Link, LinkModel};
 
 use super::Params;
 
-/// How much a schedule moves. Exact, and checked against the steps themselves.
+/// The amount of communication of a schedule. It is exact; tests compare it with the steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cost {
-    /// The most messages that wait for each other in a chain, with one segment: how often latency is paid.
+    /// The longest chain of messages that wait for each other, with one segment: the number of
+    /// latencies paid.
     pub rounds: usize,
     /// The most messages that any rank sends or receives, whichever is more.
     pub messages: usize,
@@ -16,19 +17,19 @@ pub struct Cost {
     pub blocks: usize,
 }
 
-/// How long messages of one block take on a link, in seconds.
+/// The times of messages of one block on a link, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Pace {
-    /// The time on the way.
+    /// The latency of the link.
     pub latency: f64,
-    /// The time that a message takes of the rank that sends it, and again of the one that receives it.
+    /// The time for which a message occupies its sender, and again its receiver.
     pub overhead: f64,
-    /// The time that a block takes of a port.
+    /// The time for which a block occupies a port.
     pub block: f64,
-    /// The time that it takes to combine two blocks.
+    /// The time to combine two blocks.
     pub reduce: f64,
-    /// The time that a block takes of who reads it where it is staged; `None` if it is copied like any other.
+    /// The time to read a staged block in place; `None` if staged blocks are copied like any other.
     pub staged: Option<f64>,
 }
 
@@ -43,31 +44,33 @@ impl Pace {
         }
     }
 
-    /// The pace of messages of so many blocks, each as if it were one.
+    /// The times of messages of this many blocks.
     pub(super) fn of(&self, blocks: usize) -> Self {
         let blocks = blocks as f64;
         let staged = self.staged.map(|block| block * blocks);
         Self { block: self.block * blocks, reduce: self.reduce * blocks, staged, ..*self }
     }
 
-    /// The pace of blocks that are read where they are staged, if any are.
+    /// The times of staged blocks that are read in place, if they are.
     pub(super) fn reading(&self) -> Option<Self> {
         self.staged.map(|block| Self { block, ..*self })
     }
 
-    /// A message of so many blocks, from the start of its sending to the end of its receiving.
+    /// The time of a message of this many blocks, from the start of the send to the end of the
+    /// receive.
     pub(super) fn hop(&self, blocks: usize) -> f64 {
         2.0 * self.overhead + self.latency + blocks as f64 * self.block
     }
 
-    /// A message of so many blocks that is combined with what the receiver has.
+    /// The time of a message of this many blocks that the receiver combines with its own.
     pub(super) fn hop_reduce(&self, blocks: usize) -> f64 {
         self.hop(blocks) + blocks as f64 * self.reduce
     }
 
-    /// Rounds that each wait for the one before, in which a rank sends and receives a block in each of so many
-    /// segments. A segment waits for the same segment of the round before, for the ports, and for the rank itself,
-    /// which sends the later segments while the first is on its way.
+    /// The time of rounds that each wait for the one before, in which a rank sends and receives a
+    /// block in each segment. A segment waits for the same segment of the round before, for the
+    /// ports, and for the rank itself, which sends the later segments while the first is on its
+    /// way.
     pub(super) fn pipeline(&self, rounds: usize, segments: usize, reduces: bool) -> f64 {
         let messages = (rounds * segments) as f64;
         if messages == 0.0 {
@@ -82,12 +85,13 @@ impl Pace {
         waits.max(ports).max(rank)
     }
 
-    /// So many messages of one block to, and as many from, different ranks, which do not wait for each other.
+    /// The time of independent messages of one block to different ranks, and as many from different
+    /// ranks.
     pub(super) fn exchange(&self, messages: usize) -> f64 {
         self.pipeline(1, messages, false)
     }
 
-    /// So many messages of one block to or from one rank, which do not wait for each other.
+    /// The time of independent messages of one block to, or from, one rank.
     pub(super) fn fan(&self, messages: usize, reduces: bool) -> f64 {
         if messages == 0 {
             return 0.0;
@@ -97,7 +101,7 @@ impl Pace {
     }
 }
 
-/// How long messages of one block take between the ranks of a group.
+/// The times of messages of one block between the ranks of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Pacing {
@@ -108,7 +112,7 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// The pacing of blocks of this size.
+    /// Computes the times for blocks of this size.
     #[must_use]
     pub fn new(links: &LinkModel, block_bytes: f64) -> Self {
         let is_staged = links.reads_in_place(1, block_bytes);
@@ -120,7 +124,8 @@ impl Pacing {
         }
     }
 
-    /// The pace of the slowest link of the group: what counts where every rank waits for every other.
+    /// The times on the slowest link of the group, which determine algorithms in which every rank
+    /// waits for every other.
     pub(super) const fn slowest(&self, params: &Params) -> &Pace {
         if params.ranks <= params.ranks_per_host { &self.within } else { &self.between }
     }

@@ -1,8 +1,8 @@
-//! Direct all-gather: every rank sends its chunk straight to every other.
+//! Direct all-gather: every rank sends its chunk directly to every other.
 //!
-//! One round; each rank sends n-1 chunks, the least that it can, in as many messages. In its k-th message a rank sends
-//! to the rank k ahead, so that nobody is sent to by two ranks at once. Whatever arrives late delays nobody else, but
-//! all links of the network are in use.
+//! One round; each rank sends n-1 chunks, the minimum, in as many messages. The k-th message goes
+//! to the rank k ahead, so that no rank receives from two ranks at once. A late message delays no
+//! other, but all links of the network are in use.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -22,7 +22,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    // The own chunk is sent from where the caller has it, so that nothing waits for the copy.
+    // The own chunk is sent from the input, so that no send waits for the copy.
     let own = p.own();
     let exchanges = (1..p.ranks).flat_map(move |distance| {
         let (to, from) = (p.ahead(distance), p.behind(distance));

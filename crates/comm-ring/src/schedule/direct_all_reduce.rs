@@ -1,9 +1,10 @@
-//! Direct all-reduce: the direct reduce-scatter, then every rank sends its reduced chunk straight to all others.
+//! Direct all-reduce: the direct reduce-scatter, then every rank sends its reduced chunk directly
+//! to all others.
 //!
-//! The cost is that of the direct reduce-scatter, and as much data again in one more round: each rank sends
-//! 2(n-1)/n of the data, the least that any all-reduce can send, in 2(n-1) messages for each segment. Latency is paid twice
-//! where messages are buffered, whatever the number of ranks; in return a rank talks to all others at once, which
-//! the ring does not.
+//! The cost is that of the direct reduce-scatter, and as much data again in one more round: each
+//! rank sends 2(n-1)/n of the data, the minimum of any all-reduce, in 2(n-1) messages for each
+//! segment. Latency is paid twice for any number of ranks if messages are buffered; in return a
+//! rank communicates with all others at once, unlike in the ring.
 
 use comm_core::{Place, Step};
 

@@ -1,12 +1,13 @@
 //! Broadcast through two binary trees, each of which carries half of the segments.
 //!
-//! Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-//! Computing 35 (2009). The inner ranks of one tree are leaves of the other: so every rank receives each segment once
-//! and sends at most as many as it receives (one more if their number is odd), where in a single binary tree inner
-//! ranks send everything twice. ceil(log2 n) rounds for one segment, n of at least 2.
+//! Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+//! scan", Parallel Computing 35 (2009). The inner ranks of one tree are leaves of the other: so
+//! every rank receives each segment once and sends at most as many as it receives (one more if
+//! their number is odd), where in a single binary tree inner ranks send everything twice. ceil(log2
+//! n) rounds for one segment, n of at least 2.
 //!
-//! The root stands outside of both trees and sends to their tops. Each rank goes through the segments in one order, so
-//! no two ranks ever wait for each other.
+//! The root is outside of both trees and sends to their tops. All ranks process the segments in the
+//! same order, so no two ranks wait for each other.
 
 use comm_core::{Place, Step};
 
@@ -16,7 +17,8 @@ pub(super) const fn slots(_: &Params) -> usize {
     0
 }
 
-/// The in-order binary tree over the places 1 to `last`: the odd ones are its leaves. Place 0 stands above its top.
+/// The in-order binary tree over the places 1 to `last`: the odd ones are its leaves. Place 0
+/// stands above its top.
 #[derive(Clone, Copy)]
 struct Tree {
     last: usize,

@@ -1,14 +1,15 @@
 //! Recursive halving and doubling all-reduce, for any number of ranks.
 //!
-//! Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur, Rabenseifner and Gropp,
-//! "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
-//! A reduce-scatter in which partners exchange halves of what they still have, then an all-gather the same way back:
-//! 2 log2 n rounds, in which each rank sends 2(n-1)/n of the data, the least that any all-reduce can send. Where n is no
-//! power of two, every rank beyond the largest one hands all its data to a neighbour and gets the result back: two more
-//! rounds, and twice the data for those neighbours.
+//! Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur, Rabenseifner
+//! and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+//! Comput. Appl. 19 (2005). A reduce-scatter in which partners exchange halves of the data that
+//! they still hold, then an all-gather in the reverse order: 2 log2 n rounds, in which each rank
+//! sends 2(n-1)/n of the data, the minimum of any all-reduce. If n is no power of two, every rank
+//! beyond the largest power of two sends all its data to a neighbour and receives the result: two
+//! more rounds, and twice the data for those neighbours.
 //!
-//! The first partner is the nearest, so that contributions are combined as in recursive doubling. What a rank gives and
-//! what it keeps are different halves: nothing goes through scratch.
+//! The first partner is the nearest, so contributions are combined as in recursive doubling. A rank
+//! sends one half and keeps the other, so no scratch is needed.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -37,7 +38,8 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     rounds + fold
 }
 
-/// What a number still has after so many rounds of the reduce-scatter, or has again before as many of the all-gather.
+/// The blocks that a number holds after this many rounds of the reduce-scatter, or before as many
+/// rounds of the all-gather.
 fn kept(tree: Tree, number: usize, rounds: usize) -> Blocks {
     let upper = (0..rounds).filter(|round| number >> round & 1 == 1);
     Blocks { first: upper.map(|round| tree.core() >> (round + 1)).sum(), count: tree.core() >> rounds }
@@ -46,18 +48,18 @@ fn kept(tree: Tree, number: usize, rounds: usize) -> Blocks {
 pub(super) fn steps(params: &Params) -> Steps {
     let (p, tree) = (*params, Tree::new(params.ranks));
     let all = kept(tree, 0, 0);
-    if let Some(spokesman) = tree.spokesman(p.rank) {
-        let exchange = [Step::send(spokesman, Place::Output, all), Step::recv(spokesman, Place::Output, all)];
+    if let Some(leader) = tree.folds_into(p.rank) {
+        let exchange = [Step::send(leader, Place::Output, all), Step::recv(leader, Place::Output, all)];
         return Box::new(exchange.into_iter());
     }
     let partner = tree.partner(p.rank);
     let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, Place::Output, all));
     let fold_out = partner.map(|partner| Step::send(partner, Place::Output, all));
     let number = tree.number(p.rank);
-    // Of what both have, the partner's half and the own one.
+    // The partner's half and the own half of the blocks that both hold.
     let round = move |round: usize| {
         let other = number ^ 1 << round;
-        (tree.speaker(other), kept(tree, other, round + 1), kept(tree, number, round + 1))
+        (tree.leader(other), kept(tree, other, round + 1), kept(tree, number, round + 1))
     };
     let halving = (0..tree.rounds()).map(round).flat_map(|(partner, theirs, ours)| {
         [

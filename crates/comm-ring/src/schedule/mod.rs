@@ -1,8 +1,8 @@
-//! Descriptions of collectives: one file per algorithm, one row per algorithm in [`TABLE`].
+//! The algorithms of all collectives: one file and one row of [`TABLE`] per algorithm.
 //!
-//! A schedule is a lazy iterator of steps, and a pure function of [`Params`]. It never sees data, a transport or a
-//! clock. The table is all that other code knows of an algorithm: whoever walks it (the communicator, the verifier,
-//! a simulator) meets every algorithm there is.
+//! A schedule is a lazy iterator of steps, and a pure function of [`Params`]. It never sees data, a
+//! transport or a clock. Other code (the communicator, the verifier, the simulator) knows
+//! algorithms only through the table.
 
 mod all_gather_all_to_all;
 mod binomial_broadcast;
@@ -19,9 +19,13 @@ mod direct_all_gather;
 mod direct_all_reduce;
 mod direct_reduce_scatter;
 mod double_tree_broadcast;
-mod flat_gather;
-mod flat_scatter;
 mod halving_doubling;
+mod linear_all_reduce;
+mod linear_barrier;
+mod linear_gather;
+mod linear_reduce;
+mod linear_reduce_scatter;
+mod linear_scatter;
 mod one_shot_all_reduce;
 mod ordered_fan_in;
 mod pairwise_all_to_all;
@@ -36,10 +40,6 @@ mod scatter_all_gather_broadcast;
 mod staged_all_gather;
 mod staged_all_reduce;
 mod staged_broadcast;
-mod star_all_reduce;
-mod star_barrier;
-mod star_reduce;
-mod star_reduce_scatter;
 mod tree;
 mod two_level_all_reduce;
 
@@ -53,30 +53,31 @@ pub use tree::combinations;
 /// The steps of one rank.
 pub type Steps = Box<dyn Iterator<Item = Step> + Send>;
 
-/// What a schedule is a function of.
+/// The parameters of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Params {
     /// The number of ranks, at least 1.
     pub ranks: usize,
-    /// The rank whose steps are wanted.
+    /// The rank that runs the steps.
     pub rank: usize,
     /// The root of a rooted collective, else 0.
     pub root: usize,
-    /// Into how many segments each chunk is cut, at least 1.
+    /// The number of segments of each chunk, at least 1.
     pub segments: usize,
-    /// How many segments may be under way in scratch at once, at least 1. Bounds the memory, not the data.
+    /// The most segments that use scratch at once, at least 1. Bounds the memory, not the data.
     pub pass: usize,
     /// Whether the output holds this rank's contribution at the start. Otherwise the input does.
     pub in_place: bool,
-    /// How many consecutive ranks a host holds, at least 1; the last may hold fewer. Only hierarchical algorithms look
-    /// at it.
+    /// The number of consecutive ranks on each host, at least 1; the last host may hold fewer. Only
+    /// hierarchical algorithms use it.
     pub ranks_per_host: usize,
 }
 
 /// Setters, as in `Params::new(8).rank(3).segments(4)`.
 impl Params {
-    /// The parameters of rank 0 among so many, each on a host of its own: in place, in one segment, with root 0.
+    /// The parameters of rank 0 of a group of `ranks`, each on a host of its own: in place, in one
+    /// segment, with root 0.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
         Self { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
@@ -96,14 +97,14 @@ impl Params {
         self
     }
 
-    /// The parameters with each chunk cut into so many segments.
+    /// The parameters with this many segments per chunk.
     #[must_use]
     pub const fn segments(mut self, segments: usize) -> Self {
         self.segments = segments;
         self
     }
 
-    /// The parameters with so many segments under way in scratch at once.
+    /// The parameters with this many segments in scratch at once.
     #[must_use]
     pub const fn pass(mut self, pass: usize) -> Self {
         self.pass = pass;
@@ -117,7 +118,7 @@ impl Params {
         self
     }
 
-    /// The parameters with so many consecutive ranks on each host.
+    /// The parameters with this many consecutive ranks on each host.
     #[must_use]
     pub const fn ranks_per_host(mut self, ranks_per_host: usize) -> Self {
         self.ranks_per_host = ranks_per_host;
@@ -136,18 +137,19 @@ impl Params {
         Blocks::one(chunk * self.segments + segment)
     }
 
-    /// The rank, or the chunk, that lies `distance` behind this rank on the ring.
+    /// The rank, or the chunk, `distance` places before this rank on the ring.
     const fn behind(&self, distance: usize) -> usize {
         let distance = self.once_around(distance);
         if self.rank < distance { self.rank + self.ranks - distance } else { self.rank - distance }
     }
 
-    /// The rank that lies `distance` ahead of this rank on the ring.
+    /// The rank `distance` places after this rank on the ring.
     const fn ahead(&self, distance: usize) -> usize {
         self.once_around(self.rank + self.once_around(distance))
     }
 
-    /// The distance without whole turns. A division takes longer than the rest of a step, and is seldom needed.
+    /// The distance modulo the number of ranks. A division takes longer than the rest of a step,
+    /// and is rarely needed.
     const fn once_around(&self, distance: usize) -> usize {
         if distance < self.ranks { distance } else { distance % self.ranks }
     }
@@ -162,39 +164,41 @@ impl Params {
         self.behind(1)
     }
 
-    /// The segments in passes: those of one may be under way in scratch at once.
+    /// The segments in passes: the segments of one pass use scratch at the same time.
     fn passes(&self) -> impl Iterator<Item = Range<usize>> + Send + use<> {
         let (all, pass) = (self.segments, self.pass.max(1));
         (0..all).step_by(pass).map(move |first| first..all.min(first + pass))
     }
 
-    /// The slots that a schedule with `per_segment` slots for each segment under way needs.
+    /// The number of slots of a schedule that needs `per_segment` slots for each segment of a pass.
     fn slots(&self, per_segment: usize) -> usize {
         per_segment * self.pass.min(self.segments)
     }
 
-    /// The slot of a segment, in the first or a later set of slots.
+    /// The slot of a segment in a set of slots.
     fn slot(&self, set: usize, segment: usize) -> Place {
         let pass = self.pass.min(self.segments);
         Place::Scratch { slot: set * pass + segment % pass }
     }
 }
 
-/// So many chunks, one per rank, from the first on and around the end of the data: one run of blocks, or two.
+/// The `count` chunks, one per rank, from `first` on and around the end of the data: one run of
+/// blocks, or two.
 fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
     let until_end = count.min(ranks - first);
     let around_end = Blocks { first: 0, count: count - until_end };
     [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
 }
 
-/// The distances 1, 2, 4 and so on below the number of ranks: how far what is doubled in each round has to go.
+/// The distances 1, 2, 4 and so on below the number of ranks, one for each round of doubling.
 fn distances(ranks: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |distance| Some(2 * distance))
         .take_while(move |&distance| distance < ranks)
 }
 
-/// How many messages wait for each other where ranks pass on what they have over these distances. The last, if it spans
-/// less than the double of the one before, waits only for those that span as much.
+/// The longest chain of messages that wait for each other if ranks pass on all their data over
+/// these distances. The last message, if it spans less than twice the one before, waits only for
+/// those that span as much.
 fn doubling_rounds(ranks: usize) -> usize {
     let doublings = ranks.ilog2() as usize;
     let rest = ranks - (1 << doublings);
@@ -202,7 +206,7 @@ fn doubling_rounds(ranks: usize) -> usize {
     doublings.max(last)
 }
 
-/// How the data of a collective is cut into chunks.
+/// The division of a collective's data into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Chunks {
@@ -217,7 +221,7 @@ pub enum Chunks {
 }
 
 impl Chunks {
-    /// How many chunks there are among so many ranks, at least 1.
+    /// The number of chunks in a group of `ranks`, at least 1.
     #[must_use]
     pub const fn count(self, ranks: usize) -> usize {
         match self {
@@ -233,40 +237,41 @@ impl Chunks {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Algorithm {
-    /// Its name, with which a user forces it and errors speak of it.
+    /// The name, by which users select it and errors refer to it.
     pub name: &'static str,
-    /// What it computes.
+    /// The collective that it implements.
     pub collective: Collective,
-    /// How it cuts the data.
+    /// The division of the data into chunks.
     pub chunks: Chunks,
-    /// What it needs and what it keeps.
+    /// The requirements and guarantees.
     pub traits: Traits,
-    /// How many slots of scratch a rank needs.
+    /// The number of slots of scratch that a rank needs.
     pub slots: fn(&Params) -> usize,
     /// The steps of a rank.
     pub steps: fn(&Params) -> Steps,
-    /// How much its steps move.
+    /// The amount of communication.
     pub cost: fn(&Params) -> Cost,
-    /// How long it takes when all ranks start at once, in seconds.
+    /// The predicted time in seconds, if all ranks start at once.
     pub time: fn(&Params, &Pacing) -> f64,
 }
 
-/// What an algorithm needs and what it keeps.
+/// The requirements and guarantees of an algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traits {
-    /// Whether it makes use of several segments; else it is given one.
+    /// Whether it can use several segments; otherwise it gets one.
     pub segmented: bool,
-    /// Whether it can do with lengths that only the ranks concerned know: the variants with counts.
+    /// Whether it supports the variants with counts, where only the ranks concerned know a length.
     pub counts: bool,
-    /// Whether all its blocks must have the same size, as it puts runs of them together in scratch. Never with counts.
+    /// Whether all its blocks must have the same size, because it assembles runs of them in
+    /// scratch. Never with counts.
     pub equal: bool,
-    /// Whether it knows hosts.
+    /// Whether it distinguishes ranks of the same host from others.
     pub hierarchical: bool,
-    /// Whether what it sends from scratch goes to several ranks, and is to lie where those of its host read it in place.
+    /// Whether its scratch should lie in a buffer that the other ranks of the host read in place.
     pub staged: bool,
-    /// Whether it combines contributions in the one order of [`ReduceOrder::Deterministic`], that of
-    /// [`combinations`].
+    /// Whether it combines contributions in the order of [`ReduceOrder::Deterministic`], which is
+    /// that of [`combinations`].
     ///
     /// [`ReduceOrder::Deterministic`]: comm_core::ReduceOrder::Deterministic
     pub keeps_order: bool,
@@ -285,14 +290,14 @@ impl Traits {
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
     /// An algorithm that moves whole chunks of one length.
     const EQUAL: Self = Self { counts: false, equal: true, ..Self::PLAIN };
-    /// The same, in the one order of combining.
+    /// An algorithm that moves whole chunks, in the deterministic order.
     const IN_ORDER: Self = Self { keeps_order: true, ..Self::PLAIN };
     const SEGMENTED_IN_ORDER: Self = Self { segmented: true, ..Self::IN_ORDER };
-    /// An algorithm that sends segments which several ranks read.
+    /// An algorithm that sends segments from a buffer which several ranks read.
     const STAGED: Self = Self { staged: true, ..Self::SEGMENTED };
 }
 
-/// A row whose functions are those of a module.
+/// A row with the functions of a module.
 macro_rules! row {
     ($name:literal, $collective:ident, $chunks:ident, $traits:expr, $module:ident) => {
         Algorithm {
@@ -308,14 +313,14 @@ macro_rules! row {
     };
 }
 
-/// Every algorithm there is.
+/// All algorithms.
 pub static TABLE: &[Algorithm] = &[
     row!("recursive_doubling", AllReduce, Whole, Traits::IN_ORDER, recursive_doubling),
     row!("ring", AllReduce, PerRank, Traits::SEGMENTED, ring_all_reduce),
     row!("halving_doubling", AllReduce, PowerOfTwo, Traits::IN_ORDER, halving_doubling),
     row!("direct", AllReduce, PerRank, Traits::SEGMENTED_IN_ORDER, direct_all_reduce),
     row!("one_shot", AllReduce, Whole, Traits::IN_ORDER, one_shot_all_reduce),
-    row!("star", AllReduce, Whole, Traits::SEGMENTED_IN_ORDER, star_all_reduce),
+    row!("linear", AllReduce, Whole, Traits::SEGMENTED_IN_ORDER, linear_all_reduce),
     row!(
         "two_level",
         AllReduce,
@@ -326,7 +331,7 @@ pub static TABLE: &[Algorithm] = &[
     row!("staged", AllReduce, PerRank, Traits::STAGED, staged_all_reduce),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),
-    row!("star", ReduceScatter, PerRank, Traits::EQUAL, star_reduce_scatter),
+    row!("linear", ReduceScatter, PerRank, Traits::EQUAL, linear_reduce_scatter),
     row!("ring", AllGather, PerRank, Traits::SEGMENTED, ring_all_gather),
     row!("bruck", AllGather, PerRank, Traits::PLAIN, bruck_all_gather),
     row!("recursive_doubling", AllGather, PerRank, Traits::PLAIN, recursive_doubling_all_gather),
@@ -338,10 +343,10 @@ pub static TABLE: &[Algorithm] = &[
     row!("scatter_all_gather", Broadcast, PerRank, Traits::PLAIN, scatter_all_gather_broadcast),
     row!("staged", Broadcast, Whole, Traits::STAGED, staged_broadcast),
     row!("binomial", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, binomial_reduce),
-    row!("star", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, star_reduce),
-    row!("flat", Gather, PerRank, Traits::PLAIN, flat_gather),
+    row!("linear", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, linear_reduce),
+    row!("linear", Gather, PerRank, Traits::PLAIN, linear_gather),
     row!("binomial", Gather, PerRank, Traits::EQUAL, binomial_gather),
-    row!("flat", Scatter, PerRank, Traits::PLAIN, flat_scatter),
+    row!("linear", Scatter, PerRank, Traits::PLAIN, linear_scatter),
     row!("binomial", Scatter, PerRank, Traits::EQUAL, binomial_scatter),
     row!("pairwise", AllToAll, PerPair, Traits::PLAIN, pairwise_all_to_all),
     row!("bruck", AllToAll, PerPair, Traits { counts: false, ..Traits::PLAIN }, bruck_all_to_all),
@@ -350,14 +355,15 @@ pub static TABLE: &[Algorithm] = &[
     row!("chain", Scan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_scan),
     row!("recursive_doubling", ExScan, Whole, Traits::PLAIN, recursive_doubling_exscan),
     row!("chain", ExScan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_exscan),
-    // A barrier is an all-reduce of nothing: a rank is through when it has heard, directly or not, from every other.
+    // A barrier is an all-reduce without data: a rank leaves it when every other has, directly or
+    // not, sent to it.
     row!("recursive_doubling", Barrier, Whole, Traits::IN_ORDER, recursive_doubling),
     row!("one_shot", Barrier, Whole, Traits::IN_ORDER, one_shot_all_reduce),
-    row!("star", Barrier, Whole, Traits::PLAIN, star_barrier),
+    row!("linear", Barrier, Whole, Traits::PLAIN, linear_barrier),
 ];
 
 impl Algorithm {
-    /// How many blocks the data of a collective has under these parameters.
+    /// The number of blocks of the data under these parameters.
     #[must_use]
     pub const fn blocks(&self, params: &Params) -> usize {
         self.chunks.count(params.ranks) * params.segments
@@ -375,7 +381,7 @@ impl Algorithm {
         TABLE.iter().filter(move |row| row.collective == collective.base() && (row.traits.counts || !counts))
     }
 
-    /// How long the algorithm takes for blocks of this size when all ranks start at once, in seconds.
+    /// Predicts the time for blocks of this size in seconds, if all ranks start at once.
     #[must_use]
     pub fn predict(&self, params: &Params, links: &LinkModel, block_bytes: f64) -> f64 {
         (self.time)(params, &Pacing::new(links, block_bytes))

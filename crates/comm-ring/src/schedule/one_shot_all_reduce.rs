@@ -1,9 +1,9 @@
-//! One-shot all-reduce: every rank sends its data to all others at once, and combines what it hears in the order of the
-//! tree.
+//! One-shot all-reduce: every rank sends its data to all others at once, and combines all
+//! contributions in the order of the tree.
 //!
-//! Latency is paid once where messages are buffered, whatever the number of ranks, and floor(n/2) times where none is. Each
-//! rank sends and combines n-1 times the data: for very little data, above all where more ranks than processors run, as every
-//! rank has to run but once.
+//! Latency is paid once for any number of ranks if messages are buffered, and floor(n/2) times
+//! without buffering. Each rank sends and combines n-1 times the data, so this is for very little
+//! data, above all where ranks outnumber processors: every rank has to be scheduled only once.
 
 use comm_core::{Place, Step};
 

@@ -1,9 +1,10 @@
 //! One rank receives from all others and combines the contributions in the order of the tree.
 //!
-//! It receives from the numbers of the tree in the order in which it walks the tree from its own number x on: the other
-//! rank of its pair, then the numbers x ^ 1, x ^ 2, x ^ 3 and so on. The sum of a subtree waits in scratch until the
-//! sibling subtree is complete: one slot for each level, not for each rank. If all ranks do this at once, they exchange in
-//! pairs, in the same order everywhere, so that no rank receives from all others at the same time.
+//! It receives from the numbers of the tree in the order in which it walks the tree from its own
+//! number x on: the other rank of its pair, then the numbers x ^ 1, x ^ 2, x ^ 3 and so on. The sum
+//! of a subtree waits in scratch until the sibling subtree is complete: one slot for each level,
+//! not for each rank. If all ranks do this at once, they exchange in pairs, in the same order
+//! everywhere, so that no rank receives from all others at the same time.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -14,7 +15,8 @@ use super::{Cost, Params};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
     pub(super) rank: usize,
-    /// The position of its number in the walk: the exclusive or with the number of the receiving rank.
+    /// The position of its number in the walk: the exclusive or with the number of the receiving
+    /// rank.
     position: usize,
     /// Whether it is the first, or the last, rank of its number.
     first: bool,
@@ -25,7 +27,7 @@ pub(super) struct Peer {
 pub(super) fn peers(p: &Params) -> impl Iterator<Item = Peer> + use<> {
     let (tree, rank) = (Tree::new(p.ranks), p.rank);
     let number = tree.number(rank);
-    // Two pairs meet even with even and odd with odd first, and crosswise then.
+    // Of two pairs, even exchanges with even and odd with odd first, then even with odd.
     let odd_first = tree.partner(rank).is_some() && !rank.is_multiple_of(2);
     let all = (0..tree.core()).flat_map(move |position| {
         let ranks = tree.ranks(number ^ position);
@@ -68,8 +70,8 @@ impl FanIn {
         Self { p: *p, tree: Tree::new(p.ranks), block: p.block(chunk, segment), segment, own }
     }
 
-    /// Whether the subtree at position 1 is the first that the output receives: if it is a pair, which has its sum
-    /// before the own contribution joins.
+    /// Whether the subtree at position 1 is the first that the output receives: if it is a pair,
+    /// which has its sum before the own contribution joins.
     fn starts_with_sibling(&self) -> bool {
         self.own != Place::Output && self.tree.folds() && self.tree.partner(self.p.rank).is_none()
     }

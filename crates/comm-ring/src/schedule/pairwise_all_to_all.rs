@@ -1,8 +1,9 @@
-//! Pairwise all-to-all: in round k, each rank sends to the rank k ahead and receives from the rank k behind.
+//! Pairwise all-to-all: in round k, each rank sends to the rank k ahead and receives from the rank
+//! k behind.
 //!
-//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High
-//! Perform. Comput. Appl. 19 (2005). n-1 rounds; every chunk travels once and straight, the least that can be sent.
-//! Nobody is sent to by two ranks in the same round.
+//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005). n-1 rounds; every chunk travels once and
+//! directly, the minimum. No rank receives from two ranks in the same round.
 
 use comm_core::{Blocks, Place, Step};
 

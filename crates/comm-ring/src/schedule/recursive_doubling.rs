@@ -1,13 +1,14 @@
 //! Recursive doubling all-reduce, for any number of ranks.
 //!
-//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High
-//! Perform. Comput. Appl. 19 (2005). floor(log2 n) rounds, and two more when n is no power of two: every rank beyond
-//! the largest power of two hands its data to a neighbour and gets the result back. Each rank sends all data in every
-//! round, so it is for small data.
+//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005). floor(log2 n) rounds, and two more if n is no
+//! power of two: every rank beyond the largest power of two sends its data to a neighbour and
+//! receives the result. Each rank sends all data in every round, so this is for small data.
 //!
-//! Partners exchange whole vectors, so each receives into scratch: with a reduction straight into the vector that is
-//! being sent, both would wait for the other to receive first. Both then combine the same two operands, and the
-//! operators are commutative, so all ranks hold the same bits after every round.
+//! Partners exchange whole vectors, so each receives into scratch: with a reduction straight into
+//! the vector that is being sent, both would wait for the other to receive first. Both then combine
+//! the same two operands, and the operators are commutative, so all ranks hold the same bits after
+//! every round.
 
 use std::iter;
 
@@ -26,7 +27,7 @@ pub(super) const fn slots(params: &Params) -> usize {
 pub(super) fn cost(p: &Params) -> Cost {
     let tree = Tree::new(p.ranks);
     let folded = usize::from(tree.folds());
-    // Who speaks for two ranks receives from its partner at the start, and sends to it at the end.
+    // The leader of a pair receives from its partner at the start, and sends to it at the end.
     let messages = tree.rounds() + folded;
     Cost { rounds: tree.rounds() + 2 * folded, messages, blocks: messages }
 }
@@ -37,9 +38,11 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let rounds = tree.rounds() + usize::from(tree.folds());
     let further = match 2 * folded {
         0 => 0.0,
-        // The longest way is from a folded rank to the opposite one, which folds too, and from that to its partner.
+        // The longest path is from a folded rank to the opposite rank, which leads a pair too, and
+        // to its partner.
         twice if twice > tree.core() => pace.hop(1),
-        // It ends at the opposite one; but a rank that speaks for two has one message more to send and to receive.
+        // The path ends at the opposite rank; but the leader of a pair has one more message to send
+        // and to receive.
         _ => pace.block.max(2.0 * pace.overhead),
     };
     rounds as f64 * pace.hop_reduce(1) + further
@@ -47,8 +50,8 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let (p, tree) = (*params, Tree::new(params.ranks));
-    if let Some(spokesman) = tree.spokesman(p.rank) {
-        let exchange = [Step::send(spokesman, Place::Output, ALL), Step::recv(spokesman, Place::Output, ALL)];
+    if let Some(leader) = tree.folds_into(p.rank) {
+        let exchange = [Step::send(leader, Place::Output, ALL), Step::recv(leader, Place::Output, ALL)];
         return Box::new(exchange.into_iter());
     }
     let partner = tree.partner(p.rank);
@@ -56,7 +59,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let fold_out = partner.map(|partner| Step::send(partner, Place::Output, ALL));
     let number = tree.number(p.rank);
     let rounds = (0..tree.rounds()).flat_map(move |round| {
-        let partner = tree.speaker(number ^ 1 << round);
+        let partner = tree.leader(number ^ 1 << round);
         let arrived = Place::Scratch { slot: round % 2 };
         [
             Step::send(partner, Place::Output, ALL),

@@ -1,12 +1,13 @@
 //! Recursive doubling all-gather, for any number of ranks.
 //!
-//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High
-//! Perform. Comput. Appl. 19 (2005). Partners exchange all they have, and all they have is one run of chunks:
-//! log2 n messages for a power of two, in which a rank sends n-1 chunks, the least that it can.
+//! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! Int. J. High Perform. Comput. Appl. 19 (2005). Partners exchange all the chunks that they hold,
+//! which is one run of chunks: log2 n messages if n is a power of two, in which a rank sends n-1
+//! chunks, the minimum.
 //!
-//! For another n, the first ranks pair up so that a power of two remain. The even one of a pair gives its chunk to the
-//! odd one, which stands for both and hands back everything at the end: two rounds more, and up to 3(n-1) chunks sent
-//! by a rank.
+//! For any other n, the first ranks form pairs so that a power of two remains. The even rank of a
+//! pair sends its chunk to the odd one, which leads the pair and sends all chunks back at the end:
+//! two more rounds, and a rank sends up to 3(n-1) chunks.
 
 use std::ops::Range;
 
@@ -18,11 +19,11 @@ pub(super) const fn slots(_: &Params) -> usize {
     0
 }
 
-/// The power of two of ranks that remain, numbered in the order of their ranks.
+/// The ranks that remain, a power of two, numbered in the order of their ranks.
 #[derive(Clone, Copy)]
 struct Core {
     size: usize,
-    /// How many of them, the first, stand for two ranks.
+    /// The count of numbers that stand for two ranks: the first ones.
     pairs: usize,
 }
 
@@ -41,23 +42,25 @@ impl Core {
         self.first(number + 1) - 1
     }
 
-    /// The chunks of the aligned group of so many numbers in which a number is.
+    /// The chunks of the aligned group of `size` numbers that contains a number.
     fn group(&self, number: usize, size: usize) -> Blocks {
         let start = number / size * size;
         run(self.first(start)..self.first(start + size))
     }
 
-    /// How many numbers the groups of each round hold.
+    /// The size of the groups in each round.
     fn rounds(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.size.ilog2()).map(|round| 1 << round)
     }
 
-    /// The chunks that number 0 sends in all rounds: the most, as the first numbers stand for two ranks.
+    /// The number of chunks that number 0 sends in all rounds: the most of all, as the first
+    /// numbers stand for two ranks.
     fn sent(&self) -> usize {
         self.rounds().map(|size| self.group(0, size).count).sum()
     }
 
-    /// The messages in which a rank hands everything back to its partner, which lacks what is before and behind it.
+    /// The messages in which a leader sends its partner the chunks before and after the partner's
+    /// own.
     fn returns(&self) -> usize {
         self.pairs.min(2)
     }
@@ -80,7 +83,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, core) = (pacing.slowest(p), Core::new(p.ranks));
     let Cost { rounds, blocks, .. } = cost(p);
     let split = core.returns().saturating_sub(1) as f64 * 2.0 * pace.overhead;
-    // Who stands for two ranks has received the chunk of the other before.
+    // The leader of a pair has received the chunk of the other rank before.
     let folded = core.returns().min(1);
     rounds as f64 * pace.hop(0) + split + (blocks + folded) as f64 * pace.block
 }

@@ -1,9 +1,12 @@
-//! Recursive doubling exclusive scan: the scan, with a second sum that leaves out the own contribution.
+//! Recursive doubling exclusive scan: the scan, with a second sum that leaves out the own
+//! contribution.
 //!
-//! Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29 (1986), for two sums as MPICH does.
-//! ceil(log2 n) rounds for any n; a rank sends the whole data in every round, so it is for small data.
+//! Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29 (1986), for two sums
+//! as MPICH does. ceil(log2 n) rounds for any n; a rank sends the whole data in every round, so it
+//! is for small data.
 //!
-//! The sum without the own contribution is made in the output, the one that is passed on in scratch.
+//! The sum without the own contribution is computed in the output, the sum that is passed on in
+//! scratch.
 
 use comm_core::{Place, Step};
 
@@ -14,8 +17,8 @@ use super::{Cost, Pacing, Params, Steps, distances, recursive_doubling_scan};
 const SUM: Place = Place::Scratch { slot: 0 };
 
 pub(super) fn slots(p: &Params) -> usize {
-    // The first round's goes straight to the output; then two, so that a sum can arrive while the one before is still
-    // being combined.
+    // The first round's goes straight to the output; then two, so that a sum can arrive while the
+    // one before is still being combined.
     receives(p).min(3)
 }
 
@@ -25,7 +28,7 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, rounds) = (pacing.slowest(p), distances(p.ranks).count());
-    // Both sums grow in every round, but for the one in the first and the other in the last.
+    // Both sums grow in every round, except the one in the first round and the other in the last.
     let saved = if rounds == 0 { 0.0 } else { pace.reduce };
     recursive_doubling_scan::time(p, pacing) + (rounds as f64 - 1.0).max(0.0) * pace.reduce - saved
 }
@@ -42,7 +45,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     }))
 }
 
-/// Receives a sum and adds it to both of ours: to the one to be passed on only if it is.
+/// Receives a sum and adds it to both sums; to the one that is passed on only if it will be sent.
 fn add(from: usize, round: usize, sends_later: bool) -> [Option<Step>; 3] {
     if round == 0 {
         let start = [Step::copy(SUM, Place::Input, ALL), Step::reduce(SUM, Place::Output, ALL)];

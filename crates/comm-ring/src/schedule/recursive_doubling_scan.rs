@@ -1,10 +1,12 @@
 //! Recursive doubling scan: the run of ranks whose sum a rank holds doubles in every round.
 //!
-//! Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29 (1986). ceil(log2 n) rounds for any n;
-//! a rank sends the whole data in every round, so it is for small data. In the round of distance d a rank sends its sum
-//! to the rank d ahead, if there is one, and adds that of the rank d behind.
+//! Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29 (1986). ceil(log2 n)
+//! rounds for any n; a rank sends the whole data in every round, so it is for small data. In the
+//! round of distance d a rank sends its sum to the rank d ahead, if there is one, and adds that of
+//! the rank d behind.
 //!
-//! What arrives goes to scratch first, because the sum may still be on its way to somebody else.
+//! A sum is received into scratch, because the rank's own sum may still be being sent to another
+//! rank.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -12,7 +14,7 @@ use super::{Cost, Pacing, Params, Steps, distances, doubling_rounds};
 
 pub(super) const ALL: Blocks = Blocks::one(0);
 
-/// In how many rounds a rank receives.
+/// The number of rounds in which a rank receives.
 pub(super) const fn receives(p: &Params) -> usize {
     (usize::BITS - p.rank.leading_zeros()) as usize
 }
@@ -29,7 +31,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
-    // A rank passes on the whole data in every round, though not every round waits for the one before.
+    // A rank passes on the whole data in every round, though not every round waits for the one
+    // before.
     let passed = distances(p.ranks).count() as f64 * (pace.block + pace.reduce);
     doubling_rounds(p.ranks) as f64 * pace.hop(0) + passed
 }

@@ -1,4 +1,4 @@
-//! Ring all-gather: each rank passes on what it got in the round before.
+//! Ring all-gather: each rank sends the chunk that it received in the round before.
 //!
 //! Each rank sends (n-1)/n of the result in n-1 rounds, the least that any all-gather can send.
 
@@ -21,7 +21,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    // The own chunk is sent from where the caller has it, so that nothing waits for the copy.
+    // The own chunk is sent from the input, so that no send waits for the copy.
     let own = p.own();
     let copy = (!p.in_place).then(|| {
         (0..p.segments).map(move |segment| Step::copy(Place::Output, Place::Input, p.block(p.rank, segment)))

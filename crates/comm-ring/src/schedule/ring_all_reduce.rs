@@ -1,8 +1,9 @@
 //! Ring all-reduce: a reduce-scatter around the ring, then an all-gather around the ring.
 //!
-//! Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
-//! Comput. 69 (2009). Each rank sends 2(n-1)/n of the data in 2(n-1) rounds, which is the least that any all-reduce
-//! can send. Segments let a rank pass on the start of a chunk while its end still arrives.
+//! Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
+//! Parallel Distrib. Comput. 69 (2009). Each rank sends 2(n-1)/n of the data in 2(n-1) rounds,
+//! which is the least that any all-reduce can send. Segments let a rank pass on the start of a
+//! chunk while its end still arrives.
 
 use comm_core::{Place, Step};
 
@@ -32,10 +33,10 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new((0..2 * (p.ranks - 1)).flat_map(move |round| exchange(&p, round)))
 }
 
-/// A round. After n-1 of them a rank has the chunk ahead of its own whole.
+/// One round. After n-1 rounds, the sum of the chunk after the rank's own is complete.
 fn exchange(params: &Params, round: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
-    // The second half goes around as the first, but what comes is complete.
+    // The all-gather goes around the ring like the reduce-scatter, but with complete chunks.
     let reducing = p.ranks - 1;
     let (give, take) = (p.behind(round), p.behind(round + 1));
     (0..p.segments).flat_map(move |segment| {

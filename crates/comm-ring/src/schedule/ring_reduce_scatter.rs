@@ -1,8 +1,10 @@
-//! Ring reduce-scatter: a partial sum of each chunk travels around the ring and ends at the chunk's owner.
+//! Ring reduce-scatter: a partial sum of each chunk travels around the ring and ends at the chunk's
+//! owner.
 //!
-//! Each rank sends (n-1)/n of the data in n-1 rounds, the least that any reduce-scatter can send. A partial sum that
-//! arrives is combined with the rank's own contribution in the input and stored in one of two alternating sets of scratch
-//! slots. Segments go in passes, so that the sets stay small for any size of the data; within a pass segments overlap.
+//! Each rank sends (n-1)/n of the data in n-1 rounds, the least that any reduce-scatter can send. A
+//! partial sum that arrives is combined with the rank's own contribution in the input and stored in
+//! one of two alternating sets of scratch slots. Segments go in passes, so that the sets stay small
+//! for any size of the data; within a pass segments overlap.
 
 use std::iter;
 

@@ -1,10 +1,11 @@
-//! Staged all-gather: every rank puts its chunk where the others of its host read it in place.
+//! Staged all-gather: every rank copies its chunk to a buffer that the other ranks of its host read
+//! in place.
 //!
-//! The direct all-gather, but what is sent is first copied to temporary memory. That costs a copy, and saves one for each
-//! message where the ranks of a host read what is staged: of n ranks each then writes one chunk and reads n-1, instead of
-//! writing and reading n-1. This is how collectives work that share memory between all ranks of a host, as those of Graham
-//! and Shipman, "MPI support for multi-core architectures: optimized shared memory collectives", EuroPVM/MPI (2008). Where
-//! nothing is read in place, the direct algorithm is better.
+//! This is the direct all-gather with an additional copy to scratch. Where the ranks of a host read
+//! that buffer in place, each message saves a copy: each of n ranks writes one chunk and reads n-1,
+//! instead of writing and reading n-1. So work collectives over memory that all ranks of a host
+//! share, such as those of Graham and Shipman, "MPI support for multi-core architectures: optimized
+//! shared memory collectives", EuroPVM/MPI (2008). Elsewhere the direct algorithm is better.
 
 use comm_core::{Place, Step};
 
@@ -39,8 +40,8 @@ pub(super) fn steps(params: &Params) -> Steps {
     }))
 }
 
-/// A segment of every chunk, from where a rank has staged it to the output of the others. A rank has the chunk this far ahead of
-/// its own.
+/// Sends a segment of every chunk from the slot of its rank to the output of the others. Each rank
+/// holds the chunk `ahead` places after its own.
 pub(super) fn exchange(
     params: &Params,
     segment: usize,

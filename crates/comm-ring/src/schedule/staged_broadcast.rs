@@ -1,14 +1,15 @@
-//! Staged broadcast: the root puts the data where the others of its host read it in place.
+//! Staged broadcast: the root copies the data to a buffer that the other ranks of its host read in
+//! place.
 //!
-//! The root sends each segment to everybody, after it copied it to temporary memory. Where the ranks of a host read what is
-//! staged, they all do so at once, and nobody passes anything on; see the staged all-gather. Elsewhere the root sends n-1
-//! times the data.
+//! The root copies each segment to scratch and sends it to every rank. Where the ranks of a host
+//! read that buffer in place, all do so at once, and no rank forwards the data; see the staged
+//! all-gather. Elsewhere the root sends n-1 times the data.
 
 use comm_core::{Place, Step};
 
 use super::{Cost, Pacing, Params, Steps, staged_all_gather};
 
-/// What is taken for the cost of the root's call ending when everybody has read, and not before, in latencies: calls of other
+/// The cost, in latencies, of the root's call ending only when all ranks have read: calls of other
 /// algorithms overlap with the next ones.
 const SETTLING: f64 = 4.0;
 
@@ -22,12 +23,12 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, peers) = (pacing.slowest(p), p.ranks - 1);
-    // What only one other rank reads goes through a ring in the same two copies.
+    // Data for only one other rank goes through a channel with the same two copies.
     let Some(read) = pace.staged.filter(|_| peers > 1) else {
         return pace.fan(peers * p.segments, false);
     };
-    // The first segment is staged, and then read, which together takes as long as to move it through a ring. Each later one is
-    // staged while that before it is read.
+    // The first segment is staged and then read, which takes as long as a transfer through a
+    // channel. Each later segment is staged while the one before is read.
     let tell = peers as f64 * pace.overhead;
     pace.hop(1) + SETTLING * pace.latency + tell + (p.segments - 1) as f64 * read.max(tell)
 }

@@ -1,14 +1,16 @@
-//! The one order of combining: a tree over the ranks.
+//! The tree over the ranks that defines the deterministic order of combining.
 //!
-//! Let `core` be the largest power of two that is not above the number of ranks. The first `folded = 2 (n - core)` ranks
-//! form pairs: each even rank is combined with the odd one after it. That leaves `core` *numbers*: number j below
-//! `folded / 2` stands for the ranks 2j and 2j + 1, a later one for one rank. Then in round k = 0, 1, ... the numbers
-//! that differ in bit k alone are combined. So recursive doubling combines, and whatever keeps this tree has its bits,
-//! whichever the collective, the length and the algorithm: the order of [`ReduceOrder::Deterministic`].
+//! Let `core` be the largest power of two that is not above the number of ranks. The first `folded
+//! = 2 (n - core)` ranks form pairs: each even rank is combined with the odd one after it. That
+//! leaves `core` *numbers*: number j below `folded / 2` stands for the ranks 2j and 2j + 1, a later
+//! one for one rank. Then in round k = 0, 1, ... the numbers that differ only in bit k are
+//! combined. This is the order of recursive doubling and of [`ReduceOrder::Deterministic`]: every
+//! algorithm that keeps it gives the same bits, for any collective and any length.
 //!
-//! Operators commute to the bit, so that only the tree matters and not the sides of its nodes. And the tree is the same
-//! seen from every number: with all numbers replaced by their exclusive or with one of them, the same numbers are
-//! combined in the same rounds. A rank may therefore walk it from itself on.
+//! Operators commute to the bit, so only the tree matters and not the order of the two operands.
+//! The tree looks the same from every number: if all numbers are replaced by their exclusive or
+//! with one of them, the same numbers are combined in the same rounds. So a rank may walk the tree
+//! from its own number on.
 //!
 //! [`ReduceOrder::Deterministic`]: comm_core::ReduceOrder::Deterministic
 
@@ -27,12 +29,12 @@ impl Tree {
         Self { core, folded: 2 * (ranks - core) }
     }
 
-    /// How many numbers there are, a power of two.
+    /// The count of numbers, a power of two.
     pub(super) const fn core(self) -> usize {
         self.core
     }
 
-    /// How many rounds follow the fold.
+    /// The number of rounds after the fold.
     pub(super) const fn rounds(self) -> usize {
         self.core.ilog2() as usize
     }
@@ -56,8 +58,8 @@ impl Tree {
         }
     }
 
-    /// The rank that speaks for a number: of a pair, the odd one.
-    pub(super) const fn speaker(self, number: usize) -> usize {
+    /// The rank that holds the sum of a number: the odd one of a pair.
+    pub(super) const fn leader(self, number: usize) -> usize {
         self.ranks(number).end - 1
     }
 
@@ -66,25 +68,27 @@ impl Tree {
         if rank < self.folded { Some(rank ^ 1) } else { None }
     }
 
-    /// The rank that speaks for this one, if that is another.
-    pub(super) const fn spokesman(self, rank: usize) -> Option<usize> {
+    /// The rank to which this rank gives its contribution before the rounds, if it does.
+    pub(super) const fn folds_into(self, rank: usize) -> Option<usize> {
         if rank < self.folded && rank.is_multiple_of(2) { Some(rank + 1) } else { None }
     }
 }
 
-/// The tree of [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) as the combinations that make it
-/// up: in this order, what the first rank of each has come to is combined with what the second has come to, and the
-/// first keeps the result. The first rank of the last one has the result of all `ranks` ranks; a rank alone has it
-/// from the start.
+/// The tree of [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) as a list of
+/// combinations.
+///
+/// In each, in this order, the partial results of two ranks are combined, and the first of the two
+/// keeps the result. The first rank of the last combination has the result of all `ranks` ranks; a
+/// single rank has it from the start.
 ///
 /// # Panics
-/// If there are no ranks.
+/// Panics if `ranks` is 0.
 pub fn combinations(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
     let tree = Tree::new(ranks);
     let pairs = (0..tree.folded / 2).map(|pair| (2 * pair + 1, 2 * pair));
     let rounds = (0..tree.rounds()).flat_map(move |round| {
         let first = (0..tree.core).step_by(2 << round);
-        first.map(move |number| (tree.speaker(number), tree.speaker(number | 1 << round)))
+        first.map(move |number| (tree.leader(number), tree.leader(number | 1 << round)))
     });
     pairs.chain(rounds)
 }
@@ -93,7 +97,7 @@ pub fn combinations(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
 mod tests {
     use super::*;
 
-    /// The tree as an expression.
+    /// Writes the tree as an expression.
     fn text(ranks: usize) -> String {
         let mut parts: Vec<String> = (0..ranks).map(|rank| rank.to_string()).collect();
         let mut last = 0;
@@ -122,7 +126,7 @@ mod tests {
             assert!((0..tree.core()).flat_map(|number| tree.ranks(number)).eq(0..ranks));
             for rank in 0..ranks {
                 assert!(tree.ranks(tree.number(rank)).contains(&rank));
-                assert_eq!(tree.spokesman(rank).unwrap_or(rank), tree.speaker(tree.number(rank)));
+                assert_eq!(tree.folds_into(rank).unwrap_or(rank), tree.leader(tree.number(rank)));
                 assert_eq!(tree.partner(rank).is_some(), tree.ranks(tree.number(rank)).len() == 2);
             }
             assert_eq!(combinations(ranks).count(), ranks - 1);

@@ -1,16 +1,18 @@
-//! Two-level all-reduce: a reduce-scatter inside each host, an all-reduce of each part among the hosts, and an all-gather
-//! inside each host.
+//! Two-level all-reduce: a reduce-scatter inside each host, an all-reduce of each part among the
+//! hosts, and an all-gather inside each host.
 //!
-//! The 2D-torus all-reduce of Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash",
-//! arXiv:1811.05233 (2018), for hosts instead of rows. With C ranks per host and H hosts, a rank sends 2(C-1)/C of the
-//! data inside its host, and only 2(H-1)/H of a C-th part of the data to other hosts.
+//! The 2D-torus all-reduce of Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50
+//! training in a flash", arXiv:1811.05233 (2018), for hosts instead of rows. With C ranks per host
+//! and H hosts, a rank sends 2(C-1)/C of the data inside its host, and only 2(H-1)/H of a C-th part
+//! of the data to other hosts.
 //!
-//! The data is cut into C *columns*, one for each rank of a host, and a column into a chunk for each host. The last host may
-//! hold fewer ranks; then each of them owns several columns next to each other, and sends and receives more. All
-//! exchanges are direct: whoever owns a part hears of it from all others, and sends the result to all. That serves any
-//! number of hosts without folding, sends as little as a ring, and pays latency twice per level where a ring pays it 2(C-1)
-//! and 2(H-1) times. Each chunk is combined on one rank, first inside the host and then host after host: the same bits
-//! everywhere, but not the order of the tree.
+//! The data is cut into C *columns*, one for each rank of a host, and a column into a chunk for
+//! each host. The last host may hold fewer ranks; then each of them owns several columns next to
+//! each other, and sends and receives more. All exchanges are direct: the owner of a part receives
+//! it from all others and sends the result to all. That works for any number of hosts without
+//! folding, sends as little as a ring, and pays latency twice per level where a ring pays it 2(C-1)
+//! and 2(H-1) times. Each chunk is combined on one rank, first inside the host and then host by
+//! host: all ranks have the same bits, but not those of the tree.
 
 use std::ops::Range;
 
@@ -22,7 +24,7 @@ pub(super) const fn slots(_: &Params) -> usize {
     0
 }
 
-/// The hosts, and who owns what on them.
+/// The hosts, and the columns that their ranks own.
 #[derive(Debug, Clone, Copy)]
 struct Hosts {
     ranks: usize,
@@ -37,13 +39,13 @@ impl Hosts {
         Self { ranks: p.ranks, columns, count: p.ranks.div_ceil(columns) }
     }
 
-    /// How many ranks a host has.
+    /// The number of ranks of a host.
     fn size(&self, host: usize) -> usize {
         self.columns.min(self.ranks - host * self.columns)
     }
 
-    /// The chunks of columns. A column has a chunk for every host, or for every host but the last: over all columns, the
-    /// last host has as many chunks as ranks.
+    /// The chunks of columns. A column has a chunk for every host, or for every host but the last:
+    /// over all columns, the last host has as many chunks as ranks.
     fn chunks(&self, columns: Range<usize>) -> Blocks {
         let start = |column: usize| column * self.ranks / self.columns;
         Blocks { first: start(columns.start), count: start(columns.end) - start(columns.start) }
@@ -81,7 +83,8 @@ pub(super) fn cost(p: &Params) -> Cost {
     Cost {
         rounds: full - 1 + usize::from(full > 1) + if others > 0 { others + 1 } else { 0 },
         messages: 2 * others + (2 * (full - 1)).max(2 * (last - 1) + further),
-        // All blocks but the own pass once in either phase inside the host; the own pass among the hosts.
+        // All blocks but the own pass once in either phase inside the host; the own pass among the
+        // hosts.
         blocks: p.ranks + sent - 2,
     }
 }
@@ -106,7 +109,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let owned = move |local| hosts.chunks(hosts.columns(host, local));
     let columns = hosts.columns(host, local);
 
-    let reduce_within = meetings(local, size).flat_map(move |(to, from)| {
+    let reduce_within = exchanges_among(local, size).flat_map(move |(to, from)| {
         [
             Step::send(first + to, Place::Output, owned(to)),
             Step::recv_reduce(first + from, Place::Output, Place::Output, owned(local)),
@@ -114,7 +117,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     });
     let reduce_between = columns.clone().flat_map(move |column| {
         let chunk = move |host| hosts.chunk(column, host);
-        let exchanges = meetings(host, hosts.count).flat_map(move |(to, from)| {
+        let exchanges = exchanges_among(host, hosts.count).flat_map(move |(to, from)| {
             let (to_rank, from_rank) = (hosts.owner(to, column), hosts.owner(from, column));
             let give = chunk(to).map(|theirs| Step::send(to_rank, Place::Output, theirs));
             let take = chunk(host).map(|own| Step::recv_reduce(from_rank, Place::Output, Place::Output, own));
@@ -124,14 +127,14 @@ pub(super) fn steps(params: &Params) -> Steps {
     });
     let gather_between = columns.flat_map(move |column| {
         let chunk = move |host| hosts.chunk(column, host);
-        meetings(host, hosts.count).flat_map(move |(to, from)| {
+        exchanges_among(host, hosts.count).flat_map(move |(to, from)| {
             let (to_rank, from_rank) = (hosts.owner(to, column), hosts.owner(from, column));
             let give = chunk(host).map(|own| Step::send(to_rank, Place::Output, own));
             let take = chunk(from).map(|theirs| Step::recv(from_rank, Place::Output, theirs));
             give.into_iter().chain(take)
         })
     });
-    let gather_within = meetings(local, size).flat_map(move |(to, from)| {
+    let gather_within = exchanges_among(local, size).flat_map(move |(to, from)| {
         [
             Step::send(first + to, Place::Output, owned(local)),
             Step::recv(first + from, Place::Output, owned(from)),
@@ -140,8 +143,8 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new(reduce_within.chain(reduce_between).chain(gather_between).chain(gather_within))
 }
 
-/// To whom, and from whom, each of `count` members sends and receives, one after the other: nobody is sent to by two at
-/// the same time.
-fn meetings(member: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+/// The partners to which, and from which, each of `count` members sends and receives, in order: no
+/// member receives from two at the same time.
+fn exchanges_among(member: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
     (1..count).map(move |distance| ((member + distance) % count, (member + count - distance) % count))
 }

@@ -11,7 +11,8 @@ use crate::verify::{Required, Spec, Start, Tree};
 pub(super) struct Number {
     /// Combined with an associative operator, so that the right result is known.
     sum: u64,
-    /// Combined with an operator that commutes but is not associative, as floats do, so that order shows.
+    /// Combined with an operator that commutes but is not associative, as floats do, so that order
+    /// shows.
     order: u64,
 }
 
@@ -27,7 +28,8 @@ impl Number {
         Self { sum: self.sum.wrapping_add(other.sum), order }
     }
 
-    /// The end of a reduction: anything that gives other results when it is done twice, or to a part.
+    /// The end of a reduction: anything that gives other results when it is done twice, or to a
+    /// part.
     fn finish(self) -> Self {
         Self { sum: mix(self.sum.wrapping_add(1)), order: mix(self.order.wrapping_add(1)) }
     }
@@ -44,7 +46,8 @@ pub(super) struct Arrays<'a> {
     scratch: Vec<Number>,
 }
 
-/// How the blocks of a program are laid out: some are larger than others, unless it asks for equal ones.
+/// How the blocks of a program are laid out: some are larger than others, unless it asks for equal
+/// ones.
 pub(super) fn layout(spec: &Spec) -> Layout {
     let uniform = Layout::uniform(&Partition::even(elements(spec), spec.blocks));
     Layout { gapless: spec.equal, ..uniform }
@@ -115,7 +118,8 @@ impl<'a> Arrays<'a> {
         Ok(())
     }
 
-    /// Stores numbers in blocks, combined with those of the same blocks at `addend` if one is given.
+    /// Stores numbers in blocks, combined with those of the same blocks at `addend` if one is
+    /// given.
     pub(super) fn accept(
         &mut self,
         place: Place,

@@ -87,8 +87,8 @@ struct Manner {
 
 const UNBOUNDED: usize = usize::MAX;
 
-/// Runs a program many times on numbers: with and without room for messages, in small and large windows, in random
-/// order.
+/// Runs a program many times on numbers: with and without room for messages, in small and large
+/// windows, in random order.
 ///
 /// # Errors
 /// What went [`Wrong`] in the first run that failed.

@@ -1,8 +1,9 @@
 //! Mutation testing of the verifier: does it refuse every schedule that is wrong?
 //!
-//! A program that is right is broken in one place: a step is lost, doubled, swapped, sent to somebody else, done to
-//! another block. Whether that does harm is found out without the verifier, by running the mutant on numbers, under
-//! many interleavings, windows and buffer sizes. Every mutant that does harm must be refused.
+//! A program that is right is broken in one place: a step is lost, doubled, swapped, sent to
+//! somebody else, done to another block. Whether that does harm is found out without the verifier,
+//! by running the mutant on numbers, under many interleavings, windows and buffer sizes. Every
+//! mutant that does harm must be refused.
 
 mod arrays;
 mod interpreter;
@@ -62,7 +63,8 @@ pub struct Survey {
     pub harmful: usize,
     /// How many of those the verifier refuses.
     pub killed: usize,
-    /// Those that do harm and are not refused: what was changed, and the harm. Empty, if the verifier is right.
+    /// Those that do harm and are not refused: what was changed, and the harm. Empty, if the
+    /// verifier is right.
     pub survivors: Vec<String>,
 }
 

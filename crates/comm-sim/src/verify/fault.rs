@@ -61,8 +61,8 @@ pub enum Fault {
         /// The block that is there.
         found: usize,
     },
-    /// A read of scratch that names another range than the one that was written. The blocks of a range are packed, so
-    /// that they do not start where slots do.
+    /// A read of scratch that names another range than the one that was written. The blocks of a
+    /// range are packed, so that they do not start where slots do.
     #[error("{at}: block {block} lies in a range of scratch that was written as another")]
     Packing {
         /// The step.

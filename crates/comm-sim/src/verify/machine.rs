@@ -73,7 +73,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Starts every step that conflicts with no earlier one, and runs the local ones. Says whether there were any.
+    /// Starts every step that conflicts with no earlier one, and runs the local ones. Says whether
+    /// there were any.
     fn start(&mut self, rank: usize) -> Result<bool, Fault> {
         let state = &mut self.ranks[rank];
         let mut ran = false;
@@ -93,8 +94,8 @@ impl<'a> Machine<'a> {
         Ok(ran)
     }
 
-    /// A message of this rank whose two ends are both the next of their stream, and started: (rank, position) of the
-    /// send and of the receive.
+    /// A message of this rank whose two ends are both the next of their stream, and started: (rank,
+    /// position) of the send and of the receive.
     fn find_match(&self, rank: usize) -> Option<((usize, usize), (usize, usize))> {
         let state = &self.ranks[rank];
         for (position, slot) in state.window.iter().enumerate() {
@@ -183,7 +184,8 @@ impl<'a> Machine<'a> {
         tree.map_or(Ok(()), |tree| self.check_tree(tree))
     }
 
-    /// Compares the order in which every result was combined with what it must be. Alone there is none.
+    /// Compares the order in which every result was combined with what it must be. Alone there is
+    /// none.
     fn check_tree(&self, tree: Tree<'_>) -> Result<(), Fault> {
         let size = self.spec.ranks;
         for block in (0..self.spec.blocks).filter(|_| size > 1) {

@@ -15,8 +15,8 @@ pub struct Value {
     pub contributors: Contributors,
     /// Whether its reduction is finished.
     pub finished: bool,
-    /// A hash of the tree of combinations that made it. Equal for both orders of operands: every operator commutes to
-    /// the bit.
+    /// A hash of the tree of combinations that made it. Equal for both orders of operands: every
+    /// operator commutes to the bit.
     pub tree: u64,
 }
 
@@ -46,8 +46,8 @@ enum Content {
     Value(Value),
 }
 
-/// A range of blocks as it was written to scratch. Its blocks follow each other without gaps, so that all but the first
-/// lie somewhere within the slots, and are found only from the first.
+/// A range of blocks as it was written to scratch. Its blocks follow each other without gaps, so
+/// that all but the first lie somewhere within the slots, and are found only from the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Packed {
     first_cell: usize,
@@ -125,7 +125,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the step's blocks, lying at `place`, are where they were written, if they are in scratch.
+    /// Whether the step's blocks, lying at `place`, are where they were written, if they are in
+    /// scratch.
     fn check_packed(&self, at: At, place: Place) -> Result<(), Fault> {
         let blocks = at.step.blocks;
         let first = self.cell(place, blocks, 0);

@@ -1,13 +1,15 @@
-//! The symbolic verifier: proves that a schedule computes what its collective asks for, and cannot deadlock.
+//! The symbolic verifier: proves that a schedule computes what its collective asks for, and cannot
+//! deadlock.
 //!
-//! It runs the steps of all ranks on symbols instead of numbers, under the harshest rules that an executor may have:
-//! no buffering at all, so that a send ends only together with the receive that matches it, and the smallest window.
-//! Every step that can run commutes with every other, so one run stands for all interleavings: if this one completes,
-//! then no order of events, no larger window and no larger buffer makes the schedule deadlock or compute anything
-//! else.
+//! It runs the steps of all ranks on symbols instead of numbers, under the harshest rules that an
+//! executor may have: no buffering at all, so that a send ends only together with the receive that
+//! matches it, and the smallest window. Every step that can run commutes with every other, so one
+//! run stands for all interleavings: if this one completes, then no order of events, no larger
+//! window and no larger buffer makes the schedule deadlock or compute anything else.
 //!
-//! A symbol is a block, the set of ranks whose contributions are in it, whether its reduction was finished, and a hash
-//! of the tree of combinations that made it. Sets alone would miss that a block went to the wrong place.
+//! A symbol is a block, the set of ranks whose contributions are in it, whether its reduction was
+//! finished, and a hash of the tree of combinations that made it. Sets alone would miss that a
+//! block went to the wrong place.
 
 mod contributors;
 mod fault;

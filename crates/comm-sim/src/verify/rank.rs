@@ -53,7 +53,8 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// The program position of an earlier unfinished step that the step at `position` of the window conflicts with.
+    /// The program position of an earlier unfinished step that the step at `position` of the window
+    /// conflicts with.
     pub(super) fn conflict(&self, position: usize) -> Option<usize> {
         let step = self.window[position].at.step;
         let earlier = self.window.iter().take(position).filter(|slot| !slot.done);

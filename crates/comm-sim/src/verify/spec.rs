@@ -11,8 +11,9 @@ pub struct Spec {
     pub collective: Collective,
     /// How many ranks take part.
     pub ranks: usize,
-    /// Into how many blocks the data is cut. In a gather or scatter, a multiple of the ranks; in an all-to-all, one for
-    /// every pair of ranks, where block `from * ranks + to` travels between the two.
+    /// Into how many blocks the data is cut. In a gather or scatter, a multiple of the ranks; in an
+    /// all-to-all, one for every pair of ranks, where block `from * ranks + to` travels between the
+    /// two.
     pub blocks: usize,
     /// The root, for rooted collectives; not looked at for others.
     pub root: usize,
@@ -109,7 +110,8 @@ impl Spec {
         if known && root && chunks && pairs && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
     }
 
-    /// Whether values may only be combined if they share no contribution. A barrier carries no data, only news.
+    /// Whether values may only be combined if they share no contribution. A barrier carries no
+    /// data, only news.
     pub(crate) const fn counts(&self) -> bool {
         !matches!(self.collective, Collective::Barrier)
     }

@@ -6,8 +6,8 @@
 pub struct Stats {
     /// What each rank does.
     pub ranks: Vec<Traffic>,
-    /// The most messages that wait for each other in a chain: how often the latency of a link is paid, if every rank
-    /// could talk to all others at once and had a window without end.
+    /// The most messages that wait for each other in a chain: how often the latency of a link is
+    /// paid, if every rank could talk to all others at once and had a window without end.
     pub rounds: u32,
 }
 

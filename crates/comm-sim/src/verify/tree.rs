@@ -2,8 +2,9 @@
 
 use crate::random::mix;
 
-/// A tree over the ranks, as the combinations that make it up: in this order, what the first rank of each has come to
-/// is combined with what the second has come to, and the first keeps the result. It joins all ranks.
+/// A tree over the ranks, as the combinations that make it up: in this order, what the first rank
+/// of each has come to is combined with what the second has come to, and the first keeps the
+/// result. It joins all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tree<'a>(pub &'a [(usize, usize)]);
 
@@ -31,7 +32,8 @@ pub(super) fn leaf(block: usize, rank: usize) -> u64 {
     mix(mix(block as u64 + 1) ^ rank as u64)
 }
 
-/// The hash of a combination. The same for both orders of operands: every operator commutes to the bit.
+/// The hash of a combination. The same for both orders of operands: every operator commutes to the
+/// bit.
 pub(super) fn node(a: u64, b: u64) -> u64 {
     mix(a.min(b)).wrapping_mul(3) ^ mix(a.max(b))
 }

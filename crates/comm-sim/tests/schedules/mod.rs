@@ -18,13 +18,13 @@ pub(crate) type Row = (&'static str, Collective, fn(usize) -> usize, Schedule);
 pub(crate) const RIGHT: [Row; 9] = [
     ("ring", Collective::AllReduce, |_| 0, ring_all_reduce),
     ("doubling", Collective::AllReduce, |blocks| blocks, doubling_all_reduce),
-    ("flat", Collective::Reduce, |_| 0, flat_reduce),
+    ("linear", Collective::Reduce, |_| 0, linear_reduce),
     ("binomial", Collective::Broadcast, |_| 0, binomial_broadcast),
     ("ring", Collective::AllGather, |_| 0, ring_all_gather),
     ("ring", Collective::ReduceScatter, |blocks| blocks, ring_reduce_scatter),
     ("chain", Collective::Scan, |_| 0, chain_scan),
     ("chain", Collective::ExScan, |blocks| blocks, chain_exscan),
-    ("star", Collective::Barrier, |_| 0, star_barrier),
+    ("linear", Collective::Barrier, |_| 0, linear_barrier),
 ];
 
 pub(crate) fn with_program<T>(
@@ -115,7 +115,7 @@ pub(crate) fn doubling_in_place(rank: usize, spec: &Spec) -> Vec<Step> {
     steps
 }
 
-pub(crate) fn flat_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
+pub(crate) fn linear_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     if rank != spec.root {
         return vec![Step::send(spec.root, IN, all(spec))];
     }
@@ -198,7 +198,7 @@ pub(crate) fn chain_exscan(rank: usize, spec: &Spec) -> Vec<Step> {
     [Step::recv(before, OUT, all)].into_iter().chain(next.map(pass_on).into_iter().flatten()).collect()
 }
 
-pub(crate) fn star_barrier(rank: usize, spec: &Spec) -> Vec<Step> {
+pub(crate) fn linear_barrier(rank: usize, spec: &Spec) -> Vec<Step> {
     let all = all(spec);
     if rank > 0 {
         return vec![Step::send(0, OUT, all), Step::recv(0, OUT, all)];

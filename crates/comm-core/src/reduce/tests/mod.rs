@@ -75,7 +75,8 @@ fn combine(isa: Isa, reduction: Reduction, dst: &mut [u8], left: Option<&[u8]>, 
     dispatch::combine(isa, reduction, Operands { dst, left, right: Lent::from_slice(right) })
 }
 
-/// Combines elements on `isa`, in place and not, and checks that all of them were and that both results are the same.
+/// Combines elements on `isa`, in place and not, and checks that all of them were and that both
+/// results are the same.
 fn combined(isa: Isa, reduction: Reduction, left: &[u64], right: &[u64]) -> Vec<u64> {
     let [left, right] = [left, right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
     let (mut in_place, mut apart) = (left.clone(), vec![GUARD; left.len()]);

@@ -112,8 +112,8 @@ pub(super) fn rounded(half: DType, number: u64) -> u64 {
     round(half, value(DType::F32, number))
 }
 
-/// The element nearest to a number, by way of `f32` for the types that compute there. Rounding twice does no harm
-/// from `f64` to `f32`, which has less than half the digits.
+/// The element nearest to a number, by way of `f32` for the types that compute there. Rounding
+/// twice does no harm from `f64` to `f32`, which has less than half the digits.
 fn round(dtype: DType, number: f64) -> u64 {
     match dtype {
         _ if number.is_nan() => nan(dtype),

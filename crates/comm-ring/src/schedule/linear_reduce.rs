@@ -1,8 +1,10 @@
-//! Star reduce: every rank sends its data to the root, which combines all in the order of the tree.
+//! Linear reduce: every rank sends its data to the root, which combines all contributions in the
+//! order of the tree.
 //!
-//! One message per segment and rank, which do not wait for each other; so latency is paid once where messages are
-//! buffered, and at most ceil(n/2) times where none is, because the root combines in about log2 n slots of scratch. The
-//! root receives all data of all ranks: for small groups and small data.
+//! One message per segment and rank; none waits for another. So latency is paid once if messages
+//! are buffered, and at most ceil(n/2) times without buffering, because the root combines in about
+//! log2 n slots of scratch. The root receives the data of all ranks, so this is for small groups
+//! and small data.
 
 use std::iter;
 

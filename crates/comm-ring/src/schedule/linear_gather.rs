@@ -1,7 +1,7 @@
-//! Flat gather: every rank sends its chunk straight to the root.
+//! Linear gather: every rank sends its chunk directly to the root.
 //!
-//! One round; the root receives n-1 chunks, the least that it can. Every chunk travels once, so this is best for large
-//! chunks, and it is the only way when nobody but the root knows how long they are.
+//! One round; the root receives n-1 chunks, the minimum. Every chunk travels once, so this is best
+//! for large chunks, and it is the only algorithm if no rank but the root knows the lengths.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -25,7 +25,7 @@ pub(super) fn steps(params: &Params) -> Steps {
         return Box::new(std::iter::once(Step::send(p.root, Place::Input, Blocks::one(p.rank))));
     }
     let own = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, Blocks::one(p.root)));
-    // From its successor on, so that no rank is always last.
+    // Starts with the successor of the root, so that no rank is always last.
     let receives = (1..p.ranks).map(move |distance| {
         let from = (p.root + distance) % p.ranks;
         Step::recv(from, Place::Output, Blocks::one(from))

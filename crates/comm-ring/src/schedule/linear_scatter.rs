@@ -1,7 +1,7 @@
-//! Flat scatter: the root sends every rank its chunk.
+//! Linear scatter: the root sends every rank its chunk.
 //!
-//! One round; the root sends n-1 chunks, the least that it can. Every chunk travels once, so this is best for large
-//! chunks, and it is the only way when nobody but the root knows how long they are.
+//! One round; the root sends n-1 chunks, the minimum. Every chunk travels once, so this is best for
+//! large chunks, and it is the only algorithm if no rank but the root knows the lengths.
 
 use comm_core::{Blocks, Place, Step};
 

@@ -1,8 +1,9 @@
-//! Star all-reduce: every rank sends its data to rank 0, which combines all in the order of the tree and sends the
-//! result to everybody.
+//! Linear all-reduce: every rank sends its data to rank 0, which combines all contributions in the
+//! order of the tree and sends the result to every rank.
 //!
-//! Latency is paid twice where messages are buffered, and floor(n/2) + 1 times where none is. Rank 0 receives the data of
-//! all ranks and sends as much: for a few ranks and very little data, where nothing is quicker.
+//! Latency is paid twice if messages are buffered, and floor(n/2) + 1 times without buffering. Rank
+//! 0 receives the data of all ranks and sends as much, so this is the fastest algorithm for few
+//! ranks and very little data.
 
 use comm_core::{Place, Step};
 
@@ -14,14 +15,15 @@ pub(super) fn slots(p: &Params) -> usize {
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    // As many are sent to everybody as came; and of any two numbers, rank 0 hears from the second one alone.
+    // Rank 0 sends as many messages as it receives. Without buffering it receives one message for
+    // every two numbers.
     Cost { rounds: p.ranks / 2 + usize::from(p.ranks > 1), ..ordered_fan_in::cost(p) }
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, others) = (pacing.slowest(p), p.ranks - 1);
     let further = ((p.segments - 1) * others) as f64;
-    // While rank 0 sends one segment to everybody, it takes in the next.
+    // While rank 0 sends one segment to every rank, it receives the next.
     pace.fan(others, true)
         + pace.fan(others, false)
         + further * pace.block.max(2.0 * pace.overhead + pace.reduce)
