@@ -1,4 +1,4 @@
-//! Everything that can be said about meeting the other ranks.
+//! The configuration of a rank.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -10,95 +10,100 @@ use comm_tcp::{Secret, TcpConfig};
 
 use crate::env::Environment;
 
-/// Who serves the store in which ranks find each other.
+/// The process that serves the store in which ranks find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum StoreHost {
     /// Rank 0, at the master address.
     #[default]
     RankZero,
-    /// Somebody else, who was there before the ranks: the launcher. Every rank is a client.
+    /// The launcher, which serves it before it starts the ranks. Every rank is a client.
     Launcher,
-    /// The agent of torchrun, or another program in which PyTorch's `TCPStore` is served. Every rank is a client, in
-    /// PyTorch's protocol. That store knows no secrets; between ranks, `secret` matters as always.
+    /// The agent of torchrun, or another program that serves PyTorch's `TCPStore`. Every rank is a
+    /// client, in PyTorch's protocol. That store has no authentication; connections between ranks
+    /// still use `secret`.
     TorchElastic,
 }
 
-/// How ranks reach each other.
+/// The transport between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum TransportKind {
-    /// Shared memory between ranks that can share some, sockets between all others. A rank that can share none, as
-    /// where `/proc` is not mounted, is reached through sockets, and says so in its log. Without the feature `hybrid`
-    /// this is [`TransportKind::Tcp`].
+    /// Shared memory between ranks that can share memory, and TCP between all others. A rank that
+    /// cannot share memory, for example because `/proc` is not mounted, uses TCP and logs the
+    /// reason. Without the feature `hybrid` this is [`TransportKind::Tcp`].
     #[default]
     Auto,
-    /// Sockets, wherever the ranks are.
+    /// TCP between all ranks.
     Tcp,
-    /// Shared memory. All ranks must be on one host, in containers that share its network namespace if in any. Ranks
-    /// that cannot share memory are an error.
+    /// Shared memory between all ranks. They must run on one host, as one user, and in one network
+    /// namespace; otherwise the rendezvous fails.
     #[cfg(feature = "shm")]
     SharedMemory,
 }
 
-/// Who this process is and how it meets the others: what the environment says, in a struct.
+/// The identity of this rank, the rendezvous and the transport: everything that
+/// [`Config::from_env`] reads from the environment.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// This process's rank, below `world_size`.
+    /// The rank of this process, less than `world_size`.
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// This process's number among those on its host.
+    /// The rank of this process among those on its host.
     pub local_rank: usize,
     /// The number of ranks on this host.
     pub local_world_size: usize,
-    /// The host, name or address, at which the store is served. Not needed in a world of one.
+    /// The name or address of the host that serves the store. Unused in a world of one rank.
     pub master_addr: String,
     /// The port at which the store is served.
     pub master_port: u16,
-    /// Who serves the store.
+    /// The process that serves the store.
     pub store: StoreHost,
-    /// Tells this job from others: processes of another job are refused.
+    /// The id of this job. Processes with another id are refused.
     pub job: u64,
-    /// Which meeting of the job this is. Ranks that meet once more in the same store count up, all alike, so that
-    /// none takes what an earlier meeting left there for its own.
+    /// The number of the rendezvous within the job, equal on every rank. Ranks that meet again in
+    /// the same store increase it, so that no rank reads keys of an earlier rendezvous.
     pub round: u64,
-    /// A shared secret without which nobody takes part.
+    /// The shared secret that authenticates TCP connections. Equal on every rank.
     pub secret: Option<Secret>,
-    /// The network interfaces whose address the other ranks may be told, in NCCL's syntax: `eth` (prefix), `=eth0`
-    /// (exactly), `^docker` (all but), and lists with commas. By default the one that leads to the master.
+    /// The network interfaces whose address this rank may advertise, in NCCL's syntax: `eth`
+    /// (prefix), `=eth0` (exact name), `^docker` (all except), and comma-separated lists. The
+    /// default is the one that leads to the master.
     pub interface: Option<String>,
-    /// The address to listen on, if it is not the one that the others are told.
+    /// The address to listen on, if it differs from the advertised one.
     pub bind: Option<IpAddr>,
-    /// The ports to listen on for other ranks over TCP, one per rank of a host; `None` lets the system choose. The port of
-    /// the store is `master_port`.
+    /// The ports on which ranks listen for each other over TCP, one per rank of a host; `None` lets
+    /// the system choose. The port of the store is `master_port`.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How long to wait for the other ranks.
+    /// The timeout of the rendezvous.
     pub rendezvous_timeout: Duration,
-    /// How long a collective may take, unless the call says otherwise.
+    /// The timeout of a call, unless the call sets its own.
     pub timeout: Duration,
-    /// How ranks reach each other. Equal on every rank.
+    /// The transport between ranks. Equal on every rank.
     pub transport: TransportKind,
-    /// Names a part of this host: ranks that give another name, or none, do not share memory with this one, as if they
-    /// were on another host.
+    /// An id that splits this host (compare `NCCL_HOSTID`): ranks with different ids, or of which
+    /// only one has an id, do not share memory, as if they ran on different hosts.
     #[cfg(feature = "shm")]
-    pub host_part: Option<String>,
-    /// Sockets.
+    pub host_id: Option<String>,
+    /// Options of the TCP transport.
     pub tcp: TcpConfig,
-    /// Rings in shared memory.
+    /// Options of the shared memory transport.
     #[cfg(feature = "shm")]
     pub shm: comm_shm::SharedMemoryConfig,
-    /// Algorithms.
+    /// Options of the collective algorithms.
     pub ring: RingConfig,
-    /// Buffers on devices, for [`init_devices_with`](crate::init_devices_with): by NCCL unless this says otherwise. The device is that of
-    /// `local_rank` unless this names another one, and the time to connect is that of `rendezvous_timeout`.
+    /// Options for buffers on devices, for [`init_devices_with`](crate::init_devices_with). By
+    /// default they use NCCL and the device of `local_rank`. The timeout to connect is
+    /// `rendezvous_timeout`.
     #[cfg(feature = "nccl")]
     pub devices: comm_hybrid::DeviceConfig,
 }
 
 impl Config {
-    /// A rank of a world on one host, whose rank 0 serves the store at `master_addr:master_port`.
+    /// Creates the configuration of a rank in a world on one host, whose rank 0 serves the store at
+    /// `master_addr:master_port`.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the rank is not below the size.
@@ -123,7 +128,7 @@ impl Config {
             timeout: DEFAULT_TIMEOUT,
             transport: TransportKind::default(),
             #[cfg(feature = "shm")]
-            host_part: None,
+            host_id: None,
             tcp: TcpConfig::default(),
             #[cfg(feature = "shm")]
             shm: comm_shm::SharedMemoryConfig::default(),
@@ -136,16 +141,16 @@ impl Config {
     #[doc = include_str!("env/variables.md")]
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) naming the variable and what is wrong with it: [`Invalid::Variable`](crate::Invalid::Variable)
-    /// if it is missing, empty, not text or misspelt, [`Invalid::Setting`](crate::Invalid::Setting) if its value cannot
-    /// be used.
+    /// [`Error::Invalid`](crate::Error::Invalid) with the name of the variable:
+    /// [`Invalid::Variable`](crate::Invalid::Variable) if it is missing, empty, not UTF-8 or
+    /// misspelled, [`Invalid::Setting`](crate::Invalid::Setting) if its value cannot be used.
     pub fn from_env() -> Result<Self> {
         crate::env::config(&Environment::of_process())
     }
 
-    /// Returns whether a launcher has started this process, with usable variables or not. A program that starts its own
-    /// ranks asks this first. It is false in a batch script of Slurm, whose `SLURM_PROCID` is no rank, and true in the
-    /// tasks that `srun` starts.
+    /// Returns whether a launcher has started this process, even if its variables are unusable. A
+    /// program that starts its own ranks calls this first. Returns false in a Slurm batch script,
+    /// whose `SLURM_PROCID` is not a rank, and true in the tasks that `srun` starts.
     #[must_use]
     pub fn is_launched() -> bool {
         crate::env::is_launched(&Environment::of_process())

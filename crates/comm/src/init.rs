@@ -1,4 +1,4 @@
-//! Meeting the other ranks.
+//! The rendezvous with the other ranks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use comm_tcp::{Rendezvous, RendezvousConfig, StoreConfig, TcpLanes, TcpStore, Tc
 use crate::master::Master;
 use crate::{Config, StoreHost, TransportKind};
 
-/// How long rank 0 waits after a failed rendezvous until the others have read why. Those that are connected are told at
-/// once; this is for them to take it before the process ends.
+/// The time for which rank 0 waits after a failed rendezvous until the other ranks have read the
+/// cause. Connected ranks receive it at once and need this time to read it before the process
+/// exits.
 const STORE_WAIT: Duration = Duration::from_millis(200);
-/// How long the store may then serve those that are connected to it, in the background.
+/// The time for which the store may then continue to serve its connected clients in the background.
 const STORE_GRACE: Duration = Duration::from_secs(5);
 
-/// Meets the other ranks as the environment says, and returns the group of all of them. Without a launcher that is a
-/// world of one rank, which a line in the log says.
+/// Connects to the other ranks as the environment says, and returns the communicator of the world.
+/// Without a launcher the world has one rank, and a line in the log says so.
 ///
 /// # Errors
 /// As [`Config::from_env`] and [`init_with`].
@@ -32,17 +33,19 @@ pub fn init() -> Result<Comm> {
     init_with(&Config::from_env()?).map_err(crate::env::name_variable)
 }
 
-/// Meets the other ranks and returns the group of all of them. Every rank calls this.
+/// Connects to the other ranks and returns the communicator of the world. Every rank calls this.
 ///
 /// # Errors
-/// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come before the deadline; [`Error::Handshake`](crate::Error::Handshake) if ranks disagree
-/// about job, size, ranks or secret; [`Error::Invalid`](crate::Error::Invalid) for settings that cannot be; [`Error::Io`](crate::Error::Io) if the store can
-/// be neither served nor reached.
+/// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive before the
+/// deadline; [`Error::Handshake`](crate::Error::Handshake) if ranks disagree about the job, the
+/// world size, their ranks or the secret; [`Error::Invalid`](crate::Error::Invalid) if a setting is
+/// unusable; [`Error::Io`](crate::Error::Io) if the store can be neither served nor reached.
 pub fn init_with(config: &Config) -> Result<Comm> {
     join(config).map(|joined| joined.comm(config))
 }
 
-/// Meets the other ranks as [`init_with`] does, and tells in which way they reach each other.
+/// Connects to the other ranks as [`init_with`] does, and also returns the transport that is used
+/// to reach each rank.
 ///
 /// # Errors
 /// As [`init_with`].
@@ -58,7 +61,8 @@ pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
     Ok((joined.comm(config), paths))
 }
 
-/// Meets the other ranks as the environment says, for calls on buffers of the host and of devices.
+/// Connects to the other ranks as the environment says, for calls on buffers of the host and of
+/// devices.
 ///
 /// ```no_run
 /// use comm::{DeviceBuffer, ReduceOp};
@@ -79,8 +83,9 @@ pub fn init_devices() -> Result<HybridCommunicator> {
     init_devices_with(&Config::from_env()?).map_err(crate::env::name_variable)
 }
 
-/// Meets the other ranks as [`init_with`] does, and gives the group another side, for buffers of devices, as
-/// [`Config::devices`] says. Every rank calls this. A store that this process serves is served as long as the group lives.
+/// Connects to the other ranks as [`init_with`] does, and creates a second communicator for buffers
+/// of devices, as [`Config::devices`] says. Every rank calls this. If this process serves the
+/// store, it does so for as long as the returned communicator lives.
 ///
 /// # Errors
 /// As [`init_with`] and [`HybridCommunicator::connect`].
@@ -93,7 +98,7 @@ pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
     if matches!(devices.device, DeviceChoice::FromEnv) {
         devices.device = DeviceChoice::LocalRank(config.local_rank);
     }
-    // Ranks that meet once more in a store are another group.
+    // A later rendezvous in the same store uses other keys.
     let prefix = format!("comm/devices/{:x}/{}", config.job, config.round);
     let store = meeting.as_ref().map(|meeting| -> Arc<dyn Store> {
         Arc::new(comm_core::PrefixStore::new(prefix, Arc::clone(&meeting.store)))
@@ -106,7 +111,7 @@ pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
     Ok(connected?.keeping(meeting).with_timeout(config.timeout))
 }
 
-/// In which way the ranks that have met reach each other.
+/// The transport between the ranks.
 enum Reach {
     Tcp,
     #[cfg(feature = "shm")]
@@ -115,7 +120,7 @@ enum Reach {
     Each(Paths),
 }
 
-/// Ranks that have met.
+/// The result of a rendezvous.
 struct Joined {
     host: Arc<dyn HostCommunicator>,
     #[cfg_attr(not(feature = "hybrid"), expect(dead_code, reason = "there is one way"))]
@@ -125,19 +130,20 @@ struct Joined {
 }
 
 impl Joined {
-    /// What users hold. The store is not needed once the lanes are open.
+    /// Leaves the store, which is not needed once the lanes are open, and returns the user's
+    /// handle.
     fn comm(self, config: &Config) -> Comm {
         self.meeting.into_iter().for_each(|meeting| meeting.close(Duration::ZERO));
         Comm::over(self.host).with_timeout(config.timeout)
     }
 }
 
-/// Where ranks meet.
+/// The store of a rendezvous.
 struct Meeting {
     store: Arc<dyn Store>,
     /// The address of the store, as other hosts see it.
     address: SocketAddr,
-    /// On the rank that serves it.
+    /// The server, on the rank that serves the store.
     server: Option<TcpStoreServer>,
 }
 
@@ -149,7 +155,7 @@ impl Meeting {
             tracing::warn!(
                 master = config.master_addr,
                 port = config.master_port,
-                "no secret: whoever reaches this port can take part in the job and read what its ranks tell; \
+                "no secret: anyone who can reach this port can join the job and read its store; \
                  set COMM_SECRET to the same random text on every rank"
             );
         }
@@ -158,8 +164,8 @@ impl Meeting {
         Ok(Self { store, address: master.seen_by_others(address), server })
     }
 
-    /// Leaves the store. On the rank that serves it, waits for so long until the others have left it too, and goes on to serve
-    /// those that have not in the background. Another store may be served at its address at once.
+    /// Leaves the store. The rank that serves it waits up to `wait` for the others to leave it, and
+    /// then serves the rest in the background. Its address is free for another store at once.
     fn close(self, wait: Duration) {
         drop(self.store);
         if let Some(server) = self.server {
@@ -246,7 +252,8 @@ fn meet_over_tcp(
     Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::Tcp))
 }
 
-/// Ends the rendezvous when all ranks have a communicator, or on all of them if one has none.
+/// Completes the rendezvous when all ranks have a communicator; if one has failed to create it,
+/// fails on all ranks.
 fn finish(
     rendezvous: Rendezvous<'_>,
     host: Result<Arc<dyn HostCommunicator>>,
@@ -265,7 +272,7 @@ fn store_rank(config: &Config) -> Option<usize> {
 fn anywhere(config: &Config, master: SocketAddr, start: Instant) -> comm_hybrid::RendezvousConfig {
     let mut rendezvous = comm_hybrid::RendezvousConfig::from(over_tcp(config, master, start));
     rendezvous.shm = config.shm.clone();
-    rendezvous.part.clone_from(&config.host_part);
+    rendezvous.part.clone_from(&config.host_id);
     rendezvous
 }
 
@@ -277,7 +284,7 @@ fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
     rendezvous.round = config.round;
     rendezvous.timeout = left(config, start);
     rendezvous.store_rank = store_rank(config);
-    rendezvous.part.clone_from(&config.host_part);
+    rendezvous.part.clone_from(&config.host_id);
     rendezvous.shm = config.shm.clone();
     rendezvous
 }
@@ -305,7 +312,7 @@ fn communicator(
     Ok(Arc::new(RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?))
 }
 
-/// What is left of the time to meet.
+/// Returns the rest of the rendezvous timeout.
 fn left(config: &Config, start: Instant) -> Duration {
     config.rendezvous_timeout.saturating_sub(start.elapsed())
 }

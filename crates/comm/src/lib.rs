@@ -1,7 +1,7 @@
 //! Collective communication and data parallel training between processes.
 //!
-//! One process per rank. [`init`] meets the other ranks as the environment says, and returns a [`Comm`] on which
-//! collectives are called:
+//! A program runs as one process per rank. [`init`] reads the environment, connects to the other
+//! ranks and returns a [`Comm`], whose methods are the collectives:
 //!
 //! ```
 //! use comm::ReduceOp;
@@ -14,20 +14,22 @@
 //! # }
 //! ```
 //!
-//! Processes are started by `commctl run -n 4 -- PROGRAM`, by torchrun, by `mpirun`, by `srun`, or by hand with the
-//! variables that [`Config::from_env`] lists. A process that none of them has started is a world of one rank.
-//! Everything that the environment says can be said with a [`Config`] instead.
+//! Start the processes with `commctl run -n 4 -- PROGRAM`, torchrun, `mpirun` or `srun`, or by hand
+//! with the variables that [`Config::from_env`] lists. A process without these variables is a world
+//! of one rank. A [`Config`] sets the same options in code.
 //!
 //! # Features
 //!
 //! - `tcp` (default): ranks in different processes, over sockets;
 //! - `shm` (default): ranks in different processes of one host, over shared memory;
-//! - `hybrid` (default): each where it can be, shared memory within a host and sockets between hosts, which is what
-//!   [`TransportKind::Auto`] then is; ranks built with and without it do not meet unless both are told `tcp` or `shm`;
+//! - `hybrid` (default): shared memory within a host and TCP between hosts, which is what
+//!   [`TransportKind::Auto`] then means; ranks built with and without it connect only if both are
+//!   told to use `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
-//! - `objects` (default): collectives of whatever serde can serialize, in [`objects`];
-//! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module `nccl` for the parts;
-//! - `ndarray`: arrays of ndarray are buffers;
+//! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];
+//! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module
+//!   `nccl`. It has been tested on an emulated device only, never on a GPU;
+//! - `ndarray`: arrays of ndarray as buffers;
 //! - `sim`: ranks as threads of one process, for tests, in the module `threads`.
 
 #![forbid(unsafe_code)]
@@ -74,30 +76,30 @@ pub use comm_ring::{RingCommunicator, RingConfig};
 
 pub use comm_core::{bytemuck, float8, half};
 
-/// Schedules and the choice among them.
+/// Collective algorithms, their selection and their execution over a transport.
 pub use comm_ring as ring;
 
 /// Data parallel training.
 #[cfg(feature = "ddp")]
 pub use comm_ddp as ddp;
 
-/// Shared memory within a host and sockets between hosts.
+/// The transport that uses shared memory within a host and TCP between hosts.
 #[cfg(feature = "hybrid")]
 pub use comm_hybrid as hybrid;
 
-/// GPU memory, and collectives on it by NCCL, which is loaded at run time.
+/// GPU memory and NCCL collectives. NCCL is loaded at run time.
 #[cfg(feature = "nccl")]
 pub use comm_nccl as nccl;
 
-/// Shared memory between the processes of a host.
+/// The shared memory transport.
 #[cfg(feature = "shm")]
 pub use comm_shm as shm;
 
-/// Sockets: the store, rendezvous and the transport.
+/// The TCP transport, the store and the rendezvous.
 #[cfg(feature = "tcp")]
 pub use comm_tcp as tcp;
 
-/// The code in the README of this package must compile.
+/// Compiles the code in the README of this package.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

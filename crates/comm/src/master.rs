@@ -1,5 +1,5 @@
-//! Where the store is served: the addresses of the master, on which of them rank 0 listens, and by which of this host's
-//! addresses the others reach it.
+//! The addresses of the store: those that clients try, those on which rank 0 listens, and the one
+//! that it advertises.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -16,18 +16,18 @@ const PORT: &str = "MASTER_PORT";
 /// The host that serves the store, as this rank sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Master {
-    /// What the host was called.
+    /// The name of the host as configured.
     name: String,
-    /// Its addresses, in the order in which the system prefers them; at least one.
+    /// Its addresses in the system's order of preference; never empty.
     addresses: Vec<SocketAddr>,
 }
 
 impl Master {
-    /// Looks up the addresses of a host, for which it takes `within` at the most. A look-up that takes longer goes on in a
-    /// thread of its own, whose result nobody reads.
+    /// Resolves a host name within a time limit. A look-up that takes longer continues on its own
+    /// thread and its result is dropped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the name has no address, [`Error::Io`] if the time is over.
+    /// [`Error::Invalid`] if the name has no address, [`Error::Io`] if the time limit expires.
     pub(crate) fn resolve(name: &str, port: u16, within: Duration) -> Result<Self> {
         let host = name.trim_start_matches('[').trim_end_matches(']').to_owned();
         if let Ok(ip) = host.parse::<IpAddr>() {
@@ -46,13 +46,15 @@ impl Master {
         // Sending fails if the time was over first.
         let look_up = move || drop(sender.send(look_up()));
         let thread = thread::Builder::new().name("comm-resolve".into()).spawn(look_up);
-        thread.map_err(|error| Error::io("start a thread that resolves a name", error))?;
+        thread.map_err(|error| Error::io("start the thread that resolves MASTER_ADDR", error))?;
         let Ok(found) = receiver.recv_timeout(within) else {
             let doing = format!("resolve {ADDR} = {name:?} within {within:?}");
             return Err(Error::io(doing, io::Error::new(io::ErrorKind::TimedOut, "no answer")));
         };
         let mut addresses: Vec<SocketAddr> = Vec::new();
-        for address in found.map_err(|error| wrong(format!("the name cannot be resolved: {error}")))? {
+        for address in
+            found.map_err(|error| wrong(format!("rank 0's host name cannot be resolved: {error}")))?
+        {
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
@@ -63,7 +65,7 @@ impl Master {
         Ok(Self { name: name.to_owned(), addresses })
     }
 
-    /// The addresses of the store, any of which may answer.
+    /// Returns the addresses of the store; any of them may answer.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -71,7 +73,8 @@ impl Master {
     /// Serves the store on this host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming `MASTER_ADDR` if the master is another host, or `MASTER_PORT` if the port is taken.
+    /// [`Error::Invalid`] naming `MASTER_ADDR` if the master is another host, or `MASTER_PORT` if
+    /// the port is taken.
     pub(crate) fn serve(&self, config: &StoreConfig) -> Result<TcpStoreServer> {
         let port = self.addresses.first().map_or(0, SocketAddr::port);
         for ip in self.listen_on(|ip| TcpListener::bind((ip, 0)).is_ok()) {
@@ -84,14 +87,15 @@ impl Master {
                 other => return other,
             }
         }
-        let reason = "it is no address of the host on which rank 0 runs";
+        let reason = "it is not an address of this host, on which rank 0 runs; set it to the host of rank 0";
         Err(Error::setting(ADDR, &self.name, reason))
     }
 
-    /// The addresses to try to listen on, in this order, until one can be had.
+    /// Returns the addresses to try to listen on, in this order, until one succeeds.
     ///
-    /// A name that is loopback here may be a real address elsewhere (Debian maps a host's own name to 127.0.1.1), and a
-    /// name with several addresses may be reached by any of them. The store then listens on all addresses of this host.
+    /// A name that is loopback here may be a real address elsewhere (Debian maps a host's own name
+    /// to 127.0.1.1), and a name with several addresses may be reached by any of them. The store
+    /// then listens on all addresses of this host.
     fn listen_on(&self, is_ours: impl Fn(IpAddr) -> bool) -> Vec<IpAddr> {
         let ips: Vec<IpAddr> = self.addresses.iter().map(SocketAddr::ip).collect();
         if self.is_local_only() || matches!(ips[..], [only] if !only.is_loopback()) {
@@ -105,15 +109,16 @@ impl Master {
         }
     }
 
-    /// Whether the master was named so that it is this host for everybody: by a loopback address, or as `localhost`.
+    /// Returns whether the master is a loopback address or `localhost`, which every process
+    /// resolves to its own host.
     pub(crate) fn is_local_only(&self) -> bool {
         let host = self.name.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_localhost = host.eq_ignore_ascii_case("localhost") || host.ends_with(".localhost");
         is_localhost || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// The address of the store as others see it, when this rank is connected to `connected`: it decides which of this
-    /// host's addresses the other ranks are told.
+    /// Returns the address of the store as other hosts see it, given the address that this rank is
+    /// connected to. It determines which of its addresses a rank advertises.
     pub(crate) fn seen_by_others(&self, connected: SocketAddr) -> SocketAddr {
         if !connected.ip().is_loopback() || self.is_local_only() {
             return connected;
@@ -130,13 +135,13 @@ fn is_unavailable(error: &Error) -> bool {
     source.kind() == io::ErrorKind::AddrNotAvailable || source.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
-/// The system has no sockets of this family.
+/// The system does not support this address family.
 const EAFNOSUPPORT: i32 = 97;
 
 fn in_use(ip: IpAddr, port: u16) -> Error {
     let reason = format!(
-        "rank 0 cannot listen on {}: the port is in use on this host. Choose a free one and give it to every rank, or \
-         start the program with `commctl run`, which chooses one",
+        "rank 0 cannot listen on {}: the port is in use on this host; set a free port on every rank, or start the \
+         program with `commctl run`, which chooses one",
         SocketAddr::new(ip, port)
     );
     Error::setting(PORT, port.to_string(), reason)

@@ -1,4 +1,4 @@
-//! Ranks as threads of one process, so that any program can be tested without sockets.
+//! Ranks as threads of one process, for tests without sockets.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use comm_ring::{RingCommunicator, RingConfig};
 pub use comm_sim::in_process::InProcessConfig;
 use comm_sim::in_process::{self, InProcessLanes};
 
-/// How long ranks wait for each other to start.
+/// The timeout for all ranks to start.
 const START: Duration = Duration::from_secs(60);
 
-/// Runs `rank` on a thread per rank, each with its communicator, and returns the results in rank order.
+/// Runs `rank` on one thread per rank, each with its own communicator, and returns the results in
+/// rank order.
 ///
 /// ```
 /// use comm::ReduceOp;

@@ -20,7 +20,7 @@ fn world<R: Send>(
     each(hosts.len(), |at| {
         let mut config: Config = config(at, hosts.len(), store.local_addr());
         config.transport = kind;
-        config.host_part = Some(hosts[at..=at].into());
+        config.host_id = Some(hosts[at..=at].into());
         let (comm, paths) = comm::init_with_paths(&config).unwrap();
         rank(comm, (0..hosts.len()).map(|peer| paths.to(peer)).collect())
     })
@@ -64,7 +64,8 @@ fn auto_is_the_default() {
     assert_eq!(world("a", TransportKind::Auto, |comm, paths| (comm.size(), paths)), [(1, vec![None])]);
 }
 
-/// Two ranks as processes that may not make any file longer than nothing, memory without a name included.
+/// Two ranks as processes that may not make any file longer than nothing, memory without a name
+/// included.
 fn without_memory(transport: &str) -> Vec<String> {
     let store = store();
     let rank = |rank: usize| {

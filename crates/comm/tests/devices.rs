@@ -1,4 +1,5 @@
-//! Ranks as processes with devices of the emulator, as the environment says, and one that is killed.
+//! Ranks as processes with devices of the emulator, as the environment says, and one that is
+//! killed.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -39,7 +40,7 @@ fn start_on(
 /// What a rank finds in its environment.
 fn environment(rank: usize, hosts: usize, path: DevicePath, nccl: String) -> [(&'static str, String); 5] {
     [
-        ("COMM_HOST_PART", (rank % hosts).to_string()),
+        ("COMM_HOSTID", (rank % hosts).to_string()),
         ("LOCAL_RANK", rank.to_string()),
         ("COMM_DEVICE_PATH", path.to_string()),
         ("COMM_NCCL_PATH", nccl),

@@ -49,7 +49,8 @@ fn rank() {
 /// Forks. The child runs `body` and ends without the exit of a test.
 #[allow(unsafe_code, reason = "a fork")]
 fn fork(body: impl FnOnce()) -> Pid {
-    // SAFETY: the other threads of this process hold no lock that the child takes: the test harness waits for the test.
+    // SAFETY: the other threads of this process hold no lock that the child takes: the test harness
+    // waits for the test.
     match unsafe { libc::fork() } {
         0 => {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
@@ -129,8 +130,8 @@ fn all_reduce(comm: &Comm, times: usize) {
     }
 }
 
-/// One rank forks between calls, and all go on while its child runs `body` with the only handle that it has, and when it
-/// has ended.
+/// One rank forks between calls, and all go on while its child runs `body` with the only handle
+/// that it has, and when it has ended.
 fn go_on_while_a_child(comm: Comm, body: fn(Comm)) {
     all_reduce(&comm, 10);
     let mut handle = Some(comm);
@@ -258,7 +259,8 @@ fn a_forked_child_can_make_a_communicator_of_its_own() {
     go_on_after("new communicator in a child", 2);
 }
 
-/// Kills the rank that has left a child behind. Returns what the others say, and when they have all said it.
+/// Kills the rank that has left a child behind. Returns what the others say, and when they have all
+/// said it.
 fn kill_the_parent(part: &str, transport: &str, ranks: usize) -> (Vec<String>, Duration) {
     let (_store, mut processes) = start(part, transport, ranks);
     let (mut child, mut is_asleep) = (None, false);

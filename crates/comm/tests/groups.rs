@@ -9,7 +9,8 @@ use std::time::Duration;
 use comm::{Comm, Error, ReduceOp};
 use common::{world, world_with};
 
-/// Checks that a group has these members of the world, in this order, and that what they reduce is exact.
+/// Checks that a group has these members of the world, in this order, and that what they reduce is
+/// exact.
 fn check(group: &Comm, world_rank: usize, members: &[usize]) {
     assert_eq!((group.size(), members[group.rank()]), (members.len(), world_rank));
     let mut gathered = vec![0; members.len()];

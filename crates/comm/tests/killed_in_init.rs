@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use comm::{Error, Loss};
 use common::{Port, process};
 
-/// How long a rank waits for one that died before it had told anybody of itself, which nobody can notice.
+/// How long a rank waits for one that died before it had told anybody of itself, which nobody can
+/// notice.
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// By when a death is to be known otherwise. Two seconds are promised; the machine that tests is busy.
+/// By when a death is to be known otherwise. Two seconds are promised; the machine that tests is
+/// busy.
 const SOON: Duration = Duration::from_secs(4);
 
-/// What a process does when it is started for a test: it meets the others, then waits for all of them, for ever.
+/// What a process does when it is started for a test: it meets the others, then waits for all of
+/// them, for ever.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -58,7 +61,8 @@ struct World {
     rank_0_serves: bool,
 }
 
-/// Kills one rank at a random moment after all have begun. Returns whether the death was noticed at once.
+/// Kills one rank at a random moment after all have begun. Returns whether the death was noticed at
+/// once.
 fn kill_one(world: &World, random: &mut Random) -> bool {
     let World { ranks, transport, rank_0_serves } = *world;
     let port = Port::reserve();
@@ -123,7 +127,8 @@ fn a_rank_that_is_killed_while_ranks_meet_is_named_and_no_other() {
             noticed += kill_in(&World { ranks: 4, transport: "auto", rank_0_serves }, 2, 6);
         }
     }
-    // How many depends on how busy the machine is: a rank that dies too soon has told nobody of itself.
+    // How many depends on how busy the machine is: a rank that dies too soon has told nobody of
+    // itself.
     assert!(noticed > 0, "no death was noticed before the deadline");
 }
 

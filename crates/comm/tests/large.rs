@@ -1,5 +1,5 @@
-//! Calls beyond 2 GiB, where 32-bit lengths end. They need about 9 GiB of memory and half a minute, so they run when
-//! asked for: `cargo test --release -p comm-world --test large -- --ignored`.
+//! Calls beyond 2 GiB, where 32-bit lengths end. They need about 9 GiB of memory and half a minute,
+//! so they run when asked for: `cargo test --release -p comm-world --test large -- --ignored`.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

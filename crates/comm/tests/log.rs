@@ -89,6 +89,6 @@ fn a_process_that_nobody_launched_says_that_it_is_alone() {
     // Under a launcher there is nothing to say.
     if !Config::is_launched() {
         let said = said(Level::INFO, || assert_eq!(Config::from_env().unwrap().world_size, 1));
-        assert!(said.iter().any(|text| text.contains("a world of one rank")), "{said:?}");
+        assert!(said.iter().any(|text| text.contains("world of one rank")), "{said:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! How much memory each of many ranks over shared memory takes beside the buffers of its user.
 //!
-//! What counts is what the process would leave behind for others: the pages of its own, and of those that several
-//! processes have mapped an equal share, so that the ranks together count each page once. A ring is shared by two ranks,
-//! a buffer that is read in place by all its readers.
+//! What counts is what the process would leave behind for others: the pages of its own, and of
+//! those that several processes have mapped an equal share, so that the ranks together count each
+//! page once. A ring is shared by two ranks, a buffer that is read in place by all its readers.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -19,8 +19,8 @@ const BYTES_MAX: usize = 64 << 20;
 const LONG_BYTES: usize = 64 << 20;
 /// A call that is short enough for algorithms which keep several times the data in scratch.
 const SHORT_BYTES: usize = 4 << 20;
-/// What messages cost here as far as the choice of algorithms goes, which thus is the same on every machine: two
-/// processors, so that ranks wait for each other.
+/// What messages cost here as far as the choice of algorithms goes, which thus is the same on every
+/// machine: two processors, so that ranks wait for each other.
 const LINKS: &str = "within=latency_us:0.1,overhead_us:0.15,gb_per_s:10 between=latency_us:0.1,overhead_us:0.15,gb_per_s:10 \
      reduce_gb_per_s=10 ranks_per_host=8 processors=2";
 const LEN: usize = LONG_BYTES / size_of::<f32>();
@@ -58,8 +58,8 @@ impl Call {
         format!("{}/{algorithm}/{}", self.collective.name(), self.bytes)
     }
 
-    /// Makes the call with buffers of which each is large enough for all that it can need, out of place where it can
-    /// be: in place, a contribution that is in the way of the result is copied.
+    /// Makes the call with buffers of which each is large enough for all that it can need, out of
+    /// place where it can be: in place, a contribution that is in the way of the result is copied.
     fn make(&self, comm: &Comm, one: &mut [f32], two: &mut [f32]) {
         let comm = self.forced.map_or_else(|| comm.clone(), |row| comm.with_algorithm(row.name));
         let len = self.bytes / size_of::<f32>();
@@ -105,8 +105,8 @@ fn keeps_all(row: &Algorithm) -> bool {
     !row.traits.segmented && whole_scratch(row, LONG_BYTES) > LONG_BYTES / 4
 }
 
-/// Every algorithm for short data; for long data every one but those that keep it in scratch, and whatever the
-/// communicator chooses.
+/// Every algorithm for short data; for long data every one but those that keep it in scratch, and
+/// whatever the communicator chooses.
 fn calls() -> Vec<Call> {
     let call =
         |bytes| move |row: &'static Algorithm| Call { collective: row.collective, forced: Some(row), bytes };
@@ -133,8 +133,8 @@ impl Before {
         Self { taken: taken(), addresses: own("status", "VmSize") }
     }
 
-    /// Makes all calls, and has rank 0 say after each what has come to that on all ranks, combined by `op`, and by how
-    /// much the address space has grown at most.
+    /// Makes all calls, and has rank 0 say after each what has come to that on all ranks, combined
+    /// by `op`, and by how much the address space has grown at most.
     fn measure(&self, comm: &Comm, buffers: [&mut [f32]; 2], op: ReduceOp) {
         let [one, two] = buffers;
         let say = |name: &str| {

@@ -27,7 +27,7 @@ const WAYS: &[Over] = &[
 fn start(part: &str, over: Over, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
     process::start(part, ranks, |rank| {
         let host = (rank * over.hosts / ranks).to_string();
-        [("COMM_TRANSPORT", over.transport.into()), ("COMM_HOST_PART", host)]
+        [("COMM_TRANSPORT", over.transport.into()), ("COMM_HOSTID", host)]
     })
 }
 
@@ -68,7 +68,8 @@ fn all_reduce_forever(comm: &Comm, len: usize) {
     }
 }
 
-/// Even ranks reduce until that fails, odd ranks until they are nudged; then all try the group of all.
+/// Even ranks reduce until that fails, odd ranks until they are nudged; then all try the group of
+/// all.
 fn halves(comm: &Comm) {
     let even = comm.rank() % 2 == 0;
     let half = comm.split(Some(u64::from(even)), 0).unwrap().unwrap();
@@ -127,8 +128,8 @@ fn make_groups_forever(comm: &Comm) {
     }
 }
 
-/// Exchanges with every other rank in turn, from a thread each, until that fails, then says how. The ranks that were not
-/// killed end, too, and are not named.
+/// Exchanges with every other rank in turn, from a thread each, until that fails, then says how.
+/// The ranks that were not killed end, too, and are not named.
 fn exchange_forever(comm: &Comm) {
     let peers = (0..comm.size()).filter(|&peer| peer != comm.rank());
     let exchange = |peer: usize| {

@@ -1,4 +1,5 @@
-//! What a collective costs beside its data, once it was made before: no memory, and no processor while it waits.
+//! What a collective costs beside its data, once it was made before: no memory, and no processor
+//! while it waits.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -58,7 +59,8 @@ fn calls_that_were_made_before_allocate_nothing() {
         for ranks in [2, 3, 4] {
             let without_announcements = |config: &mut Config| {
                 config.transport = transport;
-                // A rank that waits that long tells the others what for, and such words are allocated.
+                // A rank that waits that long tells the others what for, and such words are
+                // allocated.
                 config.ring.announce_after = Duration::from_secs(3600);
             };
             let counts = world_with(ranks, without_announcements, |comm| {
@@ -99,8 +101,8 @@ fn calls_that_were_made_before_touch_no_page_for_the_first_time() {
     }
 }
 
-/// How many pages this rank touched for the first time in so many calls of every collective. The kernel may take a page
-/// away at any time, to move it, so it is the least of a few attempts.
+/// How many pages this rank touched for the first time in so many calls of every collective. The
+/// kernel may take a page away at any time, to move it, so it is the least of a few attempts.
 fn least_faults(comm: &Comm, len: usize, calls: usize) -> u64 {
     let mut buffers = Buffers::new(comm.size(), len);
     (0..5).for_each(|_| buffers.every_collective(comm));

@@ -1,4 +1,4 @@
-//! The variables of a process, read by their table.
+//! Parses environment variables as their table says.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,42 +8,42 @@ use comm_core::{Error, Invalid, Result, VariableFault};
 
 use super::variables::{Values, Variable};
 
-/// The variables that a process was started with, as they are at one moment.
+/// A snapshot of the environment of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Environment(BTreeMap<OsString, OsString>);
 
-/// An error that names a variable.
+/// Creates an error that names a variable.
 pub(super) fn fault(name: impl Into<String>, fault: VariableFault, advice: impl Into<String>) -> Error {
     Invalid::Variable { name: name.into(), fault, advice: advice.into() }.into()
 }
 
 impl Environment {
-    /// The variables of this process.
+    /// Takes a snapshot of the environment of this process.
     pub(crate) fn of_process() -> Self {
         std::env::vars_os().collect()
     }
 
-    /// Whether a variable is set, to whatever it may be.
+    /// Returns whether a variable is set, to any value.
     pub(super) fn is_set(&self, name: &str) -> bool {
         self.0.contains_key(OsStr::new(name))
     }
 
-    /// The names of all variables that begin with `prefix`.
+    /// Returns the names of all variables that begin with `prefix`.
     pub(super) fn names(&self, prefix: &str) -> impl Iterator<Item = String> {
         let names = self.0.keys().map(|name| name.to_string_lossy().into_owned());
         names.filter(move |name| name.starts_with(prefix))
     }
 
-    /// What a variable holds, `None` if it is not set.
+    /// Returns the text of a variable, or `None` if it is not set.
     pub(super) fn text(&self, variable: &Variable) -> Result<Option<&str>> {
         let name = variable.name;
         let Some(value) = self.0.get(OsStr::new(name)) else { return Ok(None) };
         let Some(text) = value.to_str() else {
-            let advice = "write random bytes as text, in hexadecimal for example";
+            let advice = "encode binary values as text, for example in hexadecimal";
             return Err(fault(name, VariableFault::NotText, advice));
         };
         if text.is_empty() {
-            return Err(fault(name, VariableFault::Empty, "unset it, or give it a value"));
+            return Err(fault(name, VariableFault::Empty, "unset it or give it a value"));
         }
         if let Values::OneOf(words) = variable.values
             && !words.contains(&text)
@@ -53,7 +53,7 @@ impl Environment {
         Ok(Some(text))
     }
 
-    /// The number that a variable holds, `None` if it is not set.
+    /// Returns the value of a numeric variable, or `None` if it is not set.
     pub(super) fn number(&self, variable: &Variable) -> Result<Option<u64>> {
         let Some(text) = self.text(variable)? else { return Ok(None) };
         let refused = |reason: String| Error::setting(variable.name, text, reason);
@@ -70,7 +70,7 @@ impl Environment {
         number.map(Some).ok_or_else(|| refused(format!("it must be a whole number from {min} to {max}")))
     }
 
-    /// The ports that a variable holds, `None` if it is not set.
+    /// Returns the value of a variable that holds ports, or `None` if it is not set.
     pub(super) fn ports(&self, variable: &Variable) -> Result<Option<RangeInclusive<u16>>> {
         let Some(text) = self.text(variable)? else { return Ok(None) };
         let port = |text: &str| text.trim().parse().ok().filter(|port| *port > 0);
@@ -78,14 +78,14 @@ impl Environment {
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Some(first..=last)),
             _ => {
-                let reason =
-                    "it must be a port from 1 to 65535, or two as in 29600-29699, the lower one first";
+                let reason = "it must be a port from 1 to 65535, or a range with the lower port first, such as 29600-29699";
                 Err(Error::setting(variable.name, text, reason))
             }
         }
     }
 
-    /// The number that a variable holds, which its bounds keep within a `usize`; `None` if it is not set.
+    /// Returns the value of a numeric variable whose bounds fit a `usize`, or `None` if it is not
+    /// set.
     pub(super) fn size(&self, variable: &Variable) -> Result<Option<usize>> {
         Ok(self.number(variable)?.map(|number| usize::try_from(number).unwrap_or(usize::MAX)))
     }

@@ -1,4 +1,4 @@
-//! The programs that start ranks, and what each tells them.
+//! Launchers, and the variables that each of them sets.
 
 use comm_core::{Error, Result, VariableFault};
 
@@ -6,7 +6,7 @@ use super::environment::{Environment, fault};
 use super::slurm;
 use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, STORE, Variable};
 
-/// What to do where nothing has told a rank.
+/// The advice if no variable holds the rank.
 const START: &str = "start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
 
 /// A program that starts ranks.
@@ -16,7 +16,7 @@ pub(super) struct Launcher {
     pub(super) rank: Variable,
     pub(super) size: Variable,
     pub(super) local_rank: Variable,
-    /// `None` where several variables tell it.
+    /// `None` if it is derived from several variables.
     pub(super) local_size: Option<Variable>,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Slurm,
 }
 
-/// In the order in which they are asked.
+/// All launchers, in the order in which they are tried.
 pub(super) const LAUNCHERS: [Launcher; 4] = [
     Launcher {
         kind: Kind::Torch,
@@ -62,12 +62,12 @@ pub(super) const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// The name that torchrun gives a job.
+/// The job id of torchrun.
 const RUN_ID: Variable = Variable::text("TORCHELASTIC_RUN_ID");
-/// The name that Open MPI gives a job: equal on its ranks, and on no others of these hosts.
+/// The job id of Open MPI: equal on all ranks of a job, and unique among the jobs of these hosts.
 const NAMESPACE: Variable = Variable::text("PMIX_NAMESPACE");
 
-/// Variables that mean nothing without a rank, and the launcher whose rank is then missing.
+/// Variables that have no meaning without a rank, each with the launcher that sets it.
 const HALVES: [(&str, Kind); 10] = [
     ("WORLD_SIZE", Kind::Torch),
     ("LOCAL_RANK", Kind::Torch),
@@ -85,11 +85,11 @@ const HALVES: [(&str, Kind); 10] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Launch {
     pub(super) launcher: &'static Launcher,
-    /// The step of Slurm that these ranks are, if they are one.
+    /// The Slurm job step, if the ranks are one.
     step: Option<u64>,
 }
 
-/// Where a rank stands.
+/// The rank and size of the world, and of the ranks on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) rank: usize,
@@ -99,7 +99,7 @@ pub(super) struct Standing {
 }
 
 impl Launch {
-    /// The launcher that has started this process, `None` if none has.
+    /// Returns the launcher that has started this process, or `None`.
     ///
     /// # Errors
     /// Some variables of a launcher are set, and others that always come with them are not.
@@ -125,7 +125,7 @@ impl Launch {
         check_halves(environment).map(|()| None)
     }
 
-    /// Rank and size, in the world and on this host.
+    /// Returns rank and size, in the world and on this host.
     pub(super) fn standing(&self, environment: &Environment) -> Result<Standing> {
         let Launcher { rank, size, local_rank, local_size, .. } = self.launcher;
         let needed = |variable: &Variable| {
@@ -155,7 +155,7 @@ impl Launch {
         Ok(Standing { rank: at, world_size, local_rank: local, local_world_size })
     }
 
-    /// A name that the job has and no other, if the launcher gives one.
+    /// Returns a unique name of the job, if the launcher sets one.
     pub(super) fn job(&self, environment: &Environment) -> Result<Option<String>> {
         let text = |variable| Ok(environment.text(variable)?.map(str::to_owned));
         match (self.launcher.kind, self.step) {
@@ -166,7 +166,7 @@ impl Launch {
         }
     }
 
-    /// Where the ranks meet: what is set, or what the launcher's variables tell.
+    /// Returns the address of the store: as set, or derived from the launcher's variables.
     pub(super) fn master(&self, environment: &Environment, standing: &Standing) -> Result<(String, u16)> {
         let is_one_host = standing.local_world_size == standing.world_size && self.tells_hosts(environment);
         let addr = match environment.text(&MASTER_ADDR)? {
@@ -183,7 +183,8 @@ impl Launch {
         Ok((addr.ok_or_else(|| missing(&MASTER_ADDR))?, port.ok_or_else(|| missing(&MASTER_PORT))?))
     }
 
-    /// Whether the launcher says which ranks are on one host. Who sets torchrun's variables by hand may leave it out.
+    /// Returns whether the launcher sets the number of ranks per host. Users who set torchrun's
+    /// variables by hand may omit it.
     fn tells_hosts(&self, environment: &Environment) -> bool {
         match &self.launcher.local_size {
             Some(local) => self.launcher.kind != Kind::Torch && environment.is_set(local.name),
@@ -194,14 +195,14 @@ impl Launch {
     const fn how_to_meet(&self) -> &'static str {
         match self.launcher.kind {
             Kind::Torch => {
-                "set MASTER_ADDR to the host of rank 0, as all ranks reach it, and MASTER_PORT to a free port there"
+                "set MASTER_ADDR to an address of rank 0's host that all ranks can reach, and MASTER_PORT to a free port there"
             }
             Kind::OpenMpi => {
-                "give mpirun the host of rank 0 and a free port there: \
+                "pass the host of rank 0 and a free port there to mpirun: \
                  `mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 ...`"
             }
             Kind::Hydra => {
-                "give mpiexec the host of rank 0 and a free port there: \
+                "pass the host of rank 0 and a free port there to mpiexec: \
                  `mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT 29500 ...`"
             }
             Kind::Slurm => {
@@ -211,23 +212,23 @@ impl Launch {
     }
 }
 
-/// Whether a launcher has told this process its rank, rightly or not.
+/// Returns whether a launcher has set the rank of this process, even if the value is unusable.
 pub(super) fn has_started(environment: &Environment) -> bool {
     let [others @ .., _] = &LAUNCHERS;
     let told = others.iter().any(|launcher| environment.is_set(launcher.rank.name));
     told || !matches!(slurm::step(environment), Ok(None))
 }
 
-/// Refuses a rank that is not below the size.
+/// Returns an error if a rank is not less than the size.
 fn below(rank: &Variable, value: usize, size_name: &str, size: usize) -> Result<usize> {
     if value < size {
         return Ok(value);
     }
-    let reason = format!("ranks of {size_name} = {size} count from 0 to {size} - 1");
+    let reason = format!("it must be less than {size_name} = {size}");
     Err(Error::setting(rank.name, value.to_string(), reason))
 }
 
-/// Refuses variables that mean nothing without a rank.
+/// Returns an error if a variable of a launcher is set but its rank is not.
 fn check_halves(environment: &Environment) -> Result<()> {
     let Some((half, kind)) = HALVES.iter().find(|(name, _)| environment.is_set(name)) else { return Ok(()) };
     let launcher = LAUNCHERS.iter().find(|launcher| launcher.kind == *kind);
@@ -235,7 +236,7 @@ fn check_halves(environment: &Environment) -> Result<()> {
     Err(fault(rank, VariableFault::NotSet, format!("{half} is set without it: {START}, or unset {half}")))
 }
 
-/// A port that ranks of one job agree on without talking, below those that the system gives out by itself.
+/// Returns a port derived from the name of the job, below the range of ephemeral ports.
 fn port_of(job: String) -> u16 {
     const FIRST: u16 = 16_384;
     const COUNT: u64 = 16_384;

@@ -1,4 +1,4 @@
-//! What each launcher tells, and what is told back where that is not enough.
+//! Tests of the variables of each launcher, and of errors if some are missing.
 
 use comm_core::VariableFault;
 

@@ -1,4 +1,4 @@
-//! Variables whose names begin like ours, and are not.
+//! Detects misspelled names of variables.
 
 use comm_core::{Result, VariableFault};
 
@@ -7,10 +7,11 @@ use super::variables::{ALL, Variable};
 
 const PREFIX: &str = "COMM_";
 
-/// A name that differs from a known one in at most so many letters is taken for a misspelt one.
+/// The largest edit distance at which a name counts as a misspelling of a known one.
 const DISTANCE_MAX: usize = 2;
 
-/// Refuses variables with nearly the name of a known one. Warns of others that begin with `COMM_` and have no effect.
+/// Returns an error if a variable has nearly the name of a known one. Warns of other `COMM_`
+/// variables without effect.
 pub(super) fn check(environment: &Environment) -> Result<()> {
     for name in environment.names(PREFIX) {
         if let Some(known) = ALL.iter().find(|known| known.name == name) {
@@ -28,7 +29,7 @@ pub(super) fn check(environment: &Environment) -> Result<()> {
             let advice = "correct the name, or unset it";
             return Err(fault(name, VariableFault::Misspelt { nearest }, advice));
         }
-        tracing::warn!(variable = name, "comm reads no variable of this name");
+        tracing::warn!(variable = name, "unknown variable: comm does not read it");
     }
     Ok(())
 }
@@ -39,8 +40,8 @@ fn nearest(name: &str) -> Option<&'static Variable> {
     near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
-/// How many letters to insert, remove, replace or swap with their neighbour to make one name of the other
-/// (optimal string alignment).
+/// Returns the number of letters to insert, remove, replace or transpose to turn one name into the
+/// other (optimal string alignment distance).
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

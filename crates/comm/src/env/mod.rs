@@ -1,4 +1,4 @@
-//! What the variables of the environment mean.
+//! Reads a [`Config`] from the environment.
 
 mod environment;
 mod launcher;
@@ -26,15 +26,15 @@ use self::variables::{
 };
 use crate::{Config, StoreHost, TransportKind};
 
-/// What torchrun says of its agent's store, and how often it has started the ranks.
+/// Set to `True` by torchrun if its agent serves the store.
 const AGENT_STORE: Variable = Variable::text("TORCHELASTIC_USE_AGENT_STORE");
 
-/// Whether a launcher has told this process its rank, rightly or not.
+/// Returns whether a launcher has set the rank of this process, even if the value is unusable.
 pub(crate) fn is_launched(environment: &Environment) -> bool {
     launcher::has_started(environment)
 }
 
-/// The same error, with a setting of the crates below under the name of the variable that set it.
+/// Replaces the name of a setting in an error by the name of the variable that sets it.
 pub(crate) fn name_variable(error: Error) -> Error {
     let variable = |name: String| {
         let variable = variables::ALL.into_iter().find(|ours| ours.setting == Some(name.as_str()));
@@ -52,7 +52,7 @@ pub(crate) fn name_variable(error: Error) -> Error {
     }
 }
 
-/// The configuration that the environment describes.
+/// Returns the configuration that the environment describes.
 pub(crate) fn config(environment: &Environment) -> Result<Config> {
     misspelt::check(environment)?;
     let launch = Launch::find(environment)?;
@@ -63,7 +63,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     config.transport = transport(environment)?;
     #[cfg(feature = "shm")]
     {
-        config.host_part = environment.text(&variables::HOST_PART)?.map(str::to_owned);
+        config.host_id = environment.text(&variables::HOSTID)?.map(str::to_owned);
         if let Some(bytes) = environment.size(&variables::LEND_BYTES)? {
             config.shm.lend_bytes = bytes;
         }
@@ -91,20 +91,20 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     Ok(config)
 }
 
-/// The configuration of a process that no launcher has started: a world of one.
+/// Returns the configuration of a process without a launcher: a world of one rank.
 fn alone(environment: &Environment) -> Result<Config> {
     if environment.is_set(slurm::RANK.name) {
         tracing::warn!(
-            "a world of one rank: this process is a batch script's or a shell's, not a task of srun; \
-             `srun PROGRAM` starts a rank per task"
+            "world of one rank: Slurm started this process as a batch script or shell, not as a task; \
+             use `srun PROGRAM` to start one rank per task"
         );
     } else {
-        tracing::info!("a world of one rank: no launcher has started this process");
+        tracing::info!("world of one rank: no launcher has started this process");
     }
     Config::new(Membership { rank: 0, size: 1 }, "", 0)
 }
 
-/// What the launcher says.
+/// Returns the configuration that a launcher describes.
 fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     let standing = launch.standing(environment)?;
     let (addr, port) = match standing.world_size {
@@ -142,14 +142,14 @@ fn transport(environment: &Environment) -> Result<TransportKind> {
         Some("shm") => TransportKind::SharedMemory,
         #[cfg(not(feature = "shm"))]
         Some("shm") => {
-            let reason = "comm was built without the feature `shm`";
+            let reason = "comm was built without the feature `shm`; use tcp, or enable the feature";
             return Err(Error::setting(TRANSPORT.name, "shm", reason));
         }
         _ => TransportKind::Auto,
     })
 }
 
-/// The model of the links: its text, or `@` and the file that holds it.
+/// Parses a model of the links: its text, or `@` and the path of a file that contains it.
 fn links(setting: &str) -> Result<LinkModel> {
     let refused = |reason: String| Error::setting(LINKS.name, setting, reason);
     let text = match setting.strip_prefix('@') {
@@ -162,7 +162,7 @@ fn links(setting: &str) -> Result<LinkModel> {
     })
 }
 
-/// The 64-bit hash of Fowler, Noll and Vo: equal on every rank, whatever it was built with.
+/// Returns the 64-bit FNV-1a hash, which is equal on every rank, whatever the build.
 fn fnv_1a(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)

@@ -1,4 +1,4 @@
-//! What Slurm tells the tasks of a step that `srun` has started.
+//! Variables that Slurm sets for the tasks of a job step that `srun` has started.
 
 use comm_core::{Error, Result, VariableFault};
 
@@ -16,12 +16,13 @@ const NODE: Variable = Variable::number("SLURM_NODEID");
 const NODES: Variable = Variable::text("SLURM_STEP_NODELIST");
 const TASKS_PER_NODE: Variable = Variable::text("SLURM_STEP_TASKS_PER_NODE");
 
-/// The largest number of a step that `srun` has started (`SLURM_MAX_NORMAL_STEP_ID`). Above are those of batch scripts,
-/// interactive shells and the like, whose `SLURM_PROCID` is no rank.
+/// The largest number of a step that `srun` has started (`SLURM_MAX_NORMAL_STEP_ID`). Above are
+/// those of batch scripts, interactive shells and the like, whose `SLURM_PROCID` is no rank.
 const STEP_MAX: u64 = 0xffff_fff0;
 
-/// The step in which `srun` has started this process; `None` for a batch script, the shell of an allocation, and
-/// processes that Slurm has not started. A batch script has `SLURM_PROCID=0` and no step.
+/// The step in which `srun` has started this process; `None` for a batch script, the shell of an
+/// allocation, and processes that Slurm has not started. A batch script has `SLURM_PROCID=0` and no
+/// step.
 pub(super) fn step(environment: &Environment) -> Result<Option<u64>> {
     let step = match environment.number(&STEP)? {
         Some(step) => Some(step),
@@ -44,7 +45,7 @@ pub(super) fn job(environment: &Environment, step: u64) -> Result<Option<String>
     Ok(environment.text(&JOB)?.map(|job| format!("slurm {job}.{step}")))
 }
 
-/// How many tasks of the step run on this node, if Slurm says so.
+/// Returns the number of tasks of the step on this node, if Slurm sets it.
 pub(super) fn tasks_on_node(environment: &Environment) -> Result<Option<usize>> {
     let (Some(counts), Some(node)) = (environment.text(&TASKS_PER_NODE)?, environment.size(&NODE)?) else {
         return Ok(None);

@@ -153,7 +153,7 @@ fn a_setting_of_the_crates_below_is_told_by_its_variable() {
     }
 }
 
-/// What becomes of a name by a slip of a finger.
+/// Returns the likely misspellings of a name.
 fn slips(name: &str) -> Vec<String> {
     let mut slips = Vec::new();
     for at in "COMM_".len()..name.len() {
@@ -258,7 +258,7 @@ fn the_documentation_has_every_variable_as_it_is_in_the_table() {
     );
 }
 
-/// What is said of the environment at `Config::from_env`.
+/// Returns the documentation of `Config::from_env`.
 fn markdown() -> String {
     let row = |variable: &Variable| {
         let values = match variable.values {
@@ -278,9 +278,9 @@ fn markdown() -> String {
     let launcher = |launcher: &Launcher| {
         let who = match launcher.kind {
             Kind::Torch => "torchrun, `commctl run`, or by hand",
-            Kind::OpenMpi => "`mpirun` of Open MPI",
-            Kind::Hydra => "`mpiexec` of MPICH and Intel MPI",
-            Kind::Slurm => "`srun` of Slurm",
+            Kind::OpenMpi => "Open MPI's `mpirun`",
+            Kind::Hydra => "`mpiexec` of MPICH or Intel MPI",
+            Kind::Slurm => "Slurm's `srun`",
         };
         let Launcher { rank, size, local_rank, local_size, .. } = launcher;
         let local_size = local_size.as_ref().map_or("SLURM_STEP_TASKS_PER_NODE", |local| local.name);
@@ -292,30 +292,28 @@ fn markdown() -> String {
 }
 
 const INTRODUCTION: &str = "\
-Reads who this process is, and how it meets the others, from the environment.
+Reads the configuration of this rank from the environment.
 
-The first launcher of this table whose variables are set tells rank and size:
+Rank and size come from the first launcher of this table whose variables are set:
 
 | launcher | rank | size | rank on its host | ranks on its host |
 |---|---|---|---|---|
 ";
 
 const MEETING: &str = "
-Slurm's count only in a step that `srun` has started, not in a batch script. A process without any of these is a world of
-one, which a line in the log says.
+Slurm's variables are used only in a step that `srun` has started, not in a batch script. A process without any of these
+is a world of one rank, and logs that.
 
-`srun` and Open MPI need no address of a store: under `srun` it is the first host of the step (loopback if there is one
-host), under `mpirun` on a single host it is loopback, and the port comes from the name of the job. Everywhere else, and to
-choose another one, set `MASTER_ADDR` and `MASTER_PORT`. Under torchrun, whose agent says
-`TORCHELASTIC_USE_AGENT_STORE=True`, the store is the agent's. Workers that were restarted meet anew in it, whatever each
-node's agent counts.
+Under `srun` the address of the store defaults to the first host of the step (loopback if there is one host), under `mpirun`
+on a single host to loopback, and the port is derived from the job id. In all other cases, set `MASTER_ADDR` and
+`MASTER_PORT`. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, the store is that of the agent; restarted workers
+meet again in it.
 
 | variable | meaning | values | if not set |
 |---|---|---|---|
 ";
 
 const MISTAKES: &str = "
-A variable that is set but empty, is not text (UTF-8), or holds something else than these values is an error that names it.
-So is a variable that begins with `COMM_` and has nearly the name of one of these; other names that begin with `COMM_` give a
-warning.
+A variable that is empty, is not UTF-8 or has another value is an error that names it. A variable whose name begins with
+`COMM_` and is a likely misspelling of one of these is an error, too; other unknown names with this prefix cause a warning.
 ";

@@ -1,4 +1,4 @@
-//! What each variable means.
+//! Tests of each variable.
 
 use super::*;
 

@@ -1,32 +1,32 @@
-//! The variables that this library reads: one table, by which they are parsed, misspelt ones are found and the
-//! documentation is written.
+//! The table of environment variables: it is used to parse them, to detect misspelled names and to
+//! write their documentation.
 
 use comm_core::Group;
 
-/// A variable of the environment.
+/// An environment variable.
 #[derive(Debug)]
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) values: Values,
-    /// What holds if it is not set.
+    /// Its default, for the documentation.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the documentation"))]
     pub(crate) default: &'static str,
     #[cfg_attr(not(test), expect(dead_code, reason = "for the documentation"))]
     pub(crate) meaning: &'static str,
-    /// What errors of the crates below call the setting.
+    /// The name of the setting in errors of lower crates.
     pub(crate) setting: Option<&'static str>,
-    /// The feature without which it has no effect, and whether that is on.
+    /// The feature that it needs, and whether that is enabled.
     pub(crate) feature: Option<(&'static str, bool)>,
 }
 
-/// What a variable may hold.
+/// The valid values of a variable.
 #[derive(Debug)]
 pub(crate) enum Values {
     /// A whole number, both bounds included.
     Number { min: u64, max: u64 },
     /// A number of at most 64 bits.
     Hexadecimal,
-    /// A port, or the first and the last of several with a hyphen in between.
+    /// A port, or a range of ports such as `29600-29699`.
     Ports,
     /// One of some words.
     OneOf(&'static [&'static str]),
@@ -47,24 +47,24 @@ impl Variable {
         Self { feature: Some((feature, on)), ..self }
     }
 
-    /// The rank of a launcher's process.
+    /// A variable in which a launcher sets a rank.
     pub(super) const fn rank(name: &'static str) -> Self {
         let values = Values::Number { min: 0, max: Group::SIZE_MAX as u64 - 1 };
         Self::new(name, values, "", "the rank of this process")
     }
 
-    /// A number of ranks that a launcher tells.
+    /// A variable in which a launcher sets a number of ranks.
     pub(super) const fn size(name: &'static str) -> Self {
         let values = Values::Number { min: 1, max: Group::SIZE_MAX as u64 };
         Self::new(name, values, "", "the number of ranks")
     }
 
-    /// A text that a launcher tells.
+    /// A variable in which a launcher sets a text.
     pub(super) const fn text(name: &'static str) -> Self {
         Self::new(name, Values::Text("text"), "", "")
     }
 
-    /// A number that a launcher tells.
+    /// A variable in which a launcher sets a number.
     pub(super) const fn number(name: &'static str) -> Self {
         Self::new(name, Values::Number { min: 0, max: u64::MAX }, "", "")
     }
@@ -76,8 +76,8 @@ const BYTES: Values = Values::Number { min: 0, max: usize::MAX as u64 };
 pub(super) const MASTER_ADDR: Variable = Variable::new(
     "MASTER_ADDR",
     Values::Text("a name or an address"),
-    "needed with more than one rank, unless `srun` or `mpirun` tells enough",
-    "the host that serves the store in which the ranks meet: that of rank 0, unless `COMM_STORE` says otherwise",
+    "required for more than one rank, unless derived under `srun` or `mpirun`",
+    "the host that serves the store: that of rank 0, unless `COMM_STORE` says otherwise",
 );
 pub(super) const MASTER_PORT: Variable = Variable::new(
     "MASTER_PORT",
@@ -89,99 +89,95 @@ pub(super) const STORE: Variable = Variable::new(
     "COMM_STORE",
     Values::OneOf(&["rank0", "launcher", "torch"]),
     "`torch` under torchrun, else `rank0`",
-    "who serves the store: rank 0, a launcher that was there first, or a launcher in PyTorch's protocol",
+    "the process that serves the store: rank 0, the launcher, or a launcher with PyTorch's `TCPStore`",
 );
 pub(super) const JOB_ID: Variable = Variable::new(
     "COMM_JOB_ID",
     Values::Hexadecimal,
-    "made from torchrun's, Slurm's or Open MPI's name of the job, else 0",
-    "tells the job from others: processes of another job are refused; equal on every rank",
+    "derived from the job id of torchrun, Slurm or Open MPI, else 0",
+    "the id of the job; processes with another id are refused; equal on every rank",
 );
 pub(super) const SECRET: Variable = Variable::new(
     "COMM_SECRET",
     Values::Text("text, at least 16 random characters"),
-    "none: whoever reaches a port can take part",
-    "the secret that every connection is authenticated with; equal on every rank",
+    "none: anyone who can reach a port can join",
+    "the secret that authenticates every TCP connection, except to PyTorch's store; equal on every rank",
 )
 .sets("secret");
 pub(super) const TRANSPORT: Variable = Variable::new(
     "COMM_TRANSPORT",
     Values::OneOf(&["auto", "tcp", "shm"]),
     "`auto`: shared memory within a host and TCP between hosts (TCP alone without the feature `hybrid`)",
-    "how ranks reach each other; equal on every rank",
+    "the transport between ranks; equal on every rank",
 )
 .sets("transport");
 pub(super) const SOCKET_IFNAME: Variable = Variable::new(
     "COMM_SOCKET_IFNAME",
     Values::Text("`eth`, `=eth0`, `^docker`, or a list"),
     "the interface that leads to the master",
-    "the network interfaces whose address the other ranks are told, in NCCL's syntax",
+    "the network interfaces whose address a rank advertises, in NCCL's syntax",
 )
 .sets("interface");
 pub(super) const PORT_RANGE: Variable = Variable::new(
     "COMM_PORT_RANGE",
     Values::Ports,
-    "ports that the system chooses",
-    "the ports to listen on for other ranks over TCP; each rank of a host needs one, besides `MASTER_PORT`",
+    "chosen by the system",
+    "the ports on which ranks listen for each other over TCP; each rank of a host needs one, besides `MASTER_PORT`",
 )
 .sets("ports");
 pub(super) const TCP_SOCKETS: Variable = Variable::new(
     "COMM_TCP_SOCKETS",
     Values::Number { min: 1, max: comm_tcp::TcpConfig::SOCKETS_MAX as u64 },
     "1",
-    "sockets per peer over which each stream is striped; rank 0's number holds for all",
+    "the number of sockets per peer over which each stream is striped; rank 0's value applies to all ranks",
 );
-pub(super) const HOST_PART: Variable = Variable::new(
-    "COMM_HOST_PART",
+pub(super) const HOSTID: Variable = Variable::new(
+    "COMM_HOSTID",
     Values::Text("text"),
     "none",
-    "ranks of one host that give different names do not share memory, as if they were on different hosts",
+    "the id of the host (compare `NCCL_HOSTID`); ranks with different ids do not share memory, as if they ran on different hosts",
 )
 .needs("shm", cfg!(feature = "shm"));
 pub(super) const LEND_BYTES: Variable = Variable::new(
     "COMM_LEND_BYTES",
     BYTES,
     "2097152",
-    "from how many bytes on buffers of `Comm::alloc` are read where they lie",
+    "the size in bytes from which peers read a buffer of `Comm::alloc` in place, without a copy",
 )
 .needs("shm", cfg!(feature = "shm"));
 pub(super) const SINGLE_COPY_BYTES: Variable = Variable::new(
     "COMM_SINGLE_COPY_BYTES",
     BYTES,
-    "32768 where the kernel is found to copy quickly, else never",
-    "from how many bytes on other memory is copied once, by the kernel, between processes of a host",
+    "32768 if the kernel's copy is measured to be fast, else never",
+    "the size in bytes from which other buffers are copied once between processes of a host, by the kernel (`process_vm_readv`)",
 )
 .needs("shm", cfg!(feature = "shm"));
 pub(super) const TIMEOUT_S: Variable = Variable::new(
     "COMM_TIMEOUT_S",
     SECONDS,
     "300",
-    "how many seconds a call may take, unless the call says otherwise",
+    "the timeout of a call in seconds, unless the call sets its own",
 );
-pub(super) const RENDEZVOUS_TIMEOUT_S: Variable = Variable::new(
-    "COMM_RENDEZVOUS_TIMEOUT_S",
-    SECONDS,
-    "300",
-    "how many seconds `comm::init` waits for the other ranks",
-);
+pub(super) const RENDEZVOUS_TIMEOUT_S: Variable =
+    Variable::new("COMM_RENDEZVOUS_TIMEOUT_S", SECONDS, "300", "the timeout of `comm::init` in seconds");
 pub(super) const LINKS: Variable = Variable::new(
     "COMM_LINKS",
-    Values::Text("a `LinkModel`, or `@` and a file that holds one"),
+    Values::Text("a `LinkModel`, or `@` and the path of a file that contains one"),
     "an estimate",
-    "what messages cost, by which algorithms are chosen; `commctl perf --calibrate` measures it",
+    "the model of the links, by which algorithms are chosen; `commctl perf --calibrate` measures it",
 );
 pub(super) const DEVICE_PATH: Variable = Variable::new(
     "COMM_DEVICE_PATH",
     Values::OneOf(&["nccl", "staged", "auto"]),
     "`nccl`",
-    "how buffers of devices travel: by NCCL, through the host, or by NCCL where that is possible",
+    "the path of device buffers: NCCL, through the host, or NCCL if all ranks support it",
 )
 .needs("nccl", cfg!(feature = "nccl"));
 const NCCL_PATH: Variable = Variable::new(
     "COMM_NCCL_PATH",
     Values::Text("a file or a folder"),
     "the system's search path",
-    "where NCCL's library is loaded from; read by `nccl-sys`, for which an empty one is not set",
+    "the file or folder from which NCCL is loaded; `nccl-sys` treats an empty value as not set",
 )
 .needs("nccl", cfg!(feature = "nccl"));
 
@@ -194,7 +190,7 @@ pub(crate) const ALL: [&Variable; 15] = [
     &SOCKET_IFNAME,
     &PORT_RANGE,
     &TCP_SOCKETS,
-    &HOST_PART,
+    &HOSTID,
     &LEND_BYTES,
     &SINGLE_COPY_BYTES,
     &TIMEOUT_S,

@@ -1,4 +1,4 @@
-//! Objects as bytes.
+//! Encoding and decoding of objects.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use serde_core::de::DeserializeOwned;
 
 use super::ObjectError;
 
-/// The encodings of several objects, one behind the other, and their sizes.
+/// The concatenated encodings of several objects, and their sizes.
 pub(super) type Encoded = (Vec<u8>, Vec<u64>);
 
-/// Encodes objects, of which there must be this many.
+/// Encodes exactly this number of objects.
 pub(super) fn encode_all<'a, T: Serialize + 'a>(
     objects: impl IntoIterator<Item = &'a T>,
     expected: usize,
@@ -31,7 +31,7 @@ pub(super) fn encode_all<'a, T: Serialize + 'a>(
     }
 }
 
-/// Decodes one object of each rank from where they lie one behind the other.
+/// Decodes one object of each rank from their concatenated encodings.
 pub(super) fn decode_all<T: DeserializeOwned>(
     mut bytes: &[u8],
     counts: &[usize],
@@ -44,7 +44,7 @@ pub(super) fn decode_all<T: DeserializeOwned>(
     counts.iter().enumerate().map(object).collect()
 }
 
-/// Decodes the object of a rank, which takes all of the bytes.
+/// Decodes the object of a rank, which must take all of the bytes.
 pub(super) fn decode<T: DeserializeOwned>(rank: usize, bytes: &[u8]) -> Result<T, ObjectError> {
     let failed = |error| ObjectError::Decode { rank, source: Arc::new(error) };
     let mut deserializer = Deserializer::new(bytes);

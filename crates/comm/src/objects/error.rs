@@ -1,11 +1,11 @@
-//! What can go wrong with objects, and on whose side.
+//! Errors of collectives of objects.
 
 use std::sync::Arc;
 
-/// An error of the encoding.
+/// An error of serde.
 pub(super) type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why a collective of objects failed.
+/// The error of a collective of objects.
 ///
 /// Only [`ObjectError::Comm`] can be fatal to the communicator; [`ObjectError::is_fatal`] tells.
 #[derive(Clone, thiserror::Error)]
@@ -14,69 +14,72 @@ pub enum ObjectError {
     /// A collective failed.
     #[error(transparent)]
     Comm(#[from] comm_core::Error),
-    /// An object that this rank gave cannot be encoded.
+    /// An object of this rank cannot be encoded.
     #[error("an object of this rank cannot be encoded: {source}")]
     Encode {
-        /// What its `Serialize` said.
+        /// The error of its `Serialize`.
         r#source: Source,
     },
-    /// This rank, the root, did not give as many objects as it must.
-    #[error("the root gave {got} objects, {expected} are needed")]
+    /// This rank is the root and passed the wrong number of objects.
+    #[error("the root passed {got} objects, but {expected} are needed: one for each rank")]
     Count {
-        /// How many it must give.
+        /// The number of objects needed.
         expected: usize,
-        /// How many it gave.
+        /// The number of objects passed.
         got: usize,
     },
-    /// Another rank gave no objects that could be sent, and so nobody got any.
+    /// Another rank could not send its objects, so no rank received any.
     #[error("rank {rank} {failure}")]
     Peer {
-        /// That rank; the first of them if there are several.
+        /// The lowest rank that failed.
         rank: usize,
-        /// What went wrong there.
+        /// Its failure.
         failure: ObjectFailure,
     },
     /// The objects of a call are larger than the limit.
-    #[error("the objects have {bytes} bytes together, most of them from rank {rank}; the limit is {limit}")]
+    #[error(
+        "the objects have {bytes} bytes in total, and the largest is that of rank {rank}; the limit is {limit} bytes \
+         (with_object_limit)"
+    )]
     TooLarge {
-        /// The rank that gave the largest object.
+        /// The rank of the largest object.
         rank: usize,
-        /// The size of all objects together, once encoded.
+        /// The total size of all encoded objects.
         bytes: u64,
         /// The limit.
         limit: u64,
     },
-    /// An object from another rank, or this one, is none of the type that is expected here.
+    /// An object cannot be decoded as the type that this rank expects.
     #[error("an object of rank {rank} cannot be decoded: {source}")]
     Decode {
         /// The rank that sent it.
         rank: usize,
-        /// What its `Deserialize` said.
+        /// The error of its `Deserialize`.
         r#source: Source,
     },
 }
 
-/// The text that users read, for programs whose `main` returns this error.
+/// Prints the `Display` text, for programs whose `main` returns this error.
 impl std::fmt::Debug for ObjectError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
 }
 
-/// What went wrong with the objects of another rank.
+/// The failure of another rank in a collective of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectFailure {
     /// It could not encode an object.
     #[error("could not encode an object")]
     Encode,
-    /// It did not give as many objects as a root must.
-    #[error("did not give as many objects as are needed")]
+    /// It is the root and passed the wrong number of objects.
+    #[error("passed the wrong number of objects as root")]
     Count,
 }
 
 impl ObjectError {
-    /// Whether the communicator can no longer be used.
+    /// Returns whether the communicator can no longer be used.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
         matches!(self, Self::Comm(error) if error.is_fatal())

@@ -1,4 +1,5 @@
-//! Collectives of whatever [serde](https://serde.rs) can serialize: configurations, statistics, lists of names.
+//! Collectives of any type that [serde](https://serde.rs) can serialize: configurations,
+//! statistics, lists of names.
 //!
 #![cfg_attr(feature = "sim", doc = "```")]
 #![cfg_attr(not(feature = "sim"), doc = "```ignore")]
@@ -22,16 +23,16 @@
 //! # Ok::<_, comm::Error>(())
 //! ```
 //!
-//! Objects differ in size from rank to rank, so each of these calls is two collectives: one of sizes, one of bytes. They
-//! are for what is small and rare. Numbers by the million belong in the collectives of [`Comm`], which neither encode nor
-//! allocate.
+//! Each of these calls performs two collectives, one for the sizes and one for the bytes, because objects differ in size
+//! from rank to rank. Use them for small, infrequent data, and the collectives of [`Comm`], which neither encode nor
+//! allocate, for large arrays.
 //!
 //! # Encoding
 //!
-//! Objects travel as MessagePack, with the names of fields. It describes itself, so that ranks whose types differ get an
-//! error instead of nonsense, and serde's attributes (`flatten`, `untagged`, `skip_serializing_if`) work. As in JSON, an
-//! `Option` directly inside an `Option`, and `Some(())`, come out as `None`. A `Vec<u8>` takes up to two bytes per byte
-//! unless it is marked with `serde_bytes`.
+//! Objects are encoded as MessagePack with field names. The format is self-describing, so ranks with different types get an
+//! error instead of wrong values, and serde's attributes (`flatten`, `untagged`, `skip_serializing_if`) work. As in JSON,
+//! `Some(None)` and `Some(())` are decoded as `None`. A `Vec<u8>` takes up to two bytes per byte unless it is marked
+//! with `serde_bytes`.
 
 mod codec;
 mod error;
@@ -44,37 +45,43 @@ use serde_core::de::DeserializeOwned;
 pub use error::{ObjectError, ObjectFailure};
 use sizes::Sizes;
 
-/// How many bytes all objects of a call may have together, once encoded, unless the caller says otherwise: 4 GiB.
+/// The default limit for the total size of the encoded objects of a call, in bytes: 4 GiB.
 pub const OBJECT_LIMIT: u64 = 4 << 30;
 
 /// Collectives of objects, for [`Comm`].
 ///
-/// Every rank makes the same calls in the same order, as with any other collective, and an algorithm that the handle
-/// names must be one for all collectives that a call is made of. Each collective has the timeout of the handle.
+/// Every rank makes the same calls in the same order, as with any other collective. If the handle
+/// names an algorithm, both collectives of a call must have it. Each collective has the timeout of
+/// the handle.
 ///
-/// All ranks, those that sent included, get objects as they come out of their encoding, so all hold the same.
+/// All ranks, including the senders, get decoded copies of the objects, so all hold the same
+/// values.
 ///
 /// # Errors
-/// What goes wrong before objects move is told to every rank in the same call, and the communicator stays usable:
+/// An error before the objects are sent is returned by every rank in the same call, and the
+/// communicator stays usable:
 ///
-/// - the rank whose object cannot be encoded gets [`ObjectError::Encode`], a root that does not give the objects that it
-///   must gets [`ObjectError::Count`], and all others [`ObjectError::Peer`] with that rank;
-/// - if the objects are larger than the limit, every rank gets [`ObjectError::TooLarge`], before anything is allocated.
+/// - the rank whose object cannot be encoded gets [`ObjectError::Encode`], a root that passes the
+///   wrong number of objects gets [`ObjectError::Count`], and all other ranks get
+///   [`ObjectError::Peer`] with that rank;
+/// - if the objects are larger than the limit, every rank gets [`ObjectError::TooLarge`], before
+///   anything is allocated.
 ///
-/// A rank that cannot decode an object gets [`ObjectError::Decode`] with the rank that sent it. Nobody else learns of
-/// that, and the communicator stays usable. What else can go wrong is [`ObjectError::Comm`].
+/// A rank that cannot decode an object gets [`ObjectError::Decode`] with the rank that sent it. No
+/// other rank is notified, and the communicator stays usable. All other errors are
+/// [`ObjectError::Comm`].
 pub trait ObjectCollectives: endpoint::Endpoint {
-    /// A handle to the same communicator on which all objects of a call may have this many bytes together, once encoded,
-    /// instead of [`OBJECT_LIMIT`]. Every rank must give the same limit; otherwise they get
-    /// [`Error::Desync`](comm_core::Error::Desync).
+    /// Returns a handle to the same communicator with another limit than [`OBJECT_LIMIT`] for the
+    /// total size of the encoded objects of a call. The limit must be equal on every rank;
+    /// otherwise the ranks get [`Error::Desync`](comm_core::Error::Desync).
     #[must_use]
     fn with_object_limit(&self, bytes: u64) -> LimitedObjects {
         LimitedObjects { comm: self.comm().clone(), limit: bytes }
     }
 
-    /// Every rank gets `root`'s object. What other ranks give is ignored.
+    /// Returns the object of `root` on every rank. The arguments of other ranks are ignored.
     ///
-    /// Two broadcasts: of the size, and of the object.
+    /// Performs two broadcasts: of the size, and of the object.
     ///
     /// # Errors
     /// As written at [`ObjectCollectives`].
@@ -93,9 +100,10 @@ pub trait ObjectCollectives: endpoint::Endpoint {
         codec::decode(root, &bytes)
     }
 
-    /// `root` gets the objects of all ranks, in rank order; the others get nothing.
+    /// Returns the objects of all ranks on `root`, in rank order, and `None` on the other ranks.
     ///
-    /// An all-gather of the sizes, so that every rank knows of failures, and a gather of the objects.
+    /// Performs an all-gather of the sizes, so that every rank learns of failures, and a gather of
+    /// the objects.
     ///
     /// # Errors
     /// As written at [`ObjectCollectives`].
@@ -118,9 +126,9 @@ pub trait ObjectCollectives: endpoint::Endpoint {
         codec::decode_all(&bytes, &counts).map(Some)
     }
 
-    /// Every rank gets the objects of all ranks, in rank order.
+    /// Returns the objects of all ranks on every rank, in rank order.
     ///
-    /// Two all-gathers: of the sizes, and of the objects.
+    /// Performs two all-gathers: of the sizes, and of the objects.
     ///
     /// # Errors
     /// As written at [`ObjectCollectives`].
@@ -141,18 +149,20 @@ pub trait ObjectCollectives: endpoint::Endpoint {
     /// Sends an object to rank `to`, which receives it with [`ObjectCollectives::recv_object`].
     ///
     /// # Errors
-    /// [`ObjectError::Encode`], [`ObjectError::TooLarge`] before anything is sent, and as [`Comm::send`].
+    /// [`ObjectError::Encode`], [`ObjectError::TooLarge`] before anything is sent, and as
+    /// [`Comm::send`].
     fn send_object<T: Serialize>(&self, to: usize, tag: u64, object: &T) -> Result<(), ObjectError> {
         let (bytes, _) = codec::encode_all([object], 1)?;
         self.check_size(self.comm().rank(), bytes.len())?;
         Ok(self.comm().send(to, tag, &bytes)?)
     }
 
-    /// Receives an object that a rank sent with [`ObjectCollectives::send_object`], and tells its source and tag.
+    /// Receives an object sent with [`ObjectCollectives::send_object`], and returns it with its
+    /// source and tag.
     ///
     /// # Errors
-    /// [`ObjectError::TooLarge`] for a message that is larger than the limit, which is not received;
-    /// [`ObjectError::Decode`], and as [`Comm::recv_vec`].
+    /// [`ObjectError::TooLarge`] for a message that is larger than the limit, which is not
+    /// received; [`ObjectError::Decode`], and as [`Comm::recv_vec`].
     fn recv_object<T: DeserializeOwned>(
         &self,
         from: impl Into<Source>,
@@ -165,10 +175,11 @@ pub trait ObjectCollectives: endpoint::Endpoint {
         Ok((codec::decode(received.source, &bytes)?, received))
     }
 
-    /// Every rank gets one of `root`'s objects: that with its rank, of as many as there are ranks. What other ranks give
-    /// is ignored.
+    /// Returns on rank `i` the `i`th of `root`'s objects; `root` passes one for each rank. The
+    /// arguments of other ranks are ignored.
     ///
-    /// A broadcast of the sizes, so that every rank knows of failures, and a scatter of the objects.
+    /// Performs a broadcast of the sizes, so that every rank learns of failures, and a scatter of
+    /// the objects.
     ///
     /// # Errors
     /// As written at [`ObjectCollectives`].
@@ -191,7 +202,7 @@ pub trait ObjectCollectives: endpoint::Endpoint {
 
 impl ObjectCollectives for Comm {}
 
-/// A handle to a communicator with a limit of its own for the size of objects. See
+/// A handle to a communicator with its own limit for the size of objects. Created by
 /// [`ObjectCollectives::with_object_limit`].
 #[derive(Debug, Clone)]
 pub struct LimitedObjects {
@@ -213,13 +224,14 @@ mod endpoint {
 
         fn limit(&self) -> u64;
 
-        /// Refuses an encoded object that is larger than the limit.
+        /// Returns an error if an encoded object is larger than the limit.
         fn check_size(&self, rank: usize, bytes: usize) -> Result<(), ObjectError> {
             let (bytes, limit) = (bytes as u64, self.limit());
             if bytes > limit { Err(ObjectError::TooLarge { rank, bytes, limit }) } else { Ok(()) }
         }
 
-        /// A handle whose collectives only agree with those of the same kind of call with the same limit.
+        /// Returns a handle whose collectives match only those of the same object call with the
+        /// same limit.
         fn agreeing(&self, kind: Collective) -> Comm {
             let detail = [MARK, u64::from(kind.code()), self.limit(), self.comm().extra_fingerprint()];
             self.comm().with_extra_fingerprint(Signature::fingerprint_of(detail))

@@ -1,24 +1,25 @@
-//! What ranks tell each other of their objects before these move. All ranks learn the same and so come to the same
-//! verdict: either all go on, or none.
+//! The exchange of sizes before objects are sent. All ranks get the same sizes, so either all of
+//! them continue or none.
 
 use comm_core::{Comm, Result};
 
 use super::codec::Encoded;
 use super::{ObjectError, ObjectFailure};
 
-/// The sizes of all objects of a call, or in place of one why there is none.
+/// The sizes of all objects of a call, with a failure code in place of the size of an object that
+/// cannot be sent.
 #[derive(Debug)]
 pub(super) struct Sizes {
     words: Vec<u64>,
-    /// The rank that gives them all; otherwise each rank gives one.
+    /// The rank that passes all objects; `None` if each rank passes one.
     root: Option<usize>,
 }
 
-/// Words that are no sizes. They are above every limit, and so is whatever stands for another failure one day.
+/// Failure codes. They exceed every limit, as a code that a later version adds will.
 const FAILED_ENCODE: u64 = u64::MAX;
 const FAILED_COUNT: u64 = u64::MAX - 1;
 
-/// The word for an object that cannot be sent.
+/// Returns the code for an object that cannot be sent.
 const fn word(error: &ObjectError) -> u64 {
     match error {
         ObjectError::Count { .. } => FAILED_COUNT,
@@ -35,7 +36,7 @@ const fn failure(word: u64) -> Option<ObjectFailure> {
 }
 
 impl Sizes {
-    /// Tells everybody the size of this rank's one object, and learns those of the others.
+    /// Exchanges the sizes of one object per rank.
     pub(super) fn of_all(comm: &Comm, own: &Result<Encoded, ObjectError>) -> Result<Self> {
         let own = match own {
             Ok((bytes, _)) => bytes.len() as u64,
@@ -46,7 +47,7 @@ impl Sizes {
         Ok(Self { words, root: None })
     }
 
-    /// Tells everybody, or learns, the sizes of the root's objects, of which there are `count`.
+    /// Broadcasts the sizes of the root's `count` objects.
     pub(super) fn of_root(
         comm: &Comm,
         root: usize,
@@ -62,7 +63,7 @@ impl Sizes {
         Ok(Self { words, root: Some(root) })
     }
 
-    /// The sizes, if there is an object from everybody who gives one and all of them together keep the limit.
+    /// Returns the sizes if no rank has failed and their sum is within the limit.
     pub(super) fn agreed(&self, limit: u64) -> Result<Vec<usize>, ObjectError> {
         let mut failures = self.words.iter().enumerate().map(|(at, &word)| (self.giver(at), failure(word)));
         if let Some((rank, Some(failure))) = failures.find(|(_, failure)| failure.is_some()) {
@@ -81,7 +82,7 @@ impl Sizes {
         self.root.unwrap_or(at)
     }
 
-    /// Where the largest object stands; the first of equals.
+    /// Returns the index of the largest object; of equal ones, the first.
     fn largest(&self) -> usize {
         let sizes = self.words.iter().enumerate();
         sizes.reduce(|most, other| if other.1 > most.1 { other } else { most }).map_or(0, |(at, _)| at)

@@ -18,7 +18,8 @@ pub(crate) fn store() -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::job(JOB)).unwrap()
 }
 
-/// A port of this host that no other program gets while this lives, and on which rank 0 can listen all the same.
+/// A port of this host that no other program gets while this lives, and on which rank 0 can listen
+/// all the same.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _socket: OwnedFd,

@@ -1,7 +1,7 @@
 //! Ranks as real processes.
 //!
-//! A test binary starts itself once per rank, asking for its ignored test `rank`, which plays a part and prints what it
-//! saw.
+//! A test binary starts itself once per rank, asking for its ignored test `rank`, which plays a
+//! part and prints what it saw.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -12,13 +12,15 @@ use super::{JOB, store};
 
 const PART: &str = "COMM_TEST_ROLE";
 
-/// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
+/// A process that plays a part. It is killed with the test, so that a failure leaves nothing
+/// behind.
 pub(crate) struct Rank {
     pub(crate) child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-/// Starts the ranks of a part, each with these variables in its environment, and the store in which they meet.
+/// Starts the ranks of a part, each with these variables in its environment, and the store in which
+/// they meet.
 pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
     part: &str,
     ranks: usize,
