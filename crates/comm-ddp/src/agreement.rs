@@ -1,23 +1,26 @@
-//! What ranks settle before the first gradient: that they train the same model, and how to cut it into buckets.
+//! The agreement before the first step: all ranks train the same model and use the same buckets.
 
 use comm_core::{Comm, wire};
 
 use crate::{BucketLimits, Error, Parameter, ParameterSet, Result, mismatch};
 
-/// Compares names, shapes and element types across all ranks of `comm`. A collective: every rank must call it.
+/// Compares names, shapes and element types across all ranks of `comm`. This is a collective: every
+/// rank must call it.
 ///
-/// Costs one all-gather of 16 bytes per rank if all is well.
+/// It takes one all-gather of 16 bytes per rank if the models are equal.
 ///
 /// # Errors
-/// [`Error::Mismatch`], the same on every rank, if the models differ; [`Error::Comm`] if communication fails.
+/// [`Error::Mismatch`], the same on every rank, if the models differ; [`Error::Comm`] if
+/// communication fails.
 pub fn check_parameters(comm: &Comm, parameters: &ParameterSet) -> Result<()> {
     check_parameters_by(parameters, comm.size(), |own, all| comm.all_gather(own, all))
 }
 
-/// [`check_parameters`] where bytes are exchanged in another way, for example through the memory of a device.
+/// Does the same as [`check_parameters`] with a custom all-gather, for example through device
+/// memory.
 ///
-/// `all_gather` is given the bytes of this rank and room for those of all `size` ranks, which all bring as many; it is
-/// called with 16 bytes first, and once more if the models differ.
+/// `all_gather` receives the bytes of this rank and a buffer for those of all `size` ranks, all of
+/// one length. It is called with 16 bytes first, and a second time if the models differ.
 ///
 /// # Errors
 /// As [`check_parameters`], with the errors of `all_gather` as [`Error::Comm`].
@@ -46,7 +49,7 @@ pub fn check_parameters_by(
         .map_or_else(|| malformed("it is equal, its hash is not"), |found| Error::Mismatch(Box::new(found))))
 }
 
-/// The parameters of every rank, in rank order.
+/// Returns the parameters of every rank, in rank order.
 fn gather_models(
     description: &[u8],
     lengths: &[usize],
@@ -62,14 +65,15 @@ fn gather_models(
     lengths.iter().enumerate().map(model).collect()
 }
 
-/// What rank 0 decides for all.
+/// The settings of rank 0, which all ranks use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) limits: BucketLimits,
     pub(crate) follow_first_step: bool,
 }
 
-/// Gives every rank the settings of rank 0 and the order, as slots, in which it registered its parameters.
+/// Broadcasts the settings of rank 0 and the order, as slots, in which it registered its
+/// parameters.
 pub(crate) fn agree_on_settings(
     comm: &Comm,
     settings: &Settings,
@@ -86,7 +90,7 @@ pub(crate) fn agree_on_settings(
     Ok((Settings { limits, follow_first_step: follow_first_step != 0 }, order))
 }
 
-/// Gives every rank the first `count` slots of rank 0's `order`, which is filled up with slots that do not exist.
+/// Broadcasts the first `count` slots of rank 0's `order`, padded with slots that do not exist.
 pub(crate) fn agree_on_order(comm: &Comm, order: &[usize], count: usize) -> Result<Vec<usize>> {
     let mut slots: Vec<u64> = order.iter().map(|&slot| slot as u64).collect();
     slots.resize(count, u64::MAX);

@@ -1,4 +1,4 @@
-//! Data-parallel training in host memory.
+//! Data parallel training in host memory.
 
 use std::time::Instant;
 
@@ -8,40 +8,41 @@ use crate::agreement::{Settings, agree_on_order, agree_on_settings, check_parame
 use crate::gradients::Gradients;
 use crate::{BucketLimits, BucketPlan, Clock, Error, Gradient, ParameterSet, Reducer, Result, Step};
 
-/// How gradients are averaged. Except for the clock, rank 0's choice counts for all ranks.
+/// Options of [`DataParallel`]. Except for the clock, all ranks use those of rank 0.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Options {
-    /// When a bucket is full.
+    /// The sizes at which buckets are full.
     pub limits: BucketLimits,
-    /// Whether buckets are cut anew after the first step, in the order in which rank 0's gradients became ready in it.
-    /// Otherwise, and until then, that order is taken to be the reverse of registration.
+    /// Whether buckets are rebuilt after the first step, in the order in which rank 0's gradients
+    /// became ready in it. Otherwise, and until then, buckets use the reverse order of
+    /// registration.
     pub follow_first_step: bool,
-    /// Where the instants of [`Timeline`](crate::Timeline) come from.
+    /// The clock of [`Timeline`](crate::Timeline).
     pub clock: Clock,
 }
 
 /// Setters, as in `Options::default().follow_first_step(false)`.
 impl Options {
-    /// [`BucketLimits::DEFAULT`], buckets that follow the first step, and the clock of the system.
+    /// Returns [`BucketLimits::DEFAULT`], buckets that follow the first step, and the system clock.
     pub const DEFAULT: Self =
         Self { limits: BucketLimits::DEFAULT, follow_first_step: true, clock: Instant::now };
 
-    /// The options with buckets of these limits.
+    /// Sets the limits of buckets.
     #[must_use]
     pub const fn limits(mut self, limits: BucketLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The options with buckets that are cut anew after the first step, or not.
+    /// Sets whether buckets are rebuilt after the first step.
     #[must_use]
     pub const fn follow_first_step(mut self, follow: bool) -> Self {
         self.follow_first_step = follow;
         self
     }
 
-    /// The options with this source of instants.
+    /// Sets the clock.
     #[must_use]
     pub const fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -55,57 +56,60 @@ impl Default for Options {
     }
 }
 
-/// Averages the gradients of a model over all ranks, while backward is still finding more of them.
+/// Averages the gradients of a model over all ranks, overlapped with backward.
 ///
-/// Every rank holds all parameters and trains on samples of its own. After each backward pass all ranks have the
-/// average of their gradients, the same to the last bit, so that equal optimizers keep the replicas equal.
+/// Every rank holds all parameters and trains on its own samples. After each step all ranks have
+/// the same average of their gradients, bit for bit, so equal optimizers keep the replicas equal.
 ///
-/// Gradients live in the memory of buckets, which is allocated once. A bucket is sent by a thread of its own as soon
-/// as it and those before it are full; backward runs on meanwhile. Buckets have a communicator of their own, a duplicate
-/// of the caller's, so the caller's is free for other calls at any time, also in the middle of a step.
+/// Gradients are stored in buckets, which are allocated once. A communication thread sends a bucket
+/// as soon as it and all buckets before it are complete, while backward continues. Buckets use a
+/// duplicate of the caller's communicator, so the caller can use its own for other calls at any
+/// time, also during a step.
 ///
-/// All gradients have the type `T`. A model with parameters of two types takes two of these, one for each type.
+/// All gradients have the type `T`. A model with parameters of two types needs one `DataParallel`
+/// for each type.
 ///
-/// After [`Error::Comm`] or [`Error::Abandoned`] every call fails with [`Error::Poisoned`].
+/// After [`Error::Comm`] or [`Error::Abandoned`], every call fails with [`Error::Poisoned`].
 #[derive(Debug)]
 pub struct DataParallel<T: Gradient> {
     comm: Comm,
     parameters: ParameterSet,
     settings: Settings,
     pub(crate) reducer: Reducer<Gradients<T>>,
-    /// Slots whose gradient memory has a meaning in this step.
+    /// The slots whose gradients were written in this step.
     pub(crate) written: Vec<bool>,
     rebuild: Rebuild,
 }
 
-/// Whether the plan follows the first step yet.
+/// The progress of the switch to the order of the first step.
 #[derive(Debug)]
 enum Rebuild {
-    /// The first step is still to come.
+    /// The first step has not run yet.
     AfterFirstStep,
-    /// It showed this order; the next step will use it.
+    /// The first step had this order; the next step will use it.
     Pending(Vec<usize>),
     Settled,
 }
 
 impl<T: Gradient> DataParallel<T> {
-    /// Prepares to train a model, and duplicates the communicator for it. A collective: every rank calls it, with the
-    /// same parameters.
+    /// Prepares to train a model and duplicates the communicator. This is a collective: every rank
+    /// calls it with the same parameters.
     ///
     /// # Errors
-    /// [`Error::Mismatch`], on every rank, if the parameters are not the same on all; [`Error::WrongType`] if one does
-    /// not hold `T`; [`Error::Comm`] if `T` is no floating point type or communication fails.
+    /// [`Error::Mismatch`] on every rank if the parameters differ; [`Error::WrongType`] if one does
+    /// not hold `T`; [`Error::Comm`] if `T` is not a floating point type or communication fails.
     pub fn new(comm: &Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
         Self::over(comm.duplicate()?, parameters, options)
     }
 
-    /// Prepares to train a model over a communicator that is used for nothing else, which saves making one. A call on it
-    /// while buckets are under way would be taken for one of them.
+    /// Prepares to train a model over `comm` itself, without a duplicate. The program must make no
+    /// other calls on that communicator during a step, because they would be matched with buckets.
     ///
     /// # Errors
     /// As [`DataParallel::new`].
     pub fn over(comm: Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
-        // Ranks are compared first: if only one has a wrong type, all should learn it instead of waiting.
+        // Ranks are compared first: if only one has a wrong type, all should learn it instead of
+        // waiting.
         check_parameters(&comm, &parameters)?;
         if let Some(wrong) = parameters.not_of(T::DTYPE) {
             let (name, got) = (wrong.name().to_owned(), wrong.dtype());
@@ -123,24 +127,25 @@ impl<T: Gradient> DataParallel<T> {
         Ok(Self { comm, parameters, settings, reducer, written, rebuild })
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     #[must_use]
     pub const fn parameters(&self) -> &ParameterSet {
         &self.parameters
     }
 
-    /// Which gradients travel together.
+    /// Returns the assignment of gradients to buckets.
     #[must_use]
     pub const fn plan(&self) -> &BucketPlan {
         self.reducer.plan()
     }
 
-    /// Gives every rank the parameters of rank 0. A collective. `values` are the numbers of all parameters, in the
-    /// order of registration.
+    /// Broadcasts the parameters of rank 0. This is a collective. `values` holds one slice per
+    /// parameter, in the order of registration.
     ///
     /// # Errors
-    /// [`Error::Count`] or [`Error::Length`] if the numbers do not fit, before anything is sent; [`Error::Comm`] if
-    /// communication fails, and then the values are unspecified.
+    /// [`Error::Count`] or [`Error::Length`] if `values` does not match the parameters, before
+    /// anything is sent; [`Error::Comm`] if communication fails, and then the values are
+    /// unspecified.
     pub fn broadcast_parameters<'v>(&mut self, values: impl IntoIterator<Item = &'v mut [T]>) -> Result<()>
     where
         T: 'v,
@@ -148,7 +153,8 @@ impl<T: Gradient> DataParallel<T> {
         self.reducer.check()?;
         let mut values: Vec<&mut [T]> = values.into_iter().collect();
         self.check_lengths(&values)?;
-        // The buckets hold nothing between steps: they carry the parameters in a few large messages.
+        // The buckets hold nothing between steps: they carry the parameters in a few large
+        // messages.
         if self.comm.rank() == 0 {
             self.for_each_gradient(&mut values, |gradient, value| gradient.copy_from_slice(value));
         }
@@ -173,7 +179,7 @@ impl<T: Gradient> DataParallel<T> {
         slots.zip(values).try_for_each(|(slot, value)| self.check_length(slot, value.len()))
     }
 
-    /// Whether so many elements fit a parameter.
+    /// Returns an error if a parameter has another number of elements.
     pub(crate) fn check_length(&self, slot: usize, got: usize) -> Result<()> {
         let parameter = &self.parameters.sorted()[slot];
         let expected = parameter.len();
@@ -184,7 +190,7 @@ impl<T: Gradient> DataParallel<T> {
         }
     }
 
-    /// Visits the memory of every gradient together with the value of the same parameter.
+    /// Calls a function with the gradient memory and the value of each parameter.
     fn for_each_gradient(&mut self, values: &mut [&mut [T]], mut visit: impl FnMut(&mut [T], &mut [T])) {
         for (slot, value) in self.parameters.slots().iter().zip(values) {
             let location = self.reducer.plan().locations()[*slot].clone();
@@ -212,7 +218,7 @@ impl<T: Gradient> DataParallel<T> {
         Ok(Step::new(self))
     }
 
-    /// After the first step, agrees on the order of gradients in the steps to come.
+    /// Agrees on the order of gradients in later steps, after the first step.
     pub(crate) fn learn_order(&mut self) -> Result<()> {
         if matches!(self.rebuild, Rebuild::AfterFirstStep) {
             let order = agree_on_order(&self.comm, self.reducer.queue().order(), self.parameters.len());
@@ -221,7 +227,7 @@ impl<T: Gradient> DataParallel<T> {
         Ok(())
     }
 
-    /// Tells all ranks that this one leaves a step in the middle.
+    /// Aborts the communicator, because this rank dropped a step after gradients had been sent.
     pub(crate) fn abandon(&mut self) {
         // The other ranks would wait for the rest of the buckets until their deadline.
         self.comm.abort("a training step was abandoned");

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The error type of data parallel training.
 
 use std::sync::Arc;
 
@@ -7,39 +7,40 @@ use comm_core::DType;
 /// The result of anything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why data-parallel training cannot go on.
+/// An error of data parallel training.
 ///
-/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Abandoned`] and [`Error::Poisoned`] concern all ranks. The others are
-/// this caller's mistakes: nothing was sent and nothing has changed.
+/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Abandoned`] and [`Error::Poisoned`] concern all
+/// ranks. The others are errors in the arguments of this rank: nothing was sent and nothing has
+/// changed.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Two parameters have the same name.
-    #[error("two parameters are named {name:?}")]
+    #[error("two parameters have the name {name:?}; names must be unique")]
     DuplicateName {
         /// The name.
         name: String,
     },
-    /// An index that no parameter has.
-    #[error("there is no parameter {index}, only {count} were registered")]
+    /// A parameter index is out of range.
+    #[error("parameter index {index} is out of range: {count} parameters are registered")]
     UnknownParameter {
         /// The index asked for.
         index: usize,
-        /// How many parameters there are.
+        /// The number of parameters.
         count: usize,
     },
-    /// Numbers that do not fit the parameter they are for.
-    #[error("parameter {name:?} has {expected} elements, {got} were given")]
+    /// A slice has another length than the parameter.
+    #[error("parameter {name:?} has {expected} elements, but {got} were passed")]
     Length {
         /// The parameter.
         name: String,
-        /// The elements it has.
+        /// The number of its elements.
         expected: usize,
-        /// The elements that were given.
+        /// The length of the slice.
         got: usize,
     },
-    /// A parameter of another element type than the gradients.
-    #[error("parameter {name:?} holds {got}, its gradient {expected}")]
+    /// A parameter has another element type than the gradients.
+    #[error("parameter {name:?} has elements of {got}, but gradients of {expected}")]
     WrongType {
         /// The parameter.
         name: String,
@@ -48,16 +49,17 @@ pub enum Error {
         /// The type of the parameter.
         got: DType,
     },
-    /// Too few or too many parameters were given.
-    #[error("{expected} parameters were registered, {got} were given")]
+    /// Too few or too many parameters were passed.
+    #[error("{expected} parameters are registered, but {got} were passed")]
     Count {
-        /// How many there are.
+        /// The number of registered parameters.
         expected: usize,
-        /// How many were given.
+        /// The number of parameters passed.
         got: usize,
     },
-    /// A gradient that was written, or marked as ready, after it had been marked as ready in the same step.
-    #[error("the gradient of {name:?} is already on its way in this step")]
+    /// A gradient was written or marked as ready after it had been marked as ready in the same
+    /// step.
+    #[error("the gradient of {name:?} has already been marked as ready in this step")]
     AlreadyReady {
         /// The parameter.
         name: String,
@@ -66,17 +68,17 @@ pub enum Error {
     #[error(transparent)]
     Mismatch(Box<Mismatch>),
     /// A step ended without `finish` after gradients had been sent.
-    #[error("a step was abandoned after gradients of it had been sent")]
+    #[error("a step was dropped without `finish` after some of its gradients had been sent")]
     Abandoned,
     /// The communicator failed.
     #[error(transparent)]
     Comm(#[from] comm_core::Error),
-    /// An earlier step failed for good; nothing was done.
-    #[error("gradients can no longer be averaged since an earlier error: {0}")]
+    /// An earlier step failed with a fatal error; this call did nothing.
+    #[error("gradients can no longer be averaged after an earlier error: {0}")]
     Poisoned(Arc<Error>),
 }
 
-/// The text that users read, for programs whose `main` returns this error.
+/// Prints the `Display` text, for programs whose `main` returns this error.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -84,7 +86,7 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// The error that came first, or this one.
+    /// Returns the first error of [`Error::Poisoned`], and every other error itself.
     #[must_use]
     pub fn root_cause(&self) -> &Self {
         match self {
@@ -94,28 +96,28 @@ impl Error {
     }
 }
 
-/// The first parameter, by name, in which ranks differ. Every rank gets the same.
+/// The first parameter, by name, that differs between ranks. Every rank gets the same value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("ranks train different models: parameter {name:?} {difference} on {}, unlike on rank {reference}", list(.ranks))]
 #[non_exhaustive]
 pub struct Mismatch {
     /// The name of the parameter.
     pub name: String,
-    /// What is different.
+    /// The difference.
     pub difference: Difference,
-    /// The ranks on which it is.
+    /// The ranks that differ from the majority.
     pub ranks: Vec<usize>,
-    /// The lowest of the ranks that hold what most ranks hold.
+    /// The lowest rank of the majority.
     pub reference: usize,
 }
 
-/// How a parameter differs from what most ranks have.
+/// The difference between a parameter and that of most ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// It is not there.
+    /// It is missing.
     Missing,
-    /// It is there, and not on the other ranks.
+    /// It exists, but not on most ranks.
     Extra,
     /// It has another shape.
     Shape {
@@ -137,7 +139,7 @@ impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Missing => f.write_str("is missing"),
-            Self::Extra => f.write_str("is one too many"),
+            Self::Extra => f.write_str("exists"),
             Self::Shape { expected, found } => write!(f, "has shape {found:?}, not {expected:?},"),
             Self::DType { expected, found } => write!(f, "holds {found}, not {expected},"),
         }

@@ -1,35 +1,36 @@
-//! How gradients lie in the memory of their buckets.
+//! The memory layout of gradients in a bucket.
 //!
-//! Behind the gradients of a bucket lies one more element per parameter, which is one if this rank has a gradient for
-//! it and zero if not. It is averaged with the rest, so that afterwards every rank knows, at the price of a few bytes
-//! and no message, which parameters nobody used.
+//! The gradients of a bucket are followed by one mark per parameter: 1 if this rank has a gradient
+//! for it, else 0. Marks are averaged with the gradients, so every rank learns which parameters no
+//! rank used, without another message.
 
 use comm_core::{Buffer, Comm, Element, HostView, HostViewMut, Lent, ReduceOp, Reduction};
 
 use crate::{Bucket, Location, Result};
 
-/// An element that gradients can have: `f32`, `f64`, `f16` or `bf16`. Other types are refused when they are used.
+/// An element type of gradients: `f32`, `f64`, `f16` or `bf16`. Other types cause an error when
+/// they are used.
 pub trait Gradient: Element + From<i8> {}
 
 impl<T: Element + From<i8>> Gradient for T {}
 
-/// The gradients of one bucket, and who has them.
+/// The gradients of one bucket, and their marks.
 #[derive(Debug)]
 pub(crate) struct Gradients<T> {
     /// Gradients, then one mark per parameter.
     elements: Buffer<T>,
-    /// How many of the elements are marks.
+    /// The number of marks.
     marks: usize,
 }
 
 impl<T: Gradient> Gradients<T> {
-    /// Zeros, in memory from where the communicator sends them best.
+    /// Allocates zeros in memory of the communicator, which it can send without a copy.
     pub(crate) fn new(comm: &Comm, bucket: &Bucket) -> comm_core::Result<Self> {
         let marks = bucket.slots().len();
         Ok(Self { elements: comm.alloc(bucket.len() + marks)?, marks })
     }
 
-    /// All gradients, one after the other.
+    /// Returns all gradients.
     pub(crate) fn all_mut(&mut self) -> &mut [T] {
         let end = self.elements.len() - self.marks;
         &mut self.elements[..end]
@@ -43,13 +44,13 @@ impl<T: Gradient> Gradients<T> {
         &mut self.elements[location.elements.clone()]
     }
 
-    /// Notes whether this rank has a gradient.
+    /// Sets whether this rank has a gradient.
     pub(crate) fn set_used(&mut self, location: &Location, used: bool) {
         let mark = self.mark(location);
         self.elements[mark] = T::from(i8::from(used));
     }
 
-    /// Before the reduction, whether this rank has a gradient; after it, whether any rank has.
+    /// Returns whether this rank has a gradient; after the reduction, whether any rank has.
     pub(crate) fn is_used(&self, location: &Location) -> bool {
         self.elements[self.mark(location)] != T::zeroed()
     }

@@ -1,22 +1,24 @@
-//! Data-parallel training over any communicator.
+//! Data parallel training over any communicator.
 //!
-//! Every rank holds a replica of the model and computes gradients on samples of its own; [`DataParallel`] averages the
-//! gradients over all ranks, in buckets that are sent while backward still runs. It works on slices: no framework, no
-//! tensor and no backend is known here.
+//! Every rank holds a replica of the model and computes gradients on its own samples.
+//! [`DataParallel`] averages the gradients over all ranks in buckets. A bucket is sent in the
+//! background as soon as all its gradients are ready, so communication overlaps with the rest of
+//! backward if the training loop reports each gradient when it is computed. The crate works on
+//! slices and depends on no framework, tensor type or backend.
 //!
 //! ```
 //! use comm::Comm;
 //! use comm::ddp::{DataParallel, Options, Parameter, ParameterSet, Result};
 //!
 //! fn train(comm: &Comm) -> Result<()> {
-//!     // Ranks start with different values, and go on with those of rank 0.
+//!     // Ranks start with different values and continue with those of rank 0.
 //!     let (mut weight, mut bias) = (vec![comm.rank() as f32; 640], vec![0.0; 10]);
 //!     let parameters = [Parameter::new::<f32>("weight", [64, 10]), Parameter::new::<f32>("bias", [10])];
 //!     let mut replicas = DataParallel::new(comm, ParameterSet::new(parameters)?, Options::default())?;
 //!     replicas.broadcast_parameters([&mut weight[..], &mut bias[..]])?;
 //!     for _ in 0..4 {
 //!         let mut step = replicas.step()?;
-//!         // What backward finds on the samples of this rank, the last layer's gradients first.
+//!         // Backward computes the gradients of this rank's samples, those of the last layer first.
 //!         let (weight_gradient, bias_gradient) = ([comm.rank() as f32; 640], [1.0; 10]);
 //!         step.ready(1, &bias_gradient)?;
 //!         step.ready(0, &weight_gradient)?;
@@ -33,9 +35,9 @@
 //! # Ok::<_, comm::Error>(())
 //! ```
 //!
-//! What each part knows: [`BucketPlan`] is a pure function that cuts gradients into buckets; [`Reducer`] sends them in
-//! one order on all ranks, from any memory; [`DataParallel`] and [`Step`] are what users hold; [`DistributedSampler`]
-//! shares out the samples.
+//! [`DataParallel`] and [`Step`] are the interface for training loops, and [`DistributedSampler`]
+//! assigns samples to ranks. [`BucketPlan`] assigns gradients to buckets; [`Reducer`] sends buckets
+//! in any memory in the same order on all ranks.
 
 #![forbid(unsafe_code)]
 

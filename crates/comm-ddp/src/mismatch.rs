@@ -1,4 +1,4 @@
-//! Finding the first difference between the models of several ranks. No communication.
+//! Finds the first difference between the models of several ranks, without communication.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use comm_core::wire::{self, Reader, Writer};
 
 use crate::{Difference, Mismatch, Parameter};
 
-/// Encodes sorted parameters. Equal parameters, and no others, have equal encodings.
+/// Encodes sorted parameters. Encodings are equal exactly if the parameters are equal.
 pub(crate) fn encode(parameters: &[Parameter]) -> Vec<u8> {
     let mut to = Writer::new();
     for parameter in parameters {
@@ -17,7 +17,7 @@ pub(crate) fn encode(parameters: &[Parameter]) -> Vec<u8> {
     to.into_vec()
 }
 
-/// Reads the parameters of another process.
+/// Decodes the parameters of another process.
 pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Vec<Parameter>> {
     wire::decode(bytes, |r| {
         r.list_to_end(usize::MAX, |r| {
@@ -29,7 +29,8 @@ pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Vec<Parameter>> {
     })
 }
 
-/// 64-bit FNV-1a: the same on every machine. It meets accidents, not attacks, and bytes decide once it differs.
+/// Returns the 64-bit FNV-1a hash, which is equal on every machine. It detects accidental
+/// differences, not attacks.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -50,14 +51,15 @@ pub(crate) fn find(models: &[Vec<Parameter>]) -> Option<Mismatch> {
         let differences: Vec<Option<Difference>> =
             by_name.iter().map(|model| difference(by_name[reference].get(name), model.get(name))).collect();
         let first = differences.iter().flatten().next()?.clone();
-        // Ranks can differ each in their own way; the sentence is about those that differ as the first does.
+        // Ranks can differ each in their own way; the sentence is about those that differ as the
+        // first does.
         let alike = differences.iter().enumerate().filter(|(_, other)| other.as_ref() == Some(&first));
         let ranks = alike.map(|(rank, _)| rank).collect();
         Some(Mismatch { name: name.to_owned(), difference: first, ranks, reference })
     })
 }
 
-/// The lowest rank among those whose model occurs most often.
+/// Returns the lowest rank of those whose model occurs most often.
 fn most_common(models: &[Vec<Parameter>]) -> Option<usize> {
     let occurrences = |rank: &usize| models.iter().filter(|model| **model == models[*rank]).count();
     (0..models.len()).rev().max_by_key(occurrences)

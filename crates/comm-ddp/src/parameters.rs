@@ -1,4 +1,4 @@
-//! What is trained: names, shapes and element types, in one order on every rank.
+//! Names, shapes and element types of the trained parameters, in one order on every rank.
 
 use comm_core::{DType, Element};
 
@@ -13,12 +13,13 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// A parameter with elements of type `T`. Its name must be the same on every rank; a scalar has an empty shape.
+    /// Creates a parameter with elements of type `T`. Its name must be equal on every rank; a
+    /// scalar has an empty shape.
     pub fn new<T: Element>(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self::with_dtype(name, shape, T::DTYPE)
     }
 
-    /// A parameter with elements of a type that is known at run time.
+    /// Creates a parameter whose element type is known at run time.
     pub fn with_dtype(name: impl Into<String>, shape: impl Into<Vec<usize>>, dtype: DType) -> Self {
         Self { name: name.into(), shape: shape.into(), dtype }
     }
@@ -47,7 +48,7 @@ impl Parameter {
         self.shape.iter().product()
     }
 
-    /// Whether there is no element, because a dimension is zero.
+    /// Returns whether the parameter has no elements, because a dimension is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -56,9 +57,9 @@ impl Parameter {
 
 /// The parameters of a model.
 ///
-/// A process speaks of a parameter by its *index*, the position in which it registered it. Between processes a
-/// parameter is known by its *slot*, its position when all are sorted by name. So two ranks may register in different
-/// orders, as happens to whoever iterates a hash map, and still the same parameters meet.
+/// Within a process a parameter has an *index*, its position in the order of registration. Between
+/// processes it has a *slot*, its position in the order of names. Ranks may therefore register in
+/// different orders, for example because they iterate over a hash map.
 #[derive(Debug, Clone)]
 pub struct ParameterSet {
     /// Sorted by name.
@@ -68,7 +69,8 @@ pub struct ParameterSet {
 }
 
 impl ParameterSet {
-    /// The set of these parameters, registered in this order: best the order in which forward uses them.
+    /// Creates a set of parameters, registered in this order. The order in which forward uses them
+    /// overlaps best.
     ///
     /// # Errors
     /// [`Error::DuplicateName`] if two have the same name.
@@ -85,40 +87,40 @@ impl ParameterSet {
         Ok(Self { sorted: sorted.into_iter().map(|(_, parameter)| parameter).collect(), slots })
     }
 
-    /// How many parameters there are.
+    /// Returns the number of parameters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no parameters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
-    /// The parameters, sorted by name: position is slot.
+    /// Returns the parameters sorted by name, which is the order of slots.
     #[must_use]
     pub fn sorted(&self) -> &[Parameter] {
         &self.sorted
     }
 
-    /// The slot of the parameter that was registered `index`-th.
+    /// Returns the slot of the parameter with this index.
     ///
     /// # Errors
-    /// [`Error::UnknownParameter`] if there are not so many.
+    /// [`Error::UnknownParameter`] if the index is out of range.
     pub fn slot(&self, index: usize) -> Result<usize> {
         let count = self.slots.len();
         self.slots.get(index).copied().ok_or(Error::UnknownParameter { index, count })
     }
 
-    /// The slots in the order of registration.
+    /// Returns the slots in the order of registration.
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.slots
     }
 
-    /// The first parameter whose type is not `dtype`.
+    /// Returns the first parameter whose type is not `dtype`.
     pub(crate) fn not_of(&self, dtype: DType) -> Option<&Parameter> {
         self.sorted.iter().find(|parameter| parameter.dtype != dtype)
     }

@@ -1,9 +1,10 @@
-//! Which gradients travel together.
+//! The assignment of gradients to buckets.
 //!
-//! Small gradients are gathered into buckets, because a collective costs much more than the bytes of a bias. A bucket
-//! is sent when all its gradients are there, so buckets are filled in the order in which backward finds gradients,
-//! and the first is small: the network should start early. (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3.)
-//! All gradients of a bucket have one type, as they are one buffer of one collective.
+//! Small gradients are sent together in buckets, because the latency of a collective exceeds the
+//! transfer time of a bias. A bucket is sent when all its gradients are ready, so buckets are
+//! filled in the order in which backward computes gradients, and the first one is small, so that
+//! communication starts early. (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3.) All
+//! gradients of a bucket have one type, because they are one buffer of one collective.
 
 use std::ops::Range;
 
@@ -11,13 +12,13 @@ use comm_core::DType;
 
 use crate::Parameter;
 
-/// When a bucket is full: as soon as it has at least so many bytes. Rank 0's limits count for all ranks.
+/// The sizes in bytes at which a bucket is full. All ranks use the limits of rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketLimits {
-    /// For the first bucket.
+    /// The limit of the first bucket.
     pub first_bytes: usize,
-    /// For the others.
+    /// The limit of the other buckets.
     pub bytes: usize,
 }
 
@@ -25,14 +26,14 @@ impl BucketLimits {
     /// 1 MiB, then 25 MiB, as in PyTorch.
     pub const DEFAULT: Self = Self { first_bytes: 1 << 20, bytes: 25 << 20 };
 
-    /// The limits with this one for the first bucket.
+    /// Sets the limit of the first bucket.
     #[must_use]
     pub const fn first_bytes(mut self, first_bytes: usize) -> Self {
         self.first_bytes = first_bytes;
         self
     }
 
-    /// The limits with this one for the other buckets.
+    /// Sets the limit of the other buckets.
     #[must_use]
     pub const fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
@@ -55,7 +56,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The parameters, by slot, in the order in which their gradients lie in the bucket.
+    /// Returns the slots of the parameters, in the order of their gradients in the bucket.
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.slots
@@ -73,22 +74,22 @@ impl Bucket {
         self.len
     }
 
-    /// Whether the gradients have no elements.
+    /// Returns whether the gradients have no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Where a gradient lies.
+/// The location of a gradient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Location {
     /// The bucket.
     pub bucket: usize,
-    /// Position among the parameters of the bucket.
+    /// The position among the parameters of the bucket.
     pub position: usize,
-    /// Elements of the bucket.
+    /// The range of elements in the bucket.
     pub elements: Range<usize>,
 }
 
@@ -100,13 +101,14 @@ pub struct BucketPlan {
 }
 
 impl BucketPlan {
-    /// Fills buckets with `parameters` in this `order` of slots. Equal arguments give equal plans, on every rank.
+    /// Creates a plan that fills buckets with `parameters` in this `order` of slots. Equal
+    /// arguments give equal plans on every rank.
     ///
-    /// A bucket is closed when it is full, and filled with parameters of one type; of each type one bucket is open at a time.
-    /// Buckets are sent in the order in which they were opened.
+    /// A bucket holds parameters of one type and is closed when it is full; one bucket per type is
+    /// open at a time. Buckets are sent in the order in which they were opened.
     ///
-    /// Slots that `order` lacks come at the end, and what it has beyond once each is ignored: there is a plan for any
-    /// order, and every parameter is in it.
+    /// Slots that are missing in `order` are appended, and repeated or unknown slots are ignored,
+    /// so every parameter is in the plan.
     #[must_use]
     pub fn new(parameters: &[Parameter], order: &[usize], limits: BucketLimits) -> Self {
         let nowhere = Location { bucket: usize::MAX, position: 0, elements: 0..0 };
@@ -137,13 +139,13 @@ impl BucketPlan {
         plan
     }
 
-    /// The buckets, in the order in which they are sent.
+    /// Returns the buckets, in the order in which they are sent.
     #[must_use]
     pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
-    /// Where the gradient of every slot lies.
+    /// Returns the location of the gradient of every slot.
     #[must_use]
     pub fn locations(&self) -> &[Location] {
         &self.locations

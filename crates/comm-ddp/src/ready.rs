@@ -1,21 +1,23 @@
-//! Which buckets may be sent, given which gradients are there. No thread, no communication.
+//! Determines the buckets that can be sent, given the gradients that are ready, without threads or
+//! communication.
 
 use std::ops::Range;
 
 use crate::BucketPlan;
 
-/// Tracks one step: gradients become ready in any order, buckets are released in the plan's order.
+/// The state of one step: gradients become ready in any order, and buckets are released in the
+/// plan's order.
 ///
-/// Collectives must be called in the same order on every rank, but no two ranks need to find their gradients in the
-/// same order. So a full bucket waits for those before it.
+/// Collectives must be called in the same order on every rank, but ranks may compute their
+/// gradients in different orders. So a full bucket waits for those before it.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadyQueue {
     /// The bucket of every slot.
     bucket_of: Vec<usize>,
-    /// How many parameters every bucket has.
+    /// The number of parameters of every bucket.
     sizes: Vec<usize>,
     ready: Vec<bool>,
-    /// How many gradients every bucket still waits for.
+    /// The number of gradients for which every bucket still waits.
     pending: Vec<usize>,
     /// The first bucket that was not released.
     next: usize,
@@ -23,7 +25,7 @@ pub(crate) struct ReadyQueue {
     order: Vec<usize>,
 }
 
-/// What became of a gradient that is ready.
+/// The effect of a gradient that became ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The bucket that it filled.
@@ -33,7 +35,7 @@ pub(crate) struct Progress {
 }
 
 impl ReadyQueue {
-    /// A queue for the buckets of `plan`, at the start of a step.
+    /// Creates a queue for the buckets of `plan`, at the start of a step.
     pub(crate) fn new(plan: &BucketPlan) -> Self {
         let bucket_of: Vec<usize> = plan.locations().iter().map(|location| location.bucket).collect();
         let sizes: Vec<usize> = plan.buckets().iter().map(|bucket| bucket.slots().len()).collect();
@@ -50,12 +52,13 @@ impl ReadyQueue {
         self.order.clear();
     }
 
-    /// Whether the gradient of this slot is ready. Not so for slots that do not exist.
+    /// Returns whether the gradient of this slot is ready; false for a slot that does not exist.
     pub(crate) fn is_ready(&self, slot: usize) -> bool {
         self.ready.get(slot).copied().unwrap_or(false)
     }
 
-    /// Marks the gradient of a slot as ready. `None`, and no change, if it is already or does not exist.
+    /// Marks the gradient of a slot as ready. Returns `None` and changes nothing if it already is
+    /// or does not exist.
     pub(crate) fn mark(&mut self, slot: usize) -> Option<Progress> {
         let ready = self.ready.get_mut(slot).filter(|ready| !**ready)?;
         *ready = true;
@@ -66,19 +69,19 @@ impl ReadyQueue {
         Some(Progress { filled, released: self.release() })
     }
 
-    /// Ends the step: the buckets that remain to be sent, whether full or not.
+    /// Ends the step and returns the buckets that remain to be sent, full or not.
     pub(crate) fn finish(&mut self) -> Range<usize> {
         let released = self.next..self.sizes.len();
         self.next = self.sizes.len();
         released
     }
 
-    /// Whether any bucket of this step was released.
+    /// Returns whether any bucket of this step was released.
     pub(crate) const fn has_released(&self) -> bool {
         self.next > 0
     }
 
-    /// The slots that are ready, in the order in which they became so.
+    /// Returns the ready slots, in the order in which they became ready.
     pub(crate) fn order(&self) -> &[usize] {
         &self.order
     }
@@ -116,7 +119,8 @@ mod tests {
         (0..items.len()).flat_map(with_first).collect()
     }
 
-    /// What a correct queue has released once these slots are ready: the longest run of full buckets.
+    /// Returns the number of buckets released once these slots are ready: the longest run of full
+    /// buckets.
     fn expected(plan: &BucketPlan, ready: &[usize]) -> usize {
         let full = |slots: &[usize]| slots.iter().all(|slot| ready.contains(slot));
         plan.buckets().iter().take_while(|bucket| full(bucket.slots())).count()

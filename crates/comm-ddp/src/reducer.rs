@@ -1,4 +1,4 @@
-//! Sends buckets while backward runs, for buffers in any memory.
+//! Averages buckets in the background while backward runs, for buffers in any memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,11 +12,10 @@ use crate::{BucketPlan, BucketTimes, Clock, Error, Result, Timeline};
 
 /// Averages buckets over all ranks in the background, in the plan's order.
 ///
-/// This is the part of data-parallel training that does not care where gradients live: `B` is whatever holds a bucket
-/// in memory `M`. Filling the buffers is the caller's business, as is that all ranks use the same plan.
-/// [`DataParallel`](crate::DataParallel) is the whole, for host memory.
+/// `B` is the buffer of a bucket in memory `M`. The caller fills the buffers and ensures that all
+/// ranks use the same plan. [`DataParallel`](crate::DataParallel) does both for host memory.
 ///
-/// After an error every call fails with [`Error::Poisoned`].
+/// After an error, every call fails with [`Error::Poisoned`].
 #[derive(Debug)]
 pub struct Reducer<B, M: Memory = Host> {
     worker: Worker<M>,
@@ -30,23 +29,23 @@ pub struct Reducer<B, M: Memory = Host> {
 
 #[derive(Debug)]
 struct Bucket<B> {
-    place: Place<B>,
+    state: BucketState<B>,
     bytes: usize,
     filled: Option<Instant>,
     launched: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum Place<B> {
-    Here(B),
-    InFlight(Work<Landed<B>>),
-    /// Its collective failed, and the buffer is gone with it.
+enum BucketState<B> {
+    Idle(B),
+    InFlight(Work<Completed<B>>),
+    /// Its collective failed and dropped the buffer.
     Lost,
 }
 
-/// A buffer that came back, and when its collective ran.
+/// The buffer of a completed collective, and the times at which that ran.
 #[derive(Debug)]
-struct Landed<B> {
+struct Completed<B> {
     buffer: B,
     started: Instant,
     completed: Instant,
@@ -57,10 +56,10 @@ where
     B: AsViewMut<M> + Send + 'static,
     M: Memory,
 {
-    /// A reducer on its own thread. `allocate` makes the buffer of each bucket.
+    /// Creates a reducer with its own thread. `allocate` creates the buffer of each bucket.
     ///
-    /// From now on the buckets are part of the order of calls on `comm`: no other call on it may be made between the
-    /// first bucket of a step and its end.
+    /// The buckets are calls on `comm`: between the first bucket of a step and the end of the step,
+    /// the program must make no other call on it.
     ///
     /// # Errors
     /// [`Error::Comm`] if no thread can be started, or with the error of `allocate`.
@@ -86,7 +85,7 @@ where
     /// Replaces the plan and all buffers, between two steps.
     ///
     /// # Errors
-    /// [`Error::Comm`] with the error of `allocate`. The reducer cannot be used any more.
+    /// [`Error::Comm`] with the error of `allocate`. The reducer can then no longer be used.
     pub fn set_plan(
         &mut self,
         plan: BucketPlan,
@@ -98,14 +97,14 @@ where
     }
 
     fn allocate(&mut self, mut allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>) -> Result<()> {
-        // The old buffers go first: the new ones may need their memory.
+        // Free the old buffers first: the new ones may need their memory.
         self.buckets.clear();
         let mut bucket = |planned| {
             let mut buffer = allocate(planned)?;
             let view = buffer.as_view_mut()?;
             let bytes = view.len() * view.dtype().size();
             drop(view);
-            Ok::<_, Error>(Bucket { place: Place::Here(buffer), bytes, filled: None, launched: None })
+            Ok::<_, Error>(Bucket { state: BucketState::Idle(buffer), bytes, filled: None, launched: None })
         };
         for planned in self.plan.buckets() {
             self.buckets.push(bucket(planned)?);
@@ -113,42 +112,44 @@ where
         Ok(())
     }
 
-    /// The plan.
+    /// Returns the plan.
     #[must_use]
     pub const fn plan(&self) -> &BucketPlan {
         &self.plan
     }
 
-    /// Which gradients are ready, and what was sent.
+    /// Returns the gradients that are ready and the buckets that were sent.
     pub(crate) const fn queue(&self) -> &ReadyQueue {
         &self.queue
     }
 
-    /// The buffer of a bucket, unless it is in flight, was lost to an error or does not exist.
+    /// Returns the buffer of a bucket, or `None` if it is in flight, was lost in an error or does
+    /// not exist.
     #[must_use]
     pub fn buffer(&self, bucket: usize) -> Option<&B> {
-        match &self.buckets.get(bucket)?.place {
-            Place::Here(buffer) => Some(buffer),
-            Place::InFlight(_) | Place::Lost => None,
+        match &self.buckets.get(bucket)?.state {
+            BucketState::Idle(buffer) => Some(buffer),
+            BucketState::InFlight(_) | BucketState::Lost => None,
         }
     }
 
-    /// The same, to be written.
+    /// Returns the buffer of a bucket for writing, or `None` as in [`Reducer::buffer`].
     #[must_use]
     pub fn buffer_mut(&mut self, bucket: usize) -> Option<&mut B> {
-        match &mut self.buckets.get_mut(bucket)?.place {
-            Place::Here(buffer) => Some(buffer),
-            Place::InFlight(_) | Place::Lost => None,
+        match &mut self.buckets.get_mut(bucket)?.state {
+            BucketState::Idle(buffer) => Some(buffer),
+            BucketState::InFlight(_) | BucketState::Lost => None,
         }
     }
 
     /// Starts a step.
     ///
     /// # Errors
-    /// [`Error::Abandoned`] if the step before sent buckets but was not finished; [`Error::Poisoned`] after an error.
+    /// [`Error::Abandoned`] if the previous step sent buckets but was not finished;
+    /// [`Error::Poisoned`] after an error.
     pub fn begin(&mut self) -> Result<()> {
         self.check()?;
-        if self.buckets.iter().any(|bucket| matches!(bucket.place, Place::InFlight(_))) {
+        if self.buckets.iter().any(|bucket| matches!(bucket.state, BucketState::InFlight(_))) {
             return Err(self.poison(Error::Abandoned));
         }
         self.queue.reset();
@@ -159,8 +160,8 @@ where
         Ok(())
     }
 
-    /// Marks the gradient of a slot as ready and sends what can be sent. False, and no change, if it was marked in this
-    /// step already or does not exist.
+    /// Marks the gradient of a slot as ready and sends the buckets that are complete. Returns false
+    /// and changes nothing if the slot was already marked in this step or does not exist.
     pub fn mark_ready(&mut self, slot: usize) -> bool {
         let Some(progress) = self.queue.mark(slot) else { return false };
         if let Some(filled) = progress.filled.and_then(|bucket| self.buckets.get_mut(bucket)) {
@@ -169,15 +170,15 @@ where
         let released = !progress.released.is_empty();
         self.launch(progress.released);
         if released {
-            // Where every core computes, the communication thread would get its turn when this one next waits: after
-            // backward. Giving up the core for a moment lets the first bytes leave now. Where a core is free it costs
-            // nothing.
+            // If all cores compute, the communication thread would first run when this thread
+            // blocks, after backward. Yielding lets it send the first bytes now, and costs nothing
+            // if a core is idle.
             thread::yield_now();
         }
         true
     }
 
-    /// Sends what was not sent yet, full or not, and waits until all buckets are back.
+    /// Sends the remaining buckets, complete or not, and waits until all buckets are averaged.
     ///
     /// # Errors
     /// The first error of a bucket.
@@ -188,21 +189,22 @@ where
         self.launch(released);
         let mut times = Vec::with_capacity(self.buckets.len());
         for bucket in &mut self.buckets {
-            match bucket.land(backward_ended) {
-                Ok(landed) => times.push(landed),
+            match bucket.wait(backward_ended) {
+                Ok(bucket_times) => times.push(bucket_times),
                 Err(error) => return Err(self.poison(error)),
             }
         }
         Ok(Timeline { began: self.began, backward_ended, finished: (self.clock)(), buckets: times })
     }
 
-    /// Makes every later call fail because of `error`, unless an earlier error already does, and returns it.
+    /// Records `error` as the cause for which every later call fails, unless there is an earlier
+    /// one, and returns it.
     pub fn poison(&mut self, error: Error) -> Error {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));
         error
     }
 
-    /// Fails if an earlier call failed for good.
+    /// Returns an error if an earlier call failed with a fatal error.
     ///
     /// # Errors
     /// [`Error::Poisoned`] with that error.
@@ -213,37 +215,37 @@ where
     fn launch(&mut self, released: Range<usize>) {
         let clock = self.clock;
         for bucket in self.buckets.get_mut(released).into_iter().flatten() {
-            match std::mem::replace(&mut bucket.place, Place::Lost) {
-                Place::Here(buffer) => {
+            match std::mem::replace(&mut bucket.state, BucketState::Lost) {
+                BucketState::Idle(buffer) => {
                     bucket.launched = Some(clock());
-                    bucket.place =
-                        Place::InFlight(self.worker.submit(move |comm| average(comm, buffer, clock)));
+                    bucket.state =
+                        BucketState::InFlight(self.worker.submit(move |comm| average(comm, buffer, clock)));
                 }
-                elsewhere => bucket.place = elsewhere,
+                other => bucket.state = other,
             }
         }
     }
 }
 
-/// What the communication thread does with a bucket.
-fn average<B, M>(comm: &Comm<M>, mut buffer: B, clock: Clock) -> comm_core::Result<Landed<B>>
+/// Averages a bucket on the communication thread.
+fn average<B, M>(comm: &Comm<M>, mut buffer: B, clock: Clock) -> comm_core::Result<Completed<B>>
 where
     B: AsViewMut<M>,
     M: Memory,
 {
     let started = clock();
     comm.all_reduce(&mut buffer, ReduceOp::Avg)?;
-    Ok(Landed { buffer, started, completed: clock() })
+    Ok(Completed { buffer, started, completed: clock() })
 }
 
 impl<B> Bucket<B> {
-    /// Waits for the buffer and takes it back.
-    fn land(&mut self, backward_ended: Instant) -> Result<BucketTimes> {
-        let Place::InFlight(work) = std::mem::replace(&mut self.place, Place::Lost) else {
+    /// Waits until the collective has completed and takes the buffer back.
+    fn wait(&mut self, backward_ended: Instant) -> Result<BucketTimes> {
+        let BucketState::InFlight(work) = std::mem::replace(&mut self.state, BucketState::Lost) else {
             return Err(comm_core::Error::Internal("a bucket was not sent".into()).into());
         };
-        let Landed { buffer, started, completed } = work.wait()?;
-        self.place = Place::Here(buffer);
+        let Completed { buffer, started, completed } = work.wait()?;
+        self.state = BucketState::Idle(buffer);
         let filled = self.filled.unwrap_or(backward_ended);
         let launched = self.launched.unwrap_or(backward_ended);
         Ok(BucketTimes { bytes: self.bytes, filled, launched, started, completed })

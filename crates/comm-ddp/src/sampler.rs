@@ -1,33 +1,36 @@
-//! Which samples a rank trains on.
+//! The assignment of samples to ranks.
 
 use comm_core::Group;
 
-/// What to do when the samples do not divide among the ranks. Every rank gets the same number in any case.
+/// The treatment of samples whose number is not a multiple of the number of ranks. Every rank gets
+/// the same number in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Remainder {
-    /// The first samples of the epoch are used again until it divides: every sample is used.
+    /// The first samples of the epoch are repeated up to the next multiple: every sample is used.
     #[default]
     Wrap,
-    /// The last samples of the epoch are left out: no sample is used twice.
+    /// The last samples of the epoch are dropped: no sample is used twice.
     Drop,
 }
 
-/// Counts the samples of a data set out among ranks, in another order every epoch.
+/// Assigns the samples of a data set to ranks, in another order every epoch.
 ///
-/// The meaning is that of PyTorch's `DistributedSampler`: one permutation per epoch, the same on every rank, wrapped or
-/// cut to a multiple of the number of ranks, of which a rank takes every `size`-th from its own number on. So the
-/// n-th batches of all ranks together are the n-th batch of one process with a batch as large as all of them.
+/// It works as PyTorch's `DistributedSampler`: one permutation per epoch, equal on every rank, is
+/// extended or cut to a multiple of the number of ranks, and rank `r` takes every `size`-th sample
+/// from `r` on. So the n-th batches of all ranks together are the n-th batch of a single process
+/// with the combined batch size.
 ///
-/// The order is not PyTorch's. It is a Fisher-Yates shuffle from the last position down, which swaps position `i` with
-/// `(r * (i + 1)) >> 64` where `r` runs through splitmix64 from the state `seed + epoch`; it will not change.
+/// The order is not PyTorch's. It is a Fisher-Yates shuffle from the last position down, which
+/// swaps position `i` with `(r * (i + 1)) >> 64` where `r` runs through splitmix64 from the state
+/// `seed + epoch`; it will not change.
 ///
 /// ```
 /// use comm_core::{Group, GroupId, Membership};
 /// use comm_ddp::DistributedSampler;
 ///
 /// # fn main() -> comm_core::Result<()> {
-/// // As a rule, the group is `comm.group()`.
+/// // In a program, the group is `comm.group()`.
 /// let mut sampler = DistributedSampler::new(10, Group::new(GroupId::WORLD, Membership { rank: 1, size: 4 })?);
 /// assert_eq!(sampler.indices(), [1, 5, 9]);
 /// sampler = sampler.shuffle(7);
@@ -46,7 +49,8 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// Counts `samples` samples out among the ranks of `group`, in their own order, wrapped.
+    /// Creates a sampler of `samples` samples for the ranks of `group`, without shuffling, with
+    /// [`Remainder::Wrap`].
     #[must_use]
     pub const fn new(samples: usize, group: Group) -> Self {
         Self { samples, group, seed: None, remainder: Remainder::Wrap, epoch: 0 }
@@ -59,19 +63,20 @@ impl DistributedSampler {
         self
     }
 
-    /// Sets what happens to samples that do not divide among the ranks.
+    /// Sets the treatment of the remainder.
     #[must_use]
     pub fn remainder(mut self, remainder: Remainder) -> Self {
         self.remainder = remainder;
         self
     }
 
-    /// Chooses the order of the samples: without this call every epoch has that of epoch 0.
+    /// Sets the epoch, which selects the order of the samples. Without this call every epoch has
+    /// the order of epoch 0.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }
 
-    /// How many samples every rank gets per epoch.
+    /// Returns the number of samples per rank and epoch.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.remainder {
@@ -80,13 +85,13 @@ impl DistributedSampler {
         }
     }
 
-    /// Whether a rank gets no sample.
+    /// Returns whether a rank gets no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples of this rank in this epoch, in the order in which to use them.
+    /// Returns the samples of this rank in this epoch, in order of use.
     #[must_use]
     pub fn indices(&self) -> Vec<usize> {
         let order = self.order();

@@ -1,18 +1,18 @@
-//! One step of training: gradients in, averages out.
+//! One training step.
 
 use crate::{DataParallel, Error, Gradient, Location, Result, Timeline, gradients};
 
-/// One step of data-parallel training, from the first gradient to the averages.
+/// One step of data parallel training, from the first gradient to the averages.
 ///
-/// Backward hands in gradients in any order, which may differ from rank to rank. A parameter is named by the index with
-/// which it was registered.
+/// Gradients can be passed in any order, which may differ from rank to rank. A parameter is
+/// identified by the index with which it was registered.
 ///
-/// To accumulate over several backward passes, call [`Step::accumulate`] in all but the last and [`Step::ready`] in
-/// the last: gradients are summed locally and averaged once. As in PyTorch, the sum is not divided by the number of
-/// passes.
+/// To accumulate over several backward passes, call [`Step::accumulate`] in all but the last and
+/// [`Step::ready`] in the last: gradients are summed locally and averaged once. As in PyTorch, the
+/// sum is not divided by the number of passes.
 ///
-/// A step that is dropped before anything of it was sent leaves no trace. Later, dropping it aborts the communicator,
-/// so that the other ranks do not wait for the rest.
+/// Dropping a step before any of its buckets was sent has no effect. Dropping it later aborts the
+/// communicator, so that the other ranks do not wait for the remaining buckets.
 #[derive(Debug)]
 #[must_use = "a step averages nothing until it is finished"]
 pub struct Step<'a, T: Gradient> {
@@ -25,8 +25,8 @@ impl<'a, T: Gradient> Step<'a, T> {
         Self { owner: Some(owner) }
     }
 
-    /// The gradient of a parameter as it will be sent: what was accumulated in this step, or zeros. Write the gradient
-    /// there, then call [`Step::mark_ready`]; no copy is made.
+    /// Returns the memory of a gradient: the sum accumulated in this step, or zeros. Write the
+    /// gradient there and call [`Step::mark_ready`] to avoid a copy.
     ///
     /// # Errors
     /// [`Error::UnknownParameter`], or [`Error::AlreadyReady`] if it was marked before.
@@ -41,10 +41,10 @@ impl<'a, T: Gradient> Step<'a, T> {
         Ok(gradient)
     }
 
-    /// Adds to the gradient of a parameter. More is to come: nothing is sent.
+    /// Adds to the gradient of a parameter without marking it as ready.
     ///
     /// # Errors
-    /// As [`Step::gradient_mut`], and [`Error::Length`] if `gradient` does not fit.
+    /// As [`Step::gradient_mut`], and [`Error::Length`] if `gradient` has the wrong length.
     pub fn accumulate(&mut self, index: usize, gradient: &[T]) -> Result<()> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
@@ -59,7 +59,8 @@ impl<'a, T: Gradient> Step<'a, T> {
         }
     }
 
-    /// Adds to the gradient of a parameter, which is complete by that. Its bucket is sent as soon as it can be.
+    /// Adds to the gradient of a parameter and marks it as ready. Its bucket is sent as soon as it
+    /// is complete.
     ///
     /// # Errors
     /// As [`Step::accumulate`].
@@ -68,7 +69,7 @@ impl<'a, T: Gradient> Step<'a, T> {
         self.mark_ready(index)
     }
 
-    /// Declares the gradient of a parameter complete, as it lies in [`Step::gradient_mut`].
+    /// Marks the gradient of a parameter as ready, with the value in [`Step::gradient_mut`].
     ///
     /// # Errors
     /// As [`Step::gradient_mut`].
@@ -80,13 +81,14 @@ impl<'a, T: Gradient> Step<'a, T> {
         Ok(())
     }
 
-    /// Sends what was not sent yet and waits for the averages over all ranks.
+    /// Sends the remaining buckets and waits for the averages over all ranks.
     ///
-    /// Nobody waits for gradients that no backward found: a parameter without one counts as zero on this rank. What was
-    /// accumulated but not marked ready counts as it is.
+    /// A parameter without a gradient counts as zero on this rank. A gradient that was accumulated
+    /// but not marked as ready counts with its current value.
     ///
     /// # Errors
-    /// [`Error::Comm`] if a bucket could not be averaged. Nothing can be averaged any more.
+    /// [`Error::Comm`] if a bucket could not be averaged. Every later call fails with
+    /// [`Error::Poisoned`].
     pub fn finish(mut self) -> Result<Averaged<'a, T>> {
         let Some(owner) = self.owner.take() else { return Err(Error::Abandoned) };
         for slot in 0..owner.parameters().len() {
@@ -109,12 +111,13 @@ impl<T: Gradient> Drop for Step<'_, T> {
     }
 }
 
-/// The one who started the step. It is only gone while `finish` runs, which consumes the step.
+/// Returns the `DataParallel` of the step. It is `None` only while `finish` runs, which consumes
+/// the step.
 fn owner<'s, T: Gradient>(owner: &'s mut Option<&mut DataParallel<T>>) -> Result<&'s mut DataParallel<T>> {
     owner.as_deref_mut().ok_or(Error::Abandoned)
 }
 
-/// Slot and place of a gradient that may still be written.
+/// Returns slot and location of a gradient that may still be written.
 fn locate<T: Gradient>(owner: &DataParallel<T>, index: usize) -> Result<(usize, Location)> {
     owner.reducer.check()?;
     let slot = owner.parameters().slot(index)?;
@@ -124,13 +127,14 @@ fn locate<T: Gradient>(owner: &DataParallel<T>, index: usize) -> Result<(usize, 
     Ok((slot, owner.plan().locations()[slot].clone()))
 }
 
-/// The memory of a gradient that is not ready. Its bucket is here, because a bucket leaves when all are ready.
+/// Returns the memory of a gradient that is not ready. Its bucket is idle, because it is sent only
+/// when all are ready.
 fn memory<'o, T: Gradient>(owner: &'o mut DataParallel<T>, location: &Location) -> Result<&'o mut [T]> {
     let gradients = owner.reducer.buffer_mut(location.bucket).ok_or(Error::Abandoned)?;
     Ok(gradients.get_mut(location))
 }
 
-/// Gives a gradient the value with which it will be sent, and notes whether this rank has one.
+/// Sets the value of a gradient, and whether this rank has one.
 fn settle<T: Gradient>(owner: &mut DataParallel<T>, slot: usize, location: &Location, used: bool) {
     let written = owner.written[slot];
     if let Some(gradients) = owner.reducer.buffer_mut(location.bucket) {
@@ -149,27 +153,28 @@ pub struct Averaged<'a, T: Gradient> {
 }
 
 impl<T: Gradient> Averaged<'_, T> {
-    /// The averaged gradient of the parameter with this index; `None` if there is no such parameter.
+    /// Returns the averaged gradient of the parameter with this index, or `None` if there is no
+    /// such parameter.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&[T]> {
         let location = self.location(index)?;
         Some(self.owner.reducer.buffer(location.bucket)?.get(location))
     }
 
-    /// The same, to be scaled or clipped.
+    /// Returns the averaged gradient for writing, for example to clip it.
     #[must_use]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut [T]> {
         let location = self.location(index)?.clone();
         Some(self.owner.reducer.buffer_mut(location.bucket)?.get_mut(&location))
     }
 
-    /// The averaged gradients of all parameters, in the order of registration.
+    /// Returns the averaged gradients of all parameters, in the order of registration.
     pub fn iter(&self) -> impl Iterator<Item = &[T]> {
         (0..self.owner.parameters().len()).filter_map(|index| self.get(index))
     }
 
-    /// Whether no rank had a gradient for this parameter in this step: its average is zero, and an optimizer had better
-    /// leave it alone. True also if there is no such parameter.
+    /// Returns whether no rank had a gradient for this parameter in this step. Its average is then
+    /// zero, and an optimizer should skip it. Also true if there is no such parameter.
     #[must_use]
     pub fn is_unused(&self, index: usize) -> bool {
         let used = |location: &Location| {
@@ -178,7 +183,7 @@ impl<T: Gradient> Averaged<'_, T> {
         !self.location(index).is_some_and(used)
     }
 
-    /// When things happened in this step.
+    /// Returns the times of the events of this step.
     #[must_use]
     pub const fn timeline(&self) -> &Timeline {
         &self.timeline

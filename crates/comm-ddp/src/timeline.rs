@@ -1,42 +1,42 @@
-//! When things happened in a step. The one file of this crate that knows a clock.
+//! The times of the events of a step. No other file of this crate uses a clock.
 
 use std::time::{Duration, Instant};
 
-/// Where instants come from: `Instant::now`, or a test's own time.
+/// A source of instants: `Instant::now`, or the virtual time of a test.
 pub type Clock = fn() -> Instant;
 
 /// The instants of one step on one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeline {
-    /// The step began.
+    /// The start of the step.
     pub began: Instant,
-    /// `finish` was called: backward had ended.
+    /// The call of `finish`, when backward had ended.
     pub backward_ended: Instant,
-    /// The last bucket had come back.
+    /// The completion of the last bucket.
     pub finished: Instant,
     /// The buckets, in the order in which they were sent.
     pub buckets: Vec<BucketTimes>,
 }
 
-/// The life of one bucket.
+/// The times of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketTimes {
     /// Its size.
     pub bytes: usize,
-    /// Its last gradient became ready; the end of backward if some never did.
+    /// The time at which its last gradient became ready; the end of backward if some never did.
     pub filled: Instant,
-    /// It was handed to the communication thread, as soon as all buckets before it had been.
+    /// The time at which it was passed to the communication thread, after all buckets before it.
     pub launched: Instant,
-    /// Its collective began.
+    /// The start of its collective.
     pub started: Instant,
-    /// Its collective ended.
+    /// The end of its collective.
     pub completed: Instant,
 }
 
 impl BucketTimes {
-    /// A bucket of so many bytes that is filled, sent and back at this instant. Its fields can be set.
+    /// Creates the times of a bucket of `bytes` bytes, all equal to `filled`. Its fields can be set.
     #[must_use]
     pub const fn new(bytes: usize, filled: Instant) -> Self {
         Self { bytes, filled, launched: filled, started: filled, completed: filled }
@@ -44,25 +44,27 @@ impl BucketTimes {
 }
 
 impl Timeline {
-    /// A step without buckets that begins and ends at this instant. Its fields can be set, as a test of a tracer does.
+    /// Creates the times of a step without buckets that begins and ends at `began`. Its fields can
+    /// be set.
     #[must_use]
     pub const fn new(began: Instant) -> Self {
         Self { began, backward_ended: began, finished: began, buckets: Vec::new() }
     }
 
-    /// How many buckets were in flight before backward ended: the overlap that buckets are for.
+    /// Returns the number of buckets whose collective overlapped with backward.
     #[must_use]
     pub fn overlapped(&self) -> usize {
         self.buckets.iter().filter(|bucket| bucket.started < self.backward_ended).count()
     }
 
-    /// How long the rank had nothing to do but wait for gradients.
+    /// Returns the time from the end of backward to the end of the step: communication that did
+    /// not overlap.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.finished.saturating_duration_since(self.backward_ended)
     }
 
-    /// How long collectives ran, overlapped or not.
+    /// Returns the total time of the collectives, overlapped or not.
     #[must_use]
     pub fn communicating(&self) -> Duration {
         self.buckets.iter().map(|bucket| bucket.completed.saturating_duration_since(bucket.started)).sum()

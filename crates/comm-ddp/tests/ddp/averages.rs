@@ -22,8 +22,8 @@ fn replicas<T: Gradient>(comm: &Comm) -> DataParallel<T> {
     DataParallel::new(comm, parameters::<T>(), SMALL).expect("the models agree")
 }
 
-/// An integer that differs by rank, step, parameter and element, and is divisible by every world up to 9 so that the
-/// average is an integer too: nothing is ever rounded.
+/// An integer that differs by rank, step, parameter and element, and is divisible by every world up
+/// to 9 so that the average is an integer too: nothing is ever rounded.
 fn integer(rank: usize, step: usize, index: usize, at: usize) -> i32 {
     (2520 * ((rank + 1) * (index + 2) + 3 * at + step) % (1 << 18)) as i32 / 2520 * 2520
 }

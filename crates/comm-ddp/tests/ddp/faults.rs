@@ -4,7 +4,8 @@ use crate::room::{on_ranks, with_fault};
 use comm_core::Comm;
 use comm_ddp::{BucketLimits, DataParallel, Error, Options, Parameter, ParameterSet};
 
-/// Calls that preparing makes before the first bucket: one to compare models, two to agree on settings.
+/// Calls that preparing makes before the first bucket: one to compare models, two to agree on
+/// settings.
 const PREPARATION: usize = 3;
 
 /// Four parameters of two elements, each in a bucket of its own.

@@ -1,5 +1,5 @@
-//! Replicas follow one process that sees all samples: with SGD, which shows whether gradients are divided, and with
-//! AdamW, which shows whether it is gradients that are averaged and not weights.
+//! Replicas follow one process that sees all samples: with SGD, which shows whether gradients are
+//! divided, and with AdamW, which shows whether it is gradients that are averaged and not weights.
 
 use comm_core::{Comm, ReduceOp};
 use comm_ddp::{DataParallel, Options, Parameter, ParameterSet};
@@ -41,7 +41,8 @@ fn adam_w(weights: &mut [f64], gradient: &[f64], memory: &mut Memory) {
     }
 }
 
-/// Gradient of a least-squares loss in the sample of one rank at one step, which differs a lot from rank to rank.
+/// Gradient of a least-squares loss in the sample of one rank at one step, which differs a lot from
+/// rank to rank.
 fn gradient(weights: &[f64], rank: usize, step: usize) -> Vec<f64> {
     let input = |at: usize| ((rank * 31 + step * 17 + at * 7) as f64 * 0.37).sin() * (1.0 + rank as f64);
     let predicted: f64 = weights.iter().enumerate().map(|(at, weight)| weight * input(at)).sum();

@@ -7,7 +7,8 @@ use comm_ddp::{BucketLimits, DataParallel, Options, Parameter, ParameterSet};
 
 use crate::room::{on_ranks, on_watching_ranks};
 
-/// Calls that preparing makes before the first bucket: one to compare models, two to agree on settings.
+/// Calls that preparing makes before the first bucket: one to compare models, two to agree on
+/// settings.
 const PREPARATION: usize = 3;
 
 /// Three parameters of two elements, each in a bucket of its own.
@@ -18,7 +19,8 @@ fn replicas(comm: &Comm) -> DataParallel<f32> {
     DataParallel::new(comm, parameters, Options::default().limits(limits)).unwrap()
 }
 
-/// Backward does not go on before the first bucket is back. If buckets were sent at the end, this would hang.
+/// Backward does not go on before the first bucket is back. If buckets were sent at the end, this
+/// would hang.
 #[test]
 fn buckets_travel_while_backward_runs() {
     let timelines = on_watching_ranks(3, |comm, watch| {

@@ -1,4 +1,5 @@
-//! The same over the real collectives: rounding that differs by rank, awkward queues, an abandoned step.
+//! The same over the real collectives: rounding that differs by rank, awkward queues, an abandoned
+//! step.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,8 @@ fn every_rank_has_the_same_bits_and_they_are_near_the_average() {
 /// What a step comes to: the average of the loss, and that of every gradient.
 type LossAndGradients = (Vec<f32>, Vec<Vec<f32>>);
 
-/// The average of a loss, as long as a bucket, that every rank asks for in the middle of a step, at another moment.
+/// The average of a loss, as long as a bucket, that every rank asks for in the middle of a step, at
+/// another moment.
 fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<LossAndGradients>> {
     let parameters = (0..4).map(|index| Parameter::new::<f32>(format!("p{index}"), [length]));
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);

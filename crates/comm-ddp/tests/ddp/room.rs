@@ -1,4 +1,5 @@
-//! Ranks as threads that meet in one room: the plainest communicator there is, which can be told to fail.
+//! Ranks as threads that meet in one room: the plainest communicator there is, which can be told to
+//! fail.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
