@@ -1,4 +1,4 @@
-//! How the sockets of lanes are set up.
+//! Settings of the sockets of lanes.
 
 use std::time::Duration;
 
@@ -6,52 +6,54 @@ use comm_core::{Error, Result};
 
 use crate::stripes::Stripes;
 
-/// How the sockets of lanes are set up. The default suits most machines; every field is a promise to the kernel or a
-/// limit that it keeps.
+/// Settings of the sockets of lanes. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// The kernel's send buffer per socket in bytes (`SO_SNDBUF`). `None` lets the kernel size it. Less than
-    /// [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
+    /// The kernel's send buffer per socket in bytes (`SO_SNDBUF`). `None` lets the kernel size it.
+    /// Less than [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
     pub send_buffer: Option<usize>,
-    /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size it. Less than
-    /// [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
+    /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size
+    /// it. Less than [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
     pub recv_buffer: Option<usize>,
-    /// How many sockets carry the stream to each peer, and from it, on lanes that carry data: from 1 to
-    /// [`TcpConfig::SOCKETS_MAX`]. Rank 0's setting holds for all ranks. More than one pays where a network gives one
-    /// connection less than it can carry, not where the processors are the limit, as on one host.
+    /// The number of sockets per peer on lanes that carry data, from 1 to
+    /// [`TcpConfig::SOCKETS_MAX`]. The setting of rank 0 holds for all ranks. Several are faster
+    /// where a network limits the rate of one connection, and not where the processors are the
+    /// limit, as on one host.
     pub sockets_per_peer: usize,
-    /// How many bytes of a stream go through one of several sockets before the next one has its turn, at least 1. What
-    /// lies within one stripe needs no more system calls than over one socket. Rank 0's setting holds for all ranks.
+    /// The number of bytes of a stream that go through one of several sockets before the next one,
+    /// at least 1. Messages within one stripe need no more system calls than over one socket. The
+    /// setting of rank 0 holds for all ranks.
     pub stripe_bytes: usize,
     /// The congestion control of outgoing bytes.
     pub congestion: Congestion,
-    /// The memory per peer, in bytes, in which this process keeps what it has read ahead of what was asked for. It is
-    /// allocated when a peer first sends something. At least 64.
+    /// The memory per peer for bytes that are read ahead. It is allocated when a peer first sends
+    /// something. At least 64 bytes.
     pub read_ahead: usize,
-    /// How long a connection is silent before the kernel asks whether the peer's machine is still there. It gives up
-    /// after [`TcpConfig::KEEPALIVE_PROBES`] questions. `None` never asks.
+    /// When the kernel probes whether the machine of a silent peer is alive. The peer is lost after
+    /// [`TcpConfig::KEEPALIVE_PROBES`] unanswered probes. `None` means no probes.
     pub keepalive: Option<Keepalive>,
-    /// How long bytes of a control lane may stay unacknowledged before the peer counts as lost
-    /// (`TCP_USER_TIMEOUT`). It is not set on lanes that carry data: there the kernel would also count the time in
-    /// which a living peer, busy with something else, does not read.
+    /// How long bytes of a control lane may stay unacknowledged before the peer is lost
+    /// (`TCP_USER_TIMEOUT`). It is not set on lanes that carry data, where the kernel would also
+    /// count the time in which a busy peer does not read.
     pub control_timeout: Option<Duration>,
-    /// How long a connection to the listener has for its handshake.
+    /// The timeout of the handshake of an accepted connection.
     pub handshake_timeout: Duration,
 }
 
 impl TcpConfig {
-    /// How many questions stay unanswered before a silent peer counts as lost.
+    /// The number of unanswered probes after which a silent peer is lost.
     pub const KEEPALIVE_PROBES: u32 = 4;
-    /// The least that a socket's buffer holds, in bytes: two segments of a loopback. A receiver whose window is
-    /// smaller than a segment makes Linux send nothing until a timer of 200 ms and more has run out, again and again.
+    /// The smallest buffer of a socket in bytes: two segments of a loopback. If the window of the
+    /// receiver is smaller than a segment, Linux sends nothing until a timer of at least 200 ms
+    /// expires, again and again.
     pub const BUFFER_BYTES_MIN: usize = 128 * 1024;
     /// The least memory for reading ahead, in bytes.
     pub const READ_AHEAD_MIN: usize = 64;
     /// The most sockets per peer and lane.
     pub const SOCKETS_MAX: usize = 64;
 
-    /// How streams are to be dealt out to sockets.
+    /// Returns the stripes, or an error for a setting that cannot be used.
     pub(crate) fn stripes(&self) -> Result<Stripes> {
         let refused = |name, value: usize, reason: &str| Error::setting(name, value.to_string(), reason);
         if !(1..=Self::SOCKETS_MAX).contains(&self.sockets_per_peer) {
@@ -59,7 +61,7 @@ impl TcpConfig {
             return Err(refused("sockets_per_peer", self.sockets_per_peer, &reason));
         }
         if self.stripe_bytes == 0 {
-            return Err(refused("stripe_bytes", 0, "a stripe must hold something"));
+            return Err(refused("stripe_bytes", 0, "it must be at least 1"));
         }
         Ok(Stripes { sockets: self.sockets_per_peer as u8, bytes: self.stripe_bytes as u64 })
     }
@@ -81,26 +83,26 @@ impl Default for TcpConfig {
     }
 }
 
-/// When the kernel asks a silent peer whether it is still there.
+/// When the kernel probes a silent peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Keepalive {
-    /// The silence before the first question.
+    /// The silence before the first probe.
     pub idle: Duration,
-    /// The time between questions.
+    /// The time between probes.
     pub interval: Duration,
 }
 
 /// Setters, as in `Keepalive::default().idle(Duration::from_secs(60))`.
 impl Keepalive {
-    /// The keepalive with this silence before the first question.
+    /// Sets the silence before the first probe.
     #[must_use]
     pub const fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// The keepalive with this time between questions.
+    /// Sets the time between probes.
     #[must_use]
     pub const fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
@@ -118,13 +120,13 @@ impl Default for Keepalive {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Congestion {
-    /// Cubic, else Reno, where both ends are on this machine; the system's choice elsewhere. A system that defaults
-    /// to BBR paces even its loopback, at a fraction of what it can carry.
+    /// Cubic, else Reno, where both ends are on this machine; the system's choice elsewhere. A
+    /// system that defaults to BBR paces even its loopback, at a fraction of what it can carry.
     #[default]
     Auto,
     /// What the system chooses.
     System,
-    /// The one of this name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`. It is an error if the
-    /// kernel refuses it.
+    /// The one of this name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`. It is an
+    /// error if the kernel refuses it.
     Named(String),
 }

@@ -1,7 +1,7 @@
-//! Which congestion control a socket has.
+//! Sets the congestion control of sockets.
 //!
-//! It is chosen before a socket connects or listens. Linux lets one be chosen later too, but a connection that was
-//! established under BBR stays paced whatever it is given then.
+//! It is set before a socket connects or listens: a connection that was established under BBR stays
+//! paced even if another one is set later.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::config::Congestion;
 
 impl Congestion {
-    /// For a socket that is to connect to an address.
+    /// Sets it on a socket that is about to connect to an address.
     pub(crate) fn before_connect(&self, socket: &Socket, to: SocketAddr) -> io::Result<()> {
         match self {
             Self::Auto if is_on_this_machine(to) => unpace(socket),
@@ -22,7 +22,7 @@ impl Congestion {
         Ok(())
     }
 
-    /// For a socket that is to listen. Who will come is not known yet; those who come inherit it.
+    /// Sets it on a socket that is about to listen, from which accepted connections inherit it.
     pub(crate) fn before_listen(&self, listener: &Socket) -> io::Result<()> {
         match self {
             Self::Auto => unpace(listener),
@@ -32,8 +32,8 @@ impl Congestion {
         Ok(())
     }
 
-    /// For a connection that was accepted. One from elsewhere gets the system's choice, if what it has comes from the
-    /// listener and not from its route.
+    /// Sets it on an accepted connection. One from another machine gets the default of the system,
+    /// unless its route has another one.
     pub(crate) fn after_accept(&self, socket: &Socket, listener: &Socket) {
         if *self != Self::Auto || stays_on_this_machine(socket) {
             return;
@@ -43,7 +43,7 @@ impl Congestion {
         }
     }
 
-    /// Refuses what the kernel would refuse, before anybody waits for this rank.
+    /// Returns an error for one that the kernel refuses, before other ranks wait for this one.
     pub(crate) fn check(&self) -> Result<()> {
         let Self::Named(name) = self else { return Ok(()) };
         let set = fresh(Type::STREAM, Domain::IPV4).and_then(|s| s.set_tcp_congestion(name.as_bytes()));
@@ -51,8 +51,8 @@ impl Congestion {
     }
 }
 
-/// Takes the first congestion control without pacing that the system allows. It costs speed, not correctness, if none
-/// is allowed.
+/// Sets the first congestion control without pacing that the system allows. If it allows none, only
+/// speed suffers.
 fn unpace(socket: &Socket) {
     let set = [&b"cubic"[..], b"reno"].into_iter().any(|name| socket.set_tcp_congestion(name).is_ok());
     if !set {
@@ -74,7 +74,7 @@ fn name_in(padded: &[u8]) -> &[u8] {
     padded.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Whether what is sent there stays on this machine, by the address from which it would be sent.
+/// Whether packets to an address stay on this machine, by their source address.
 fn is_on_this_machine(address: SocketAddr) -> bool {
     let probe = || {
         let socket = fresh(Type::DGRAM, Domain::for_address(address))?;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_established_under_what_was_asked_for() {
+    fn a_connection_is_established_with_the_configured_control() {
         assert!(connect(Congestion::System).iter().all(|socket| name(socket) == system()));
         for wanted in other().into_iter().chain([system()]) {
             let sockets = connect(Congestion::Named(wanted.clone()));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_the_listener_alone_gives_way_to_the_systems_choice() {
+    fn a_control_inherited_from_the_listener_is_replaced_by_the_systems() {
         let Some(other) = other() else { return };
         let [listener, _near, far] = connect(Congestion::Named(other.clone()));
         return_to_system(&far, &listener).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_known_control_can_be_asked_for() {
+    fn only_a_known_control_can_be_configured() {
         assert!(Congestion::Named(system()).check().is_ok());
         assert!(Congestion::Named("nothing".into()).check().is_err());
         assert!(Congestion::Auto.check().is_ok() && Congestion::System.check().is_ok());
@@ -174,7 +174,8 @@ mod tests {
         let stays = |address: &str| is_on_this_machine(address.parse().unwrap());
         assert!(stays("127.0.0.1:1") && stays("127.1.2.3:1"));
         assert!(fresh(Type::DGRAM, Domain::IPV6).is_err() || stays("[::ffff:127.0.0.1]:1"));
-        // An address for documentation, which nobody has; what would be sent there leaves by one of this machine's.
+        // An address for documentation, which nobody has; what would be sent there leaves by one of
+        // this machine's.
         let elsewhere: SocketAddr = "198.51.100.1:1".parse().unwrap();
         assert!(!is_on_this_machine(elsewhere));
         let socket = fresh(Type::DGRAM, Domain::IPV4).unwrap();

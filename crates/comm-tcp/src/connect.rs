@@ -19,7 +19,7 @@ use crate::socket::{self, Options};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// A process that was reached before, or has told others its address, listens as long as it lives.
+/// A process that was reached before, or has published its address, listens until it exits.
 /// This many refusals in a row, about half a second of them, rule out that a packet filter was only
 /// just being set up.
 const REFUSALS_MAX: u32 = 8;
@@ -35,10 +35,10 @@ pub(crate) struct Connector {
     state: State,
     backoff: Backoff,
     attempts: u32,
-    /// The number of attempts in a row that were refused by the system because nobody listens.
+    /// The number of attempts in a row that found the port closed.
     refusals: u32,
     last_error: Option<io::Error>,
-    /// Whether a process was known to listen here, so that refusals mean that it has exited.
+    /// Whether a process is known to have listened here, so that refusals mean that it has exited.
     was_reached: bool,
 }
 
@@ -82,7 +82,7 @@ impl Connector {
         }
     }
 
-    /// Gives up when nobody listens: the process that did has exited.
+    /// Makes it give up when the port is closed: the process that listened there has exited.
     pub(crate) const fn reached_before(mut self) -> Self {
         self.was_reached = true;
         self
@@ -101,7 +101,7 @@ impl Connector {
         self.attempts
     }
 
-    /// The number of attempts in a row that found nobody listening.
+    /// The number of attempts in a row that found the port closed.
     pub(crate) const fn refusals(&self) -> u32 {
         self.refusals
     }
@@ -164,7 +164,7 @@ impl Connector {
         }
         self.options.apply(&socket)?;
         let Some(hello) = self.hello else { return Ok(Some(Connected::Open(socket))) };
-        let handshake = Handshake::dial(self.secret.clone(), hello)?;
+        let handshake = Handshake::connect(self.secret.clone(), hello)?;
         self.state = State::Handshaking(socket, Box::new(handshake));
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! One socket of a lane, and what is known of its readiness.
+//! One socket of a lane, and its readiness.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
@@ -8,15 +8,15 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::Socket;
 
-/// The most bytes that are read from a peer only to be thrown away.
+/// The most bytes that are read from a peer only to be discarded.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
 
-/// What was not known before of the end of a connection.
+/// Changes of the state of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct News {
-    /// The peer sends nothing more.
+pub(crate) struct StateChange {
+    /// The stream from the peer has ended.
     pub(crate) ended: bool,
-    /// It broke, in both directions.
+    /// The connection is broken in both directions.
     pub(crate) broke: bool,
 }
 
@@ -24,15 +24,17 @@ pub(crate) struct News {
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Socket,
-    /// Whether a read or a write may move something. Set by epoll, cleared when one moved less than it could.
+    /// Whether a read or a write may move bytes. Set by epoll, cleared by a read or write that
+    /// moved less than it could.
     readable: bool,
     writable: bool,
-    /// The last read or write moved less than it could. Whoever asks in a loop until nothing moves asks once more at
-    /// once, and is answered without a system call.
+    /// Whether the last read or write moved less than it could, so that the next one, of a caller
+    /// that loops until nothing moves, needs no system call.
     just_read_all: bool,
     just_filled: bool,
-    /// The stream from the peer has ended or broken: there will be no further event, so it stays readable.
-    hung_up: bool,
+    /// Whether the stream from the peer has ended or broken. There is no further event, so it stays
+    /// readable.
+    ended: bool,
     broken: bool,
 }
 
@@ -44,23 +46,23 @@ impl Connection {
             writable: false,
             just_read_all: false,
             just_filled: false,
-            hung_up: false,
+            ended: false,
             broken: false,
         }
     }
 
-    /// Takes note of what epoll saw.
-    pub(crate) fn note(&mut self, events: EventFlags) -> News {
+    /// Handles an event of epoll.
+    pub(crate) fn handle_event(&mut self, events: EventFlags) -> StateChange {
         let broken = events.intersects(EventFlags::HUP | EventFlags::ERR);
         let ended = broken || events.contains(EventFlags::RDHUP);
-        let news = News { ended: ended && !self.hung_up, broke: broken && !self.broken };
-        self.hung_up |= ended;
+        let change = StateChange { ended: ended && !self.ended, broke: broken && !self.broken };
+        self.ended |= ended;
         self.broken |= broken;
-        self.readable |= self.hung_up || events.contains(EventFlags::IN);
+        self.readable |= self.ended || events.contains(EventFlags::IN);
         self.writable |= broken || events.contains(EventFlags::OUT);
         self.just_read_all &= !self.readable;
         self.just_filled &= !self.writable;
-        news
+        change
     }
 
     /// Whether a read would move bytes or fail, as far as is known.
@@ -73,12 +75,12 @@ impl Connection {
         self.writable
     }
 
-    /// Whether there is nothing to read, as the read just before this question has found.
-    pub(crate) const fn takes_read_all(&mut self) -> bool {
+    /// Whether the read just before this call has found that there is nothing more to read.
+    pub(crate) const fn take_just_read_all(&mut self) -> bool {
         std::mem::replace(&mut self.just_read_all, false)
     }
 
-    /// Writes as much of the pieces as goes, which hold `offered` bytes, at least one.
+    /// Writes as much of the pieces as possible, which have `offered` bytes, at least one.
     pub(crate) fn write(&mut self, pieces: &[IoSlice<'_>], offered: usize) -> rustix::io::Result<usize> {
         if std::mem::take(&mut self.just_filled) {
             return Ok(0);
@@ -96,19 +98,19 @@ impl Connection {
             }
             Err(Errno::INTR) => Ok(0),
             Err(errno) => {
-                (self.hung_up, self.broken, self.readable) = (true, true, true);
+                (self.ended, self.broken, self.readable) = (true, true, true);
                 Err(errno)
             }
         }
     }
 
-    /// Reads into two pieces of memory, one behind the other, of which the first may be empty. `None` if nothing has
-    /// arrived; zero is the end of the stream.
+    /// Reads into the first piece of memory and then the second; the first may be empty. `None` if
+    /// nothing has arrived; zero is the end of the stream.
     pub(crate) fn read(&mut self, first: &mut [u8], second: &mut [u8]) -> rustix::io::Result<Option<usize>> {
         let capacity = first.len() + second.len();
         match read_vectored(&self.socket, first, second) {
             Ok(read) => {
-                self.readable = read == capacity || self.hung_up;
+                self.readable = read == capacity || self.ended;
                 self.just_read_all = read > 0 && !self.readable;
                 Ok(Some(read))
             }
@@ -121,19 +123,19 @@ impl Connection {
         }
     }
 
-    /// Says that nothing more will be sent, if anybody still listens. A write fails from here on.
+    /// Ends the stream to the peer. A later write fails.
     pub(crate) fn end_sending(&mut self) {
         (self.writable, self.just_filled) = (true, false);
-        // Fails only where the connection is no more.
+        // It fails only if the connection is closed already.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Throws away what has arrived, by way of some memory: closing a socket with unread bytes resets the connection,
-    /// and a reset can overtake bytes that are still on their way to the peer.
-    pub(crate) fn discard(&self, room: &mut [u8]) {
+    /// Discards the bytes that have arrived: closing a socket with unread bytes resets the
+    /// connection, and a reset can overtake bytes that are still being sent.
+    pub(crate) fn discard(&self, buffer: &mut [u8]) {
         let mut discarded = 0;
         while discarded < DISCARDED_BYTES_MAX {
-            match rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 Ok((_, more @ 1..)) => discarded += more,
                 _ => return,
             }

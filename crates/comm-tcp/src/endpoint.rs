@@ -1,4 +1,4 @@
-//! What a rank has before it meets the others: a listener, and a record that says where it is.
+//! The listener and the record of a rank, before it has met the others.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::socket::{self, Options};
 /// The name of the setting in errors.
 const PORTS: &str = "ports";
 
-/// A listener for the lanes of one rank, whose address the other ranks are still to be told.
+/// The listener of one rank, whose record the other ranks still need.
 #[derive(Debug)]
 pub struct TcpEndpoint {
     group: Group,
@@ -36,8 +36,8 @@ impl TcpEndpoint {
     /// Listens on a port of [`RendezvousConfig::ports`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a setting that cannot be used, such as ports that are all in use; [`Error::Io`] if a port
-    /// cannot be had.
+    /// [`Error::Invalid`] for a setting that cannot be used, such as ports that are all in use;
+    /// [`Error::Io`] if a port cannot be had.
     pub fn bind(config: &RendezvousConfig) -> Result<Self> {
         let group = config.check()?;
         let stripes = config.tcp.stripes()?;
@@ -49,17 +49,17 @@ impl TcpEndpoint {
         Ok(Self { group, config: config.tcp.clone(), listener, job, secret, own })
     }
 
-    /// What the other ranks must know of this one, as a line of text.
+    /// Returns the record of this rank for the others, a line of text.
     #[must_use]
     pub fn record(&self) -> String {
         self.own.to_string()
     }
 
-    /// The lanes between ranks that have these records, in the order of ranks.
+    /// Returns the lanes between ranks with these records, in the order of ranks.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for text that is no record,
-    /// [`Error::Io`] if the system has no descriptors left.
+    /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for
+    /// text that is no record, [`Error::Io`] if the system has no descriptors left.
     pub fn connect(self, records: &[String]) -> Result<TcpLanes> {
         let Self { group, config, listener, job, secret, .. } = self;
         let identity = Identity { rank: group.rank(), job, secret, members: rendezvous::read(records)? };
@@ -67,13 +67,14 @@ impl TcpEndpoint {
     }
 }
 
-/// A listener at the first free port, counted from this rank's place so that ranks of a host seldom try the same one.
+/// Listens on the first free port, starting at an offset by rank so that ranks of a host seldom try
+/// the same one.
 fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result<Socket> {
     let Some(ports) = &config.ports else { return socket::listen(SocketAddr::new(ip, 0), options) };
     let (first, last) = (*ports.start(), *ports.end());
     let refused = |reason: String| Error::setting(PORTS, format!("{first}-{last}"), reason);
     if first == 0 || first > last {
-        return Err(refused("it must be from a lower to a higher port, and 0 is none".into()));
+        return Err(refused("it must be a range of ports from 1 to 65535, the lower one first".into()));
     }
     let count = usize::from(last - first) + 1;
     for at in 0..count {
@@ -87,7 +88,7 @@ fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result
     Err(refused(format!("all {count} ports are in use on {ip}; each rank of a host needs one")))
 }
 
-/// The address to listen on and the address to tell the others.
+/// Returns the address to listen on and the address to publish.
 fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
     if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
         return Ok((bind, bind));

@@ -1,10 +1,12 @@
-//! How two processes make sure of each other before anything else is said on a connection.
+//! The handshake of two processes at the start of a connection.
 //!
-//! Four messages of fixed length: the dialer greets, the acceptor greets, the dialer says what it wants (the hello),
-//! the acceptor says whether it agrees (the verdict). Hello and verdict each carry a proof that the side knows the
-//! shared secret, over all that was said so far. The same handshake serves the store and the lanes.
+//! Four messages of fixed length: the greeting of the dialer, the greeting of the acceptor, the
+//! hello, which is the request of the dialer, and the verdict, which is the answer of the acceptor.
+//! Hello and verdict each carry a proof that the side knows the shared secret, over the transcript
+//! so far. The store and the lanes use the same handshake.
 //!
-//! A [`Handshake`] never blocks and never reads beyond its last message, so that what follows is left in the socket.
+//! A [`Handshake`] never blocks and never reads beyond its last message, so that later bytes stay
+//! in the socket.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,16 +18,16 @@ use crate::hello::{GREETING_BYTES, Greeting, HELLO_BYTES, Hello, Role, VERDICT_B
 use crate::message::{Incoming, Outgoing};
 use crate::secret::{PROOF_BYTES, Secret};
 
-/// Where a handshake stands.
+/// The progress of a handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The socket must become readable, or writable if [`Handshake::wants_write`].
     Pending,
-    /// The dialer is authenticated, and wants this. To be answered with [`Handshake::answer`].
+    /// The dialer is authenticated and requests this. To be answered with [`Handshake::answer`].
     Authorize(Hello),
-    /// Both sides agree. The connection is open.
+    /// The handshake is complete. The connection is open.
     Done,
-    /// One side refused. The connection is of no use.
+    /// One side has refused. The connection cannot be used.
     Refused(Refusal),
 }
 
@@ -35,13 +37,13 @@ pub(crate) struct Handshake {
     role: Role,
     secret: Option<Secret>,
     ours: Greeting,
-    /// The dialer's hello; what the acceptor holds before it has read one means nothing.
+    /// The hello of the dialer; a placeholder on the acceptor until it has received one.
     hello: Hello,
     state: State,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// All that was said so far, without the proofs.
-    said: Vec<u8>,
+    /// All messages so far, without the proofs.
+    transcript: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +56,14 @@ enum State {
 }
 
 impl Handshake {
-    /// The side that connected, and what it wants.
-    pub(crate) fn dial(secret: Option<Secret>, hello: Hello) -> io::Result<Self> {
+    /// Begins the handshake of the side that connected, with its request.
+    pub(crate) fn connect(secret: Option<Secret>, hello: Hello) -> io::Result<Self> {
         let mut handshake = Self::new(Role::Dialer, secret, hello)?;
-        handshake.greet();
+        handshake.send_greeting();
         Ok(handshake)
     }
 
-    /// The side that accepted.
+    /// Begins the handshake of the side that accepted.
     pub(crate) fn accept(secret: Option<Secret>) -> io::Result<Self> {
         Self::new(Role::Acceptor, secret, Hello::store(0))
     }
@@ -76,14 +78,15 @@ impl Handshake {
             state: State::Greeting,
             incoming: Incoming::new(GREETING_BYTES),
             outgoing: Outgoing::default(),
-            said: Vec::with_capacity(2 * GREETING_BYTES + HELLO_BYTES + VERDICT_BYTES),
+            transcript: Vec::with_capacity(2 * GREETING_BYTES + HELLO_BYTES + VERDICT_BYTES),
         })
     }
 
-    /// Goes on until the socket would block, or the handshake ends or waits for [`Handshake::answer`].
+    /// Continues until the socket would block, or the handshake ends or waits for
+    /// [`Handshake::answer`].
     ///
     /// # Errors
-    /// What the socket said; [`io::ErrorKind::UnexpectedEof`] if the other side closed it.
+    /// The error of the socket; [`io::ErrorKind::UnexpectedEof`] if the other side closed it.
     pub(crate) fn advance(&mut self, socket: impl AsFd) -> io::Result<Progress> {
         loop {
             if !self.outgoing.flush(&socket)? {
@@ -102,7 +105,7 @@ impl Handshake {
             };
             match outcome {
                 Err(refusal) => self.state = State::Ended(Err(refusal)),
-                Ok(()) if complete => self.digest(),
+                Ok(()) if complete => self.handle_message(),
                 Ok(()) => return Ok(Progress::Pending),
             }
         }
@@ -111,7 +114,7 @@ impl Handshake {
     /// Answers the hello.
     pub(crate) fn answer(&mut self, verdict: Result<(), Refusal>) {
         let encoded = Verdict(verdict.clone()).encode();
-        self.said.extend_from_slice(&encoded);
+        self.transcript.extend_from_slice(&encoded);
         self.outgoing.put(&encoded, &self.proof());
         self.state = State::Ended(verdict);
     }
@@ -121,51 +124,52 @@ impl Handshake {
         !matches!(self.state, State::Greeting)
     }
 
-    /// Whether the handshake waits for room to send, not for bytes to read.
+    /// Whether the handshake waits until it can send, not for bytes to read.
     pub(crate) fn wants_write(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Greets a newer or older version too, so that it can name both versions.
+    /// Checks the start of a greeting. It greets another version too, so that the other side can
+    /// name both.
     fn check_greeting(&mut self) -> Result<(), Refusal> {
         let outcome = Greeting::check_prefix(self.incoming.bytes());
         if matches!(outcome, Err(Refusal::Version { .. })) && self.role == Role::Acceptor {
-            self.greet();
+            self.send_greeting();
         }
         outcome
     }
 
-    fn greet(&mut self) {
+    fn send_greeting(&mut self) {
         let greeting = self.ours.encode();
-        self.said.extend_from_slice(&greeting);
+        self.transcript.extend_from_slice(&greeting);
         self.outgoing.put(&greeting, &[]);
     }
 
-    /// A whole message is there.
-    fn digest(&mut self) {
+    /// Handles a complete message.
+    fn handle_message(&mut self) {
         let outcome = match self.state {
-            State::Greeting => self.digest_greeting(),
-            State::Hello => self.digest_hello(),
-            _ => self.digest_verdict(),
+            State::Greeting => self.handle_greeting(),
+            State::Hello => self.handle_hello(),
+            _ => self.handle_verdict(),
         };
         if let Err(refusal) = outcome {
             self.state = State::Ended(Err(refusal));
         }
     }
 
-    fn digest_greeting(&mut self) -> Result<(), Refusal> {
+    fn handle_greeting(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message().ok_or(Refusal::Stranger)?;
         let theirs = Greeting::decode(&bytes, self.role.other()).map_err(|_| Refusal::Stranger)?;
-        self.said.extend_from_slice(&bytes);
+        self.transcript.extend_from_slice(&bytes);
         if self.role == Role::Acceptor {
-            self.greet();
+            self.send_greeting();
         }
         if theirs.authenticates != self.ours.authenticates {
             return Err(Refusal::Authentication);
         }
         if self.role == Role::Dialer {
             let hello = self.hello.encode();
-            self.said.extend_from_slice(&hello);
+            self.transcript.extend_from_slice(&hello);
             self.outgoing.put(&hello, &self.proof());
             self.expect(State::Verdict, VERDICT_BYTES + PROOF_BYTES);
         } else {
@@ -174,11 +178,11 @@ impl Handshake {
         Ok(())
     }
 
-    /// A dialer that fails to prove itself is told so, but nothing it said is looked at.
-    fn digest_hello(&mut self) -> Result<(), Refusal> {
+    /// Handles a hello. Without a valid proof it is refused unread.
+    fn handle_hello(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<HELLO_BYTES>().ok_or(Refusal::Stranger)?;
-        self.said.extend_from_slice(&bytes);
-        if !self.proven(self.incoming.behind(HELLO_BYTES)) {
+        self.transcript.extend_from_slice(&bytes);
+        if !self.verify(self.incoming.after(HELLO_BYTES)) {
             self.outgoing.put(&Verdict(Err(Refusal::Authentication)).encode(), &[0; PROOF_BYTES]);
             return Err(Refusal::Authentication);
         }
@@ -192,11 +196,11 @@ impl Handshake {
         Ok(())
     }
 
-    /// Without a proof any verdict means that the secrets differ.
-    fn digest_verdict(&mut self) -> Result<(), Refusal> {
+    /// Handles a verdict. Without a valid proof the secrets differ, whatever it says.
+    fn handle_verdict(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<VERDICT_BYTES>().ok_or(Refusal::Stranger)?;
-        self.said.extend_from_slice(&bytes);
-        if !self.proven(self.incoming.behind(VERDICT_BYTES)) {
+        self.transcript.extend_from_slice(&bytes);
+        if !self.verify(self.incoming.after(VERDICT_BYTES)) {
             return Err(Refusal::Authentication);
         }
         self.state = State::Ended(Verdict::decode(&bytes, &self.hello).0);
@@ -208,16 +212,18 @@ impl Handshake {
         self.incoming = Incoming::new(bytes);
     }
 
-    /// Our proof over all that was said so far, or zeros.
+    /// The proof of this side over the transcript, or zeros without a secret.
     fn proof(&self) -> [u8; PROOF_BYTES] {
-        self.secret.as_ref().map_or([0; PROOF_BYTES], |secret| secret.prove(self.role.label(), &self.said))
-    }
-
-    /// Whether this is the other side's proof over all that was said so far.
-    fn proven(&self, proof: &[u8]) -> bool {
         self.secret
             .as_ref()
-            .is_none_or(|secret| secret.verifies(self.role.other().label(), &self.said, proof))
+            .map_or([0; PROOF_BYTES], |secret| secret.prove(self.role.label(), &self.transcript))
+    }
+
+    /// Whether this is the proof of the other side over the transcript.
+    fn verify(&self, proof: &[u8]) -> bool {
+        self.secret
+            .as_ref()
+            .is_none_or(|secret| secret.verifies(self.role.other().label(), &self.transcript, proof))
     }
 }
 

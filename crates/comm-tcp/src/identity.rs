@@ -1,4 +1,4 @@
-//! Who this rank is on lanes, and who may connect to it.
+//! The identity of this rank, and the authorization of its peers.
 
 use comm_core::{LaneId, LaneKind, Refusal};
 use comm_mesh::Destination;
@@ -8,7 +8,7 @@ use crate::record::Member;
 use crate::secret::Secret;
 use crate::stripes::Stripes;
 
-/// Who we are, to those who dial us.
+/// The identity of this rank and of its peers.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) rank: usize,
@@ -19,8 +19,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// How the streams of a lane are dealt out to sockets: as rank 0 was told, except on control lanes, whose frames
-    /// are few and short.
+    /// The stripes of a lane: those of rank 0, except on control lanes, whose frames are few and
+    /// short.
     pub(crate) fn stripes(&self, lane: LaneId) -> Stripes {
         match lane.kind {
             LaneKind::Control => Stripes::NONE,
@@ -28,7 +28,7 @@ impl Identity {
         }
     }
 
-    /// How we introduce a socket to a member.
+    /// The hello of a connection to a member.
     pub(crate) fn hello(&self, to: usize, lane: LaneId, socket: u8) -> Hello {
         Hello {
             purpose: Purpose::Lane(lane),
@@ -43,7 +43,7 @@ impl Identity {
         }
     }
 
-    /// Authorizes a peer if it is a member above us, and means us.
+    /// Authorizes a member with a higher rank whose hello is for this rank.
     pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<LaneId>, Refusal> {
         let Purpose::Lane(lane) = hello.purpose else { return Err(Refusal::Stranger) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
@@ -67,7 +67,7 @@ impl Identity {
     }
 }
 
-/// A group never has more members than this can say.
+/// No group has more ranks.
 fn wire(rank: usize) -> u32 {
     u32::try_from(rank).unwrap_or(u32::MAX)
 }
@@ -82,7 +82,7 @@ mod tests {
         let member = |rank: u8| Member {
             process: u64::from(rank) + 100,
             address: "127.0.0.1:1".parse().unwrap(),
-            // Only what rank 0 was told counts.
+            // Only the setting of rank 0 counts.
             stripes: Stripes { sockets: 3 + rank, bytes: 10 },
         };
         Identity { rank, job: 7, secret: None, members: (0..2).map(member).collect() }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sockets_of_a_lane_are_those_that_rank_zero_was_told() {
+    fn a_lane_has_the_sockets_that_rank_zero_has_configured() {
         let (dialer, acceptor) = (identity(1), identity(0));
         for (kind, sockets) in
             [(LaneKind::Control, 1), (LaneKind::Collective, 3), (LaneKind::PointToPoint, 3)]

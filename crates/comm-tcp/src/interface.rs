@@ -1,4 +1,4 @@
-//! Which of this machine's addresses the other ranks are told.
+//! Chooses the address of this machine that the other ranks connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -15,8 +15,8 @@ struct Candidate {
     ip: IpAddr,
 }
 
-/// Which interfaces may be used, in NCCL's syntax: a list of prefixes of names, separated by commas. `=` in front of
-/// the list asks for whole names, `^` for every interface but those.
+/// A filter of interfaces in NCCL's syntax: a list of prefixes of names, separated by commas. `=`
+/// before the list matches whole names, `^` all other interfaces.
 #[derive(Debug, PartialEq, Eq)]
 struct Filter<'a> {
     names: Vec<&'a str>,
@@ -35,7 +35,7 @@ impl<'a> Filter<'a> {
         Ok(Self { names, exact, exclude })
     }
 
-    /// The place in the list of what makes an interface acceptable, `None` if it is not.
+    /// Returns the index of the entry that matches an interface, `None` if it is not accepted.
     fn rank(&self, interface: &str) -> Option<usize> {
         let matches =
             |name: &&str| if self.exact { interface == *name } else { interface.starts_with(*name) };
@@ -52,8 +52,9 @@ fn strip(text: &str, mark: char) -> (bool, &str) {
     text.strip_prefix(mark).map_or((false, text), |rest| (true, rest))
 }
 
-/// The address to tell the others: on an interface of the given names, or else the one from which packets to `peer`
-/// leave; loopback if there is no peer, as all ranks are then on this machine.
+/// Returns the address to publish: on an interface with one of the names, or else the source
+/// address of packets to `peer`; loopback if there is no peer, because all ranks are on this
+/// machine then.
 pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Result<IpAddr> {
     let ip = match (interfaces, peer) {
         (Some(setting), _) => select(setting, &candidates()?, peer)?,
@@ -62,7 +63,7 @@ pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Resu
     };
     if ip.is_loopback() && peer.is_some_and(|peer| !is_ours(peer.ip())) {
         let reason = format!(
-            "the others cannot reach the loopback address {ip}, and the store at {} is on another machine; \
+            "other ranks cannot reach the loopback address {ip}, and the store at {} is on another machine; \
              this machine has {}",
             peer.map(|peer| peer.to_string()).unwrap_or_default(),
             list(&candidates()?)
@@ -72,8 +73,9 @@ pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Resu
     Ok(ip)
 }
 
-/// The address by which other hosts reach this one: the one on the way to the rest of the network, or else the first of
-/// its interfaces that is not loopback. `None` if this host has no other interface. Nothing is sent.
+/// Returns the address at which other hosts reach this one: the source address of the default
+/// route, or else that of the first interface that is not loopback. `None` if there is no other
+/// interface. Nothing is sent.
 #[must_use]
 pub fn outward_address() -> Option<IpAddr> {
     // Addresses of documentation, which the default route leads to.
@@ -84,7 +86,7 @@ pub fn outward_address() -> Option<IpAddr> {
     routed.chain(own).find(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 
-/// The address that the system puts on packets to `peer`. Nothing is sent.
+/// Returns the source address of packets to `peer`. Nothing is sent.
 fn source_towards(peer: SocketAddr) -> Result<IpAddr> {
     let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let source = || {
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_lists_what_there_is() {
+    fn an_error_lists_the_interfaces() {
         let error = selected("=eth", None);
         assert!(error.contains("docker0 (172.17.0.1), eth0 (2001:db8::1), eth0 (10.0.0.1)"), "{error}");
         assert!(selected("^", None).contains("names no interface"));

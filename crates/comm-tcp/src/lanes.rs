@@ -1,4 +1,4 @@
-//! What rendezvous yields: lanes between all ranks.
+//! Lanes between all ranks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,15 +19,14 @@ use crate::transport::TcpTransport;
 
 /// Opens lanes between ranks of a job over TCP.
 ///
-/// Each lane is a full mesh of sockets of its own, one between two ranks or as many as
-/// [`TcpConfig::sockets_per_peer`] says: a rank dials the members whose ranks of the job are below its own,
-/// and accepts those above, whatever their order in the lane. A
-/// connection for a lane that is not yet opened here waits until it is, so ranks may open lanes in any order, and from
-/// several threads. A lane of one name is opened once.
+/// Each lane is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] between two ranks:
+/// a rank connects to the members with lower ranks in the world, and accepts connections of those
+/// with higher ranks. A connection for a lane that is not opened here yet waits until it is, so
+/// ranks may open lanes in any order, and from several threads. Each lane is opened once.
 ///
-/// There is no thread in the background: connections are accepted while some lane is being opened. A rank that opens
-/// one lane also lets in those who open another, so that these may have a lane before every other rank has asked for
-/// it. Who connects and is no member is refused, with a warning, and holds up nobody.
+/// There is no background thread: connections are accepted while a lane is being opened, also those
+/// for other lanes. Connections of processes that are no members are rejected with a warning, and
+/// delay no rank.
 #[derive(Debug)]
 pub struct TcpLanes {
     mesh: Mesh<TcpProtocol>,
@@ -35,12 +34,13 @@ pub struct TcpLanes {
 }
 
 impl TcpLanes {
-    /// Meets the other ranks through a store, in which each leaves a few short values under keys that begin with
-    /// `comm/`. A world of one uses neither store nor socket.
+    /// Meets the other ranks through a store, in which each leaves a few short values under keys
+    /// that begin with `comm/`. A world of one uses neither store nor socket.
     ///
     /// # Errors
-    /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether there is a secret.
-    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
+    /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
+    /// there is a secret. [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if
+    /// the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.world_size == 1 {
             config.check()?;
@@ -49,8 +49,8 @@ impl TcpLanes {
         Self::join(store, config).map(|(_, lanes)| lanes)
     }
 
-    /// Meets the other ranks as [`TcpLanes::rendezvous`] does, in a world of more than one. Returns the rendezvous too, in
-    /// which ranks may tell each other more.
+    /// Meets the other ranks as [`TcpLanes::rendezvous`] does, in a world of more than one. Returns
+    /// the rendezvous too, in which ranks may tell each other more.
     ///
     /// # Errors
     /// As [`TcpLanes::rendezvous`].
@@ -63,19 +63,19 @@ impl TcpLanes {
         Ok((rendezvous, lanes))
     }
 
-    /// Lanes that are not waited for once the watch tells that a rank has failed.
+    /// Makes opening a lane fail once the watch reports that a rank has failed.
     #[must_use]
     pub fn watching(mut self, watch: Option<Arc<Watch>>) -> Self {
         self.watch = watch;
         self
     }
 
-    /// The lanes of ranks that have met.
+    /// Makes the lanes of ranks that have met.
     pub(crate) const fn new(mesh: Mesh<TcpProtocol>) -> Self {
         Self { mesh, watch: None }
     }
 
-    /// The lanes of a world of one, which has nobody to meet.
+    /// Returns the lanes of a world of one, without a store.
     ///
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
@@ -85,18 +85,19 @@ impl TcpLanes {
         Ok(Self::new(Mesh::new(group, TcpProtocol { identity, config: config.clone() }, None)?))
     }
 
-    /// Where each rank listens, in the order of ranks. Empty in a world of one.
+    /// Returns the address of each rank, in the order of ranks. Empty in a world of one.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.mesh.protocol().identity.members.iter().map(|member| member.address).collect()
     }
 }
 
-/// For transports that reach some of the ranks in another way.
+/// For transports that reach some of the ranks by other means.
 impl TcpLanes {
-    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank only with those ranks of the world
-    /// for which `reaches` holds. It must hold on both sides of a pair or on neither. In the transport, a call that
-    /// concerns another rank is [`Error::Invalid`], and an interest in one has no effect.
+    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank only with
+    /// those ranks of the world for which `reaches` holds. It must hold on both sides of a pair or
+    /// on neither. In the transport, a call that concerns another rank is [`Error::Invalid`], and
+    /// an interest in one has no effect.
     ///
     /// # Errors
     /// As [`Lanes::open_among`], for a list of members that no group can have.
@@ -121,15 +122,15 @@ impl Lanes for TcpLanes {
         Instant::now()
     }
 
-    /// An estimate for loopback while ranks look for messages instead of sleeping; `commctl perf --calibrate` measures,
-    /// and a network between hosts is to be measured. Ranks that told the same address are on one host.
+    /// Returns an estimate for loopback and ranks that poll instead of sleeping; measure a network
+    /// with `commctl perf --calibrate`. Ranks with the same address are on one host.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
         LinkModel::on_hosts(&hosts, link, 1e-10, std::thread::available_parallelism().ok())
     }
 
-    /// Nothing is lent.
+    /// Returns `None`: nothing is read in place.
     fn stage(&self, _bytes: usize) -> Option<Allocation> {
         None
     }

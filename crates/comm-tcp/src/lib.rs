@@ -1,25 +1,27 @@
 //! TCP transport, store and rendezvous of the comm collective communication library.
 //!
-//! Three things, which use each other through the seams of `comm-core` only:
+//! It has three parts, which use each other only through the traits of `comm-core`:
 //!
-//! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job find each other;
-//!   [`TorchStore`] is a client of PyTorch's, for processes that torchrun has started; [`FileStore`] is a folder;
-//! - [`TcpLanes::rendezvous`]: makes the processes that share a store a group of ranks, and opens lanes between them;
+//! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job
+//!   find each other; [`TorchStore`] is a client of PyTorch's, for processes that torchrun has
+//!   started; [`FileStore`] is a folder;
+//! - [`TcpLanes::rendezvous`]: makes the processes that share a store a group of ranks, and opens
+//!   lanes between them;
 //! - [`TcpTransport`]: one lane, a socket, or several, to every other rank.
 //!
-//! What is put on a connection is specified to the byte in `docs/wire-tcp.md`. Whoever connects must first complete a
-//! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until then nothing that it sends is
-//! looked at, and nothing is allocated for it but a few hundred bytes. Strangers are refused with a warning and disturb
-//! nobody.
+//! The protocol is specified to the byte in `docs/wire-tcp.md`. A connection begins with a
+//! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until it is
+//! complete, only a few hundred bytes are allocated for it. Connections of strangers are rejected
+//! with a warning and do not affect others.
 //!
-//! Every wait has a deadline, and the error at the deadline names the ranks that are missing. The only thread is the
-//! store server's.
+//! Every wait has a deadline, and the error at the deadline names the ranks that are missing. The
+//! only thread is that of the store's server.
 //!
 //! | question | file |
 //! |---|---|
-//! | what is said first on a connection | `handshake.rs`, `hello.rs`, `secret.rs` |
+//! | how does a connection begin | `handshake.rs`, `hello.rs`, `secret.rs` |
 //! | when does a connect time out or try again | `connect.rs` |
-//! | what do ranks tell each other | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
+//! | what do ranks publish | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
 //! | how is a lane connected | `lanes.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |

@@ -1,4 +1,4 @@
-//! The messages of the handshake on their way through a socket, without blocking and without a heap.
+//! Sends and receives the messages of the handshake, without blocking or allocating.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::hello::MESSAGE_BYTES_MAX;
 
-/// A message of known length that is arriving.
+/// A message of known length that is being received.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     bytes: [u8; MESSAGE_BYTES_MAX],
@@ -21,7 +21,7 @@ impl Incoming {
         Self { bytes: [0; MESSAGE_BYTES_MAX], expected, filled: 0 }
     }
 
-    /// Reads what has arrived of the message, and returns whether it is whole.
+    /// Reads more of the message, and returns whether it is complete.
     pub(crate) fn fill(&mut self, socket: impl AsFd) -> io::Result<bool> {
         while self.filled < self.expected {
             let into = &mut self.bytes[self.filled..self.expected];
@@ -44,7 +44,7 @@ impl Incoming {
         self.bytes().first_chunk()
     }
 
-    pub(crate) fn behind(&self, at: usize) -> &[u8] {
+    pub(crate) fn after(&self, at: usize) -> &[u8] {
         self.bytes().get(at..).unwrap_or_default()
     }
 }
@@ -76,7 +76,7 @@ impl Outgoing {
         self.sent == self.len
     }
 
-    /// Sends what can go, and returns whether that was all.
+    /// Sends more of the message, and returns whether that was all.
     pub(crate) fn flush(&mut self, socket: impl AsFd) -> io::Result<bool> {
         while self.sent < self.len {
             let rest = &self.bytes[self.sent..self.len];

@@ -1,9 +1,10 @@
-//! One peer on a lane: the stream of bytes in each direction, dealt out to one or several sockets, and how it ended.
+//! One peer on a lane: a stream of bytes in each direction, striped over one or several sockets,
+//! and its end.
 //!
-//! With several sockets, the stream ends where the bytes of that socket end whose turn it is. What the others hold
-//! behind that place was sent later, and is lost with it. A socket that breaks out of turn, as when a packet filter
-//! forgets it, makes this side end its own direction on all: a peer that lives then ends its direction too, so that
-//! nobody waits for bytes that cannot come.
+//! With several sockets, the stream ends where the socket of the next stripe ends. Bytes of the
+//! others after that place are lost with it. A socket that breaks out of turn, as when a packet
+//! filter drops it, makes this side end its own direction on all: a peer that is alive then ends
+//! its direction too, so that neither waits for bytes that cannot arrive.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -12,51 +13,56 @@ use comm_core::{During, Error, Lent, Loss, Result};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use crate::connection::{Connection, News};
+use crate::connection::{Connection, StateChange};
 use crate::read_ahead::ReadAhead;
 use crate::stripes::Stripes;
 
-/// The largest element in bytes: with that many bytes there is a whole one, whatever the type.
+/// The size of the largest element: this many bytes contain a whole element of any type.
 const ELEMENT_BYTES_MAX: usize = 8;
-/// A read of this size or more goes straight to the caller, followed by no more than a header and a little.
+/// A read of at least this size goes directly to the caller; little more than a header is read
+/// ahead.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
-/// How much to read behind a large read.
-const BEHIND_DIRECT_BYTES: usize = 4 * 1024;
-/// How much to read behind a small read, which may be the head of a long message: a short message comes whole, and of a
-/// long one the rest is read to where it is wanted. Copying this much costs about what a system call does.
-const BEHIND_SMALL_BYTES: usize = 16 * 1024;
+/// The most bytes to read ahead of a large read.
+const AHEAD_OF_DIRECT_BYTES: usize = 4 * 1024;
+/// The most bytes to read ahead of a small read, which may be the header of a long message: a short
+/// message is read whole, and the rest of a long one directly to its destination. Copying this much
+/// costs about as much as a system call.
+const AHEAD_OF_SMALL_BYTES: usize = 16 * 1024;
 /// The most pieces of one write.
 const PIECES_MAX: usize = 16;
-/// How many bytes are sent in a row before this peer takes no more for once, and its rank has a look at what has
-/// arrived. A peer that drains as fast as we fill could take bytes for as long as there are any, while others wait
-/// to be received from; and the more is under way at once in both directions, the more of it has left the caches before it
-/// is read. A little more than a round number, so that a message of that many bytes goes with its header.
+/// The most bytes that are sent in a row before one send accepts none, so that the caller checks
+/// what has arrived. A peer that drains as fast as this side fills could otherwise keep it from
+/// receiving; and the more bytes are in flight in both directions, the more of them have left the
+/// caches before they are read. It is a little more than a round number, so that a message of that
+/// many bytes is sent with its header.
 pub(crate) const TURN_BYTES: usize = (1 << 20) + 4096;
-/// The most bytes of one direct read: the kernel cuts what exceeds 2 GiB, which would look like an empty socket.
+/// The most bytes of one direct read: the kernel truncates reads above 2 GiB, which would look like
+/// an empty socket.
 const DIRECT_BYTES_MAX: usize = 4 << 20;
 
 /// One peer on a lane.
 #[derive(Debug)]
 pub(crate) struct Peer {
     rank: usize,
-    /// As many as there are stripes side by side, in their order.
+    /// One per socket of a stripe, in their order.
     connections: Box<[Connection]>,
     stripes: Stripes,
     ahead: ReadAhead,
-    /// How many bytes read ahead are fewer than one element may have, were lent, and were left: lending them again
-    /// helps nobody until more arrive.
-    left: usize,
-    /// How many bytes the sockets took in this turn.
+    /// The number of bytes read ahead that were lent and not consumed, if an element may have more:
+    /// they do not keep the caller awake until more arrive.
+    unconsumed: usize,
+    /// The bytes that were sent in this turn.
     turn: usize,
-    /// How many bytes the sockets took, and gave.
+    /// The bytes that the sockets have accepted.
     accepted: u64,
+    /// The bytes that were read from the sockets.
     received: u64,
     recv_end: Option<Error>,
     send_end: Option<Error>,
 }
 
 impl Peer {
-    /// `connections` are as many as `stripes` says.
+    /// `connections` has one connection per socket of `stripes`.
     pub(crate) fn new(
         rank: usize,
         connections: Box<[Connection]>,
@@ -68,7 +74,7 @@ impl Peer {
             connections,
             stripes,
             ahead: ReadAhead::new(read_ahead),
-            left: 0,
+            unconsumed: 0,
             turn: 0,
             accepted: 0,
             received: 0,
@@ -81,17 +87,18 @@ impl Peer {
         self.accepted
     }
 
-    /// Takes note of what epoll saw on a socket. Tells whether it is news that the stream has ended or broken.
-    pub(crate) fn note(&mut self, socket: usize, events: EventFlags) -> bool {
+    /// Handles an event of epoll on a socket. Returns whether the stream has ended or broken since
+    /// the last one.
+    pub(crate) fn handle_event(&mut self, socket: usize, events: EventFlags) -> bool {
         let connection = self.connections.get_mut(socket);
-        let news = connection.map_or(News::default(), |connection| connection.note(events));
-        if news.broke {
+        let change = connection.map_or(StateChange::default(), |connection| connection.handle_event(events));
+        if change.broke {
             self.end_others(socket);
         }
-        news.ended
+        change.ended
     }
 
-    /// Lets the peer know on the other sockets that one is of no use any more.
+    /// Ends the streams on the other sockets, to tell the peer that one is broken.
     fn end_others(&mut self, broken: usize) {
         for (socket, connection) in self.connections.iter_mut().enumerate() {
             if socket != broken {
@@ -104,7 +111,7 @@ impl Peer {
     pub(crate) fn can_recv(&self) -> bool {
         let (socket, _) = self.stripes.at(self.received);
         self.recv_end.is_some()
-            || self.ahead.len() > self.left
+            || self.ahead.len() > self.unconsumed
             || self.connections.get(socket).is_some_and(Connection::is_readable)
     }
 
@@ -140,7 +147,7 @@ impl Peer {
         }
     }
 
-    /// What has arrived before a send failed can still be received.
+    /// Handles a failed send. Bytes that have arrived can still be received.
     fn end_sending(&mut self, socket: usize, errno: Errno) -> Error {
         let loss = Loss::Io(Arc::new(errno.into()));
         let end = self.lost(During::Sending, loss);
@@ -152,7 +159,7 @@ impl Peer {
     pub(crate) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize> {
         let taken = self.ahead.take(into);
         if taken > 0 {
-            self.left = 0;
+            self.unconsumed = 0;
         }
         let rest = &mut into[taken..];
         if rest.is_empty() {
@@ -160,7 +167,7 @@ impl Peer {
         }
         match self.read(rest) {
             Ok(read) => Ok(taken + read),
-            // The error is remembered and comes next time.
+            // The next call returns the error.
             Err(_) if taken > 0 => Ok(taken),
             Err(end) => Err(end),
         }
@@ -169,16 +176,16 @@ impl Peer {
     pub(crate) fn lend(&mut self, at_most: usize) -> Result<Lent<'_>> {
         if self.ahead.len() < at_most.min(ELEMENT_BYTES_MAX) {
             let end = self.read_element().err();
-            let nothing_new = self.ahead.len() == self.left;
+            let nothing_new = self.ahead.len() == self.unconsumed;
             if let Some(end) = end.filter(|_| nothing_new) {
                 return Err(end);
             }
         }
-        self.left = if self.ahead.len() < ELEMENT_BYTES_MAX { self.ahead.len() } else { 0 };
+        self.unconsumed = if self.ahead.len() < ELEMENT_BYTES_MAX { self.ahead.len() } else { 0 };
         Ok(Lent::from_slice(self.ahead.bytes()).first(at_most))
     }
 
-    /// Reads ahead once, and on where stripes are shorter than an element.
+    /// Reads ahead once, or more often if stripes are shorter than an element.
     fn read_element(&mut self) -> Result<()> {
         loop {
             let before = self.received;
@@ -196,42 +203,42 @@ impl Peer {
             return Err(Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}")));
         }
         self.ahead.skip(bytes);
-        self.left = 0;
+        self.unconsumed = 0;
         Ok(())
     }
 
-    /// Reads into the caller's memory and, behind it, ahead: from one socket, no further than the end of its stripe.
-    /// Returns how many bytes went to the caller.
+    /// Reads into the caller's memory, and then ahead: from one socket, up to the end of its
+    /// stripe. Returns the number of bytes for the caller.
     fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         if let Some(end) = &self.recv_end {
             return Err(end.clone());
         }
         let (socket, stripe) = self.stripes.at(self.received);
         let connection = &mut self.connections[socket];
-        if connection.takes_read_all() {
+        if connection.take_just_read_all() {
             return Ok(0);
         }
         let direct = into.len().min(DIRECT_BYTES_MAX).min(stripe);
-        let room = self.ahead.room();
-        let behind = match direct {
-            0 => room.len(),
-            1..DIRECT_BYTES_MIN => room.len().min(BEHIND_SMALL_BYTES),
-            _ => room.len().min(BEHIND_DIRECT_BYTES),
+        let spare = self.ahead.spare();
+        let ahead_max = match direct {
+            0 => spare.len(),
+            1..DIRECT_BYTES_MIN => spare.len().min(AHEAD_OF_SMALL_BYTES),
+            _ => spare.len().min(AHEAD_OF_DIRECT_BYTES),
         };
-        let room = &mut room[..behind.min(stripe - direct)];
-        match connection.read(&mut into[..direct], room) {
+        let spare = &mut spare[..ahead_max.min(stripe - direct)];
+        match connection.read(&mut into[..direct], spare) {
             Ok(None) => Ok(0),
             Ok(Some(0)) => Err(self.end_receiving(Loss::Closed)),
             Ok(Some(read)) => {
                 self.received += read as u64;
-                self.ahead.filled(read.saturating_sub(direct));
+                self.ahead.advance(read.saturating_sub(direct));
                 Ok(read.min(direct))
             }
             Err(errno) => Err(self.end_receiving(Loss::Io(Arc::new(errno.into())))),
         }
     }
 
-    /// A peer that no longer sends has gone, so sending to it fails too.
+    /// Handles the end of the stream from the peer, which has exited: sending to it fails too.
     fn end_receiving(&mut self, loss: Loss) -> Error {
         let end = self.send_end.clone().unwrap_or_else(|| self.lost(During::Receiving, loss));
         self.send_end = Some(end.clone());
@@ -243,17 +250,18 @@ impl Peer {
         Error::PeerLost { peer: self.rank, during, loss }
     }
 
-    /// Says that nothing more will be sent, and throws away what has arrived.
+    /// Ends the stream to the peer, and discards the bytes that have arrived.
     pub(crate) fn close(&mut self) {
         self.ahead.skip(usize::MAX);
         self.connections.iter_mut().for_each(Connection::end_sending);
         for connection in &self.connections {
-            connection.discard(self.ahead.room());
+            connection.discard(self.ahead.spare());
         }
     }
 }
 
-/// Fills `bounded` with the first of the pieces, as far as one write may take them. Returns how many bytes that is.
+/// Fills `bounded` with the first pieces, up to the limits of one write. Returns their number of
+/// bytes.
 fn bound<'a>(pieces: &'a [IoSlice<'a>], bytes_max: usize, bounded: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut offered = 0;
     for (piece, bounded) in pieces.iter().zip(bounded) {

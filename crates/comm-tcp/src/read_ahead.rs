@@ -1,6 +1,6 @@
-//! What was read from a socket before anybody asked for it.
+//! Bytes that were read from a socket ahead of their use.
 
-/// Memory for bytes that have arrived and not been taken. It is allocated at the first use.
+/// Bytes that were read and not received yet. The memory is allocated at the first use.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     memory: Box<[u8]>,
@@ -22,7 +22,7 @@ impl ReadAhead {
         &self.memory[self.start..self.end]
     }
 
-    /// Moves out as many bytes as fit, and returns how many.
+    /// Moves as many bytes as fit, and returns their number.
     pub(crate) fn take(&mut self, into: &mut [u8]) -> usize {
         let taken = self.len().min(into.len());
         into[..taken].copy_from_slice(&self.bytes()[..taken]);
@@ -30,13 +30,13 @@ impl ReadAhead {
         taken
     }
 
-    /// Forgets the first bytes, or all if there are fewer.
+    /// Removes the first bytes, or all if there are fewer.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.start += bytes.min(self.len());
     }
 
-    /// Room for more, behind what is there. Moves what is there to the front, so that it should be little.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    /// Returns the spare capacity. It moves the bytes to the front, so there should be few.
+    pub(crate) fn spare(&mut self) -> &mut [u8] {
         if self.memory.is_empty() {
             self.memory = vec![0; self.capacity].into_boxed_slice();
         }
@@ -46,8 +46,8 @@ impl ReadAhead {
         &mut self.memory[self.end..]
     }
 
-    /// Says that the first bytes of the room were filled.
-    pub(crate) fn filled(&mut self, bytes: usize) {
+    /// Appends the first bytes of the spare capacity, which were filled.
+    pub(crate) fn advance(&mut self, bytes: usize) {
         self.end = (self.end + bytes).min(self.memory.len());
     }
 }
@@ -62,13 +62,13 @@ mod tests {
         assert_eq!(ahead.take(&mut [0; 4]), 0);
         let (mut next_in, mut next_out) = (0_u8, 0_u8);
         for round in 0..100 {
-            let room = ahead.room();
-            let filled = room.len().min(round % 9);
-            for byte in &mut room[..filled] {
+            let spare = ahead.spare();
+            let advance = spare.len().min(round % 9);
+            for byte in &mut spare[..advance] {
                 *byte = next_in;
                 next_in = next_in.wrapping_add(1);
             }
-            ahead.filled(filled);
+            ahead.advance(advance);
             let mut out = vec![0; round % 5];
             let taken = ahead.take(&mut out);
             for byte in &out[..taken] {

@@ -1,4 +1,4 @@
-//! The shared secret, and what proves that a side knows it.
+//! The shared secret, and proofs of its knowledge.
 
 use std::fmt;
 
@@ -9,18 +9,20 @@ use sha2::Sha256;
 /// The length of a proof in bytes.
 pub(crate) const PROOF_BYTES: usize = 32;
 
-/// A secret that all processes of a job share. A side that has one talks only to sides that have the same.
+/// A secret that all processes of a job share. A side with a secret refuses sides without the same
+/// secret.
 ///
-/// It authenticates both ends of every connection when the connection is made. It does not encrypt what is sent.
+/// It authenticates both ends of a connection in the handshake. It does not encrypt later bytes.
 /// A secret of at least 16 random bytes cannot be guessed from what an eavesdropper sees.
 #[derive(Clone)]
 pub struct Secret(Hmac<Sha256>);
 
 impl Secret {
-    /// A secret of any bytes.
+    /// Makes a secret of any bytes.
     ///
     /// # Errors
-    /// [`comm_core::Invalid::Setting`] if there are no bytes: a secret that is set but empty is a mistake.
+    /// [`comm_core::Invalid::Setting`] if there are no bytes: a secret that is set but empty is a
+    /// mistake.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self> {
         let bytes = bytes.as_ref();
         if bytes.is_empty() {
@@ -30,12 +32,13 @@ impl Secret {
         Ok(Self(keyed))
     }
 
-    /// Proves that the side in a role knows the secret and saw these messages.
+    /// Returns the proof that the side with this role knows the secret and these messages.
     pub(crate) fn prove(&self, role: &[u8], messages: &[u8]) -> [u8; PROOF_BYTES] {
         self.keyed(role, messages).finalize().into_bytes().into()
     }
 
-    /// Whether this is the proof of that role over these messages. Takes the same time for every wrong proof.
+    /// Whether this is the proof of that role over these messages. Takes the same time for every
+    /// wrong proof.
     pub(crate) fn verifies(&self, role: &[u8], messages: &[u8], proof: &[u8]) -> bool {
         self.keyed(role, messages).verify_slice(proof).is_ok()
     }
@@ -45,7 +48,7 @@ impl Secret {
     }
 }
 
-/// Shows that there is a secret, never the secret.
+/// Hides the secret.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")

@@ -1,4 +1,4 @@
-//! What every socket of this crate needs: creation and options.
+//! Creates sockets and sets their options.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::config::{Congestion, Keepalive, TcpConfig};
 /// The connections that may wait to be accepted; the system's own limit may be lower.
 const BACKLOG: i32 = 4096;
 
-/// How a socket is set up.
+/// The options of a socket.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     send_buffer: Option<usize>,
@@ -24,7 +24,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// For connections of a store, which are few and mostly silent.
+    /// The options of connections of a store, which are few and mostly silent.
     pub(crate) fn store() -> Self {
         Self {
             send_buffer: None,
@@ -46,7 +46,8 @@ impl Options {
         }
     }
 
-    /// What must be set before a socket connects or listens: the receive buffer decides what window is offered.
+    /// Sets the buffers, before a socket connects or listens: the receive buffer determines the
+    /// window scale.
     fn set_buffers(&self, socket: &Socket) -> io::Result<()> {
         if let Some(bytes) = self.recv_buffer {
             socket.set_recv_buffer_size(bytes)?;
@@ -54,8 +55,8 @@ impl Options {
         self.send_buffer.map_or(Ok(()), |bytes| socket.set_send_buffer_size(bytes))
     }
 
-    /// Sets up a connected socket. Buffers of an accepted socket come from its listener, but are set once more in
-    /// case the listener was made with other options.
+    /// Sets the options of a connected socket. An accepted socket inherits buffers from its
+    /// listener, which may have other options.
     pub(crate) fn apply(&self, socket: &Socket) -> io::Result<()> {
         self.set_buffers(socket)?;
         socket.set_tcp_nodelay(true)?;
@@ -69,14 +70,14 @@ impl Options {
         socket.set_tcp_user_timeout(self.user_timeout)
     }
 
-    /// Sets up a connection that a listener has accepted.
+    /// Sets the options of an accepted connection.
     pub(crate) fn apply_accepted(&self, socket: &Socket, listener: &Socket) -> io::Result<()> {
         self.congestion.after_accept(socket, listener);
         self.apply(socket)
     }
 }
 
-/// A socket that listens.
+/// Listens on an address.
 pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
     let bound = || {
         let socket = stream_socket(address)?;
@@ -94,7 +95,7 @@ pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
     bound().map_err(|e| Error::io(format!("bind {address}"), e))
 }
 
-/// A socket that has begun to connect. It has connected when it is writable and reports no error.
+/// Begins to connect. The socket is connected once it is writable and has no error.
 pub(crate) fn start_connect(address: SocketAddr, options: &Options) -> io::Result<Socket> {
     let socket = stream_socket(address)?;
     options.set_buffers(&socket)?;
@@ -112,7 +113,7 @@ fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Accepts one connection if one waits.
+/// Accepts a connection, if there is one.
 pub(crate) fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr)>> {
     match listener.accept() {
         Ok((socket, address)) => {
@@ -120,7 +121,7 @@ pub(crate) fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr
             let address = address.as_socket().unwrap_or_else(unknown_address);
             Ok(Some((socket, address)))
         }
-        // A connection that died in the queue is no failure of the listener.
+        // A connection that broke in the backlog is not an error of the listener.
         Err(e) => match Errno::from_io_error(&e) {
             Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => Ok(None),
             _ => Err(e),
@@ -137,8 +138,8 @@ fn unknown_address() -> SocketAddr {
     SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0)
 }
 
-/// Whether a socket that connected is connected to itself, as happens when a port that nobody listens on is dialed
-/// from that very port.
+/// Whether a socket is connected to itself, as happens when a closed port is dialed from that very
+/// port.
 pub(crate) fn is_connected_to_itself(socket: &Socket) -> bool {
     let of = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket());
     let local = of(socket.local_addr());
@@ -183,7 +184,8 @@ mod tests {
         }
     }
 
-    /// Below this, windows are smaller than segments, and transfers pause for the kernel's persist timer.
+    /// Below this, windows are smaller than segments, and transfers pause for the kernel's persist
+    /// timer.
     #[test]
     fn buffers_smaller_than_a_segment_are_raised() {
         for tiny in [0, 1, 4096, TcpConfig::BUFFER_BYTES_MIN] {

@@ -1,12 +1,12 @@
-//! How the bytes of one stream are dealt out to several sockets.
+//! Stripes the bytes of one stream over several sockets.
 
-/// The stream to or from a peer goes through its sockets in turn, so many bytes each. Which socket carries a byte
-/// follows from the byte's position in the stream alone, so that nothing on the wire has to say it.
+/// The stream to or from a peer goes through its sockets in turn, one stripe each. The position of
+/// a byte in the stream alone determines its socket, so that nothing on the wire has to name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stripes {
-    /// How many sockets there are, from 1 to [`TcpConfig::SOCKETS_MAX`](crate::TcpConfig::SOCKETS_MAX).
+    /// The number of sockets, from 1 to [`TcpConfig::SOCKETS_MAX`](crate::TcpConfig::SOCKETS_MAX).
     pub(crate) sockets: u8,
-    /// How many bytes go through one socket before the next one has its turn, at least 1.
+    /// The bytes of a stripe, at least 1.
     pub(crate) bytes: u64,
 }
 
@@ -14,8 +14,8 @@ impl Stripes {
     /// All bytes go through one socket.
     pub(crate) const NONE: Self = Self { sockets: 1, bytes: u64::MAX };
 
-    /// The number of the socket that carries the byte at `position`, and how many bytes from there on it carries in a
-    /// row.
+    /// Returns the index of the socket that carries the byte at `position`, and the number of bytes
+    /// to the end of the stripe.
     pub(crate) fn at(self, position: u64) -> (usize, usize) {
         if self.sockets == 1 {
             return (0, usize::MAX);
@@ -25,7 +25,7 @@ impl Stripes {
         (socket as usize, usize::try_from(left).unwrap_or(usize::MAX))
     }
 
-    /// Whether another socket carries the byte at `position` than carries the one before it.
+    /// Whether a stripe begins at `position`.
     pub(crate) fn turns_at(self, position: u64) -> bool {
         self.sockets > 1 && position.is_multiple_of(self.bytes)
     }

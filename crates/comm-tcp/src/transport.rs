@@ -19,34 +19,35 @@ use crate::connection::Connection;
 use crate::peer::Peer;
 use crate::stripes::Stripes;
 
-/// What epoll calls the abort; sockets go by [`token`].
+/// The epoll token of the abort; see [`token`] for those of sockets.
 const ABORT: u64 = u64::MAX;
-/// How many events one look at epoll takes.
-const EVENTS_AT_ONCE: usize = 64;
+/// The most events that are handled before the abort is checked.
+const EVENTS_PER_TURN: usize = 64;
 
 /// One socket, or several, to every other member of a group.
 ///
-/// Sockets are watched edge-triggered from the start to the end, so that sending, receiving and arming make no other
-/// system call than one read, one write, or one look at epoll each, and allocate nothing but, once per peer, the
-/// memory to read ahead.
+/// Sockets are watched edge-triggered, so that a send, a receive or an arm makes at most one system
+/// call, and allocates nothing but, once per peer, the memory to read ahead.
 ///
-/// Dropping it ends the streams in order, without blocking. What was accepted still arrives, unless the peer was
-/// sending at the same time what nobody received. In a child that was made by `fork` it only closes descriptors.
+/// Dropping it ends the streams in order, without blocking. Accepted bytes still arrive, unless the
+/// peer was sending bytes at the same time that were not received. In a forked child it only closes
+/// file descriptors.
 #[derive(Debug)]
 pub struct TcpTransport {
     group: Group,
-    /// By rank; `None` at this rank.
+    /// By rank; `None` for this rank.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
-    /// Some stream has ended, and nobody was kept from sleeping on it yet.
-    unheard_end: bool,
+    /// Whether a stream has ended since the transport was armed last.
+    has_unreported_end: bool,
     abort: Arc<Abort>,
-    /// The process whose streams these are.
+    /// The process that owns the streams.
     process: Process,
 }
 
 impl TcpTransport {
-    /// Takes over the connected sockets of each peer, which are as many as `stripes` says, in their order.
+    /// Makes a transport of the connected sockets of each peer, one per socket of `stripes`, in
+    /// their order.
     pub(crate) fn new(
         group: Group,
         sockets: impl IntoIterator<Item = (usize, Vec<Socket>)>,
@@ -58,7 +59,7 @@ impl TcpTransport {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
-            unheard_end: false,
+            has_unreported_end: false,
             abort: Arc::new(Abort::new()?),
             process: Process::current(),
         };
@@ -82,37 +83,37 @@ impl TcpTransport {
         self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| invalid.into())
     }
 
-    /// Whether something in the interest can move or fail, as far as is known.
+    /// Whether a transfer in the interest is known to make progress or fail.
     fn is_ready(&self, interest: &Interest) -> bool {
         let peer = |rank: &usize| self.peers.get(*rank).and_then(Option::as_ref);
         interest.recv().iter().filter_map(peer).any(Peer::can_recv)
             || interest.send().iter().filter_map(peer).any(Peer::can_send)
     }
 
-    /// Takes note of everything that epoll has to say.
-    fn look(&mut self) -> Result<()> {
+    /// Handles all events of epoll.
+    fn poll_events(&mut self) -> Result<()> {
         loop {
-            let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
-            let events = match epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) {
+            let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
+            let events = match epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) {
                 Ok((events, _)) => events,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::io("look at the sockets of a lane", errno.into())),
+                Err(errno) => return Err(Error::io("poll the sockets of a lane", errno.into())),
             };
             for event in &*events {
                 let (rank, socket) = rank_and_socket(event.data.u64());
                 if let Some(Some(peer)) = self.peers.get_mut(rank) {
-                    self.unheard_end |= peer.note(socket, event.flags);
+                    self.has_unreported_end |= peer.handle_event(socket, event.flags);
                 }
             }
             self.abort.check()?;
-            if events.len() < EVENTS_AT_ONCE {
+            if events.len() < EVENTS_PER_TURN {
                 return Ok(());
             }
         }
     }
 }
 
-/// What epoll calls a socket: its number and the peer's rank, of which each has 32 bits to spare.
+/// The epoll token of a socket: its index and the rank of the peer, in 32 bits each.
 const fn token(rank: usize, socket: usize) -> u64 {
     (socket as u64) << 32 | rank as u64
 }
@@ -138,7 +139,7 @@ impl Transport for TcpTransport {
         self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::accepted)
     }
 
-    /// What is sent is copied, wherever it lies.
+    /// Does nothing: sent bytes are copied.
     fn expose(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
@@ -153,7 +154,7 @@ impl Transport for TcpTransport {
         self.peer(from)?.consume(bytes)
     }
 
-    /// Nothing to take back: what was accepted was copied.
+    /// Does nothing: accepted bytes were copied.
     fn revoke(&mut self) {}
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
@@ -161,8 +162,8 @@ impl Transport for TcpTransport {
         if self.is_ready(interest) {
             return Ok(Armed::Ready);
         }
-        self.look()?;
-        let awake = std::mem::take(&mut self.unheard_end) || self.is_ready(interest);
+        self.poll_events()?;
+        let awake = std::mem::take(&mut self.has_unreported_end) || self.is_ready(interest);
         Ok(if awake { Armed::Ready } else { Armed::Sleep })
     }
 
@@ -178,7 +179,7 @@ impl Transport for TcpTransport {
 impl Drop for TcpTransport {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // To end a stream here would end it for the parent.
+            // Shutting down a socket here would end the stream of the parent.
             return;
         }
         self.peers.iter_mut().flatten().for_each(Peer::close);

@@ -31,7 +31,7 @@ fn a_rank_that_never_opens_the_lane_is_named() {
 }
 
 #[test]
-fn a_rank_that_is_gone_is_an_error_with_its_address_and_the_reason() {
+fn an_exited_rank_is_an_error_with_its_address_and_the_reason() {
     let (_server, store) = store();
     let mut lanes: Vec<_> =
         meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();

@@ -31,7 +31,7 @@ fn the_address_that_answers_is_taken_wherever_it_stands() {
 }
 
 #[test]
-fn an_address_at_which_nobody_answers_at_all_holds_up_no_other() {
+fn an_address_that_does_not_answer_delays_no_other() {
     // Its queue is full: further connections neither succeed nor fail.
     let full = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
     let full = full.unwrap();

@@ -47,7 +47,7 @@ fn values_can_be_read_by_their_owner_alone() {
 }
 
 #[test]
-fn a_pipe_in_the_folder_is_an_error_and_blocks_nobody() {
+fn a_pipe_in_the_folder_is_an_error_and_does_not_block() {
     let (_folder, store) = store();
     for name in ["k", ".lock"] {
         assert!(Command::new("mkfifo").arg(store.folder().join(name)).status().unwrap().success());
@@ -79,7 +79,7 @@ fn keys_that_look_like_paths_stay_in_the_folder_and_apart() {
 }
 
 #[test]
-fn a_key_that_does_not_come_is_named_at_the_deadline() {
+fn a_missing_key_is_named_at_the_deadline() {
     let (_folder, store) = store();
     store.set("here", b"").unwrap();
     let began = Instant::now();
@@ -97,7 +97,7 @@ fn a_key_that_does_not_come_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_waiter_gets_what_another_handle_sets() {
+fn a_waiter_gets_the_value_that_another_handle_sets() {
     let (_folder, store) = store();
     let other = FileStore::open(store.folder()).unwrap();
     thread::scope(|scope| {

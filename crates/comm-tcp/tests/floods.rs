@@ -76,7 +76,7 @@ fn a_store_serves_and_stops_while_strangers_connect_and_reset() {
 }
 
 #[test]
-fn a_client_gets_in_past_silent_connections_whatever_time_they_have() {
+fn a_client_connects_past_silent_connections_without_a_deadline() {
     let mut config = StoreConfig::default();
     config.handshake_timeout = Duration::MAX;
     let server = serve(config.clone());

@@ -120,7 +120,7 @@ fn every_rank_learns_at_once_that_sizes_differ() {
 }
 
 #[test]
-fn ranks_that_do_not_come_are_named_in_time() {
+fn missing_ranks_are_named_at_the_deadline() {
     let (_server, store) = store();
     let timeout = Duration::from_secs(2);
     let lack = &|absent: &[usize]| {
@@ -222,7 +222,7 @@ fn disturb(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_on_the_listeners_hold_up_nobody() {
+fn strangers_on_the_listeners_delay_no_rank() {
     let (_server, store) = store();
     let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
         let held: Vec<_> = lanes.addresses().into_iter().map(disturb).collect();
@@ -258,7 +258,7 @@ fn all_pairs_exchange_megabytes_through_tiny_buffers() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_an_error_and_not_a_hang() {
+fn a_stopped_store_is_an_error() {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
     let mut patience = StoreConfig::default();
     patience.operation_timeout = Duration::from_millis(300);

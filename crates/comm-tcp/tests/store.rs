@@ -84,7 +84,7 @@ fn a_full_store_says_so_and_goes_on() {
 }
 
 #[test]
-fn a_thread_that_waits_holds_up_nobody_on_the_same_client() {
+fn a_waiting_thread_delays_no_other_thread_of_the_client() {
     let (_server, store) = pair(StoreConfig::default());
     let waiting = Barrier::new(9);
     thread::scope(|scope| {
@@ -242,7 +242,7 @@ fn a_server_that_never_answers_is_an_error_in_time() {
 }
 
 #[test]
-fn what_waits_ends_when_the_server_stops() {
+fn pending_operations_fail_when_the_server_stops() {
     let (server, store) = pair(StoreConfig::default());
     thread::scope(|scope| {
         let waiting = scope.spawn(|| store.get("never", SOON));
@@ -271,7 +271,7 @@ fn strangers(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_do_not_disturb() {
+fn strangers_do_not_affect_clients() {
     for config in [StoreConfig::default(), with_secret("a")] {
         let (server, store) = pair(config.clone());
         let held = strangers(server.local_addr());
@@ -285,7 +285,7 @@ fn strangers_do_not_disturb() {
 }
 
 #[test]
-fn silent_and_slow_strangers_are_closed_and_give_their_places_to_others() {
+fn silent_and_slow_strangers_are_closed_in_favour_of_others() {
     let mut config = StoreConfig::default();
     config.handshake_timeout = Duration::from_millis(300);
     config.strangers_max = 4;
@@ -311,7 +311,7 @@ fn silent_and_slow_strangers_are_closed_and_give_their_places_to_others() {
 }
 
 #[test]
-fn strangers_that_are_silent_for_long_give_way_before_their_time() {
+fn silent_strangers_are_closed_before_their_deadline_if_others_connect() {
     let mut config = StoreConfig::default();
     config.handshake_timeout = Duration::from_secs(60);
     config.strangers_max = 4;
@@ -321,7 +321,7 @@ fn strangers_that_are_silent_for_long_give_way_before_their_time() {
 }
 
 #[test]
-fn many_clients_may_come_at_once() {
+fn many_clients_may_connect_at_once() {
     let mut config = StoreConfig::default();
     config.strangers_max = 4;
     let server = serve(config.clone());

@@ -35,7 +35,7 @@ fn told(presence: &dyn Presence) -> Result<Option<Vec<u8>>> {
 }
 
 #[test]
-fn a_will_is_executed_when_its_client_ends_and_wakes_those_who_wait() {
+fn a_will_is_executed_when_its_client_exits_and_wakes_waiters() {
     let (server, store) = store();
     store.set("mine", b"me").unwrap();
     let (leaver, watcher) = (client(&server), client(&server));
@@ -92,7 +92,7 @@ fn is_closing<T>(result: Result<T>) -> bool {
 }
 
 #[test]
-fn a_server_that_closes_frees_its_address_and_serves_those_who_are_there() {
+fn a_draining_server_frees_its_address_and_serves_connected_clients() {
     let (server, store) = store();
     let address = server.local_addr();
     let presence = attend(&store);

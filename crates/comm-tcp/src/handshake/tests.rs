@@ -10,7 +10,7 @@ use crate::hello::{MESSAGE_BYTES_MAX, VERSION};
 fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Progress) {
     let (near, far) = UnixStream::pair().unwrap();
     let secret = |text: Option<&str>| text.map(|text| Secret::new(text).unwrap());
-    let mut dialer = Handshake::dial(secret(dialer), Hello::store(job)).unwrap();
+    let mut dialer = Handshake::connect(secret(dialer), Hello::store(job)).unwrap();
     let mut acceptor = Handshake::accept(secret(acceptor)).unwrap();
     let (mut dialed, mut accepted) = (Progress::Pending, Progress::Pending);
     for _ in 0..10 {
@@ -29,7 +29,7 @@ fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Pr
 }
 
 #[test]
-fn sides_with_the_same_secret_or_none_agree() {
+fn sides_with_the_same_secret_or_without_one_connect() {
     assert_eq!(meet(None, None, 7), (Progress::Done, Progress::Done));
     assert_eq!(meet(Some("sesame"), Some("sesame"), 7), (Progress::Done, Progress::Done));
 }
@@ -45,9 +45,9 @@ fn both_sides_learn_why_they_do_not_agree() {
 }
 
 #[test]
-fn what_follows_the_handshake_stays_in_the_socket() {
+fn bytes_after_the_handshake_stay_in_the_socket() {
     let (near, mut far) = UnixStream::pair().unwrap();
-    let mut dialer = Handshake::dial(None, Hello::store(7)).unwrap();
+    let mut dialer = Handshake::connect(None, Hello::store(7)).unwrap();
     let mut acceptor = Handshake::accept(None).unwrap();
     dialer.advance(&near).unwrap();
     acceptor.advance(&far).unwrap();
@@ -64,7 +64,7 @@ fn what_follows_the_handshake_stays_in_the_socket() {
 #[test]
 fn a_secret_holder_that_hears_its_own_words_refuses() {
     let (near, mut mirror) = UnixStream::pair().unwrap();
-    let mut dialer = Handshake::dial(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
+    let mut dialer = Handshake::connect(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
     assert_eq!(dialer.advance(&near).unwrap(), Progress::Pending);
     let mut echo = [0; GREETING_BYTES];
     mirror.read_exact(&mut echo).unwrap();
@@ -75,7 +75,7 @@ fn a_secret_holder_that_hears_its_own_words_refuses() {
 #[test]
 fn a_reflected_proof_does_not_count() {
     let (near, mut far) = UnixStream::pair().unwrap();
-    let mut dialer = Handshake::dial(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
+    let mut dialer = Handshake::connect(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
     dialer.advance(&near).unwrap();
     let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [1; 32] };
     far.write_all(&greeting.encode()).unwrap();
@@ -88,7 +88,7 @@ fn a_reflected_proof_does_not_count() {
 }
 
 #[test]
-fn another_version_is_told_ours() {
+fn another_version_gets_our_greeting() {
     let (mut near, far) = UnixStream::pair().unwrap();
     let mut acceptor = Handshake::accept(None).unwrap();
     let mut greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [1; 32] }.encode();
@@ -112,7 +112,7 @@ fn a_text_protocol_is_refused_at_its_first_byte() {
 #[test]
 fn a_purpose_that_does_not_exist_is_refused_in_words() {
     let (near, far) = UnixStream::pair().unwrap();
-    let mut dialer = Handshake::dial(None, Hello::store(7)).unwrap();
+    let mut dialer = Handshake::connect(None, Hello::store(7)).unwrap();
     let mut acceptor = Handshake::accept(None).unwrap();
     dialer.advance(&near).unwrap();
     acceptor.advance(&far).unwrap();
@@ -126,7 +126,7 @@ fn a_purpose_that_does_not_exist_is_refused_in_words() {
 }
 
 #[test]
-fn whatever_a_stranger_says_the_handshake_ends_or_waits() {
+fn the_handshake_ends_or_waits_whatever_a_stranger_sends() {
     let mut state = 1_u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! How the store authenticates its clients.
+//! Authenticates the clients of a store.
 
 use std::io;
 

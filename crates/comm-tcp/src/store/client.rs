@@ -1,4 +1,4 @@
-//! The client's side of the store.
+//! The client of the store.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::StoreConfig;
-use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
-use super::idle::Idle;
-use super::patience::{
-    RECONNECT_MAX, await_socket, failed, no_address, nonsense, not_a_number, printable, timed_out,
+use super::errors::{
+    RECONNECT_MAX, await_socket, failed, malformed_response, no_address, not_a_number, printable, timed_out,
     unreachable, using, with_grace,
 };
-use super::presence::{Attendance, TcpPresence};
+use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
+use super::pool::ConnectionPool;
+use super::presence::{PresenceConfig, TcpPresence};
 use super::protocol::{KEYS_MAX, PREFIX_BYTES, Request, Response};
 use crate::connect::{Connected, Connector, run_first};
 use crate::hello::Hello;
@@ -25,42 +25,43 @@ use crate::socket::Options;
 
 /// A client of a [`TcpStoreServer`](super::TcpStoreServer).
 ///
-/// Any number of threads may use it at a time: each operation has a connection to itself while it runs, so a thread
-/// that waits for a key holds up nobody. Connections are kept and used again.
+/// Any number of threads may use it: each operation has its own connection while it runs, so a
+/// thread that waits for a key delays no other. Connections are reused.
 ///
-/// It is a client of the one server to which it has connected. Another one that serves its address later has other keys:
-/// an operation that would reach it fails with [`Refusal::StoreClosing`].
+/// It is a client of the one server to which it has connected. An operation that would reach
+/// another server at the same address, which has other keys, fails with [`Refusal::StoreClosing`].
 #[derive(Debug)]
 pub struct TcpStore {
     address: SocketAddr,
     config: StoreConfig,
-    idle: Idle,
-    /// The number of the server, by which another one at its address is told from it.
+    pool: ConnectionPool,
+    /// The id of the server, by which it is told from another one at its address.
     server: u64,
 }
 
 impl TcpStore {
-    /// Connects, trying again until a server answers or the time is over.
+    /// Connects, with retries until a server answers or the timeout has passed.
     ///
     /// # Errors
-    /// [`Error::Handshake`] if the server is of another job or version, has another secret, or is no store at all.
-    /// [`Error::Io`] if no server answers in time, with the address, the number of attempts and the last reason.
+    /// [`Error::Handshake`] if the server is of another job or version, has another secret, or is
+    /// not a store. [`Error::Io`] if no server answers in time, with the address, the number of
+    /// attempts and the last reason.
     pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
         Self::connect_first(&[address], config, timeout)
     }
 
-    /// Connects as [`TcpStore::connect`] does, to the first of several addresses of one server that answers. All are
-    /// tried at the same time.
+    /// Connects as [`TcpStore::connect`] does, to the first of several addresses of one server that
+    /// answers. All are tried at the same time.
     ///
     /// # Errors
-    /// As [`TcpStore::connect`]; an address that refuses this client ends the search. [`Error::Invalid`] if there are no
-    /// addresses.
+    /// As [`TcpStore::connect`]; an address that refuses this client ends the search.
+    /// [`Error::Invalid`] if there are no addresses.
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
-        let dials = addresses.iter().map(|address| dial_store(*address, &config)).collect();
-        let (address, socket) = dial_first(dials, timeout)?;
+        let connectors = addresses.iter().map(|address| connector_to(*address, &config)).collect();
+        let (address, socket) = connect_first(connectors, timeout)?;
         let server = identify(&socket, address, &config)?;
-        let store = Self { address, config, idle: Idle::default(), server };
-        store.idle.keep(socket);
+        let store = Self { address, config, pool: ConnectionPool::default(), server };
+        store.pool.put(socket);
         Ok(store)
     }
 
@@ -70,7 +71,8 @@ impl TcpStore {
         self.address
     }
 
-    /// Sends a request and reads its response, which must come soon after `timeout`: the server counts too.
+    /// Sends a request and reads its response, which the server sends at the latest when `timeout`
+    /// has passed.
     fn call<T>(
         &self,
         key: &str,
@@ -83,22 +85,22 @@ impl TcpStore {
             let max = self.config.frame_bytes_max;
             Error::setting(key, "", format!("key and value together exceed {max} bytes"))
         })?;
-        let patience = timeout.map_or(self.config.operation_timeout, with_grace);
-        let deadline = deadline_after(patience);
-        let socket = self.connection(patience)?;
+        let max_wait = timeout.map_or(self.config.operation_timeout, with_grace);
+        let deadline = deadline_after(max_wait);
+        let socket = self.connection(max_wait)?;
         let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
-            .map_err(|e| failed(self.address, key, timeout.unwrap_or(patience), e))?;
-        self.idle.keep(socket);
-        let value = read_response(self.address, key, timeout.unwrap_or(patience), &response)?;
-        read(value).ok_or_else(|| using(self.address, key, nonsense()))
+            .map_err(|e| failed(self.address, key, timeout.unwrap_or(max_wait), e))?;
+        self.pool.put(socket);
+        let value = read_response(self.address, key, timeout.unwrap_or(max_wait), &response)?;
+        read(value).ok_or_else(|| using(self.address, key, malformed_response()))
     }
 
-    fn connection(&self, patience: Duration) -> Result<Socket> {
-        match self.idle.take() {
+    fn connection(&self, max_wait: Duration) -> Result<Socket> {
+        match self.pool.take() {
             Some(socket) => Ok(socket),
             None => {
-                let again = dial_store(self.address, &self.config).reached_before();
-                let (address, socket) = dial_first(vec![again], patience.min(RECONNECT_MAX))?;
+                let connector = connector_to(self.address, &self.config).reached_before();
+                let (address, socket) = connect_first(vec![connector], max_wait.min(RECONNECT_MAX))?;
                 if identify(&socket, address, &self.config)? == self.server {
                     Ok(socket)
                 } else {
@@ -109,7 +111,7 @@ impl TcpStore {
     }
 }
 
-/// The value in the response to a request that concerns `key`.
+/// Returns the value in the response to a request for `key`.
 pub(super) fn read_response<'r>(
     address: SocketAddr,
     key: &str,
@@ -125,7 +127,7 @@ pub(super) fn read_response<'r>(
             Err(using(address, key, full))
         }
         Ok(Response::Closing) => Err(closing(address)),
-        Err(_) => Err(using(address, key, nonsense())),
+        Err(_) => Err(using(address, key, malformed_response())),
     }
 }
 
@@ -133,14 +135,14 @@ fn closing(address: SocketAddr) -> Error {
     Error::Handshake { with: format!("the store at {address}"), refusal: Refusal::StoreClosing }
 }
 
-/// The number of the server at the other end.
+/// Returns the id of the server.
 fn identify(socket: &Socket, address: SocketAddr, config: &StoreConfig) -> Result<u64> {
-    let (key, patience) = ("", config.operation_timeout);
-    let request = Request::Identify.encode().map_err(|_| using(address, key, nonsense()))?;
-    let response = exchange(socket, request, config.frame_bytes_max, deadline_after(patience))
-        .map_err(|error| failed(address, key, patience, error))?;
-    let number = read_response(address, key, patience, &response)?;
-    wire::decode(number, Reader::get).map_err(|_| using(address, key, nonsense()))
+    let (key, max_wait) = ("", config.operation_timeout);
+    let request = Request::Identify.encode().map_err(|_| using(address, key, malformed_response()))?;
+    let response = exchange(socket, request, config.frame_bytes_max, deadline_after(max_wait))
+        .map_err(|error| failed(address, key, max_wait, error))?;
+    let number = read_response(address, key, max_wait, &response)?;
+    wire::decode(number, Reader::get).map_err(|_| using(address, key, malformed_response()))
 }
 
 impl Store for TcpStore {
@@ -190,16 +192,16 @@ impl Store for TcpStore {
         let LastWill { condition, keys, value } = *will;
         let will = Request::LeaveWill { condition, value, keys: keys.to_vec() }.encode();
         let will = will.map_err(|_| Error::setting(watch, "", "the will is too long"))?;
-        let patience = with_grace(timeout).min(self.config.operation_timeout);
-        let attendance = Attendance {
+        let max_wait = with_grace(timeout).min(self.config.operation_timeout);
+        let config = PresenceConfig {
             address: self.address,
             bytes_max: self.config.frame_bytes_max,
-            deadline: deadline_after(patience),
+            deadline: deadline_after(max_wait),
             will,
             key: watch,
             timeout,
         };
-        Ok(Some(Box::new(TcpPresence::new(self.connection(patience)?, attendance)?)))
+        Ok(Some(Box::new(TcpPresence::new(self.connection(max_wait)?, config)?)))
     }
 }
 
@@ -211,26 +213,26 @@ fn check_count(keys: &[&str]) -> Result<()> {
     Err(Error::setting("keys", keys.len().to_string(), reason))
 }
 
-fn dial_store(address: SocketAddr, config: &StoreConfig) -> Connector {
+fn connector_to(address: SocketAddr, config: &StoreConfig) -> Connector {
     Connector::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
 }
 
-/// A connection to the first of these addresses that answers, which is returned too.
-fn dial_first(mut dials: Vec<Connector>, timeout: Duration) -> Result<(SocketAddr, Socket)> {
-    if dials.is_empty() {
+/// Connects to the first address that answers, which is returned too.
+fn connect_first(mut connectors: Vec<Connector>, timeout: Duration) -> Result<(SocketAddr, Socket)> {
+    if connectors.is_empty() {
         return Err(no_address());
     }
-    match run_first(&mut dials, deadline_after(timeout)) {
-        Ok((at, Connected::Open(socket))) => Ok((dials[at].address(), socket)),
+    match run_first(&mut connectors, deadline_after(timeout)) {
+        Ok((at, Connected::Open(socket))) => Ok((connectors[at].address(), socket)),
         Ok((at, Connected::Refused(refusal))) => {
-            Err(Error::Handshake { with: format!("the store at {}", dials[at].address()), refusal })
+            Err(Error::Handshake { with: format!("the store at {}", connectors[at].address()), refusal })
         }
-        Ok((_, Connected::Pending)) => Err(unreachable(&dials, timeout)),
+        Ok((_, Connected::Pending)) => Err(unreachable(&connectors, timeout)),
         Err(e) => Err(Error::io("wait for a connection", e)),
     }
 }
 
-/// Sends a frame and reads one, sleeping in between, until the deadline.
+/// Sends a frame and waits for one until the deadline.
 pub(super) fn exchange(
     socket: &Socket,
     frame: Vec<u8>,

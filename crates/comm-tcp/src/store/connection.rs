@@ -1,4 +1,4 @@
-//! One client's connection to the server, as a state machine.
+//! A connection of a client to the server, as a state machine.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,24 +11,24 @@ use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::ledger::{Charge, Value};
 use super::protocol::Response;
 
-/// What each connection may hold in memory without counting towards the limit of all.
+/// The memory of each connection that does not count towards the limit of all.
 const FREE_BYTES: usize = 16 * 1024;
 /// Values up to this length are sent as a copy, with one system call.
 const COPIED_BYTES: usize = 16 * 1024;
 
-/// One client's connection to the server.
+/// A connection of a client to the server.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) address: SocketAddr,
     pub(super) phase: Phase,
-    /// When to give up on what it is doing, or to answer that the time is over.
+    /// When to close it, or to respond that the timeout has passed.
     pub(super) deadline: Option<Instant>,
-    /// What the reactor was last told.
-    pub(super) told: Told,
+    /// What the reactor has registered.
+    pub(super) registration: Registration,
     /// The memory that it holds.
     charge: Charge,
-    /// What to do when it ends.
+    /// The keys to set when it ends.
     pub(super) will: Option<Box<Will>>,
 }
 
@@ -40,58 +40,58 @@ pub(super) struct Will {
     pub(super) keys: Vec<String>,
 }
 
-/// What the reactor was last told about a connection.
+/// The events and deadline that the reactor has registered for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Registration {
     pub(super) events: EventFlags,
     pub(super) deadline: Option<Instant>,
 }
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// It may send a request.
+    /// A request is received.
     Receiving(FrameReader),
     /// Its request waits for keys.
     Parked(Parked),
-    /// It gets its response.
+    /// The response is sent.
     Sending(FrameWriter),
 }
 
 /// A request that waits for keys.
 #[derive(Debug)]
 pub(super) struct Parked {
-    /// All that must exist.
+    /// The keys that must exist.
     pub(super) keys: Vec<String>,
-    /// The place among them of the one that it waits for at present.
+    /// The index of the key that it waits for.
     pub(super) missing: usize,
-    /// Whether the answer is the value of the only key.
+    /// Whether the response is the value of the only key.
     pub(super) wants_value: bool,
 }
 
 /// Why a connection is closed.
 #[derive(Debug)]
-pub(super) enum Gone {
+pub(super) enum CloseReason {
     /// The client closed it.
     Closed,
     /// It broke.
     Broken(io::Error),
     /// It sent a frame that is too long.
     TooLong(usize),
-    /// It sent a frame that is no request.
-    Garbage,
-    /// It took too long.
-    Slow,
+    /// It sent a malformed request.
+    Malformed,
+    /// Its request or response took too long.
+    TimedOut,
 }
 
 impl Parked {
-    /// The key that it waits for at present, if any.
+    /// The key that it waits for, if any.
     pub(super) fn awaited(&self) -> Option<&str> {
         self.keys.get(self.missing).map(String::as_str)
     }
 
-    /// Looks for a key that does not exist, first among those not yet looked at: many keys that come one by one cost
-    /// one look each.
+    /// Finds a key that does not exist, first among those not checked yet: many keys that are set
+    /// one by one cost one check each.
     pub(super) fn find_missing(&mut self, exists: impl Fn(&str) -> bool) -> Option<&str> {
         let (seen, unseen) = self.keys.split_at(self.missing.min(self.keys.len()));
         let missing = unseen
@@ -104,7 +104,7 @@ impl Parked {
     }
 }
 
-impl From<io::Error> for Gone {
+impl From<io::Error> for CloseReason {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Closed,
@@ -113,7 +113,7 @@ impl From<io::Error> for Gone {
     }
 }
 
-impl From<FrameError> for Gone {
+impl From<FrameError> for CloseReason {
     fn from(error: FrameError) -> Self {
         match error {
             FrameError::Closed => Self::Closed,
@@ -130,14 +130,13 @@ impl Connection {
             address,
             phase: Phase::Receiving(FrameReader::default()),
             deadline: None,
-            told: Told { events: EventFlags::empty(), deadline: None },
+            registration: Registration { events: EventFlags::empty(), deadline: None },
             charge,
             will: None,
         }
     }
 
-    /// What must happen on the socket before there is something to do. While a request is parked, only its client's
-    /// departure matters.
+    /// The events to wait for. While a request is parked, only the end of the connection matters.
     pub(super) fn events(&self) -> EventFlags {
         match &self.phase {
             Phase::Receiving(_) => EventFlags::IN,
@@ -146,35 +145,43 @@ impl Connection {
         }
     }
 
-    /// Counts what the request that it holds takes in memory, or returns false if the limit leaves no room.
+    /// Counts the memory of the current request. Returns false if that exceeds the limit.
     pub(super) fn hold(&mut self, bytes: usize) -> bool {
         self.charge.set(bytes.saturating_sub(FREE_BYTES))
     }
 
     /// Sends a value as [`Connection::respond`] does.
-    pub(super) fn respond_value(&mut self, value: &Value, deadline: Option<Instant>) -> Result<(), Gone> {
+    pub(super) fn respond_value(
+        &mut self,
+        value: &Value,
+        deadline: Option<Instant>,
+    ) -> Result<(), CloseReason> {
         if value.len() <= COPIED_BYTES {
             return self.respond(&Response::Done(value), deadline);
         }
-        let head = Response::head_of_done(value.len()).map_err(|_| Gone::TooLong(value.len()))?;
+        let head = Response::head_of_done(value.len()).map_err(|_| CloseReason::TooLong(value.len()))?;
         self.send(FrameWriter::with_value(head, value.clone()), deadline)
     }
 
-    /// Sends a response, as far as it goes at once. It must be sent whole by the deadline.
-    pub(super) fn respond(&mut self, response: &Response<'_>, deadline: Option<Instant>) -> Result<(), Gone> {
-        let frame = response.encode().map_err(|_| Gone::TooLong(usize::MAX))?;
+    /// Begins to send a response, which must be sent by the deadline.
+    pub(super) fn respond(
+        &mut self,
+        response: &Response<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), CloseReason> {
+        let frame = response.encode().map_err(|_| CloseReason::TooLong(usize::MAX))?;
         self.send(FrameWriter::new(frame), deadline)
     }
 
-    fn send(&mut self, writer: FrameWriter, deadline: Option<Instant>) -> Result<(), Gone> {
+    fn send(&mut self, writer: FrameWriter, deadline: Option<Instant>) -> Result<(), CloseReason> {
         self.phase = Phase::Sending(writer);
         self.deadline = deadline;
         self.hold(0);
         self.flush()
     }
 
-    /// Sends more of a response, and is ready for the next request when that was all.
-    pub(super) fn flush(&mut self) -> Result<(), Gone> {
+    /// Sends more of a response, and expects the next request after it.
+    pub(super) fn flush(&mut self) -> Result<(), CloseReason> {
         if let Phase::Sending(writer) = &mut self.phase
             && writer.flush(&self.socket)?
         {
@@ -188,12 +195,13 @@ impl Connection {
         self.deadline = None;
     }
 
-    /// Reads more of a request, and returns it when it is whole. It must be whole by the deadline if it has begun.
+    /// Reads more of a request, and returns it once it is complete. It must be complete by the
+    /// deadline once it has begun.
     pub(super) fn receive(
         &mut self,
         bytes_max: usize,
         deadline: Option<Instant>,
-    ) -> Result<Option<Frame>, Gone> {
+    ) -> Result<Option<Frame>, CloseReason> {
         let Phase::Receiving(reader) = &mut self.phase else { return Ok(None) };
         let charge = &mut self.charge;
         let may_hold = |bytes: usize| charge.set(bytes.saturating_sub(FREE_BYTES));

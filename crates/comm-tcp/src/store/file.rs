@@ -1,4 +1,4 @@
-//! A store in a folder, for ranks that share a file system and need no server.
+//! A store in a folder, for ranks that share a file system. It needs no server.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,38 +10,39 @@ use std::time::Duration;
 use comm_core::{Error, Result, Store};
 use rustix::fs::OFlags;
 
-use super::patience::{not_a_number, timed_out};
-use super::pause::Pause;
+use super::errors::{not_a_number, timed_out};
+use super::poll_timer::PollTimer;
 
-/// How long an operation waits for those of others, none of which takes long.
+/// The most time to wait for operations of other processes, none of which takes long.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// As long as a file may be named almost anywhere.
+/// The longest name of a file on most file systems.
 const NAME_MAX: usize = 255;
 const LOCK: &str = ".lock";
 
 /// A store in a folder that all ranks see: one file per key.
 ///
-/// Files can be read by their owner alone. A value appears whole or not at all, as it is written to a file of its own, which is then renamed. Operations that
-/// change something hold a lock of the file system meanwhile, which must have some; a process that dies lets go of it. Who waits for
-/// a key is told by the system when a process of this host sets it, and looks for those of other hosts, every 50 ms in the end: this is
-/// for ranks that meet, not for much more.
+/// Only their owner can read the files. A value appears whole or not at all: it is written to a
+/// draft, which is then renamed. Operations that change something hold a file lock, which the file
+/// system must support; a process that exits releases it. inotify reports keys that processes of
+/// this host set; for keys of other hosts the folder is polled, at last every 50 ms. It is meant
+/// for rendezvous, not for much more.
 ///
-/// Nothing is removed but by [`Store::delete`]. What an earlier run left in the folder is still there for the next: give each its
-/// own folder, or use it for what can tell them apart.
+/// Only [`Store::delete`] removes keys. The keys of an earlier run are still there: give each run
+/// its own folder, or a [`PrefixStore`](comm_core::PrefixStore).
 #[derive(Debug)]
 pub struct FileStore {
     folder: PathBuf,
 }
 
 impl FileStore {
-    /// The store in this folder, which is made if it is not there.
+    /// Opens the store in this folder, which is created if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Io`] if it can neither be used nor made.
+    /// [`Error::Io`] if the folder can neither be used nor created.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self> {
         let folder = folder.into();
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(|error| failed("make the folder", &folder, error))?;
+        made.map_err(|error| failed("create the folder", &folder, error))?;
         Ok(Self { folder })
     }
 
@@ -61,7 +62,7 @@ impl FileStore {
             }
         }
         if name.is_empty() {
-            // No other key's.
+            // Other keys have no such name.
             name.push('%');
         }
         if name.len() > NAME_MAX {
@@ -72,24 +73,24 @@ impl FileStore {
         Ok(self.folder.join(name))
     }
 
-    /// Keeps others from changing anything until the answer is dropped.
+    /// Locks the folder until the file is dropped.
     fn lock(&self, key: &str) -> Result<File> {
         let path = self.folder.join(LOCK);
         let options = open_options().create(true).truncate(false).write(true).open(&path);
         let file = options.map_err(|error| failed("open", &path, error))?;
-        let mut pause = Pause::until(LOCK_TIMEOUT);
+        let mut timer = PollTimer::new(LOCK_TIMEOUT);
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::Error(error)) => return Err(failed("lock", &path, error)),
-                Err(TryLockError::WouldBlock) if !pause.wait() => return Err(timed_out(key, LOCK_TIMEOUT)),
+                Err(TryLockError::WouldBlock) if !timer.wait() => return Err(timed_out(key, LOCK_TIMEOUT)),
                 Err(TryLockError::WouldBlock) => {}
             }
         }
     }
 
-    /// The value of a key, if it exists.
-    fn look(path: &Path) -> Result<Option<Vec<u8>>> {
+    /// Returns the value of a key, if it exists.
+    fn try_read(path: &Path) -> Result<Option<Vec<u8>>> {
         match read(path) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -102,23 +103,22 @@ impl FileStore {
         let (draft, mut file) = self.draft()?;
         let written = file.write_all(value).and_then(|()| fs::rename(&draft, path));
         written.map_err(|error| {
-            // It is of no use to anybody.
             drop(fs::remove_file(&draft));
             failed("write", path, error)
         })
     }
 
-    /// A file that nobody else writes to.
+    /// Creates a file that no other operation writes to.
     fn draft(&self) -> Result<(PathBuf, File)> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
-            // Processes of other hosts may have the same number.
+            // Processes of other hosts may have the same pid.
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = self.folder.join(format!(".draft-{}-{number}", std::process::id()));
             match open_options().create_new(true).write(true).open(&path) {
                 Ok(file) => return Ok((path, file)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed("make", &path, error)),
+                Err(error) => return Err(failed("create", &path, error)),
             }
         }
     }
@@ -133,12 +133,12 @@ impl Store for FileStore {
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let path = self.path(key)?;
-        let mut pause = Pause::in_folder(&self.folder, timeout);
+        let mut timer = PollTimer::watching(&self.folder, timeout);
         loop {
-            if let Some(value) = Self::look(&path)? {
+            if let Some(value) = Self::try_read(&path)? {
                 return Ok(value);
             }
-            if !pause.wait() {
+            if !timer.wait() {
                 return Err(timed_out(key, timeout));
             }
         }
@@ -147,7 +147,7 @@ impl Store for FileStore {
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         let path = self.path(key)?;
         let _lock = self.lock(key)?;
-        let old = Self::look(&path)?.unwrap_or_else(|| b"0".to_vec());
+        let old = Self::try_read(&path)?.unwrap_or_else(|| b"0".to_vec());
         let number = std::str::from_utf8(&old).ok().and_then(|text| text.parse::<i64>().ok());
         let sum =
             number.and_then(|number| number.checked_add(amount)).ok_or_else(|| not_a_number(key, &old))?;
@@ -158,7 +158,7 @@ impl Store for FileStore {
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>> {
         let path = self.path(key)?;
         let _lock = self.lock(key)?;
-        let value = Self::look(&path)?.unwrap_or_default();
+        let value = Self::try_read(&path)?.unwrap_or_default();
         if value != expected {
             return Ok(value);
         }
@@ -167,11 +167,11 @@ impl Store for FileStore {
     }
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        let mut pause = Pause::in_folder(&self.folder, timeout);
+        let mut timer = PollTimer::watching(&self.folder, timeout);
         for key in keys {
             let path = self.path(key)?;
             while !path.try_exists().map_err(|error| failed("look for", &path, error))? {
-                if !pause.wait() {
+                if !timer.wait() {
                     return Err(timed_out(key, timeout));
                 }
             }
@@ -199,7 +199,8 @@ impl Store for FileStore {
     }
 }
 
-/// Opens files that only their owner can read, and never waits for the other end of a pipe.
+/// Options to open files that only their owner can read, without waiting for the other end of a
+/// pipe.
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
@@ -209,7 +210,7 @@ fn open_options() -> OpenOptions {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = open_options().read(true).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidData, "it is no regular file"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is not a regular file"));
     }
     let mut value = Vec::new();
     file.read_to_end(&mut value)?;

@@ -1,17 +1,17 @@
-//! The memory that the server holds for its clients, bounded as a whole.
+//! Bounds the memory that the server holds for all clients together.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts bytes up to a limit. Clones count together.
+/// Counts bytes up to a limit. Clones share the count.
 #[derive(Debug, Clone)]
 pub(super) struct Ledger {
     held: Arc<AtomicUsize>,
     max: usize,
 }
 
-/// Bytes that count until this is dropped.
+/// Bytes that are counted until this is dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     ledger: Ledger,
@@ -23,14 +23,15 @@ impl Ledger {
         Self { held: Arc::default(), max }
     }
 
-    /// A charge of no bytes yet.
+    /// Returns a charge of no bytes.
     pub(super) fn open(&self) -> Charge {
         Charge { ledger: self.clone(), bytes: 0 }
     }
 }
 
 impl Charge {
-    /// Counts this many bytes from now on, or changes nothing and returns false if that is more than the limit leaves.
+    /// Counts this many bytes from now on. Returns false, and changes nothing, if that exceeds the
+    /// limit.
     pub(super) fn set(&mut self, bytes: usize) -> bool {
         let ledger = &self.ledger;
         let others = ledger.held.load(Ordering::Relaxed).saturating_sub(self.bytes);
@@ -49,7 +50,7 @@ impl Drop for Charge {
     }
 }
 
-/// A value, which may outlast its key while it is being sent.
+/// A value, which may outlive its key while it is being sent.
 #[derive(Debug, Clone)]
 pub(super) struct Value(Arc<Stored>);
 
@@ -60,13 +61,14 @@ struct Stored {
 }
 
 impl Value {
-    /// Copies a value that counts as `counted` bytes, `None` if the limit leaves no room.
+    /// Copies a value that counts as `counted` bytes. `None` if that exceeds the limit.
     pub(super) fn new(bytes: &[u8], counted: usize, ledger: &Ledger) -> Option<Self> {
         let mut charge = ledger.open();
         charge.set(counted).then(|| Self(Arc::new(Stored { bytes: bytes.to_vec(), charge })))
     }
 
-    /// Replaces the bytes in place, and returns false if the limit leaves no room. `None` if it is being sent.
+    /// Replaces the bytes in place. Returns false if that exceeds the limit, and `None` if the
+    /// value is being sent.
     pub(super) fn replace(&mut self, bytes: &[u8], counted: usize) -> Option<bool> {
         let stored = Arc::get_mut(&mut self.0)?;
         let fits = stored.charge.set(counted);

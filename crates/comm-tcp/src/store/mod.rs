@@ -1,15 +1,15 @@
-//! The key-value store through which ranks find each other: a server of one thread, its clients, and a client of
-//! PyTorch's store.
+//! The key-value store through which ranks find each other: a server of one thread, its clients,
+//! and a client of PyTorch's store.
 
 mod accept;
 mod client;
 mod connection;
+mod errors;
 mod file;
 mod frame;
-mod idle;
 mod ledger;
-mod patience;
-mod pause;
+mod poll_timer;
+mod pool;
 mod presence;
 mod protocol;
 mod reactor;
@@ -28,30 +28,32 @@ pub use torch::TorchStore;
 
 use crate::secret::Secret;
 
-/// How a store is set up. Server and clients must agree on `job` and `secret`; limits are each side's own.
+/// Settings of a store. Server and clients must have the same `job` and `secret`; each side has its
+/// own limits.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// The job that the store belongs to. A client of another job is refused.
+    /// The job of the store. Clients of other jobs are refused.
     pub job: u64,
-    /// The shared secret. A side that has one refuses a side that has not.
+    /// The shared secret. A side with a secret refuses a side without.
     pub secret: Option<Secret>,
-    /// The largest request or response in bytes. Nothing larger is ever held in memory.
+    /// The largest request or response in bytes. Larger ones are never held in memory.
     pub frame_bytes_max: usize,
-    /// The most bytes that the server holds for all clients together: keys, values, requests that are arriving and
-    /// lists of keys that are awaited. Each key counts 96 bytes more than it has, and each connection has 16 KiB beside
-    /// this. What would exceed it is refused, with an error that says that the store is full.
+    /// The most bytes that the server holds for all clients together: keys, values, requests that
+    /// are being received, and lists of awaited keys. Each key counts 96 bytes more than its
+    /// length, and each connection has another 16 KiB. Requests that would exceed the limit fail
+    /// with an error that says that the store is full.
     pub stored_bytes_max: usize,
-    /// The most clients' connections that the server holds, at most half of the descriptors that its process may have.
-    /// Further ones are closed.
+    /// The most connections of clients, at most half of the file descriptors that the process may
+    /// have. Further ones are closed.
     pub connections_max: usize,
-    /// The most connections that have not yet authenticated, at most 64 and one in 16 of the descriptors that the
-    /// process may have. A further one takes the place of one that has said nothing, or waits.
+    /// The most connections that have not authenticated yet, at most 64 and 1/16 of the file
+    /// descriptors that the process may have. A further one waits, or replaces a silent one.
     pub strangers_max: usize,
-    /// How long a connection to the server has for its handshake.
+    /// The timeout of the handshake of a connection to the server.
     pub handshake_timeout: Duration,
-    /// How long one request or response may take on its way, once its first byte is there; and how long a client
-    /// waits for the answer to an operation that has no timeout of its own.
+    /// The timeout of a request or response after its first byte, and of an operation without a
+    /// timeout of its own.
     pub operation_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! A client's connection by whose end the server learns that the client has ended.
+//! A connection whose end tells the server that the client has exited.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,16 +9,16 @@ use comm_core::{Presence, Result};
 use socket2::Socket;
 
 use super::client::{exchange, read_response};
+use super::errors::{await_socket, failed};
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
-use super::patience::{await_socket, failed};
 use super::protocol::Request;
 use rustix::event::PollFlags;
 
-/// What a connection needs to leave a will and to watch a key.
-pub(super) struct Attendance<'a> {
+/// The will to leave and the key to watch.
+pub(super) struct PresenceConfig<'a> {
     pub(super) address: SocketAddr,
     pub(super) bytes_max: usize,
-    /// When the server must have taken the will.
+    /// The deadline for the server to accept the will.
     pub(super) deadline: Instant,
     pub(super) will: Vec<u8>,
     pub(super) key: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Attendance<'a> {
     pub(super) timeout: Duration,
 }
 
-/// A connection on which the answer to one question is still to come.
+/// A connection on which one response is awaited.
 #[derive(Debug)]
 pub(super) struct TcpPresence {
     socket: Socket,
@@ -44,9 +44,9 @@ enum State {
 }
 
 impl TcpPresence {
-    /// Leaves the will, and asks for the key.
-    pub(super) fn new(socket: Socket, attendance: Attendance<'_>) -> Result<Self> {
-        let Attendance { address, bytes_max, deadline, will, key, timeout } = attendance;
+    /// Leaves the will and requests the key.
+    pub(super) fn new(socket: Socket, config: PresenceConfig<'_>) -> Result<Self> {
+        let PresenceConfig { address, bytes_max, deadline, will, key, timeout } = config;
         let broken = |error| failed(address, key, timeout, error);
         let answer = exchange(&socket, will, bytes_max, deadline).map_err(broken)?;
         read_response(address, key, timeout, &answer)?;

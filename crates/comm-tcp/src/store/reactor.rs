@@ -14,7 +14,7 @@ use socket2::Socket;
 
 use super::StoreConfig;
 use super::accept::StoreProtocol;
-use super::connection::{Connection, Gone, Phase, Told};
+use super::connection::{CloseReason, Connection, Phase, Registration};
 use super::frame::Frame;
 use super::ledger::Ledger;
 use super::protocol::Response;
@@ -22,14 +22,14 @@ use super::table::Table;
 use crate::accept::Accepted;
 use crate::socket::Options;
 
-/// The names of the two descriptors that are no connections.
+/// The epoll tokens that are no connections.
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
-/// The most that is done before the thread looks whether it is to stop.
+/// The most events that are handled before the thread checks whether to stop.
 const EVENTS_PER_TURN: usize = 64;
 
-/// All that the server's thread owns.
+/// The state of the server's thread.
 #[derive(Debug)]
 pub(super) struct Reactor {
     protocol: StoreProtocol,
@@ -39,19 +39,19 @@ pub(super) struct Reactor {
     /// Clients, which have completed their handshakes.
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// The deadlines of connections, and the one by which the server stops.
+    /// The deadlines of connections, and that of a drain.
     deadlines: BTreeSet<(Instant, u64)>,
     warnings: RateLimit,
     pub(super) table: Table,
     ledger: Ledger,
-    census: Arc<Census>,
-    /// A number that no other server has.
+    status: Arc<Status>,
+    /// A random id of the server.
     pub(super) identity: u64,
 }
 
-/// What the server's thread and its handle tell each other.
+/// The state that the server's thread shares with its handle.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct Status {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -59,20 +59,20 @@ pub(super) struct Census {
 #[derive(Debug)]
 struct State {
     connections: usize,
-    /// Whether new connections are taken.
+    /// Whether new connections are accepted.
     listens: bool,
-    /// Until when those that are there are still served, once no new ones are to be taken.
+    /// The deadline of a drain, once it was requested.
     drain_until: Option<Instant>,
 }
 
-impl Default for Census {
+impl Default for Status {
     fn default() -> Self {
         let state = State { connections: 0, listens: true, drain_until: None };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
 
-impl Census {
+impl Status {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,13 +83,14 @@ impl Census {
         self.changed.notify_all();
     }
 
-    /// Tells the server to take no new connections, and to end when the others have, or at this time.
+    /// Requests that the server accepts no more connections, and stops when all have ended or at
+    /// this time.
     pub(super) fn drain(&self, until: Instant) {
         self.lock().drain_until = Some(until);
     }
 
-    /// Waits until no new connections are taken, which comes at once, and then until there are none left, but for `wait` at
-    /// the most. Returns whether there are none left.
+    /// Waits up to `grace` until no new connections are accepted, which is soon, and then up to
+    /// `wait` until there are none left. Returns whether there are none left.
     pub(super) fn wait_drained(&self, wait: Duration, grace: Duration) -> bool {
         let listens = |state: &mut State| state.listens;
         let (state, _) = self
@@ -110,13 +111,13 @@ impl Reactor {
         options: Options,
         stop: BorrowedFd<'_>,
         config: StoreConfig,
-        census: Arc<Census>,
+        status: Arc<Status>,
     ) -> io::Result<Self> {
         let identity = u64::from_ne_bytes(random_bytes()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let acceptor = Acceptor::new(listener)?;
         epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        // It may ring twice: to drain, and to stop.
+        // It is notified twice: to drain, and to stop.
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
         let ledger = Ledger::new(config.stored_bytes_max);
         Ok(Self {
@@ -129,19 +130,19 @@ impl Reactor {
             next: FIRST_CONNECTION,
             deadlines: BTreeSet::new(),
             warnings: RateLimit::default(),
-            census,
+            status,
             identity,
         })
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is stopped.
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         loop {
             match self.wait(&mut events) {
                 Ok(()) => {}
                 Err(errno) => {
-                    tracing::error!(%errno, "the store cannot wait for its connections and stops");
+                    tracing::error!(%errno, "the store stops: epoll failed");
                     return;
                 }
             }
@@ -158,7 +159,7 @@ impl Reactor {
                 self.accept();
             }
             let is_over = self.expire();
-            self.census.set(self.connections.len(), self.acceptor.is_some());
+            self.status.set(self.connections.len(), self.acceptor.is_some());
             if is_over || self.is_draining() && self.connections.is_empty() {
                 return;
             }
@@ -176,23 +177,25 @@ impl Reactor {
         }
     }
 
-    /// Whether no new connections are taken.
+    /// Whether no new connections are accepted.
     pub(super) const fn is_draining(&self) -> bool {
         self.acceptor.is_none()
     }
 
-    /// Takes no new connections any more, and tells those that wait for keys. Returns false if it is to stop at once.
+    /// Stops accepting connections, and responds to requests that wait for keys. Returns false if
+    /// the server is to stop at once.
     fn begin_drain(&mut self) -> bool {
-        let until = self.census.lock().drain_until;
+        let until = self.status.lock().drain_until;
         let (Some(until), Some(acceptor)) = (until, self.acceptor.take()) else { return false };
-        // This closes the listener and all connections that are not authenticated: they are made again.
+        // This closes the listener and all connections that are not authenticated; their clients
+        // connect again.
         drop(acceptor);
         self.deadlines.insert((until, STOP));
         let parked = |connection: &Connection| matches!(connection.phase, Phase::Parked(_));
         let ids: Vec<u64> =
             self.connections.iter().filter(|(_, connection)| parked(connection)).map(|(id, _)| *id).collect();
         for id in ids {
-            self.serve(id, Self::turn_away);
+            self.serve(id, Self::respond_closing);
         }
         true
     }
@@ -210,7 +213,7 @@ impl Reactor {
         let max = self.protocol.config.connections_max.min(descriptor_limit() / 2);
         match acceptor.turn(&self.protocol, max.saturating_sub(self.connections.len())) {
             Ok(accepted) => accepted.into_iter().for_each(|accepted| self.admit(accepted)),
-            Err(error) => tracing::error!(%error, "the store cannot wait for new connections"),
+            Err(error) => tracing::error!(%error, "the store cannot accept connections: epoll failed"),
         }
     }
 
@@ -227,74 +230,77 @@ impl Reactor {
         self.serve(id, Self::advance);
     }
 
-    /// Lets something happen to a connection, and then keeps or closes it.
+    /// Applies an action to a connection, and then keeps or closes it.
     pub(super) fn serve(
         &mut self,
         id: u64,
-        happening: impl FnOnce(&mut Self, u64, &mut Connection) -> Result<(), Gone>,
+        action: impl FnOnce(&mut Self, u64, &mut Connection) -> Result<(), CloseReason>,
     ) {
         let Some(mut connection) = self.connections.remove(&id) else { return };
-        let outcome = happening(self, id, &mut connection)
-            .and_then(|()| self.watch(id, &mut connection).map_err(|errno| Gone::Broken(errno.into())));
+        let outcome = action(self, id, &mut connection).and_then(|()| {
+            self.watch(id, &mut connection).map_err(|errno| CloseReason::Broken(errno.into()))
+        });
         match outcome {
             Ok(()) => {
                 self.connections.insert(id, connection);
             }
-            Err(gone) => self.bury(id, connection, &gone),
+            Err(reason) => self.close(id, connection, &reason),
         }
     }
 
-    /// Tells epoll and the deadlines what a connection waits for, if that has changed.
+    /// Registers the events and the deadline of a connection, if they have changed.
     fn watch(&mut self, id: u64, connection: &mut Connection) -> rustix::io::Result<()> {
-        let now = Told { events: connection.events(), deadline: connection.deadline };
-        if now.events != connection.told.events {
+        let now = Registration { events: connection.events(), deadline: connection.deadline };
+        if now.events != connection.registration.events {
             epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id), now.events)?;
         }
-        if now.deadline != connection.told.deadline {
+        if now.deadline != connection.registration.deadline {
             self.forget_deadline(id, connection);
             self.deadlines.extend(now.deadline.map(|at| (at, id)));
         }
-        connection.told = now;
+        connection.registration = now;
         Ok(())
     }
 
     fn forget_deadline(&mut self, id: u64, connection: &Connection) {
-        if let Some(at) = connection.told.deadline {
+        if let Some(at) = connection.registration.deadline {
             self.deadlines.remove(&(at, id));
         }
     }
 
     /// Closes a connection. Closing removes it from epoll.
-    fn bury(&mut self, id: u64, connection: Connection, gone: &Gone) {
+    fn close(&mut self, id: u64, connection: Connection, reason: &CloseReason) {
         self.forget_deadline(id, &connection);
         if let Phase::Parked(parked) = &connection.phase
             && let Some(key) = parked.awaited()
         {
             self.table.stop_waiting(key, id);
         }
-        // Clients of a store that closes leave it because of that.
+        // Clients of a store that drains disconnect because of that.
         if let Some(will) = connection.will.as_ref().filter(|_| !self.is_draining()) {
             self.execute_will(will);
         }
         let address = connection.address;
-        let reason = match gone {
-            Gone::Closed => return tracing::debug!(%address, "a client left the store"),
-            Gone::Broken(error) => {
+        let reason = match reason {
+            CloseReason::Closed => {
+                return tracing::debug!(%address, "a client closed its connection to the store");
+            }
+            CloseReason::Broken(error) => {
                 return tracing::debug!(%address, %error, "a connection to the store broke");
             }
-            Gone::TooLong(bytes) => format!("it sent a request of {bytes} bytes"),
-            Gone::Garbage => "it sent a request that makes no sense".into(),
-            Gone::Slow => "it took too long".into(),
+            CloseReason::TooLong(bytes) => format!("it sent a request of {bytes} bytes"),
+            CloseReason::Malformed => "it sent a malformed request".into(),
+            CloseReason::TimedOut => "it took too long".into(),
         };
         if let Some(suppressed) = self.warnings.admit(Instant::now()) {
             tracing::warn!(%address, reason, suppressed, "the store closed a connection");
         }
     }
 
-    /// Something can be read from or written to a connection.
-    fn advance(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+    /// Handles an event on a connection.
+    fn advance(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
         match &mut connection.phase {
-            Phase::Parked(_) => Err(Gone::Closed),
+            Phase::Parked(_) => Err(CloseReason::Closed),
             Phase::Sending(_) => connection.flush(),
             Phase::Receiving(_) => {
                 let deadline = self.operation_deadline();
@@ -307,12 +313,12 @@ impl Reactor {
         }
     }
 
-    /// By when a request or response that has begun must have ended.
+    /// The deadline of a request or response that begins now.
     pub(super) fn operation_deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.protocol.config.operation_timeout)
     }
 
-    /// Does what is due. Returns whether the server is to end.
+    /// Handles the deadlines that have passed. Returns whether the server is to stop.
     fn expire(&mut self) -> bool {
         let now = Instant::now();
         while let Some(&(at, id)) = self.deadlines.first() {
@@ -322,18 +328,18 @@ impl Reactor {
             self.deadlines.pop_first();
             match id {
                 STOP => return true,
-                id => self.serve(id, Self::be_late),
+                id => self.serve(id, Self::handle_timeout),
             }
         }
         false
     }
 
-    /// The deadline of a connection has passed.
-    fn be_late(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
-        connection.told.deadline = None;
+    /// Handles the deadline of a connection.
+    fn handle_timeout(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
+        connection.registration.deadline = None;
         match connection.phase {
-            Phase::Parked(_) => self.time_out(id, connection),
-            _ => Err(Gone::Slow),
+            Phase::Parked(_) => self.respond_timeout(id, connection),
+            _ => Err(CloseReason::TimedOut),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Answers the clients of a store that cannot be served, so that they need not wait for their deadlines.
+//! Answers the clients of a store that cannot be served, so that they need not wait for their
+//! deadlines.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,12 +14,13 @@ use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
 use crate::socket::{self, Options};
 
-/// How long clients are answered. Those that come later find that nobody listens.
+/// How long clients are answered. Later ones find the port closed.
 const ANSWER_FOR: Duration = Duration::from_secs(1);
-/// How long one connection may take for its handshake: they are answered one after the other.
+/// The most time for one handshake: clients are answered one after the other.
 const HANDSHAKE_MAX: Duration = Duration::from_millis(50);
 
-/// Refuses every client that connects within a second, with the error that kept the store from being served.
+/// Refuses every client that connects within a second, with the error that kept the store from
+/// being served.
 pub(super) fn refuse_clients(listener: &Socket, options: &Options, config: &StoreConfig, cause: Errno) {
     let until = comm_mesh::deadline_after(ANSWER_FOR);
     while let Ok(true) = comm_mesh::wait_for(listener, PollFlags::IN, until) {

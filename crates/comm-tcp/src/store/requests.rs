@@ -1,30 +1,35 @@
-//! What the server does with requests.
+//! Executes requests.
 
 use std::time::{Duration, Instant};
 
 use comm_core::wire::{self, Fixed};
 
-use super::connection::{Connection, Gone, Parked, Phase, Will};
+use super::connection::{CloseReason, Connection, Parked, Phase, Will};
 use super::ledger::Value;
 use super::protocol::{Request, Response};
 use super::reactor::Reactor;
-use super::table::{Denied, KEY_OVERHEAD};
+use super::table::{KEY_OVERHEAD, TableError};
 
-/// The most bytes of a response that only words an error.
-const WORDS_MAX: usize = 4096;
+/// The most bytes of a text in a response.
+const TEXT_BYTES_MAX: usize = 4096;
 
-/// What a request comes to.
+/// The result of a request.
 enum Answer {
     Bytes(Vec<u8>),
     Value(Option<Value>),
 }
 
-/// The longest will. Each connection may have one.
+/// The largest will in bytes. Each connection may have one.
 const WILL_BYTES_MAX: usize = 4096;
 
 impl Reactor {
-    pub(super) fn execute(&mut self, id: u64, connection: &mut Connection, frame: &[u8]) -> Result<(), Gone> {
-        let request = Request::decode(frame).map_err(|_| Gone::Garbage)?;
+    pub(super) fn execute(
+        &mut self,
+        id: u64,
+        connection: &mut Connection,
+        frame: &[u8],
+    ) -> Result<(), CloseReason> {
+        let request = Request::decode(frame).map_err(|_| CloseReason::Malformed)?;
         let (changed, outcome) = match request {
             Request::Get { key, timeout } => {
                 return self.park(id, connection, vec![key.to_owned()], true, timeout);
@@ -52,7 +57,7 @@ impl Reactor {
                         keys: keys.into_iter().map(str::to_owned).collect(),
                     })
                 });
-                (None, if fits { Ok(Answer::Bytes(Vec::new())) } else { Err(Denied::Full) })
+                (None, if fits { Ok(Answer::Bytes(Vec::new())) } else { Err(TableError::Full) })
             }
             Request::Delete { key } => (None, Ok(Answer::yes_or_no(self.table.delete(key)))),
             Request::Check { keys } => {
@@ -73,23 +78,23 @@ impl Reactor {
         &self,
         connection: &mut Connection,
         key: Option<&str>,
-        outcome: &Result<Answer, Denied>,
-    ) -> Result<(), Gone> {
+        outcome: &Result<Answer, TableError>,
+    ) -> Result<(), CloseReason> {
         let deadline = self.operation_deadline();
         let response = match outcome {
             Ok(Answer::Bytes(bytes)) => Response::Done(bytes),
             Ok(Answer::Value(Some(value))) => return connection.respond_value(value, deadline),
             Ok(Answer::Value(None)) => Response::Done(&[]),
-            Err(Denied::Full) => Response::Full,
-            Err(Denied::NotANumber) => {
+            Err(TableError::Full) => Response::Full,
+            Err(TableError::NotANumber) => {
                 let value = key.and_then(|key| self.table.get(key)).map_or(&[][..], |value| value);
-                Response::NotANumber(value.get(..WORDS_MAX).unwrap_or(value))
+                Response::NotANumber(value.get(..TEXT_BYTES_MAX).unwrap_or(value))
             }
         };
         connection.respond(&response, deadline)
     }
 
-    /// Answers a request for keys when they all exist.
+    /// Responds to a request for keys once they all exist.
     fn park(
         &mut self,
         id: u64,
@@ -97,8 +102,8 @@ impl Reactor {
         keys: Vec<String>,
         wants_value: bool,
         timeout: Duration,
-    ) -> Result<(), Gone> {
-        // A key lies here and among those that are awaited.
+    ) -> Result<(), CloseReason> {
+        // Each key is stored here and in the table of waiters.
         let bytes = keys.iter().map(|key| 2 * key.len() + KEY_OVERHEAD).sum();
         if !connection.hold(bytes) {
             return connection.respond(&Response::Full, self.operation_deadline());
@@ -108,13 +113,14 @@ impl Reactor {
         if timeout.is_zero() { self.retry_once(id, connection) } else { self.retry(id, connection) }
     }
 
-    /// Answers a parked request if all its keys exist, else waits for the first that does not.
-    fn retry(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+    /// Responds to a parked request if all its keys exist, and otherwise waits for the first that
+    /// does not.
+    fn retry(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
         let deadline = self.operation_deadline();
         let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
         if let Some(missing) = parked.find_missing(|key| self.table.get(key).is_some()) {
             if self.is_draining() {
-                return self.turn_away(id, connection);
+                return self.respond_closing(id, connection);
             }
             self.table.wait(missing, id);
             return Ok(());
@@ -126,8 +132,12 @@ impl Reactor {
         }
     }
 
-    /// Tells a parked client which keys are missing.
-    pub(super) fn time_out(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+    /// Responds to a parked request which keys are missing.
+    pub(super) fn respond_timeout(
+        &mut self,
+        id: u64,
+        connection: &mut Connection,
+    ) -> Result<(), CloseReason> {
         let deadline = self.operation_deadline();
         let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
         if let Some(key) = parked.awaited() {
@@ -138,17 +148,21 @@ impl Reactor {
         connection.respond(&Response::TimedOut(names.as_bytes()), deadline)
     }
 
-    /// Answers a parked request at once, in one way or the other.
-    fn retry_once(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+    /// Responds to a parked request at once: its keys exist, or are missing.
+    fn retry_once(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
         let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
         match parked.find_missing(|key| self.table.get(key).is_some()) {
-            Some(_) => self.time_out(id, connection),
+            Some(_) => self.respond_timeout(id, connection),
             None => self.retry(id, connection),
         }
     }
 
-    /// Tells a parked client that what it waits for will not come.
-    pub(super) fn turn_away(&mut self, id: u64, connection: &mut Connection) -> Result<(), Gone> {
+    /// Responds to a parked request that the server closes.
+    pub(super) fn respond_closing(
+        &mut self,
+        id: u64,
+        connection: &mut Connection,
+    ) -> Result<(), CloseReason> {
         let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
         if let Some(key) = parked.awaited() {
             self.table.stop_waiting(key, id);
@@ -156,7 +170,7 @@ impl Reactor {
         connection.respond(&Response::Closing, self.operation_deadline())
     }
 
-    /// Does what a client wanted that has ended.
+    /// Sets the keys of the will of a client that has exited.
     pub(super) fn execute_will(&mut self, will: &Will) {
         let (key, holds) = &will.condition;
         let holds = self.table.get(key).is_some_and(|value| **value == **holds);
@@ -169,7 +183,7 @@ impl Reactor {
         }
     }
 
-    /// Answers whoever waits for a key that now exists.
+    /// Responds to the requests that wait for a key that now exists.
     fn wake(&mut self, key: &str) {
         for waiter in self.table.take_waiters(key) {
             self.serve(waiter, Self::retry);
@@ -191,11 +205,11 @@ impl Answer {
     }
 }
 
-/// Lists keys as far as there is room, and counts the rest.
+/// Lists keys up to a length, and counts the rest.
 fn list<'a>(keys: impl Iterator<Item = &'a str>) -> String {
     let (mut names, mut more) = (String::new(), 0_usize);
     for key in keys {
-        if names.len() + key.len() > WORDS_MAX {
+        if names.len() + key.len() > TEXT_BYTES_MAX {
             more += 1;
             continue;
         }

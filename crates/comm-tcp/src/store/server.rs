@@ -1,4 +1,4 @@
-//! The server's handle.
+//! The handle of the server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,32 +13,33 @@ use rustix::io::Errno;
 use socket2::Socket;
 
 use super::StoreConfig;
-use super::reactor::{Census, Reactor};
+use super::reactor::{Reactor, Status};
 use super::refusing::refuse_clients;
 use crate::socket::{self, Options};
 
 /// A store that serves many clients from one thread of its own, until it is dropped.
 ///
-/// Whoever does not speak its protocol, belongs to another job or does not know the secret is dropped with a warning
-/// and harms nobody else. Dropping the server closes its connections, which ends what clients are waiting for with an
-/// error, and joins the thread. In a child that was made by `fork` neither dropping nor draining it does anything: its
-/// parent goes on to serve.
+/// Connections that speak another protocol, belong to another job or have another secret are closed
+/// with a warning, and do not affect other clients. Dropping the server closes its connections, so
+/// that pending operations of clients fail, and joins the thread. In a forked child neither
+/// dropping nor draining it has an effect: the parent goes on to serve.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     local: SocketAddr,
     stop: Bell,
-    census: Arc<Census>,
+    status: Arc<Status>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread.
+    /// The process of the thread.
     process: Process,
 }
 
 impl TcpStoreServer {
-    /// Listens on an address. Port 0 lets the system choose one, which [`TcpStoreServer::local_addr`] tells.
+    /// Listens on an address. Port 0 lets the system choose one, see
+    /// [`TcpStoreServer::local_addr`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the address cannot be bound or the system refuses a thread or a descriptor. Where it listens by then,
-    /// it returns a second later: clients that connect until then get
+    /// [`Error::Io`] if the address cannot be bound or the system refuses a thread or a descriptor.
+    /// Where it listens by then, it returns a second later: clients that connect until then get
     /// [`Refusal::StoreUnavailable`](comm_core::Refusal::StoreUnavailable).
     pub fn bind(address: SocketAddr, config: StoreConfig) -> Result<Self> {
         let options = Options::store();
@@ -56,15 +57,15 @@ impl TcpStoreServer {
         let failed = |e: io::Error| Error::io("set up a store", e);
         let listener = listener.try_clone().map_err(failed)?;
         let stop = Bell::new()?;
-        let census = Arc::default();
+        let status = Arc::default();
         let reactor =
-            Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&census))
+            Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&status))
                 .map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("comm-store".into())
             .spawn(move || reactor.run())
             .map_err(|e| Error::io("start the thread of a store", e))?;
-        Ok(Self { local, stop, census, thread: Some(thread), process: Process::current() })
+        Ok(Self { local, stop, status, thread: Some(thread), process: Process::current() })
     }
 
     /// The address that the server listens on.
@@ -73,19 +74,19 @@ impl TcpStoreServer {
         self.local
     }
 
-    /// Takes no new connections, so that the address can be bound again, and stops once every client has disconnected, but
-    /// after `grace` at the latest. Until then clients can still read. Who waits for a key that does not exist gets
-    /// [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
+    /// Stops accepting connections, so that the address can be bound again, and stops once every
+    /// client has disconnected, at the latest after `grace`. Until then clients can still read.
+    /// Operations that wait for a key fail with [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
     ///
     /// Returns when the server has stopped, or after `wait` while its thread goes on.
     pub fn drain(mut self, wait: Duration, grace: Duration) {
         if !self.process.is_current() {
             return;
         }
-        self.census.drain(deadline_after(grace));
+        self.status.drain(deadline_after(grace));
         self.stop.ring();
-        if !self.census.wait_drained(wait, grace) {
-            // The thread owns all that it needs, except for the bell, which it no longer heeds.
+        if !self.status.wait_drained(wait, grace) {
+            // The thread owns everything that it still uses.
             drop(self.thread.take());
         }
     }
@@ -102,7 +103,7 @@ impl Drop for TcpStoreServer {
         }
         self.stop.ring();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of a store had panicked");
+            tracing::error!("the thread of a store panicked");
         }
     }
 }

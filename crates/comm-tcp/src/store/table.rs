@@ -1,10 +1,10 @@
-//! The keys and values of a store, and who waits for which key. No input or output.
+//! The keys and values of a store, and the connections that wait for keys. No input or output.
 
 use std::collections::HashMap;
 
 use super::ledger::{Ledger, Value};
 
-/// What a key takes besides its bytes and those of its value.
+/// The overhead of a key in bytes.
 pub(super) const KEY_OVERHEAD: usize = 96;
 
 /// A connection that waits.
@@ -20,10 +20,10 @@ pub(super) struct Table {
 
 /// Why an operation changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Denied {
-    /// The table holds as many bytes as it may.
+pub(super) enum TableError {
+    /// The limit of bytes is reached.
     Full,
-    /// The value is no number, or the sum is beyond one.
+    /// The value is not a number, or the sum overflows.
     NotANumber,
 }
 
@@ -36,32 +36,38 @@ impl Table {
         self.values.get(key)
     }
 
-    /// How many keys exist.
+    /// The number of keys.
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Sets a key. Whoever waits for it is to be asked for with [`Table::take_waiters`].
-    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), Denied> {
+    /// Sets a key. The caller then wakes [`Table::take_waiters`].
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), TableError> {
         let counted = key.len() + value.len() + KEY_OVERHEAD;
         if let Some(replaced) = self.values.get_mut(key).and_then(|old| old.replace(value, counted)) {
-            return if replaced { Ok(()) } else { Err(Denied::Full) };
+            return if replaced { Ok(()) } else { Err(TableError::Full) };
         }
-        let value = Value::new(value, counted, &self.ledger).ok_or(Denied::Full)?;
+        let value = Value::new(value, counted, &self.ledger).ok_or(TableError::Full)?;
         self.values.insert(key.to_owned(), value);
         Ok(())
     }
 
     /// Adds to a decimal number, and returns the sum.
-    pub(super) fn add(&mut self, key: &str, amount: i64) -> Result<i64, Denied> {
+    pub(super) fn add(&mut self, key: &str, amount: i64) -> Result<i64, TableError> {
         let old = self.get(key).map_or(Some(0), |value| std::str::from_utf8(value).ok()?.parse().ok());
-        let sum: i64 = old.and_then(|old: i64| old.checked_add(amount)).ok_or(Denied::NotANumber)?;
+        let sum: i64 = old.and_then(|old: i64| old.checked_add(amount)).ok_or(TableError::NotANumber)?;
         self.set(key, sum.to_string().as_bytes())?;
         Ok(sum)
     }
 
-    /// Sets a key if it holds what is expected; a missing key holds nothing. Returns whether it was set.
-    pub(super) fn compare_set(&mut self, key: &str, expected: &[u8], desired: &[u8]) -> Result<bool, Denied> {
+    /// Sets a key if it holds what is expected; a missing key holds nothing. Returns whether it was
+    /// set.
+    pub(super) fn compare_set(
+        &mut self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> Result<bool, TableError> {
         let equal = self.get(key).map_or(&[][..], |value| value) == expected;
         if equal {
             self.set(key, desired)?;
@@ -74,12 +80,12 @@ impl Table {
         self.values.remove(key).is_some()
     }
 
-    /// Notes that somebody waits for a key.
+    /// Adds a waiter for a key.
     pub(super) fn wait(&mut self, key: &str, waiter: Waiter) {
         self.waiters.entry(key.to_owned()).or_default().push(waiter);
     }
 
-    /// Notes that somebody no longer waits for a key.
+    /// Removes a waiter for a key.
     pub(super) fn stop_waiting(&mut self, key: &str, waiter: Waiter) {
         if let Some(waiters) = self.waiters.get_mut(key) {
             waiters.retain(|&other| other != waiter);
@@ -89,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Whoever waits for a key, in the order in which they came. They no longer do.
+    /// Removes and returns the waiters for a key, in the order in which they came.
     pub(super) fn take_waiters(&mut self, key: &str) -> Vec<Waiter> {
         self.waiters.remove(key).unwrap_or_default()
     }
@@ -125,17 +131,17 @@ mod tests {
         table.set("n", b"41").unwrap();
         assert_eq!(table.add("n", 1), Ok(42));
         table.set("n", b"seven").unwrap();
-        assert_eq!(table.add("n", 1), Err(Denied::NotANumber));
+        assert_eq!(table.add("n", 1), Err(TableError::NotANumber));
         table.set("n", i64::MAX.to_string().as_bytes()).unwrap();
-        assert_eq!(table.add("n", 1), Err(Denied::NotANumber));
+        assert_eq!(table.add("n", 1), Err(TableError::NotANumber));
     }
 
     #[test]
-    fn bytes_are_bounded_and_given_back() {
+    fn bytes_are_bounded_and_released() {
         let mut table = table(10 + KEY_OVERHEAD);
         table.set("key", b"1234567").unwrap();
-        assert_eq!(table.set("k", b""), Err(Denied::Full));
-        assert_eq!(table.set("key", b"12345678"), Err(Denied::Full));
+        assert_eq!(table.set("k", b""), Err(TableError::Full));
+        assert_eq!(table.set("key", b"12345678"), Err(TableError::Full));
         assert_eq!(value(&table, "key"), Some(&b"1234567"[..]));
         assert!(table.delete("key"));
         assert!(!table.delete("key"));

@@ -78,7 +78,7 @@ fn a_request_that_stalls_is_given_up_but_a_silent_client_is_not() {
 }
 
 #[test]
-fn requests_may_dribble_or_come_many_at_once() {
+fn requests_may_arrive_byte_by_byte_or_many_at_once() {
     let (server, _store) = serve(StoreConfig::default());
     let mut stream = raw(server.local_addr());
     let requests = [
@@ -130,7 +130,7 @@ fn a_wait_ends_when_all_keys_exist_at_the_same_time() {
 }
 
 #[test]
-fn a_lane_is_none_of_the_stores_business() {
+fn the_store_refuses_connections_for_lanes() {
     let (server, _store) = serve(StoreConfig::default());
     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Control };
     let dialed = dial(server.local_addr(), Hello { purpose: Purpose::Lane(lane), ..Hello::store(0) });

@@ -67,7 +67,7 @@ fn fall_asleep(transport: &mut TcpTransport, interest: &Interest) -> bool {
 }
 
 #[test]
-fn dribbled_elements_are_lent_whole_and_in_order() {
+fn elements_that_arrive_byte_by_byte_are_lent_whole_and_in_order() {
     for element in [1, 2, 4, 8] {
         let config = TcpConfig { read_ahead: TcpConfig::READ_AHEAD_MIN, ..TcpConfig::default() };
         let (mut transport, peers) = world(2, &config);
@@ -137,7 +137,7 @@ fn a_part_of_an_element_before_the_end_of_the_stream_is_no_endless_wait() {
 }
 
 #[test]
-fn what_came_before_a_reset_is_delivered_first() {
+fn bytes_before_a_reset_are_delivered_first() {
     let (mut transport, mut peer) = pair();
     transport.try_send(1, &[IoSlice::new(b"unread")]).unwrap();
     peer.write_all(&[7; 100_000]).unwrap();
@@ -162,7 +162,7 @@ fn what_came_before_a_reset_is_delivered_first() {
 }
 
 #[test]
-fn a_break_wakes_who_waits_for_somebody_else_and_is_no_error_to_them() {
+fn a_broken_connection_wakes_a_rank_that_waits_for_another_without_an_error() {
     let (mut transport, mut peers) = world(3, &TcpConfig::default());
     let for_first = interest(&[1], &[]);
     assert!(fall_asleep(&mut transport, &for_first));
@@ -244,7 +244,7 @@ fn dropping_a_transport_ends_its_streams_in_order() {
 }
 
 #[test]
-fn a_peer_that_only_stops_sending_is_gone_too() {
+fn a_peer_that_stops_sending_is_lost() {
     let (mut transport, peer) = pair();
     peer.shutdown(Shutdown::Write).unwrap();
     let error = loop {

@@ -1,7 +1,7 @@
-//! Questions to PyTorch's store and their answers, on one connection.
+//! Requests to PyTorch's store and their responses, on one connection.
 //!
-//! Every function leaves the connection without an answer under way, or fails; after a failure the connection is
-//! closed, so that nobody takes a late answer for another one.
+//! Every function reads the whole response or fails; after a failure the connection is closed, so
+//! that no later request reads a late response.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
+use crate::store::errors::{await_socket, malformed_response};
 use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
-use crate::store::patience::{await_socket, nonsense};
 
-/// How long to wait for the server to say that a key exists, before asking again: not every version of the server
-/// tells waiting clients of keys that a compare-and-set made.
-const NAP_MIN: Duration = Duration::from_millis(10);
-const NAP_MAX: Duration = Duration::from_millis(500);
+/// How long to wait for the server to report that a key exists before asking again: some versions
+/// of the server do not wake waiters for keys that a compare-and-set created.
+const POLL_MIN: Duration = Duration::from_millis(10);
+const POLL_MAX: Duration = Duration::from_millis(500);
 
-/// A connection, and until when an operation has it.
+/// A connection and the deadline of the current operation.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) socket: Socket,
@@ -31,7 +31,7 @@ pub(super) struct Conversation {
 type Answer<T> = Result<T, FrameError>;
 
 impl Conversation {
-    /// Says what is said first on a connection, and returns whether the other side is PyTorch's store.
+    /// Greets the server, and returns whether it is PyTorch's store.
     pub(super) fn greet(&self) -> Answer<bool> {
         let number = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().validate().ping(number))?;
@@ -54,13 +54,13 @@ impl Conversation {
         match self.number::<i64>()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(FrameError::Io(nonsense())),
+            _ => Err(FrameError::Io(malformed_response())),
         }
     }
 
     pub(super) fn num_keys(&self) -> Answer<u64> {
         self.ask(Query::default().num_keys())?;
-        u64::try_from(self.number::<i64>()?).map_err(|_| FrameError::Io(nonsense()))
+        u64::try_from(self.number::<i64>()?).map_err(|_| FrameError::Io(malformed_response()))
     }
 
     /// Returns the value afterwards, and `None` if the key is still missing.
@@ -70,14 +70,15 @@ impl Conversation {
         }
         self.ask(Query::default().compare_set(key, expected, desired))?;
         let value = self.field()?;
-        // A missing key is answered with what was expected, which otherwise would have been replaced.
+        // A missing key is answered with what was expected, which otherwise would have been
+        // replaced.
         Ok(Some(value).filter(|value| expected.is_empty() || value != expected))
     }
 
     /// The value of a key, `None` if it is missing.
     ///
-    /// The server's own query for this does not tell a missing key from an empty value, or closes the connection. To
-    /// replace what no key holds by itself changes nothing, and answers both.
+    /// The server's own query for this does not tell a missing key from an empty value, or closes
+    /// the connection. To replace what no key holds by itself changes nothing, and answers both.
     fn read(&self, key: &str) -> Answer<Option<Vec<u8>>> {
         let unlikely: [u8; 16] = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().compare_set(key, &unlikely, &unlikely))?;
@@ -102,7 +103,7 @@ impl Conversation {
 
     /// Waits until all keys exist at the same time, and returns whether they did before `until`.
     pub(super) fn await_keys(&self, keys: &[&str], until: Instant) -> Answer<bool> {
-        let mut nap = NAP_MIN;
+        let mut nap = POLL_MIN;
         loop {
             if self.check(keys)? {
                 return Ok(true);
@@ -112,7 +113,7 @@ impl Conversation {
                 return Ok(false);
             }
             self.nap(keys, until.min(now + nap))?;
-            nap = (nap * 2).min(NAP_MAX);
+            nap = (nap * 2).min(POLL_MAX);
         }
     }
 
@@ -155,7 +156,7 @@ impl Conversation {
 
     fn expect(&self, known: &[u8]) -> Answer<u8> {
         let [byte] = self.fixed()?;
-        if known.contains(&byte) { Ok(byte) } else { Err(FrameError::Io(nonsense())) }
+        if known.contains(&byte) { Ok(byte) } else { Err(FrameError::Io(malformed_response())) }
     }
 
     fn ask(&self, query: Query) -> Answer<()> {
@@ -168,7 +169,7 @@ impl Conversation {
 
     fn number<T: wire::Fixed>(&self) -> Answer<T> {
         let bytes: [u8; 8] = self.fixed()?;
-        wire::decode(&bytes, Reader::get).map_err(|_| FrameError::Io(nonsense()))
+        wire::decode(&bytes, Reader::get).map_err(|_| FrameError::Io(malformed_response()))
     }
 
     fn fixed<const N: usize>(&self) -> Answer<[u8; N]> {

@@ -14,48 +14,49 @@ use comm_mesh::deadline_after;
 use self::conversation::Conversation;
 use self::protocol::{KEY_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX};
 use super::StoreConfig;
+use super::errors::{RECONNECT_MAX, failed, no_address, not_a_number, timed_out, unreachable, with_grace};
 use super::frame::FrameError;
-use super::idle::Idle;
-use super::patience::{RECONNECT_MAX, failed, no_address, not_a_number, timed_out, unreachable, with_grace};
+use super::pool::ConnectionPool;
 use crate::connect::{Connected, Connector, run_first};
 use crate::socket::Options;
 
-/// A client of a `torch.distributed.TCPStore`, such as torchrun's agent serves, tried with PyTorch 2.15. Clients of
-/// PyTorch see the same keys and values.
+/// A client of a `torch.distributed.TCPStore`, such as the one of torchrun's agent; tested with
+/// PyTorch 2.15. Clients of PyTorch see the same keys and values.
 ///
-/// Any number of threads may use it at a time: each operation has a connection to itself while it runs, so a thread
-/// that waits for a key holds up nobody. Connections are kept and used again.
+/// Any number of threads may use it: each operation has its own connection while it runs, so a
+/// thread that waits for a key delays no other. Connections are reused.
 ///
-/// What PyTorch's server decides differs in three points from [`TcpStoreServer`](super::TcpStoreServer):
-/// - it neither knows jobs nor secrets: whoever reaches it may read and write;
-/// - a key has at most 8 KiB and a value 8 MiB; longer ones are [`Error::Invalid`] and are not sent;
-/// - `add` to a text that begins with a number counts from that number; and a sum beyond 64 bits wraps in the store
-///   before it is reported as [`Error::Invalid`].
+/// PyTorch's server differs in three points from [`TcpStoreServer`](super::TcpStoreServer):
+/// - it has no jobs and no secrets: every process that reaches it can read and write;
+/// - a key has at most 8 KiB and a value 8 MiB; longer ones are [`Error::Invalid`] and are not
+///   sent;
+/// - `add` to a text that begins with a number counts from that number; and a sum beyond 64 bits
+///   wraps in the store before it is reported as [`Error::Invalid`].
 #[derive(Debug)]
 pub struct TorchStore {
     address: SocketAddr,
     config: StoreConfig,
-    idle: Idle,
+    pool: ConnectionPool,
 }
 
-/// The pause between two attempts to be greeted.
+/// The delay between attempts to be greeted.
 const GREET_BACKOFF: Duration = Duration::from_millis(50);
-/// How many connections that break before the greeting may be bad luck: a busy server's system drops some.
+/// The most connections that may break before the greeting: the system of a busy server drops some.
 const GREET_ATTEMPTS: u32 = 5;
 
 impl TorchStore {
-    /// Connects, trying again until a server answers or the time is over. Of `config`, only `frame_bytes_max` and
-    /// `operation_timeout` matter.
+    /// Connects, with retries until a server answers or the timeout has passed. Of `config`, only
+    /// `frame_bytes_max` and `operation_timeout` are used.
     ///
     /// # Errors
-    /// [`Error::Handshake`] if what answers is no store of PyTorch's. [`Error::Io`] if nothing answers in time, with
-    /// the address, the number of attempts and the last reason.
+    /// [`Error::Handshake`] if the server is not a store of PyTorch. [`Error::Io`] if no server
+    /// answers in time, with the address, the number of attempts and the last reason.
     pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
         Self::connect_first(&[address], config, timeout)
     }
 
-    /// Connects as [`TorchStore::connect`] does, to the first of several addresses of one server that takes a
-    /// connection. All are tried at the same time.
+    /// Connects as [`TorchStore::connect`] does, to the first of several addresses of one server
+    /// that takes a connection. All are tried at the same time.
     ///
     /// # Errors
     /// As [`TorchStore::connect`]. [`Error::Invalid`] if there are no addresses.
@@ -67,9 +68,9 @@ impl TorchStore {
             several => first(several, timeout)?,
         };
         let timeout = timeout.saturating_sub(begun.elapsed());
-        let store = Self { address, config, idle: Idle::default() };
-        let conversation = store.dial(timeout, deadline_after(timeout))?;
-        store.idle.keep(conversation.socket);
+        let store = Self { address, config, pool: ConnectionPool::default() };
+        let conversation = store.open(timeout, deadline_after(timeout))?;
+        store.pool.put(conversation.socket);
         Ok(store)
     }
 
@@ -79,21 +80,21 @@ impl TorchStore {
         self.address
     }
 
-    fn dial(&self, timeout: Duration, deadline: Instant) -> Result<Conversation> {
+    fn open(&self, timeout: Duration, deadline: Instant) -> Result<Conversation> {
         let stranger = || Error::Handshake {
             with: format!("PyTorch's store at {}", self.address),
             refusal: Refusal::Stranger,
         };
-        let dial_by = deadline.min(deadline_after(timeout));
+        let connect_by = deadline.min(deadline_after(timeout));
         for _ in 0..GREET_ATTEMPTS {
             let mut dial = Connector::bare(self.address, Options::store());
-            let socket = match dial.run(dial_by) {
+            let socket = match dial.run(connect_by) {
                 Ok(Connected::Open(socket)) => socket,
                 Ok(Connected::Pending | Connected::Refused(_)) => return Err(unreachable(&[dial], timeout)),
                 Err(e) => return Err(Error::io("wait for a connection", e)),
             };
             let bytes_max = self.config.frame_bytes_max;
-            let conversation = Conversation { socket, deadline: dial_by, bytes_max };
+            let conversation = Conversation { socket, deadline: connect_by, bytes_max };
             match conversation.greet() {
                 Ok(true) => return Ok(Conversation { deadline, ..conversation }),
                 Ok(false) => return Err(stranger()),
@@ -108,21 +109,22 @@ impl TorchStore {
         Err(stranger())
     }
 
-    /// Lets an operation have a connection. One that failed, and may still get an answer, is not used again.
+    /// Lets an operation have a connection. One that failed, and may still get an answer, is not
+    /// used again.
     fn converse<T>(
         &self,
-        patience: Duration,
+        max_wait: Duration,
         talk: impl FnOnce(&Conversation) -> Result<T, FrameError>,
     ) -> Result<Result<T, FrameError>> {
-        let deadline = deadline_after(patience);
+        let deadline = deadline_after(max_wait);
         let bytes_max = self.config.frame_bytes_max;
-        let conversation = match self.idle.take() {
+        let conversation = match self.pool.take() {
             Some(socket) => Conversation { socket, deadline, bytes_max },
-            None => self.dial(patience.min(RECONNECT_MAX), deadline)?,
+            None => self.open(max_wait.min(RECONNECT_MAX), deadline)?,
         };
         let said = talk(&conversation);
         if said.is_ok() {
-            self.idle.keep(conversation.socket);
+            self.pool.put(conversation.socket);
         }
         Ok(said)
     }
@@ -157,7 +159,8 @@ impl TorchStore {
         Ok(())
     }
 
-    /// Why the server hung up on who added to a key: because it holds a text, or for another reason.
+    /// Why the server hung up on who added to a key: because it holds a text, or for another
+    /// reason.
     fn refused_sum(&self, key: &str) -> Result<Error> {
         let value = self.call(key, |conversation| conversation.peek(key))?;
         let sums = |value: &Vec<u8>| std::str::from_utf8(value).is_ok_and(|text| text.parse::<i64>().is_ok());
@@ -177,11 +180,11 @@ fn check_key(key: &str) -> Result<()> {
 
 /// The first of several addresses that takes a connection.
 fn first(addresses: &[SocketAddr], timeout: Duration) -> Result<SocketAddr> {
-    let mut dials: Vec<Connector> =
+    let mut connectors: Vec<Connector> =
         addresses.iter().map(|address| Connector::bare(*address, Options::store())).collect();
-    match run_first(&mut dials, deadline_after(timeout)) {
+    match run_first(&mut connectors, deadline_after(timeout)) {
         Ok((at, Connected::Open(_))) => Ok(addresses[at]),
-        Ok((_, Connected::Pending | Connected::Refused(_))) => Err(unreachable(&dials, timeout)),
+        Ok((_, Connected::Pending | Connected::Refused(_))) => Err(unreachable(&connectors, timeout)),
         Err(e) => Err(Error::io("wait for a connection", e)),
     }
 }
@@ -263,7 +266,8 @@ impl Store for TorchStore {
         checked.map_err(|e| self.failed(&names, e))
     }
 
-    /// One more than were set if a client of PyTorch's made the store: it keeps a key of its own there.
+    /// One more than were set if a client of PyTorch's made the store: it keeps a key of its own
+    /// there.
     fn num_keys(&self) -> Result<u64> {
         self.call("", Conversation::num_keys)
     }

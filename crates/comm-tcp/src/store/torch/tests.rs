@@ -75,7 +75,7 @@ fn every_operation_is_spoken_to_the_byte_on_one_connection() {
 }
 
 #[test]
-fn a_missing_key_is_told_from_one_that_holds_what_was_expected() {
+fn a_missing_key_differs_from_one_with_the_expected_value() {
     let server = |listener: &TcpListener| {
         let mut peer = Peer::greeted(listener);
         peer.expect(b"\x02\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0a\x01\0\0\0\0\0\0\0b");
@@ -173,7 +173,7 @@ fn hostile_answers_are_errors_and_end_their_connection() {
         };
         talk(server, |store| {
             assert!(is_io(store.compare_set("k", b"", b"v"), words), "{words}");
-            assert!(is_io(store.delete("k"), "makes no sense"));
+            assert!(is_io(store.delete("k"), "is malformed"));
         });
     }
 }
@@ -190,8 +190,8 @@ fn answers_that_are_not_known_are_errors() {
         assert!(peer.sees_the_end());
     };
     talk(server, |store| {
-        assert!(is_io(store.get("k", SOON), "makes no sense"));
-        assert!(is_io(store.get("k", SOON), "makes no sense"));
+        assert!(is_io(store.get("k", SOON), "is malformed"));
+        assert!(is_io(store.get("k", SOON), "is malformed"));
     });
 }
 
@@ -215,7 +215,7 @@ fn a_sum_with_a_text_is_the_callers_fault_and_so_is_one_that_wrapped() {
 }
 
 #[test]
-fn what_the_server_would_not_take_is_not_sent() {
+fn keys_and_values_that_are_too_long_are_not_sent() {
     let server = |listener: &TcpListener| assert!(Peer::greeted(listener).sees_the_end());
     talk(server, |store| {
         let long = "k".repeat(8192);
@@ -227,7 +227,7 @@ fn what_the_server_would_not_take_is_not_sent() {
 }
 
 #[test]
-fn who_is_no_store_of_pytorchs_is_a_stranger() {
+fn a_server_that_is_not_pytorchs_store_is_a_stranger() {
     for answer in [&b"HTTP"[..], b""] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

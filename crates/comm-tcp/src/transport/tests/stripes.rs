@@ -59,7 +59,7 @@ fn the_position_of_a_byte_says_which_socket_carries_it() {
 }
 
 #[test]
-fn what_lies_within_a_stripe_goes_at_once_and_through_one_socket() {
+fn bytes_within_a_stripe_are_sent_at_once_through_one_socket() {
     let (mut transport, mut peers) = striped_pair(Stripes { sockets: 4, bytes: 64 });
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[1; 24]), IoSlice::new(&[2; 40])]).unwrap(), 64);
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[3; 65])]).unwrap(), 64);
@@ -72,7 +72,7 @@ fn what_lies_within_a_stripe_goes_at_once_and_through_one_socket() {
 }
 
 #[test]
-fn stripes_are_put_together_in_order_whatever_socket_is_quicker() {
+fn stripes_are_received_in_order_whichever_socket_is_faster() {
     let stream: Vec<u8> = (0..=255).cycle().take(1000).collect();
     for stripe in [1, 3, 4, 7, 8, 100, 999, 1000] {
         let stripes = Stripes { sockets: 4, bytes: stripe };

@@ -1,4 +1,4 @@
-//! How long clients wait, and what they say when that was not enough or went wrong.
+//! The deadlines and errors of clients of a store.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,20 +11,21 @@ use socket2::Socket;
 use super::frame::FrameError;
 use crate::connect::Connector;
 
-/// How long to try to reach a server that was reached before: one that has gone does not come back with its data.
+/// How long to reconnect to a server that was reached before: one that has exited does not come
+/// back with its data.
 pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// How much of a value an error shows.
-const SHOWN_BYTES: usize = 256;
+/// The most bytes of a value that an error shows.
+const VALUE_BYTES_MAX: usize = 256;
 
-/// The time for an answer that is due when the time is over; it may take a little longer.
+/// How long to wait for a response that the server sends when the timeout has passed.
 pub(super) fn with_grace(timeout: Duration) -> Duration {
     const GRACE_MIN: Duration = Duration::from_secs(1);
     const GRACE_MAX: Duration = Duration::from_secs(5);
     timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
 }
 
-/// Sleeps until a socket is ready; past the deadline that is an error of kind `TimedOut`.
+/// Sleeps until a socket is ready. Returns an error of kind `TimedOut` after the deadline.
 pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> Result<(), FrameError> {
     match comm_mesh::wait_for(socket, flags, deadline) {
         Ok(true) => Ok(()),
@@ -33,52 +34,58 @@ pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant)
     }
 }
 
-/// There is nothing to dial.
+/// The error for an empty list of addresses.
 pub(super) fn no_address() -> Error {
     Error::setting("addresses", "", "a client of a store needs an address to connect to")
 }
 
-/// None of the addresses that were dialed has answered.
-pub(super) fn unreachable(dials: &[Connector], timeout: Duration) -> Error {
-    let addresses: Vec<String> = dials.iter().map(|dial| dial.address().to_string()).collect();
-    let attempts: u32 = dials.iter().map(Connector::attempts).sum();
+/// The error if no address has answered.
+pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error {
+    let addresses: Vec<String> = connectors.iter().map(|connector| connector.address().to_string()).collect();
+    let attempts: u32 = connectors.iter().map(Connector::attempts).sum();
     let doing =
         format!("reach the store at {} within {timeout:?}, in {attempts} attempts", addresses.join(" or "));
-    let excuse = match dials {
-        [dial] => dial.reason(),
+    let reason = match connectors {
+        [connector] => connector.reason(),
         _ => {
-            let excuses: Vec<String> =
-                dials.iter().map(|dial| format!("{}: {}", dial.address(), dial.reason())).collect();
-            io::Error::new(io::ErrorKind::TimedOut, excuses.join("; "))
+            let reasons: Vec<String> = connectors
+                .iter()
+                .map(|connector| format!("{}: {}", connector.address(), connector.reason()))
+                .collect();
+            io::Error::new(io::ErrorKind::TimedOut, reasons.join("; "))
         }
     };
-    Error::io(doing, excuse)
+    Error::io(doing, reason)
 }
 
 pub(super) fn timed_out(key: &str, after: Duration) -> Error {
     Error::Timeout { waiting_for: Vec::new(), after, during: During::Store { key: key.to_owned() } }
 }
 
-/// Text that others have written, for errors and logs: control characters are escaped.
+/// Escapes control characters of text from other processes, for errors and logs.
 pub(super) fn printable(text: &[u8]) -> String {
-    let mut shown = String::with_capacity(text.len());
+    let mut escaped = String::with_capacity(text.len());
     for character in String::from_utf8_lossy(text).chars() {
         if character.is_control() {
-            shown.extend(character.escape_default());
+            escaped.extend(character.escape_default());
         } else {
-            shown.push(character);
+            escaped.push(character);
         }
     }
-    shown
+    escaped
 }
 
 pub(super) fn not_a_number(key: &str, value: &[u8]) -> Error {
-    let value = printable(value.get(..SHOWN_BYTES).unwrap_or(value));
-    Invalid::Setting { name: key.to_owned(), value, reason: "no sum: not a number, or too large".into() }
-        .into()
+    let value = printable(value.get(..VALUE_BYTES_MAX).unwrap_or(value));
+    Invalid::Setting {
+        name: key.to_owned(),
+        value,
+        reason: "it is not a number, or the sum is too large".into(),
+    }
+    .into()
 }
 
-/// Why an operation on a key failed on its way to the server at `address` or back.
+/// The error for an operation on a key whose request or response was lost.
 pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: FrameError) -> Error {
     let error = match error {
         FrameError::Io(e) if e.kind() == io::ErrorKind::TimedOut => return timed_out(key, after),
@@ -94,14 +101,14 @@ pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: Fra
     using(address, key, error)
 }
 
-/// An error of the system, or of the server, while a key was used.
+/// An error of the system or of the server in an operation on a key.
 pub(super) fn using(address: SocketAddr, key: &str, error: io::Error) -> Error {
     Error::io(format!("use key {key:?} of the store at {address}"), error)
 }
 
-/// What is wrong with a response that makes no sense.
-pub(super) fn nonsense() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "its response makes no sense")
+/// The error for a response that violates the protocol.
+pub(super) fn malformed_response() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "its response is malformed")
 }
 
 #[cfg(test)]
@@ -109,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_others_cannot_write_lines_or_escapes_to_a_terminal() {
+    fn text_of_other_processes_cannot_write_control_characters_to_a_terminal() {
         assert_eq!(printable("a\u{1b}[2J\nb é".as_bytes()), "a\\u{1b}[2J\\nb é");
         let error = not_a_number("k", &[b'\x07'; 1000]).to_string();
         assert!(!error.contains('\x07') && error.len() < 2000, "{error}");

@@ -1,4 +1,4 @@
-//! Connections that are kept while nobody uses them.
+//! Connections of a client that are reused.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,15 +6,15 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
-/// The most connections that are kept.
+/// The most idle connections.
 const IDLE_MAX: usize = 4;
 
-/// Connections on which every question has got its answer.
+/// Idle connections, on which every request was answered.
 #[derive(Debug, Default)]
-pub(super) struct Idle(Mutex<Vec<Socket>>);
+pub(super) struct ConnectionPool(Mutex<Vec<Socket>>);
 
-impl Idle {
-    /// A connection that nobody else uses, and that was alive and silent a moment ago.
+impl ConnectionPool {
+    /// Takes a connection that is open and has nothing to read.
     pub(super) fn take(&self) -> Option<Socket> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(socket) = idle.pop() {
@@ -27,7 +27,8 @@ impl Idle {
         None
     }
 
-    pub(super) fn keep(&self, socket: Socket) {
+    /// Keeps a connection for later requests, or closes it if there are enough.
+    pub(super) fn put(&self, socket: Socket) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
             idle.push(socket);
