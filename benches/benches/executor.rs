@@ -1,5 +1,6 @@
-//! Carrying out a schedule, without sockets and without anybody who waits: two ranks on one thread, which move in turns. And
-//! the way of a call through a communicator of one rank, in which nothing moves at all.
+//! Carrying out a schedule, without sockets and without anybody who waits: two ranks on one thread,
+//! which move in turns. And the way of a call through a communicator of one rank, in which nothing
+//! moves at all.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]

@@ -1,4 +1,5 @@
-//! The kernels that combine two blocks: every element type, in the first-level cache and beyond the second.
+//! The kernels that combine two blocks: every element type, in the first-level cache and beyond the
+//! second.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
@@ -23,7 +24,8 @@ fn combine(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("combine/{op}/{form}"));
         for reduction in dtypes.iter().filter_map(|dtype| Reduction::new(op, *dtype).ok()) {
             for bytes in SIZES {
-                // Zeros, which no number of repetitions turns into something that is slower to combine.
+                // Zeros, which no number of repetitions turns into something that is slower to
+                // combine.
                 let (mut dst, addend, from) = (vec![0; bytes], vec![0; bytes], vec![0; bytes]);
                 let addend = (!in_place).then_some(addend);
                 group.throughput(Throughput::Bytes(bytes as u64));

@@ -4,7 +4,8 @@ use std::ptr;
 
 use crate::{ncclComm_t, ncclWindow_t};
 
-// SAFETY: NCCL ties a communicator to no thread. That two threads do not use it at once is a condition of every call.
+// SAFETY: NCCL ties a communicator to no thread. That two threads do not use it at once is a
+// condition of every call.
 #[allow(unsafe_code)]
 unsafe impl Send for ncclComm_t {}
 

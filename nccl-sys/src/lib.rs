@@ -1,12 +1,15 @@
-//! Bindings of NCCL, loaded at run time: neither NCCL nor CUDA is needed to build, and a program runs where they are not.
+//! Bindings of NCCL, loaded at run time: neither NCCL nor CUDA is needed to build, and a program
+//! runs where they are not.
 //!
-//! [`Nccl::load`] finds the library, or says where it was looked for and what the loader said. A loaded library has one
-//! method per call of NCCL, under NCCL's name. Calls that the library is too old for are an error, [`MissingSymbol`], and
-//! never a panic. The oldest library that is accepted is [`Version::FLOOR`]; structs and constants are those of
-//! [`Version::BINDINGS`], and fit older libraries, as NCCL only ever appends to them.
+//! [`Nccl::load`] finds the library, or says where it was looked for and what the loader said. A
+//! loaded library has one method per call of NCCL, under NCCL's name. Calls that the library is too
+//! old for are an error, [`MissingSymbol`], and never a panic. The oldest library that is accepted
+//! is [`Version::FLOOR`]; structs and constants are those of [`Version::BINDINGS`], and fit older
+//! libraries, as NCCL only ever appends to them.
 //!
-//! Codes, operators and types of elements are numbers with names, such as [`ncclResult_t::ncclInProgress`], so that what
-//! a later library answers is still a value. Handles can be sent between threads; everything done with them is unsafe.
+//! Codes, operators and types of elements are numbers with names, such as
+//! [`ncclResult_t::ncclInProgress`], so that what a later library answers is still a value. Handles
+//! can be sent between threads; everything done with them is unsafe.
 //!
 //! | question | file |
 //! |---|---|

@@ -18,9 +18,10 @@ const VERSION_CALL: &str = "ncclGetVersion";
 
 /// A loaded NCCL, with one method per call. All threads may share it.
 ///
-/// Methods named `nccl...` are the calls of NCCL: unsafe, as handles, pointers and lengths must be as NCCL documents
-/// them; and an error, [`MissingSymbol`], if this library does not have the call, in which case nothing was done. What
-/// the call itself answers is inside, and must be looked at as well. All others are safe.
+/// Methods named `nccl...` are the calls of NCCL: unsafe, as handles, pointers and lengths must be
+/// as NCCL documents them; and an error, [`MissingSymbol`], if this library does not have the call,
+/// in which case nothing was done. What the call itself answers is inside, and must be looked at as
+/// well. All others are safe.
 ///
 /// The library stays loaded until the process ends, as NCCL has threads of its own.
 #[derive(Debug)]
@@ -33,13 +34,14 @@ pub struct Nccl {
 impl Nccl {
     /// Loads the library where `search` says.
     ///
-    /// Code of the library runs while it is loaded. Whoever names a file, or controls the environment if that is
-    /// searched, vouches for it.
+    /// Code of the library runs while it is loaded. Whoever names a file, or controls the
+    /// environment if that is searched, vouches for it.
     ///
     /// # Errors
     ///
-    /// Nothing was found, or what was found is not NCCL or older than [`Version::FLOOR`]. The error names every path that
-    /// was tried, with the reason. To try again is allowed, and finds what was installed meanwhile.
+    /// Nothing was found, or what was found is not NCCL or older than [`Version::FLOOR`]. The error
+    /// names every path that was tried, with the reason. To try again is allowed, and finds what
+    /// was installed meanwhile.
     pub fn load(search: &Search) -> Result<Self, LoadError> {
         let mut attempts = Vec::new();
         for (origin, path) in search.candidates() {
@@ -55,7 +57,8 @@ impl Nccl {
         // SAFETY: what runs while a library is loaded is vouched for by whoever named it.
         let library = unsafe { libloading::Library::new(path) }
             .map_err(|error| Refusal::Loader { words: innermost(&error) })?;
-        // SAFETY: no other library has calls of these names, and it is never unloaded: it is forgotten below.
+        // SAFETY: no other library has calls of these names, and it is never unloaded: it is
+        // forgotten below.
         let symbols = unsafe { Symbols::of(&library) };
         mem::forget(library);
 
@@ -102,9 +105,11 @@ impl Nccl {
         if has { Ok(()) } else { Err(self.missing(symbol)) }
     }
 
-    /// What `result` means, in the words of the library: `invalid argument (run with NCCL_DEBUG=WARN for details)`.
+    /// What `result` means, in the words of the library: `invalid argument (run with
+    /// NCCL_DEBUG=WARN for details)`.
     ///
-    /// Any number is allowed. The words are different from version to version, and not to be compared.
+    /// Any number is allowed. The words are different from version to version, and not to be
+    /// compared.
     pub fn error_string(&self, result: ncclResult_t) -> Cow<'static, str> {
         // SAFETY: any number is allowed, and nothing needs to be initialized.
         let words = unsafe { self.ncclGetErrorString(result) }.ok().and_then(|words| {
@@ -114,9 +119,11 @@ impl Nccl {
         words.map_or_else(|| format!("NCCL result {}", result.0).into(), CStr::to_string_lossy)
     }
 
-    /// The last thing that went wrong in this process, in the words of the library, if anything did.
+    /// The last thing that went wrong in this process, in the words of the library, if anything
+    /// did.
     ///
-    /// NCCL has one such text for all threads. What one thread reads while another thread fails may be about either.
+    /// NCCL has one such text for all threads. What one thread reads while another thread fails may
+    /// be about either.
     pub fn last_error(&self) -> Option<String> {
         // SAFETY: without a communicator, the call gives the address of a text.
         let words = unsafe { self.ncclGetLastError(ncclComm_t::NULL) }.ok().and_then(|words| {

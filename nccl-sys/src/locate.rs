@@ -8,19 +8,22 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The file that the code at `address` was loaded from, without symbolic links, if the loader knows.
+/// The file that the code at `address` was loaded from, without symbolic links, if the loader
+/// knows.
 ///
 /// The address is looked up and never read.
 pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr takes any address, and writes where it is told to.
     let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
-    // SAFETY: zeros are valid values of all its fields, pointers and addresses, even if dladdr wrote nothing.
+    // SAFETY: zeros are valid values of all its fields, pointers and addresses, even if dladdr
+    // wrote nothing.
     let info = unsafe { info.assume_init() };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the name ends with a zero, and stays for as long as the library does, which is not unloaded meanwhile.
+    // SAFETY: the name ends with a zero, and stays for as long as the library does, which is not
+    // unloaded meanwhile.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = Path::new(OsStr::from_bytes(name.to_bytes()));
     // A file that is gone or moved since still has the name under which it was found.

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 /// Where NCCL is looked for.
 ///
-/// A path that somebody names is the only one that is tried, as another copy of NCCL than the one that was asked for is
-/// worse than none: first the one given to [`Search::at`], then the one in the variable `COMM_NCCL_PATH`. Only if nobody
-/// named one, the system's loader is asked for `libnccl.so.2` and then for `libnccl.so`. It answers with a copy that the
-/// process has loaded already, if there is one of this name; then come the places that it knows: `LD_LIBRARY_PATH`, the
-/// cache of `ldconfig` and the system's folders.
+/// A path that somebody names is the only one that is tried, as another copy of NCCL than the one
+/// that was asked for is worse than none: first the one given to [`Search::at`], then the one in
+/// the variable `COMM_NCCL_PATH`. Only if nobody named one, the system's loader is asked for
+/// `libnccl.so.2` and then for `libnccl.so`. It answers with a copy that the process has loaded
+/// already, if there is one of this name; then come the places that it knows: `LD_LIBRARY_PATH`,
+/// the cache of `ldconfig` and the system's folders.
 ///
 /// A path without a slash is a name that the system's loader is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

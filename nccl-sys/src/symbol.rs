@@ -8,7 +8,8 @@ use crate::Version;
 
 /// Calls that came after the oldest library that is accepted, and the version that brought them.
 ///
-/// Where releases differ between those who package NCCL, this is the first that is known to have the call.
+/// Where releases differ between those who package NCCL, this is the first that is known to have
+/// the call.
 const SINCE: [(Version, &[&str]); 10] = [
     (Version::new(2, 19, 0), &["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"]),
     (Version::new(2, 22, 0), &["ncclGroupSimulateEnd"]),
@@ -93,7 +94,8 @@ fn since(symbol: &str) -> Version {
 ///
 /// # Safety
 ///
-/// `T` is the type of a function that has the signature of the symbol. It is called only while the library is loaded.
+/// `T` is the type of a function that has the signature of the symbol. It is called only while the
+/// library is loaded.
 pub(crate) unsafe fn address<T: Copy>(library: &libloading::Library, symbol: &str) -> Option<T> {
     // SAFETY: the caller knows the type.
     unsafe { library.get::<T>(symbol) }.ok().map(|found| *found)

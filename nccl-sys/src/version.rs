@@ -28,8 +28,8 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// The version that `ncclGetVersion` means by `code`: 21803 is 2.18.3, and 2804 is 2.8.4, as the minor number had one
-    /// digit up to 2.8.
+    /// The version that `ncclGetVersion` means by `code`: 21803 is 2.18.3, and 2804 is 2.8.4, as
+    /// the minor number had one digit up to 2.8.
     pub const fn from_code(code: u32) -> Self {
         let major_unit = if code < 10_000 { 1_000 } else { 10_000 };
         Self::new(code / major_unit, code % major_unit / 100, code % 100)

@@ -1,4 +1,5 @@
-//! What is said of libraries that are not there, are not NCCL, or are too old. None of this needs NCCL.
+//! What is said of libraries that are not there, are not NCCL, or are too old. None of this needs
+//! NCCL.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,5 @@
-//! What a real libnccl answers where there is no GPU: everything until a communicator is made. See [`libraries`].
+//! What a real libnccl answers where there is no GPU: everything until a communicator is made. See
+//! [`libraries`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -81,7 +82,8 @@ fn unique_id(nccl: &Nccl) -> ncclUniqueId {
 fn no_communicator_is_an_argument_that_calls_refuse() {
     with_each_library("no_communicator_is_an_argument_that_calls_refuse", |nccl| {
         let mut count = 0;
-        // SAFETY: the call looks whether there is a communicator before anything else, and so do the others.
+        // SAFETY: the call looks whether there is a communicator before anything else, and so do
+        // the others.
         let counted = unsafe { nccl.ncclCommCount(ncclComm_t::NULL, &raw mut count) };
         assert_refused(nccl, counted.unwrap());
         let mut result = ncclResult_t::ncclSuccess;

@@ -1,5 +1,5 @@
-//! Depends on the packages as they would be published, and checks a sum between threads and one between processes.
-//! `cargo xtask package` builds it and starts it with `commctl run`.
+//! Depends on the packages as they would be published, and checks a sum between threads and one
+//! between processes. `cargo xtask package` builds it and starts it with `commctl run`.
 
 use comm::{Comm, ReduceOp, Result};
 

@@ -47,8 +47,8 @@ fn selections(package: &Package) -> Vec<Option<&str>> {
     none.into_iter().chain(each).collect()
 }
 
-/// A warning is as bad as an error. The flag that makes it one would have everything built anew, so whatever cargo says is taken
-/// for one.
+/// A warning is as bad as an error. The flag that makes it one would have everything built anew, so
+/// whatever cargo says is taken for one.
 fn check(root: &Path, package: &Package, feature: Option<&str>) -> Result<(), FeaturesError> {
     let mut cargo = Command::new("cargo");
     cargo.args(["check", "--quiet", "--no-default-features", "--package", &package.name]);

@@ -13,11 +13,13 @@ use crate::places;
 
 /// Run the suite for GPUs on a real one, and write docs/gpu-report.md.
 ///
-/// Needs an NVIDIA driver, and an NCCL in COMM_NCCL_PATH or where the system's loader finds it (`cargo xtask nccl-fetch` fetches one).
-/// Fails if any case does; the report is then written all the same. If nothing can be run, the page stays as it is.
+/// Needs an NVIDIA driver, and an NCCL in COMM_NCCL_PATH or where the system's loader finds it
+/// (`cargo xtask nccl-fetch` fetches one). Fails if any case does; the report is then written all
+/// the same. If nothing can be run, the page stays as it is.
 #[derive(Debug, Args)]
 pub(crate) struct GpuCheck {
-    /// Run nothing: put the program here, to be carried to a machine with a GPU, where it needs nothing else
+    /// Run nothing: put the program here, to be carried to a machine with a GPU, where it needs
+    /// nothing else
     #[arg(long, value_name = "FILE", conflicts_with = "arguments")]
     binary_only: Option<PathBuf>,
 

@@ -104,8 +104,8 @@ impl Package {
         self.manifest.parent().unwrap_or(Path::new(""))
     }
 
-    /// The files in which the crates of this package begin that other people use: libraries and programs, but neither
-    /// tests nor examples.
+    /// The files in which the crates of this package begin that other people use: libraries and
+    /// programs, but neither tests nor examples.
     pub(crate) fn crate_roots(&self) -> impl Iterator<Item = &Path> {
         let is_shipped = |target: &&Target| target.kind.iter().any(|kind| kind == "lib" || kind == "bin");
         self.targets.iter().filter(is_shipped).map(|target| target.source.as_path())

@@ -116,8 +116,8 @@ fn hosts(row: &Algorithm, ranks: usize) -> std::ops::RangeInclusive<usize> {
     1..=if row.traits.hierarchical { ranks } else { 1 }
 }
 
-/// Calls `each` with the row's program for every spread over hosts, every root and every kind of buffers that its
-/// communicator uses.
+/// Calls `each` with the row's program for every spread over hosts, every root and every kind of
+/// buffers that its communicator uses.
 fn for_each_program(
     row: &'static Algorithm,
     ranks: usize,

@@ -1,7 +1,8 @@
-//! What this machine can do, as JSON lines: the limits by which the speed of a collective is judged.
+//! What this machine can do, as JSON lines: the limits by which the speed of a collective is
+//! judged.
 //!
-//! Every number is the best of several tries. It says how fast the machine is when nothing disturbs it, and never more than
-//! that.
+//! Every number is the best of several tries. It says how fast the machine is when nothing disturbs
+//! it, and never more than that.
 
 #![forbid(unsafe_code)]
 

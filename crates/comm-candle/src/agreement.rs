@@ -7,8 +7,9 @@ use crate::{Error, Place, Result};
 /// So many bytes of a name, and of why, are told: enough for whoever looks for the variable.
 const WORDS: usize = 512;
 
-/// Answers what this rank found, if all ranks can go on. If one cannot, none does: that one gets its own error, and the others are
-/// told it. A collective; it costs one all-reduce of a few bytes if all is well.
+/// Answers what this rank found, if all ranks can go on. If one cannot, none does: that one gets
+/// its own error, and the others are told it. A collective; it costs one all-reduce of a few bytes
+/// if all is well.
 ///
 /// Each of `marks`, of which all ranks have as many, becomes the largest that any rank has.
 pub(crate) fn go_on<M: Place, T>(comm: &Comm<M>, own: Result<T>, marks: &mut Vec<u8>) -> Result<T> {

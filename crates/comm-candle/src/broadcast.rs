@@ -1,4 +1,5 @@
-//! The variables of rank 0 for every rank, in host memory: packed into buckets, so that many small ones do not cost a call each.
+//! The variables of rank 0 for every rank, in host memory: packed into buckets, so that many small
+//! ones do not cost a call each.
 
 use std::ops::Range;
 
@@ -8,8 +9,9 @@ use crate::Result;
 use crate::memory::write;
 use crate::variables::Variable;
 
-/// Gives every rank the values of rank 0. Of what is packed, as many bytes are in memory a second time as a bucket has at most;
-/// what is larger goes as it lies. Bytes are moved and not computed with, so types share buckets.
+/// Gives every rank the values of rank 0. Of what is packed, as many bytes are in memory a second
+/// time as a bucket has at most; what is larger goes as it lies. Bytes are moved and not computed
+/// with, so types share buckets.
 pub(crate) fn in_buckets(comm: &Comm, variables: &[Variable], bucket_bytes: usize) -> Result<()> {
     let bytes: Vec<usize> = variables.iter().map(bytes).collect();
     let mut bucket = Vec::new();

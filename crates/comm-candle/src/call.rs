@@ -83,8 +83,9 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Which gradients share their memory with no other gradient and no variable. candle's own backward makes no others, but
-/// whoever writes gradients himself may well use one tensor twice, or a variable as its own gradient.
+/// Which gradients share their memory with no other gradient and no variable. candle's own backward
+/// makes no others, but whoever writes gradients himself may well use one tensor twice, or a
+/// variable as its own gradient.
 fn owned(variables: &[Variable], gradients: &[Option<&Tensor>]) -> Vec<bool> {
     let mut users = HashMap::<usize, usize>::new();
     for tensor in variables.iter().map(|variable| &*variable.var).chain(gradients.iter().copied().flatten()) {

@@ -21,8 +21,9 @@ impl Sealed for Cuda {
         matches!(location, DeviceLocation::Cuda { .. })
     }
 
-    // What is no tensor is on the communicator's stream. On candle's, the host would wait for backward; and a stream of candle's
-    // context would make that begin to track the uses of every tensor.
+    // What is no tensor is on the communicator's stream. On candle's, the host would wait for
+    // backward; and a stream of candle's context would make that begin to track the uses of every
+    // tensor.
 
     fn all_gather(comm: &Comm<Self>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
         let mut gathered = DeviceBuffer::<u8>::zeros(comm.stream(), all.len())?;
@@ -48,7 +49,8 @@ impl Sealed for Cuda {
     }
 }
 
-/// Averages all gradients by groups of calls. The host waits for nothing but to learn which gradients there are.
+/// Averages all gradients by groups of calls. The host waits for nothing but to learn which
+/// gradients there are.
 #[derive(Debug)]
 struct InPlace {
     comm: Comm<Cuda>,
@@ -74,13 +76,15 @@ impl Average for InPlace {
     }
 }
 
-/// Calls `call` with the elements of contiguous tensors, to be written where they lie, in the order of candle's stream.
+/// Calls `call` with the elements of contiguous tensors, to be written where they lie, in the order
+/// of candle's stream.
 fn write(
     tensors: &[&Tensor],
     call: impl FnOnce(Vec<CudaViewMut<'_>>) -> comm_core::Result<()>,
 ) -> Result<()> {
-    // cudarc lets streams of candle's context wait for each other's work on a tensor, by what it was told was written last: what
-    // comes before the call, and then the call, which is in the order of candle's stream by then.
+    // cudarc lets streams of candle's context wait for each other's work on a tensor, by what it
+    // was told was written last: what comes before the call, and then the call, which is in the
+    // order of candle's stream by then.
     touch(tensors)?;
     let outcome = {
         // Nobody gives a tensor other memory meanwhile.
@@ -157,9 +161,9 @@ impl Place {
     }
 
     fn view(&self) -> CudaViewMut<'_> {
-        // SAFETY: so many elements of this type lie there, and are aligned for it, as candle says. Whoever has the place keeps the
-        // tensor from getting other memory; candle frees what it has, and does all its work on it, on this stream, which the call
-        // joins.
+        // SAFETY: so many elements of this type lie there, and are aligned for it, as candle says.
+        // Whoever has the place keeps the tensor from getting other memory; candle frees what it
+        // has, and does all its work on it, on this stream, which the call joins.
         unsafe { CudaViewMut::from_raw(self.pointer, self.len, self.dtype, &self.stream) }
     }
 }

@@ -14,8 +14,8 @@ use crate::{Place, Report, Result, host};
 
 /// A replica of a model that is trained together with those of all other ranks.
 ///
-/// In host memory, gradients are packed into buckets, which are made once and sent by a thread of their own while the next one is
-/// being packed. On a GPU they are averaged where they lie.
+/// In host memory, gradients are packed into buckets, which are made once and sent by a thread of
+/// their own while the next one is being packed. On a GPU they are averaged where they lie.
 ///
 /// candle's backward says nothing before it has ended, so communication begins after it.
 #[derive(Debug)]
@@ -26,15 +26,17 @@ pub struct DataParallel<M: Place = Host> {
 }
 
 impl<M: Place> DataParallel<M> {
-    /// Prepares to train the model with these variables. A collective: every rank calls it, with the same model.
+    /// Prepares to train the model with these variables. A collective: every rank calls it, with
+    /// the same model.
     ///
-    /// All variables must be there by now; [`DataParallel::sync_gradients`] notices if any is added later.
-    /// While that runs, the communicator must not be used for anything else.
+    /// All variables must be there by now; [`DataParallel::sync_gradients`] notices if any is added
+    /// later. While that runs, the communicator must not be used for anything else.
     ///
     /// # Errors
-    /// [`Error::Ranks`](crate::Error::Ranks) with a [`Mismatch`](crate::Mismatch) if names, shapes or types of variables are not the
-    /// same on all ranks, or if these cannot communicate; [`Error::Type`](crate::Error::Type) or
-    /// [`Error::Place`](crate::Error::Place) for variables that cannot be communicated.
+    /// [`Error::Ranks`](crate::Error::Ranks) with a [`Mismatch`](crate::Mismatch) if names, shapes
+    /// or types of variables are not the same on all ranks, or if these cannot communicate;
+    /// [`Error::Type`](crate::Error::Type) or [`Error::Place`](crate::Error::Place) for variables
+    /// that cannot be communicated.
     pub fn new(variables: &VarMap, comm: &Comm<M>) -> Result<Self> {
         let variables = Variables::agree(variables, comm)?;
         let averager = M::averager(comm, variables.sorted())?;
@@ -44,24 +46,28 @@ impl<M: Place> DataParallel<M> {
     /// Gives every rank the variables of rank 0. A collective.
     ///
     /// # Errors
-    /// [`Error::Changed`](crate::Error::Changed), and [`Error::Refused`](crate::Error::Refused) on the other ranks, before any
-    /// variable is sent; [`Error::Ranks`](crate::Error::Ranks) if communication fails, and then the variables are unspecified.
+    /// [`Error::Changed`](crate::Error::Changed), and [`Error::Refused`](crate::Error::Refused) on
+    /// the other ranks, before any variable is sent; [`Error::Ranks`](crate::Error::Ranks) if
+    /// communication fails, and then the variables are unspecified.
     pub fn sync_model(&mut self) -> Result<()> {
         go_on(&self.comm, self.variables.check_unchanged(), &mut Vec::new())?;
         self.variables.broadcast(&self.comm)
     }
 
-    /// Replaces gradients by their averages over all ranks: the same bits on every rank. A collective.
+    /// Replaces gradients by their averages over all ranks: the same bits on every rank. A
+    /// collective.
     ///
-    /// A gradient keeps its memory if it has some for itself, and is replaced by another tensor otherwise. A variable of
-    /// which any rank had a gradient has one on every rank afterwards, and the others have none.
+    /// A gradient keeps its memory if it has some for itself, and is replaced by another tensor
+    /// otherwise. A variable of which any rank had a gradient has one on every rank afterwards, and
+    /// the others have none.
     ///
     /// # Errors
     /// [`Error::Gradient`](crate::Error::Gradient), [`Error::Integers`](crate::Error::Integers) or
-    /// [`Error::Changed`](crate::Error::Changed) before any gradient is sent, and [`Error::Refused`](crate::Error::Refused) on the
-    /// other ranks: gradients are as they were, and all ranks may call again. [`Error::Ranks`](crate::Error::Ranks) if
-    /// communication fails, and [`Error::Candle`](crate::Error::Candle), which aborts the communicator; then the gradients are
-    /// unspecified, and no later call succeeds.
+    /// [`Error::Changed`](crate::Error::Changed) before any gradient is sent, and
+    /// [`Error::Refused`](crate::Error::Refused) on the other ranks: gradients are as they were,
+    /// and all ranks may call again. [`Error::Ranks`](crate::Error::Ranks) if communication fails,
+    /// and [`Error::Candle`](crate::Error::Candle), which aborts the communicator; then the
+    /// gradients are unspecified, and no later call succeeds.
     pub fn sync_gradients(&mut self, gradients: &mut GradStore) -> Result<Report> {
         let mut call = Call::agree(&self.comm, &self.variables, gradients)?;
         or_abort(&self.comm, self.averager.average(&mut call))?;
@@ -70,7 +76,8 @@ impl<M: Place> DataParallel<M> {
 }
 
 impl DataParallel<Host> {
-    /// [`DataParallel::new`] with other buckets than 1 MiB, then 25 MiB. Rank 0's limits count for all ranks.
+    /// [`DataParallel::new`] with other buckets than 1 MiB, then 25 MiB. Rank 0's limits count for
+    /// all ranks.
     ///
     /// # Errors
     /// As [`DataParallel::new`].

@@ -8,9 +8,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a model cannot be trained on several ranks, or not any more.
 ///
-/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike. [`Error::Gradient`], [`Error::Integers`] and
-/// [`Error::Changed`] are this rank's alone, and the others get [`Error::Refused`] for it: no data was sent, and all ranks may
-/// call again.
+/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike.
+/// [`Error::Gradient`], [`Error::Integers`] and [`Error::Changed`] are this rank's alone, and the
+/// others get [`Error::Refused`] for it: no data was sent, and all ranks may call again.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,5 @@
-//! Gradients in host memory: packed into the buckets of `comm-ddp`, one set of them per element type.
+//! Gradients in host memory: packed into the buckets of `comm-ddp`, one set of them per element
+//! type.
 
 use candle_core::{Device, DeviceLocation, Tensor, WithDType};
 use comm_core::{Comm, Host, HostView, ReduceOp};

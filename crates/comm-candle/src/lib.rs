@@ -1,9 +1,11 @@
-//! Data-parallel training of [candle](https://github.com/huggingface/candle) models, over any communicator.
+//! Data-parallel training of [candle](https://github.com/huggingface/candle) models, over any
+//! communicator.
 //!
-//! Every rank holds a replica of a model, whose variables are in a [`VarMap`], and trains it on samples of its own.
-//! [`sync_model`] gives all ranks the variables of rank 0; [`sync_gradients`] averages the gradients of all ranks, between
-//! backward and the optimizer's step, so that equal optimizers keep the replicas equal to the last bit. A loop does
-//! better with [`DataParallel`], which prepares once what the two functions prepare in every call.
+//! Every rank holds a replica of a model, whose variables are in a [`VarMap`], and trains it on
+//! samples of its own. [`sync_model`] gives all ranks the variables of rank 0; [`sync_gradients`]
+//! averages the gradients of all ranks, between backward and the optimizer's step, so that equal
+//! optimizers keep the replicas equal to the last bit. A loop does better with [`DataParallel`],
+//! which prepares once what the two functions prepare in every call.
 //!
 //! ```no_run
 //! use candle_core::{DType, Device, Tensor};
@@ -30,18 +32,22 @@
 //! }
 //! ```
 //!
-//! - **Names decide** which variables meet. A `VarMap` has another order in every process, so variables are sorted by name, and
-//!   names, shapes and element types of all ranks are compared before anything else is sent. What is missing, extra or different
-//!   on one rank is named on every rank, as [`Mismatch`].
-//! - **Gradients are averaged, not variables.** The two differ as soon as an optimizer remembers anything but a sum.
-//! - **A gradient that no rank has** stays absent; one that only some ranks have counts as zero on the others, which get the average
-//!   too. [`Report`] names both kinds, as candle loses gradients in silence: operations without backward, the
-//!   fast `layer_norm`, `rms_norm` and `softmax_last_dim` of `candle_nn::ops` among them, leave the variables before them without any.
-//! - **Element types are kept**, and gradients may be strided. `f16`, `bf16`, `f32` and `f64` are averaged; variables
-//!   of integers take part in [`sync_model`].
+//! - **Names decide** which variables meet. A `VarMap` has another order in every process, so
+//!   variables are sorted by name, and names, shapes and element types of all ranks are compared
+//!   before anything else is sent. What is missing, extra or different on one rank is named on
+//!   every rank, as [`Mismatch`].
+//! - **Gradients are averaged, not variables.** The two differ as soon as an optimizer remembers
+//!   anything but a sum.
+//! - **A gradient that no rank has** stays absent; one that only some ranks have counts as zero on
+//!   the others, which get the average too. [`Report`] names both kinds, as candle loses gradients
+//!   in silence: operations without backward, the fast `layer_norm`, `rms_norm` and
+//!   `softmax_last_dim` of `candle_nn::ops` among them, leave the variables before them without
+//!   any.
+//! - **Element types are kept**, and gradients may be strided. `f16`, `bf16`, `f32` and `f64` are
+//!   averaged; variables of integers take part in [`sync_model`].
 //!
-//! Tensors lie in the memory of the communicator: on the CPU for a `Comm`, and with feature `cuda` on the GPU for a
-//! `Comm<comm_nccl::Cuda>`. Nothing is copied from one to the other.
+//! Tensors lie in the memory of the communicator: on the CPU for a `Comm`, and with feature `cuda`
+//! on the GPU for a `Comm<comm_nccl::Cuda>`. Nothing is copied from one to the other.
 //!
 //! | question | file |
 //! |---|---|
@@ -79,10 +85,12 @@ pub use error::{Error, Form, Result};
 pub use place::Place;
 pub use report::Report;
 
-/// Gives every rank the variables of rank 0. A collective: every rank calls it, with the same model.
+/// Gives every rank the variables of rank 0. A collective: every rank calls it, with the same
+/// model.
 ///
-/// Variables keep their identity, so that an optimizer may be made before or after. Besides at the start, this is how
-/// variables that no optimizer sees, such as the running means of a batch norm, become the same again.
+/// Variables keep their identity, so that an optimizer may be made before or after. Besides at the
+/// start, this is how variables that no optimizer sees, such as the running means of a batch norm,
+/// become the same again.
 ///
 /// # Errors
 /// As [`DataParallel::new`] and [`DataParallel::sync_model`].
@@ -90,10 +98,11 @@ pub fn sync_model<M: Place>(variables: &VarMap, comm: &Comm<M>) -> Result<()> {
     variables::Variables::agree(variables, comm)?.broadcast(comm)
 }
 
-/// Replaces gradients by their averages over all ranks. A collective: every rank calls it, with the same model, between
-/// backward and the step of its optimizer.
+/// Replaces gradients by their averages over all ranks. A collective: every rank calls it, with the
+/// same model, between backward and the step of its optimizer.
 ///
-/// To accumulate over several backward passes, add up their gradients with `GradStore::extend` and call this once.
+/// To accumulate over several backward passes, add up their gradients with `GradStore::extend` and
+/// call this once.
 ///
 /// # Errors
 /// As [`DataParallel::new`] and [`DataParallel::sync_gradients`].

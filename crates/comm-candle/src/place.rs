@@ -9,8 +9,8 @@ use crate::Result;
 use crate::call::Call;
 use crate::variables::Variable;
 
-/// A memory in which candle has tensors and a communicator has buffers: [`Host`](comm_core::Host), and with feature
-/// `cuda` `comm_nccl::Cuda`.
+/// A memory in which candle has tensors and a communicator has buffers: [`Host`](comm_core::Host),
+/// and with feature `cuda` `comm_nccl::Cuda`.
 ///
 /// The trait is sealed.
 pub trait Place: Sealed {}

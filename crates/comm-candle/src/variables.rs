@@ -34,8 +34,8 @@ impl Variables {
         named.sort_by(|(one, _), (other, _)| one.cmp(other));
         let found: Vec<Result<Variable>> =
             named.into_iter().map(|(name, var)| Variable::new::<M>(name, var)).collect();
-        // What cannot take part is described by why, and refused when all ranks are found to have the same: if only one
-        // had it, the others would wait for that one.
+        // What cannot take part is described by why, and refused when all ranks are found to have
+        // the same: if only one had it, the others would wait for that one.
         let parameters = ParameterSet::new(found.iter().map(describe))?;
         let all_gather = |own: &[u8], all: &mut [u8]| M::all_gather(comm, own, all);
         comm_ddp::check_parameters_by(&parameters, comm.size(), all_gather)?;
@@ -51,7 +51,8 @@ impl Variables {
         or_abort(comm, M::broadcast(comm, &self.sorted))
     }
 
-    /// Refuses a map with other variables than those that all ranks have: gradients of new ones would not be averaged.
+    /// Refuses a map with other variables than those that all ranks have: gradients of new ones
+    /// would not be averaged.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let map = lock(&self.map);
         let is_same = |ours: &Variable| map.get(&ours.name).is_some_and(|var| var.id() == ours.var.id());

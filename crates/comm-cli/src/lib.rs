@@ -1,8 +1,8 @@
 //! Library half of the tool `commctl`: what a program needs to start its own ranks.
 //!
-//! [`launch::Launch`] starts N processes on this machine, gives each its place in the group through the
-//! environment, and ends all of them when one fails. `commctl run` is a command line around it, and a program
-//! may call it to re-execute itself.
+//! [`launch::Launch`] starts N processes on this machine, gives each its place in the group through
+//! the environment, and ends all of them when one fails. `commctl run` is a command line around it,
+//! and a program may call it to re-execute itself.
 //!
 //! Linux only: ranks are watched through pidfds and epoll, and die with their launcher through
 //! `PR_SET_PDEATHSIG`.
@@ -13,7 +13,8 @@ compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG
 pub mod launch;
 mod report;
 
-/// Pages and pictures of measurements, for `commctl` and the chores of this workspace alone: they change without notice.
+/// Pages and pictures of measurements, for `commctl` and the chores of this workspace alone: they
+/// change without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::report::{page, plot, progress, statistics, units};

@@ -40,13 +40,13 @@ pub(crate) struct Run {
     #[arg(long)]
     tag_output: bool,
 
-    /// Set an environment variable of every rank; may be given more than once. NAME alone takes the value that commctl
-    /// has, and is an error if it has none
+    /// Set an environment variable of every rank; may be given more than once. NAME alone takes the
+    /// value that commctl has, and is an error if it has none
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     env: Vec<Variable>,
 
-    /// Show each rank one GPU, in CUDA_VISIBLE_DEVICES: of a list of numbers or names (0,1,2,3), or device R to rank R
-    /// (per-rank). Numbers count among the devices that are shown to commctl
+    /// Show each rank one GPU, in CUDA_VISIBLE_DEVICES: of a list of numbers or names (0,1,2,3), or
+    /// device R to rank R (per-rank). Numbers count among the devices that are shown to commctl
     #[arg(long, value_name = "LIST|per-rank")]
     devices: Option<Devices>,
 

@@ -12,7 +12,8 @@ use std::process::{Child, Command, Stdio};
 const MEASURE: &str =
     r#""$COMMCTL" perf all_reduce --min 4 --max 64K --factor 16384 --samples 3 --check --json"#;
 
-/// An agent that runs a shell script as each of its workers. `share` is whether the agent shares its store.
+/// An agent that runs a shell script as each of its workers. `share` is whether the agent shares
+/// its store.
 fn agent(workers: &str, options: &[&str], share: bool, script: &str) -> Child {
     Command::new(std::env::var("COMM_TEST_PYTHON").unwrap())
         .args(["-m", "torch.distributed.run", "--nproc-per-node", workers])
@@ -78,7 +79,8 @@ fn workers_of_two_agents_meet_once_more_when_one_of_them_failed() {
         let endpoint = format!("127.0.0.1:{}", free_port());
         let two = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint];
         let options = [&two[..], &["--max-restarts", "3", "--monitor-interval", "0.2"]].concat();
-        // The worker that fails counts its agent's restart; those of the other agent start again without one.
+        // The worker that fails counts its agent's restart; those of the other agent start again
+        // without one.
         let fails_once = "test $RANK != 3 || test $TORCHELASTIC_RESTART_COUNT != 0";
         let script = format!(
             "echo restarts: $TORCHELASTIC_RESTART_COUNT; {MEASURE} && sleep 1 && {fails_once} && sleep 2"

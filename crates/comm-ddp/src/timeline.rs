@@ -36,7 +36,7 @@ pub struct BucketTimes {
 }
 
 impl BucketTimes {
-    /// Creates the times of a bucket of `bytes` bytes, all equal to `filled`. Its fields can be set.
+    /// Creates the times of a bucket of `bytes` bytes, all equal to `filled`.
     #[must_use]
     pub const fn new(bytes: usize, filled: Instant) -> Self {
         Self { bytes, filled, launched: filled, started: filled, completed: filled }

@@ -10,7 +10,7 @@ use comm::hybrid::Path;
 use comm::{Comm, Config, Membership, ReduceOp, TransportKind};
 use common::{config, each, store};
 
-/// What each of the ranks, on hosts that are letters, says of the others.
+/// Returns what each rank reports about the others; each letter of `hosts` is the host of a rank.
 fn world<R: Send>(
     hosts: &str,
     kind: TransportKind,
@@ -86,7 +86,7 @@ fn without_memory(transport: &str) -> Vec<String> {
     each(2, said)
 }
 
-/// What a process does when it is started for a test.
+/// Runs in a process that a test has started.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

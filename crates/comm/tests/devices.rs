@@ -37,7 +37,7 @@ fn start_on(
     process::start(part, ranks, |rank| environment(rank, hosts, path, nccl(has_nccl(rank))))
 }
 
-/// What a rank finds in its environment.
+/// Returns the environment of a rank.
 fn environment(rank: usize, hosts: usize, path: DevicePath, nccl: String) -> [(&'static str, String); 5] {
     [
         ("COMM_HOSTID", (rank % hosts).to_string()),
@@ -55,7 +55,7 @@ fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<f32>> {
     buffer.to_vec()
 }
 
-/// What a process does when it is started for a test.
+/// Runs in a process that a test has started.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

@@ -33,7 +33,7 @@ fn start(variables: &[(&'static str, OsString)]) -> Command {
     command
 }
 
-/// What processes with these variables say, each its own.
+/// Returns the output of processes with these variables.
 fn said(ranks: &[Variables]) -> Vec<String> {
     let children: Vec<_> = ranks.iter().map(|variables| start(variables).spawn().unwrap()).collect();
     let outputs = children.into_iter().map(|child| child.wait_with_output().unwrap());
@@ -45,7 +45,7 @@ fn said(ranks: &[Variables]) -> Vec<String> {
     outputs.map(said).collect()
 }
 
-/// What a process does when it is started for a test.
+/// Runs in a process that a test has started.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

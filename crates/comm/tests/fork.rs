@@ -27,7 +27,7 @@ fn start(part: &str, transport: &str, ranks: usize) -> (comm::tcp::TcpStoreServe
     process::start(part, ranks, |_| [("COMM_TRANSPORT", transport.to_owned())])
 }
 
-/// What a process does when it is started for a test.
+/// Runs in a process that a test has started.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use comm::{Error, Loss};
 use common::{Port, process};
 
-/// How long a rank waits for one that died before it had told anybody of itself, which nobody can
-/// notice.
+/// The time for which a rank waits for one that died before it had told anybody of itself, which
+/// nobody can notice.
 const TIMEOUT: Duration = Duration::from_secs(6);
 /// By when a death is to be known otherwise. Two seconds are promised; the machine that tests is
 /// busy.
 const SOON: Duration = Duration::from_secs(4);
 
-/// What a process does when it is started for a test: it meets the others, then waits for all of
+/// Runs in a process that a test has started: it meets the others, then waits for all of
 /// them, for ever.
 #[test]
 #[ignore = "started by the other tests"]

@@ -1,4 +1,4 @@
-//! What the library says through `tracing` while it comes to its group.
+//! Tests of the log of `comm::init`.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -50,7 +50,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// What is said on this thread while `work` is done, from this level on.
+/// Returns the events of at least this level on this thread while `work` runs.
 fn said(level: Level, work: impl FnOnce()) -> Vec<String> {
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), work);

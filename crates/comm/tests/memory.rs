@@ -1,4 +1,4 @@
-//! How much memory each of many ranks over shared memory takes beside the buffers of its user.
+//! Bounds the memory of each of many ranks over shared memory, apart from the buffers of its user.
 //!
 //! What counts is what the process would leave behind for others: the pages of its own, and of
 //! those that several processes have mapped an equal share, so that the ranks together count each
@@ -13,19 +13,19 @@ use comm::{Collective, Comm, ReduceOp};
 use common::process;
 
 const RANKS: usize = 8;
-/// What a rank may take.
+/// The limit of a rank.
 const BYTES_MAX: usize = 64 << 20;
 /// The size of calls, as nccl-tests counts it.
 const LONG_BYTES: usize = 64 << 20;
 /// A call that is short enough for algorithms which keep several times the data in scratch.
 const SHORT_BYTES: usize = 4 << 20;
-/// What messages cost here as far as the choice of algorithms goes, which thus is the same on every
+/// The model of the links by which algorithms are chosen, which thus is the same on every
 /// machine: two processors, so that ranks wait for each other.
 const LINKS: &str = "within=latency_us:0.1,overhead_us:0.15,gb_per_s:10 between=latency_us:0.1,overhead_us:0.15,gb_per_s:10 \
      reduce_gb_per_s=10 ranks_per_host=8 processors=2";
 const LEN: usize = LONG_BYTES / size_of::<f32>();
 
-/// What a process does when it is started for a test.
+/// Runs in a process that a test has started.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -117,12 +117,12 @@ fn calls() -> Vec<Call> {
     TABLE.iter().map(call(SHORT_BYTES)).chain(chosen).chain(forced).collect()
 }
 
-/// What this process takes.
+/// Returns the memory of this process.
 fn taken() -> usize {
     own("smaps_rollup", "Pss_Anon") + own("smaps_rollup", "Pss_Shmem")
 }
 
-/// What the process has before there is a communicator.
+/// The memory of the process before there is a communicator.
 struct Before {
     taken: usize,
     addresses: usize,

@@ -327,7 +327,7 @@ fn a_size_that_nobody_can_have_takes_no_memory() {
     });
 }
 
-/// What two ranks get that make different calls.
+/// Returns the errors of two ranks that make different calls.
 fn desync(
     first: impl Fn(&Comm) -> Result<(), ObjectError> + Sync,
     second: impl Fn(&Comm) -> Result<(), ObjectError> + Sync,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use comm::{Comm, Error, ReduceOp};
 use common::process::{self, Rank};
 
-/// How ranks reach each other, and on how many hosts they pretend to be.
+/// The transport between ranks, and the number of hosts that they pretend to run on.
 #[derive(Debug, Clone, Copy)]
 struct Over {
     transport: &'static str,
@@ -31,7 +31,7 @@ fn start(part: &str, over: Over, ranks: usize) -> (comm::tcp::TcpStoreServer, Ve
     })
 }
 
-/// What a process does when it is started for a test.
+/// Runs in a process that a test has started.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

@@ -1,4 +1,4 @@
-//! What a collective costs beside its data, once it was made before: no memory, and no processor
+//! The costs of a repeated collective, apart from its data: no memory, and no processor
 //! while it waits.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
@@ -12,7 +12,7 @@ use comm::{Comm, Config, ReduceOp, TransportKind};
 use common::world_with;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How ranks reach each other.
+/// The transport between ranks.
 const TRANSPORTS: [TransportKind; 2] = [TransportKind::Tcp, TransportKind::SharedMemory];
 /// Elements of the buffers: one, some, and enough for several segments per rank.
 const LENGTHS: [usize; 3] = [1, 5000, 1 << 20];
@@ -79,7 +79,7 @@ fn calls_that_were_made_before_allocate_nothing() {
     }
 }
 
-/// How often this thread had to wait for the kernel to give it a page.
+/// Returns the number of page faults of this thread.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     // The name of the thread, which may hold anything, ends with the last parenthesis.
@@ -101,8 +101,8 @@ fn calls_that_were_made_before_touch_no_page_for_the_first_time() {
     }
 }
 
-/// How many pages this rank touched for the first time in so many calls of every collective. The
-/// kernel may take a page away at any time, to move it, so it is the least of a few attempts.
+/// Returns the number of pages that this rank touched first in `calls` calls of every collective.
+/// The kernel may take a page away at any time, to move it, so it is the least of a few attempts.
 fn least_faults(comm: &Comm, len: usize, calls: usize) -> u64 {
     let mut buffers = Buffers::new(comm.size(), len);
     (0..5).for_each(|_| buffers.every_collective(comm));
@@ -116,7 +116,7 @@ fn least_faults(comm: &Comm, len: usize, calls: usize) -> u64 {
     least
 }
 
-/// How long this thread has run.
+/// Returns the processor time of this thread.
 fn used() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }

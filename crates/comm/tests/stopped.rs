@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(6);
 
 const COLLECTIVES: [&str; 6] = ["all_reduce", "broadcast", "gather", "all_to_all", "scan", "barrier"];
 
-/// What a process does when it is started for a test: calls until that fails, then it says how.
+/// Runs in a process that a test has started: calls until that fails, then it says how.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

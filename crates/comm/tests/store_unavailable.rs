@@ -8,7 +8,7 @@ use comm::{Error, Refusal};
 use common::{Port, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a process does when it is started for a test: rank 0 has no memory left for the stack of a
+/// Runs in a process that a test has started: rank 0 has no memory left for the stack of a
 /// thread.
 #[test]
 #[ignore = "started by the other tests"]

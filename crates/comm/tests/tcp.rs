@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use comm::{Comm, Config, Error, ReduceOp, Refusal, StoreHost};
 use common::{Port, config, each, store, world, world_with};
 
-/// What `rank` contributes at `at`: small, so that sums are exact.
+/// Returns the contribution of `rank` at index `at`: small, so that sums are exact.
 fn contribution(rank: usize, at: usize) -> f32 {
     ((rank * 7 + at * 3) % 11) as f32
 }

@@ -1,6 +1,7 @@
 //! The way of a test into the loaded library: symbols of our own, next to those of CUDA and NCCL.
 //!
-//! [`Control`](crate::Control) is their only caller. Numbers that stand for something are those of the enums that it uses.
+//! [`Control`](crate::Control) is their only caller. Numbers that stand for something are those of
+//! the enums that it uses.
 
 use std::ffi::{CString, c_char};
 
@@ -82,8 +83,8 @@ extern "C" fn gpu_emu_plan_answer(device: usize, name: Text, before: u64, code: 
     i32::from(planned.is_none())
 }
 
-/// Plans that an operation on this device, after `before` others, does not end: without a word if `code` is 0, and with
-/// this error of its communicator otherwise.
+/// Plans that an operation on this device, after `before` others, does not end: without a word if
+/// `code` is 0, and with this error of its communicator otherwise.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_plan_trouble(device: usize, before: u64, code: u32) {
     let trouble = match code {

@@ -1,8 +1,9 @@
 //! Addresses that a C caller passes, as types.
 //!
-//! Only a foreign caller makes these values: they appear in the signatures of exported functions and nowhere else. What
-//! the documentation of CUDA and of NCCL asks of an address, to be NULL or to be valid for the call, is therefore
-//! promised by whoever calls through the C interface, and the functions here rely on it.
+//! Only a foreign caller makes these values: they appear in the signatures of exported functions
+//! and nowhere else. What the documentation of CUDA and of NCCL asks of an address, to be NULL or
+//! to be valid for the call, is therefore promised by whoever calls through the C interface, and
+//! the functions here rely on it.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -29,7 +30,8 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return false;
         }
-        // SAFETY: a foreign caller passed an array, and its length in another argument, which `index` is below.
+        // SAFETY: a foreign caller passed an array, and its length in another argument, which
+        // `index` is below.
         let at = unsafe { self.0.add(index) };
         // SAFETY: as above.
         unsafe { at.write(value) };
@@ -69,7 +71,8 @@ impl<T: Copy> In<T> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: a foreign caller says in another argument how many values lie here, and `index` is below that.
+        // SAFETY: a foreign caller says in another argument how many values lie here, and `index`
+        // is below that.
         let at = unsafe { self.0.add(index) };
         // SAFETY: as above; the value may lie unaligned, as C does not promise more.
         Some(unsafe { at.read_unaligned() })
@@ -96,7 +99,8 @@ impl Text {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: a foreign caller passed a string that ends with a NUL, and keeps it for the length of the call.
+        // SAFETY: a foreign caller passed a string that ends with a NUL, and keeps it for the
+        // length of the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         Some(text.to_string_lossy().into_owned())
     }
@@ -137,7 +141,8 @@ impl HostMemory {
 
     /// Writes `bytes`. The caller says why they are valid to write.
     pub(crate) unsafe fn write(self, bytes: &[u8]) {
-        // SAFETY: the caller promises that the memory may be written; nobody else has a reference to it.
+        // SAFETY: the caller promises that the memory may be written; nobody else has a reference
+        // to it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>(), bytes.len()) };
     }
 }

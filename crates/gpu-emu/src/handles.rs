@@ -1,4 +1,5 @@
-//! What a C caller holds: numbers that stand for objects, and that fault when they are dereferenced.
+//! What a C caller holds: numbers that stand for objects, and that fault when they are
+//! dereferenced.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -13,7 +14,8 @@ pub(crate) type Handle = *mut c_void;
 /// No address of a process looks like this: the processor refuses it.
 const TAG: usize = 0x5E << 56;
 
-/// All objects of one kind, by handle. Handles are never used twice, so that a stale one is always noticed.
+/// All objects of one kind, by handle. Handles are never used twice, so that a stale one is always
+/// noticed.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     what: &'static str,
@@ -42,7 +44,8 @@ impl<T> Handles<T> {
         std::ptr::without_provenance_mut(number)
     }
 
-    /// The object of `handle`. A handle of this kind without one was destroyed before, which is recorded as a fault.
+    /// The object of `handle`. A handle of this kind without one was destroyed before, which is
+    /// recorded as a fault.
     pub(crate) fn get(&self, handle: Handle) -> Option<Arc<T>> {
         let entries = self.noting_misuse(handle);
         entries.live.get(&handle.addr()).cloned()

@@ -23,7 +23,8 @@ pub struct Launch {
 }
 
 /// A function that stands for a kernel. It reads and writes memory of devices with
-/// [`Control::read`](crate::Control::read) and [`Control::write`](crate::Control::write), and must not panic.
+/// [`Control::read`](crate::Control::read) and [`Control::write`](crate::Control::write), and must
+/// not panic.
 pub type Kernel = extern "C" fn(&Launch);
 
 impl Launch {
@@ -35,7 +36,8 @@ impl Launch {
     /// The argument with this index, if there is one and it has the size of a `T`.
     #[must_use]
     pub fn argument<T: AnyBitPattern>(&self, index: usize) -> Option<T> {
-        // SAFETY: whoever made the launch keeps as many sizes as it says, for as long as the kernel runs.
+        // SAFETY: whoever made the launch keeps as many sizes as it says, for as long as the kernel
+        // runs.
         let sizes = unsafe { std::slice::from_raw_parts(self.sizes, self.count) };
         let size = *sizes.get(index)?;
         let start: usize = sizes[..index].iter().sum();

@@ -1,13 +1,15 @@
-//! An emulated CUDA device with NCCL, on memory of the host: something to test on where there is no GPU.
+//! An emulated CUDA device with NCCL, on memory of the host: something to test on where there is no
+//! GPU.
 //!
-//! The package is two things. As a *dynamic library*, it exports the functions of CUDA's driver that cudarc calls and
-//! those of NCCL, with their C interfaces, under the name `libcuda.so`. As a *Rust library*, it is linked into a test, and finds,
-//! loads and controls the first: [`Control::load`] is where every test begins. After that, the loader's search for
-//! `libcuda.so` finds what is loaded already, and [`Control::path`] is what to open for NCCL.
+//! The package is two things. As a *dynamic library*, it exports the functions of CUDA's driver
+//! that cudarc calls and those of NCCL, with their C interfaces, under the name `libcuda.so`. As a
+//! *Rust library*, it is linked into a test, and finds, loads and controls the first:
+//! [`Control::load`] is where every test begins. After that, the loader's search for `libcuda.so`
+//! finds what is loaded already, and [`Control::path`] is what to open for NCCL.
 //!
-//! Both are made of the same code, so that a test process contains it twice, with every static variable. What cudarc and
-//! NCCL's bindings talk to is the loaded copy; [`Control`] asks that one by its symbols. Nothing in the other copy is ever
-//! called.
+//! Both are made of the same code, so that a test process contains it twice, with every static
+//! variable. What cudarc and NCCL's bindings talk to is the loaded copy; [`Control`] asks that one
+//! by its symbols. Nothing in the other copy is ever called.
 //!
 //! ```no_run
 //! use gpu_emu::{Control, Setting};
@@ -20,28 +22,33 @@
 //! # Ok::<(), gpu_emu::LoadError>(())
 //! ```
 //!
-//! A package that tests on it names it as a dev-dependency, which makes cargo build both. A program that knows nothing of it
-//! is given the file in `COMM_NCCL_PATH`, if it opens NCCL before CUDA, and its settings in the environment ([`Setting`]).
+//! A package that tests on it names it as a dev-dependency, which makes cargo build both. A program
+//! that knows nothing of it is given the file in `COMM_NCCL_PATH`, if it opens NCCL before CUDA,
+//! and its settings in the environment ([`Setting`]).
 //!
 //! # What it does
 //!
-//! - Each stream has a thread that does its work in order, after a random delay if [`Setting::JitterMicroseconds`] asks for
-//!   that. Work of different streams meets only at events, or on the legacy stream, by the rules of CUDA.
-//! - An address of a device cannot be dereferenced: the processor stops whoever tries. Memory is poisoned when it is allocated
-//!   and when it is freed, addresses are not used twice, and each access is checked. What a real device might tolerate is
-//!   an error here, which stays with the device, and a line in [`Control::take_faults`].
+//! - Each stream has a thread that does its work in order, after a random delay if
+//!   [`Setting::JitterMicroseconds`] asks for that. Work of different streams meets only at events,
+//!   or on the legacy stream, by the rules of CUDA.
+//! - An address of a device cannot be dereferenced: the processor stops whoever tries. Memory is
+//!   poisoned when it is allocated and when it is freed, addresses are not used twice, and each
+//!   access is checked. What a real device might tolerate is an error here, which stays with the
+//!   device, and a line in [`Control::take_faults`].
 //! - Kernels are functions of the test, by name.
-//! - Ranks are threads or processes, and meet through the unique id; nothing is left behind when one of them dies. Operations
-//!   of NCCL run on streams, and all of a group together.
-//! - Calls answer what a test planned for them, operations hang until they are aborted or have a wrong result, communicators
-//!   fail on their own: see [`Control::plan_answer`], [`Control::plan_code`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
+//! - Ranks are threads or processes, and meet through the unique id; nothing is left behind when
+//!   one of them dies. Operations of NCCL run on streams, and all of a group together.
+//! - Calls answer what a test planned for them, operations hang until they are aborted or have a
+//!   wrong result, communicators fail on their own: see [`Control::plan_answer`],
+//!   [`Control::plan_code`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
 //!   [`Control::plan_async_error`]. All calls are recorded, with their arguments.
 //!
 //! # What it proves, and what not
 //!
-//! A test on it runs our whole path to the device: contexts, streams, events, lengths, the order of calls, what happens after
-//! an error. It proves nothing about a GPU or about NCCL itself: not their speed, not the last bits of their sums, not
-//! whether they behave as their documentation says. What was tried on a real one must be said apart.
+//! A test on it runs our whole path to the device: contexts, streams, events, lengths, the order of
+//! calls, what happens after an error. It proves nothing about a GPU or about NCCL itself: not
+//! their speed, not the last bits of their sums, not whether they behave as their documentation
+//! says. What was tried on a real one must be said apart.
 
 mod client;
 mod control;

@@ -17,7 +17,8 @@ pub(crate) fn call(name: &str, arguments: &dyn Display, code: i32) {
     push(&CALLS, format!("{name}\t{code}\t{arguments}"));
 }
 
-/// Keeps something that no correct program does, with the device on which it happened, if it is known.
+/// Keeps something that no correct program does, with the device on which it happened, if it is
+/// known.
 pub(crate) fn fault(device: Option<usize>, what: &str) {
     push(&FAULTS, device.map_or_else(|| format!("\t{what}"), |device| format!("{device}\t{what}")));
 }

@@ -1,10 +1,12 @@
-//! What a test sets: how many devices there are, which versions they report, how much disorder there is.
+//! What a test sets: how many devices there are, which versions they report, how much disorder
+//! there is.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that a test may set at any time, with [`Control::set`](crate::Control::set). A process that the test starts
-/// takes it from the environment, where `JitterSeed` is called `GPU_EMU_JITTER_SEED`.
+/// A number that a test may set at any time, with [`Control::set`](crate::Control::set). A process
+/// that the test starts takes it from the environment, where `JitterSeed` is called
+/// `GPU_EMU_JITTER_SEED`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[non_exhaustive]
@@ -15,7 +17,8 @@ pub enum Setting {
     JitterSeed = 1,
     /// The longest random delay before work of a stream, in microseconds; 0 for none.
     JitterMicroseconds = 2,
-    /// What `ncclGetVersion` answers; 23007, that is 2.30.7, unless set. What came later answers an error.
+    /// What `ncclGetVersion` answers; 23007, that is 2.30.7, unless set. What came later answers an
+    /// error.
     NcclVersion = 3,
     /// What `cuDriverGetVersion` answers; 13000 unless set.
     DriverVersion = 4,
@@ -23,13 +26,16 @@ pub enum Setting {
     AsyncAllocation = 5,
     /// Whether two ranks may be on one device; 0 unless set, as it is in NCCL below 2.30.3.
     SharedDevices = 6,
-    /// Whether an operation that waits for a rank that has died fails; 0 unless set: it hangs until it is aborted.
+    /// Whether an operation that waits for a rank that has died fails; 0 unless set: it hangs until
+    /// it is aborted.
     PeerLossFails = 7,
-    /// Whether an operation that meets another one in its place fails; 0 unless set: it hangs until it is aborted.
+    /// Whether an operation that meets another one in its place fails; 0 unless set: it hangs until
+    /// it is aborted.
     MismatchFails = 8,
     /// How long the initialisation of a communicator takes, in milliseconds; 0 unless set.
     InitMilliseconds = 9,
-    /// How long a call of a non-blocking communicator stays in progress, in milliseconds; 0 unless set.
+    /// How long a call of a non-blocking communicator stays in progress, in milliseconds; 0 unless
+    /// set.
     CallMilliseconds = 10,
     /// Memory of each device in bytes; 1 GiB unless set.
     DeviceMemory = 11,

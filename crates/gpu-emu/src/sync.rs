@@ -3,7 +3,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Takes `mutex`. A test that panicked elsewhere must not make every other test of the process panic too.
+/// Takes `mutex`. A test that panicked elsewhere must not make every other test of the process
+/// panic too.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

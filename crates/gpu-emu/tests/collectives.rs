@@ -23,7 +23,8 @@ const NAMES: [&str; 9] = [
     "Scatter",
 ];
 
-/// Element `index` of the input of `rank`: small enough that sums over five ranks are exact in eight bits.
+/// Element `index` of the input of `rank`: small enough that sums over five ranks are exact in
+/// eight bits.
 fn value(rank: usize, index: usize) -> u8 {
     u8::try_from((rank * 7 + index * 3) % 2).unwrap()
 }

@@ -50,7 +50,8 @@ fn pinned_memory_is_copied_when_the_stream_comes_to_it() {
     let mut there = stream.alloc_zeros::<u32>(1000).unwrap();
     let release = hold(&stream);
     stream.memcpy_htod(&from, &mut there).unwrap();
-    // SAFETY: the address is that of 1000 numbers; that the stream reads them later is what is tried here.
+    // SAFETY: the address is that of 1000 numbers; that the stream reads them later is what is
+    // tried here.
     unsafe { start.write(8) };
     drop(release);
     let back = stream.clone_dtoh(&there).unwrap();
@@ -275,7 +276,8 @@ fn the_driver_reports_the_version_that_is_set() {
     assert_eq!(devices(1).len(), 1);
 }
 
-/// cudarc makes other streams wait for what a guard records when it is dropped, so it must live until work is enqueued.
+/// cudarc makes other streams wait for what a guard records when it is dropped, so it must live
+/// until work is enqueued.
 #[test]
 fn a_guard_that_is_dropped_before_the_call_lets_another_stream_overtake() {
     use cudarc::driver::DevicePtrMut;

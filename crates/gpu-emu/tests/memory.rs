@@ -117,7 +117,8 @@ fn nccl_allocates_and_registers_memory() {
             // SAFETY: handles are looked up, never followed.
             assert_eq!(unsafe { nccl().ncclCommDeregister(member.comm, handle) }.unwrap(), wanted);
         }
-        // SAFETY: addresses are looked up, never followed; that it is refused is what is tried here.
+        // SAFETY: addresses are looked up, never followed; that it is refused is what is tried
+        // here.
         assert_eq!(unsafe { sys::cuMemFree_v2(at) }, INVALID);
         for wanted in [OK, ncclResult_t::ncclInvalidArgument] {
             // SAFETY: addresses are looked up, never followed.

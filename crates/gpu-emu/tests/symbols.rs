@@ -1,4 +1,5 @@
-//! A library that lacks a call, as older ones do. It is loaded once in a process, so that this has one to itself.
+//! A library that lacks a call, as older ones do. It is loaded once in a process, so that this has
+//! one to itself.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

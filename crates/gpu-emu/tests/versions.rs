@@ -1,4 +1,5 @@
-//! Older versions of NCCL. The version is that of the process, which these tests have to themselves.
+//! Older versions of NCCL. The version is that of the process, which these tests have to
+//! themselves.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -20,8 +20,8 @@ const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Recognises handwritten digits with a candle model that several processes train together.
 ///
-/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of that launcher's. Exits
-/// with 1 if the replicas are not the same to the last bit at the end.
+/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of
+/// that launcher's. Exits with 1 if the replicas are not the same to the last bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "candle-digits", version)]
 struct Args {

@@ -111,7 +111,8 @@ impl Trainer {
         &self.untrained
     }
 
-    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are counted over all.
+    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are
+    /// counted over all.
     pub(crate) fn accuracy(&self) -> Result<f64, Error> {
         let part: Vec<usize> = (self.comm.rank()..self.held_out.len()).step_by(self.comm.size()).collect();
         let mut counts = [0, part.len() as u64];

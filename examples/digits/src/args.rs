@@ -10,10 +10,12 @@ use digits::train::Settings;
 
 /// Recognises handwritten digits with a small network that several processes train together.
 ///
-/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of that launcher's.
+/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of
+/// that launcher's.
 ///
-/// The columns `comm` tell how long collectives of rank 0 ran, and their share of the time spent training; `wait` is the
-/// share in which rank 0 had nothing else to do. The difference was hidden behind backward. Exits with 1 if the replicas are not the same to the last bit at the end.
+/// The columns `comm` tell how long collectives of rank 0 ran, and their share of the time spent
+/// training; `wait` is the share in which rank 0 had nothing else to do. The difference was hidden
+/// behind backward. Exits with 1 if the replicas are not the same to the last bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "digits", version)]
 pub(crate) struct Args {

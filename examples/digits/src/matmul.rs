@@ -53,10 +53,11 @@ macro_rules! multiply {
                 // A slice holds at most isize::MAX bytes, so a stride within one fits in isize.
                 let strides = |m: &Matrix<'_, Self>| (m.row_stride as isize, m.column_stride as isize);
                 let ((left_row, left_column), (right_row, right_column)) = (strides(&left), strides(&right));
-                // SAFETY: `Matrix::new` checked that rows x columns numbers lie behind each operand, and transposing
-                // only swaps both with their strides; the length of `product` was checked above, it is dense, so no
-                // two of its elements alias, and as a unique borrow it overlaps neither operand. With beta = 0 it is
-                // written without being read.
+                // SAFETY: `Matrix::new` checked that rows x columns numbers lie behind each
+                // operand, and transposing only swaps both with their strides; the length of
+                // `product` was checked above, it is dense, so no two of its elements alias, and as
+                // a unique borrow it overlaps neither operand. With beta = 0 it is written without
+                // being read.
                 unsafe {
                     $gemm(
                         left.rows,

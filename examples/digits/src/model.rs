@@ -1,7 +1,7 @@
 //! A multilayer perceptron, its forward pass and its backward pass.
 //!
-//! Backward hands out gradients as it finds them, last layer first. Whoever receives them may send them to other
-//! processes while the layers below are still being worked on.
+//! Backward hands out gradients as it finds them, last layer first. Whoever receives them may send
+//! them to other processes while the layers below are still being worked on.
 
 use crate::{
     data::{Batch, PIXELS},
@@ -23,7 +23,8 @@ struct Layer<T> {
     bias: Vec<T>,
 }
 
-/// What forward leaves for backward, and the memory of both: nothing is allocated once batches stop growing.
+/// What forward leaves for backward, and the memory of both: nothing is allocated once batches stop
+/// growing.
 #[derive(Debug, Clone, Default)]
 pub struct Pass<T> {
     /// What each layer read; the last entry is the output of the last layer.
@@ -47,8 +48,8 @@ pub struct Parameter<'a, T> {
 }
 
 impl<T: Real> Mlp<T> {
-    /// Layers from [`PIXELS`] inputs over `hidden` units to `classes` outputs. Equal seeds give equal weights, and those
-    /// of `f32` are the rounded ones of `f64`.
+    /// Layers from [`PIXELS`] inputs over `hidden` units to `classes` outputs. Equal seeds give
+    /// equal weights, and those of `f32` are the rounded ones of `f64`.
     #[must_use]
     pub fn new(hidden: &[usize], classes: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -58,7 +59,8 @@ impl<T: Real> Mlp<T> {
         Self { layers: layers.collect() }
     }
 
-    /// The parameters in the order in which forward uses them: weight and bias of the first layer, of the second, ...
+    /// The parameters in the order in which forward uses them: weight and bias of the first layer,
+    /// of the second, ...
     pub fn parameters(&self) -> impl Iterator<Item = Parameter<'_, T>> {
         self.layers.iter().enumerate().flat_map(|(index, layer)| layer.parameters(index))
     }
@@ -84,8 +86,9 @@ impl<T: Real> Mlp<T> {
         &activations[self.layers.len()]
     }
 
-    /// Runs forward and backward. Returns the mean loss of the batch; hands its gradient in every parameter to
-    /// `on_gradient(index, gradient)`, last layer first, where `index` counts as [`Mlp::parameters`] does.
+    /// Runs forward and backward. Returns the mean loss of the batch; hands its gradient in every
+    /// parameter to `on_gradient(index, gradient)`, last layer first, where `index` counts as
+    /// [`Mlp::parameters`] does.
     ///
     /// # Errors
     /// Stops at the first error of `on_gradient`.
@@ -191,7 +194,8 @@ fn rectify<T: Real>(numbers: &mut [T]) {
     }
 }
 
-/// Mean over the images of -log(softmax(logits)[label]). Replaces the logits by the slopes of that mean in them.
+/// Mean over the images of -log(softmax(logits)[label]). Replaces the logits by the slopes of that
+/// mean in them.
 fn softmax_cross_entropy<T: Real>(logits: &mut [T], labels: &[u8]) -> T {
     let (Some(classes), images) = (logits.len().checked_div(labels.len()), labels.len()) else {
         return T::zero();

@@ -40,7 +40,8 @@ pub struct Optimizer<T> {
     memory: Vec<Memory<T>>,
 }
 
-/// Running means of one parameter. SGD uses the first as its momentum buffer and leaves the second empty.
+/// Running means of one parameter. SGD uses the first as its momentum buffer and leaves the second
+/// empty.
 #[derive(Debug, Clone)]
 struct Memory<T> {
     first: Vec<T>,
@@ -55,7 +56,8 @@ impl<T: Real> Optimizer<T> {
         Self { rule, learning_rate, steps: 0, memory: lengths.into_iter().map(memory).collect() }
     }
 
-    /// Moves every parameter once. Parameters come in the order of construction, each with its gradient.
+    /// Moves every parameter once. Parameters come in the order of construction, each with its
+    /// gradient.
     pub fn step<'a>(&mut self, parameters: impl IntoIterator<Item = (&'a mut [T], &'a [T])>) {
         self.steps = self.steps.saturating_add(1);
         for (memory, (weights, gradient)) in self.memory.iter_mut().zip(parameters) {

@@ -1,8 +1,8 @@
 //! Timelines of all ranks as a trace for <https://ui.perfetto.dev> or `chrome://tracing`.
 //!
-//! The file is JSON in Chrome's Trace Event Format: one process per rank, with a row for training and a row for
-//! communication. Each rank counts microseconds from the moment at which it left a common barrier, so that rows of
-//! different ranks are off by no more than it takes to leave one.
+//! The file is JSON in Chrome's Trace Event Format: one process per rank, with a row for training
+//! and a row for communication. Each rank counts microseconds from the moment at which it left a
+//! common barrier, so that rows of different ranks are off by no more than it takes to leave one.
 
 use std::path::Path;
 use std::time::Instant;

@@ -17,11 +17,12 @@ use crate::real::Real;
 /// Units of the hidden layers.
 const HIDDEN: [usize; 2] = [128, 128];
 
-/// The model is a hundred times smaller than those that the library's limits are meant for. With these, each layer
-/// has a bucket of its own.
+/// The model is a hundred times smaller than those that the library's limits are meant for. With
+/// these, each layer has a bucket of its own.
 const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64 << 10);
 
-/// What decides the outcome of a run: equal settings and worlds give equal weights, to the last bit.
+/// What decides the outcome of a run: equal settings and worlds give equal weights, to the last
+/// bit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Images per rank and step.
@@ -73,7 +74,8 @@ impl<T: Real> Trainer<T> {
     /// A replica that starts from the weights of rank 0. A collective: every rank calls it.
     ///
     /// # Errors
-    /// [`Error::BatchTooLarge`] if there is not one full step in an epoch; else the ranks could not communicate.
+    /// [`Error::BatchTooLarge`] if there is not one full step in an epoch; else the ranks could not
+    /// communicate.
     pub fn new(comm: &Comm, settings: Settings) -> Result<Self> {
         let images = Images::training();
         let sampler = DistributedSampler::new(images.len(), comm.group())
@@ -83,7 +85,8 @@ impl<T: Real> Trainer<T> {
         if batch_size == 0 || sampler.len() < batch_size {
             return Err(Error::BatchTooLarge { ranks, batch_size, images: images.len() });
         }
-        // Every rank draws weights of its own, to show that it is not the seed that makes replicas equal.
+        // Every rank draws weights of its own, to show that it is not the seed that makes replicas
+        // equal.
         let mut model = Mlp::new(&HIDDEN, CLASSES, settings.seed.wrapping_add(comm.rank() as u64));
         let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
         let options = Options::default().limits(LIMITS);
@@ -106,14 +109,15 @@ impl<T: Real> Trainer<T> {
         })
     }
 
-    /// Steps per epoch. What is left over after full steps is not used in that epoch; the next shuffles again.
+    /// Steps per epoch. What is left over after full steps is not used in that epoch; the next
+    /// shuffles again.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.sampler.len() / self.settings.batch_size
     }
 
-    /// Goes through the training images once, then through the held-out ones. `epoch` counts from 1; `after_step` is
-    /// called after each step.
+    /// Goes through the training images once, then through the held-out ones. `epoch` counts from
+    /// 1; `after_step` is called after each step.
     ///
     /// # Errors
     /// The ranks could not communicate.
@@ -154,7 +158,8 @@ impl<T: Real> Trainer<T> {
         Ok((loss.widen(), averaged.timeline().clone()))
     }
 
-    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are counted over all.
+    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are
+    /// counted over all.
     ///
     /// # Errors
     /// The ranks could not communicate.
@@ -174,7 +179,8 @@ impl<T: Real> Trainer<T> {
     pub fn replicas_identical(&self) -> Result<bool> {
         let mut hasher = DefaultHasher::new();
         for number in self.model.parameters().flat_map(|parameter| parameter.numbers) {
-            // Widening is exact, so equal bits before are equal bits after, and unequal ones unequal.
+            // Widening is exact, so equal bits before are equal bits after, and unequal ones
+            // unequal.
             hasher.write_u64(number.widen().to_bits());
         }
         let mut hashes = vec![0_u64; self.comm.size()];

@@ -1,7 +1,8 @@
-//! Real libraries of NCCL for tests: the one that `COMM_NCCL_PATH` names, or else all that `cargo xtask nccl-fetch` has fetched.
+//! Real libraries of NCCL for tests: the one that `COMM_NCCL_PATH` names, or else all that `cargo
+//! xtask nccl-fetch` has fetched.
 //!
-//! Each test runs in a process of its own for each of them, as a process must not have two. Without a library, the tests say so
-//! on standard error, and fail if `COMM_REQUIRE_NCCL=1`.
+//! Each test runs in a process of its own for each of them, as a process must not have two. Without
+//! a library, the tests say so on standard error, and fail if `COMM_REQUIRE_NCCL=1`.
 
 use std::env;
 use std::fs;
@@ -14,7 +15,8 @@ use nccl_sys::Search;
 /// Says in a process that it is the one in which the test is carried out.
 const INSIDE: &str = "NCCL_TEST_INSIDE";
 
-/// Runs the test of this name with every library there is, which `check` finds where the environment says.
+/// Runs the test of this name with every library there is, which `check` finds where the
+/// environment says.
 #[track_caller]
 pub(crate) fn for_each(test: &str, check: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {

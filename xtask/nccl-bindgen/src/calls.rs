@@ -1,12 +1,15 @@
-//! Declarations become calls that are looked up at run time, and that say so when a library does not have them.
+//! Declarations become calls that are looked up at run time, and that say so when a library does
+//! not have them.
 //!
-//! What bindgen itself offers for libraries that are loaded at run time panics when a symbol is missing.
+//! What bindgen itself offers for libraries that are loaded at run time panics when a symbol is
+//! missing.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 use syn::{File, FnArg, ForeignItem, ForeignItemFn, Item, Pat, PatType, ReturnType, Signature, parse_quote};
 
-/// Replaces all declarations by a table of addresses, `Symbols`, and by methods of `Nccl` that call them.
+/// Replaces all declarations by a table of addresses, `Symbols`, and by methods of `Nccl` that call
+/// them.
 pub(crate) fn rewrite(file: &mut File) {
     let mut declared = Vec::new();
     file.items.retain(|item| match item {
@@ -47,7 +50,8 @@ fn table(signatures: &[&Signature]) -> [Item; 2] {
             ///
             /// # Safety
             ///
-            /// What has one of these names in `library` has NCCL's signature, and calls end before it is unloaded.
+            /// What has one of these names in `library` has NCCL's signature, and calls end before
+            /// it is unloaded.
             pub(crate) unsafe fn of(library: &::libloading::Library) -> Self {
                 Self { #( #name: unsafe { crate::symbol::address(library, #text) }, )* }
             }

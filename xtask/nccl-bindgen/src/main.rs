@@ -1,8 +1,9 @@
-//! Writes the bindings of the crate `nccl-sys` from NCCL's header: `nccl-bindgen NCCL_H`, to standard output.
+//! Writes the bindings of the crate `nccl-sys` from NCCL's header: `nccl-bindgen NCCL_H`, to
+//! standard output.
 //!
-//! bindgen translates types, constants and declarations. Two things are then made of what it wrote: declarations become
-//! methods that find their symbol at run time ([`calls`]), and the initializers of structs become constants
-//! ([`initializers`]), which bindgen passes over.
+//! bindgen translates types, constants and declarations. Two things are then made of what it wrote:
+//! declarations become methods that find their symbol at run time ([`calls`]), and the initializers
+//! of structs become constants ([`initializers`]), which bindgen passes over.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +20,8 @@ use bindgen::{EnumVariation, MacroTypeVariation, NonCopyUnionStyle, RustEdition,
 /// Stands in front of the generated code.
 const HEAD: &str = "// Written by `cargo xtask nccl-bindings` from nccl.h of NCCL";
 const NOTICE: &str = "//
-// Names, values and layouts are NCCL's, whose header is
-// Copyright (c) NVIDIA CORPORATION & AFFILIATES, Apache-2.0 (https://github.com/NVIDIA/nccl/blob/master/LICENSE.txt).
+// Names, values and layouts are NCCL's, whose header is Copyright (c) NVIDIA CORPORATION &
+// AFFILIATES, Apache-2.0 (https://github.com/NVIDIA/nccl/blob/master/LICENSE.txt).
 
 ";
 
@@ -79,7 +80,8 @@ fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What bindgen makes of the header: for 64-bit Linux whatever this machine is, and without a system header.
+/// What bindgen makes of the header: for 64-bit Linux whatever this machine is, and without a
+/// system header.
 fn translate(header: &Path) -> Result<String, Failure> {
     let stubs = Path::new(env!("CARGO_MANIFEST_DIR")).join("stubs");
     let target = "1.85".parse::<RustTarget>().map_err(Failure::Target)?;

@@ -11,9 +11,10 @@ use super::subject;
 
 /// Compare this library with its peers, and write docs/performance.md.
 ///
-/// Measures whoever is installed: Open MPI and MPICH, Gloo through PyTorch, and if asked for the ring of
-/// ferrotorch-distributed. What was measured is kept next to the page, in a file of JSON lines. A run that was stopped goes on where it was when the same
-/// command is given again; other ranks, collectives or sizes are added.
+/// Measures whoever is installed: Open MPI and MPICH, Gloo through PyTorch, and if asked for the
+/// ring of ferrotorch-distributed. What was measured is kept next to the page, in a file of JSON
+/// lines. A run that was stopped goes on where it was when the same command is given again; other
+/// ranks, collectives or sizes are added.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
     /// How many ranks
@@ -64,7 +65,8 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "FILE.md", default_value = "docs/performance.md")]
     pub(super) out: PathBuf,
 
-    /// Measure nothing, and write page and picture from journals; of what several have measured the last one counts
+    /// Measure nothing, and write page and picture from journals; of what several have measured the
+    /// last one counts
     #[arg(long, value_name = "FILE.jsonl", num_args = 1..)]
     pub(super) from: Vec<PathBuf>,
 

@@ -138,7 +138,8 @@ impl Bar {
         measured.or(self.ours.first()).copied().unwrap_or_default()
     }
 
-    /// Whether it is met among so many ranks. Nothing if it does not hold there, or nothing was measured.
+    /// Whether it is met among so many ranks. Nothing if it does not hold there, or nothing was
+    /// measured.
     pub(crate) fn verdict(&self, comparison: &Comparison, ranks: usize) -> Option<Verdict> {
         if !self.holds_for(ranks) {
             return None;

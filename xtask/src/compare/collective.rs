@@ -50,8 +50,8 @@ impl Collective {
         if self == Self::AllReduce { max } else { max.min(BYTES_MAX) }
     }
 
-    /// These sizes as they are measured: rounded as `commctl perf` does, down to whole elements on every rank, but one
-    /// at least, and each once.
+    /// These sizes as they are measured: rounded as `commctl perf` does, down to whole elements on
+    /// every rank, but one at least, and each once.
     pub(crate) fn sizes(self, wanted: impl Iterator<Item = usize>, ranks: usize) -> Vec<usize> {
         let unit = match self {
             Self::Barrier => return vec![0],

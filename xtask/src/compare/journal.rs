@@ -42,8 +42,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The number of the run that measurements belong to from now on: the last one, if neither machine nor library has
-    /// changed since.
+    /// The number of the run that measurements belong to from now on: the last one, if neither
+    /// machine nor library has changed since.
     pub(crate) fn start(&mut self, place: Place, found: &Found) -> Result<u64> {
         let last = self.records.iter().rev().find_map(|record| match record {
             Record::Run(run) => Some(run),

@@ -1,4 +1,5 @@
-//! What the machine can do: measured by the program `limits` of the package `benches`, which is built with optimisation.
+//! What the machine can do: measured by the program `limits` of the package `benches`, which is
+//! built with optimisation.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +20,8 @@ struct Line {
     unit: String,
 }
 
-/// Adds what it prints to a journal. Only all of it counts, so that a run that is stopped here measures it again.
+/// Adds what it prints to a journal. Only all of it counts, so that a run that is stopped here
+/// measures it again.
 pub(crate) fn measure(program: &Path, run: u64, journal: &mut Journal) -> Result<()> {
     let mut limits = Vec::new();
     let ended = process::run(&mut Command::new(program), |line| {

@@ -1,4 +1,5 @@
-//! What a program prints while it measures: what `commctl perf --json` prints, or as much of it as is needed.
+//! What a program prints while it measures: what `commctl perf --json` prints, or as much of it as
+//! is needed.
 
 use serde::Deserialize;
 

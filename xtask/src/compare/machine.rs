@@ -43,8 +43,8 @@ pub(crate) fn look(root: &Path) -> Result<Place> {
     Ok(Place { date, commit, machine })
 }
 
-/// The last commit that changed what is measured, and whether there are changes since. Pages and journals do not count: the
-/// next comparison would then be one of another library.
+/// The last commit that changed what is measured, and whether there are changes since. Pages and
+/// journals do not count: the next comparison would then be one of another library.
 pub(crate) fn commit(root: &Path) -> Result<String> {
     let git = |words: &[&str]| {
         said(Command::new("git").args(words).args(["--", "crates", "Cargo.lock"]).current_dir(root))

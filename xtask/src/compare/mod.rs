@@ -1,9 +1,10 @@
 //! Measures this library and its peers in one run, and writes what came out into a page.
 //!
-//! Whoever is installed takes part. In a round, every collective of every number of ranks is measured by one after the
-//! other, in an order that turns from round to round; ratios are taken within a round, so that what a machine does to one
-//! it does to the others too. What was measured lies line by line in a journal, from which a run that was stopped goes
-//! on, and from which page and picture can be written again.
+//! Whoever is installed takes part. In a round, every collective of every number of ranks is
+//! measured by one after the other, in an order that turns from round to round; ratios are taken
+//! within a round, so that what a machine does to one it does to the others too. What was measured
+//! lies line by line in a journal, from which a run that was stopped goes on, and from which page
+//! and picture can be written again.
 //!
 //! | file | question |
 //! |---|---|

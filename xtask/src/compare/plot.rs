@@ -8,7 +8,8 @@ use super::ratio::Comparison;
 use super::record::Case;
 use super::subject::BETTER_MPI;
 
-/// Charts of so many numbers of ranks stand beside each other; below them, those of the next collective.
+/// Charts of so many numbers of ranks stand beside each other; below them, those of the next
+/// collective.
 pub(super) fn picture(comparison: &Comparison) -> Picture {
     // Whoever of the two was better has a curve already.
     let subjects: Vec<String> =

@@ -40,7 +40,8 @@ impl Ratio {
         self.rounds.iter().filter(|(_, ratio)| *ratio > limit).count()
     }
 
-    /// Whether it is above a limit in the median and in most rounds: one slow round is nobody's fault.
+    /// Whether it is above a limit in the median and in most rounds: one slow round is nobody's
+    /// fault.
     pub(crate) fn misses(&self, limit: f64) -> bool {
         self.median() > limit && 2 * self.above(limit) > self.rounds.len()
     }
@@ -119,7 +120,8 @@ impl Cell {
         Some(median(times.range((*last, 0)..).map(|(_, us)| *us).collect()))
     }
 
-    /// Our time by a peer's in every round of the last run that measured both. Nothing if there is none.
+    /// Our time by a peer's in every round of the last run that measured both. Nothing if there is
+    /// none.
     pub(crate) fn ratio(&self, ours: &str, peer: &str) -> Option<Ratio> {
         let (ours, peers) = (self.times.get(ours)?, self.times.get(peer)?);
         let ratios: BTreeMap<When, f64> =

@@ -132,8 +132,8 @@ impl Heat {
         format!("{} of {} ranks", self.case.collective, self.case.ranks)
     }
 
-    /// Whether all of them have measured every size, or failed. What is done by some only is measured again by all, since
-    /// what is compared must not lie hours apart.
+    /// Whether all of them have measured every size, or failed. What is done by some only is
+    /// measured again by all, since what is compared must not lie hours apart.
     fn is_done(&self, subjects: &[String], run: u64, records: &[Record]) -> bool {
         let is_own = |record: &&Record| match record {
             Record::Time(time) => (time.run, time.round, time.case) == (run, self.round, self.case),

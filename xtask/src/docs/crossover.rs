@@ -11,7 +11,8 @@ pub(super) const RANKS: [usize; 6] = [2, 4, 8, 16, 64, 1024];
 const BYTES_MIN: usize = 4;
 const BYTES_MAX: usize = 1 << 30;
 
-/// The links of the reference: between hosts 100 Gbit/s, within them 400 Gbit/s; 80 Gbit/s are reduced.
+/// The links of the reference: between hosts 100 Gbit/s, within them 400 Gbit/s; 80 Gbit/s are
+/// reduced.
 const BETWEEN: Link = Link { latency: 5e-6, overhead: 1e-6, per_byte: 8.0 / 100e9 };
 const WITHIN: Link = Link { latency: 1e-6, overhead: 0.3e-6, per_byte: 8.0 / 400e9 };
 const REDUCE: f64 = 8.0 / 80e9;

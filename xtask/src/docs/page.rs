@@ -139,8 +139,8 @@ fn params(row: &Algorithm, ranks: usize) -> Params {
     Params::new(ranks).ranks_per_host(ranks_per_host)
 }
 
-/// The groups for which a row is drawn. Where the rounds grow with the logarithm of the ranks, a group that is no power
-/// of two is a case of its own.
+/// The groups for which a row is drawn. Where the rounds grow with the logarithm of the ranks, a
+/// group that is no power of two is a case of its own.
 fn drawn(row: &Algorithm) -> Vec<usize> {
     let rounds = |ranks| (row.cost)(&params(row, ranks)).rounds;
     let growth = rounds(2 * DRAWN) - rounds(DRAWN).min(rounds(2 * DRAWN));

@@ -17,8 +17,9 @@ struct Machine {
     programs: Vec<Vec<(Step, bool)>>,
 }
 
-/// Puts the messages of these programs into rounds, in which every rank sends at most one message and receives at most
-/// one: each as early as the steps before it allow. None if not all steps can be done; then, how many messages went.
+/// Puts the messages of these programs into rounds, in which every rank sends at most one message
+/// and receives at most one: each as early as the steps before it allow. None if not all steps can
+/// be done; then, how many messages went.
 pub(super) fn rounds(programs: Vec<Vec<Step>>) -> Result<Vec<Message>, usize> {
     let programs = programs.into_iter().map(|steps| steps.into_iter().map(|step| (step, false)).collect());
     let mut machine = Machine { programs: programs.collect() };
@@ -73,7 +74,8 @@ impl Machine {
         ends.into_iter().map(message).collect()
     }
 
-    /// The sends of a rank that are the next of their stream, and free: their positions and receivers.
+    /// The sends of a rank that are the next of their stream, and free: their positions and
+    /// receivers.
     fn sends(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> {
         (0..self.programs[rank].len()).filter_map(move |at| {
             let (step, done) = self.programs[rank][at];

@@ -46,7 +46,7 @@ pub(super) fn generate(header: &Path, libclang: &Path) -> Result<String, NcclErr
         .map_err(|error| NcclError::Failed { program: "rustfmt", reason: error.to_string() })
 }
 
-/// What a program prints after it has read `input` to its end. What it says otherwise is seen as it comes.
+/// Returns the output of a program that reads `input`. Its standard error is not captured.
 fn stdout_of(program: &'static str, command: &mut Command, input: &[u8]) -> Result<Vec<u8>, NcclError> {
     let failed = |source| NcclError::Start { program, source };
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;

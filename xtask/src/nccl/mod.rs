@@ -1,4 +1,5 @@
-//! What this repository takes of NCCL: bindings, which are made from its header, and the library, for tests.
+//! What this repository takes of NCCL: bindings, which are made from its header, and the library,
+//! for tests.
 //!
 //! | file | question |
 //! |---|---|
@@ -21,7 +22,8 @@ use releases::Release;
 
 /// Write nccl-sys/src/bindings.rs from NCCL's header.
 ///
-/// Needs Python with pip, which fetches the header and libclang from PyPI once; both are kept in target/nccl.
+/// Needs Python with pip, which fetches the header and libclang from PyPI once; both are kept in
+/// target/nccl.
 #[derive(Debug, Args)]
 pub(crate) struct Bindings {
     /// Write nothing, and fail if the file is not what would be written
@@ -39,8 +41,8 @@ pub(crate) struct Bindings {
 
 /// Put a libnccl into target/nccl, and print its path.
 ///
-/// Needs Python with pip, which fetches some 300 MB from PyPI and compares their checksum with the one known here. What is
-/// there already is not fetched again.
+/// Needs Python with pip, which fetches some 300 MB from PyPI and compares their checksum with the
+/// one known here. What is there already is not fetched again.
 #[derive(Debug, Args)]
 pub(crate) struct Fetch {
     /// Which release

@@ -31,8 +31,8 @@ pub(crate) enum WheelError {
 }
 
 impl Wheel {
-    /// Puts the files into `folder`, under their last names. A folder that has them is left as it is: it appears when all
-    /// are there and their checksum was found right, and not before.
+    /// Puts the files into `folder`, under their last names. A folder that has them is left as it
+    /// is: it appears when all are there and their checksum was found right, and not before.
     pub(super) fn fetch(&self, folder: &Path) -> Result<(), WheelError> {
         self.fetch_with("python3".as_ref(), folder)
     }
@@ -125,7 +125,8 @@ mod tests {
         files: &["paper/a.h", "paper/b.so"],
     };
 
-    /// A Python whose pip does what the script says, with the requirements as $1 and the folder to install into as $2.
+    /// A Python whose pip does what the script says, with the requirements as $1 and the folder to
+    /// install into as $2.
     fn python(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("python");
         // The options before the requirements are always the same.

@@ -34,12 +34,14 @@ impl<'a> Archive<'a> {
     /// Unpacks the archive into a folder of its own in `folder`.
     pub(super) fn unpack(&self, folder: &Path) -> Result<(), PackageError> {
         let mut tar = Command::new("tar");
-        // Files in a package are as old as each other; with --touch, cargo notices that they are new.
+        // Files in a package are as old as each other; with --touch, cargo notices that they are
+        // new.
         tar.args(["--extract", "--gzip", "--touch", "--file"]).arg(&self.path).arg("--directory").arg(folder);
         Ok(commands::run(&mut tar)?)
     }
 
-    /// Checks the size, and that both licences came along where the archive is unpacked in `folder`.
+    /// Checks the size, and that both licences came along where the archive is unpacked in
+    /// `folder`.
     pub(super) fn check(&self, root: &Path, folder: &Path) -> Result<(), PackageError> {
         let package = || self.package.name.clone();
         let bytes = self.bytes()?;
@@ -62,7 +64,8 @@ impl<'a> Archive<'a> {
 mod tests {
     use super::*;
 
-    /// Checks a package that holds `licence` in both files, next to a repository whose licences are "text".
+    /// Checks a package that holds `licence` in both files, next to a repository whose licences are
+    /// "text".
     fn check(licence: &str, bytes: u64) -> Result<(), PackageError> {
         let folder = tempfile::tempdir().unwrap();
         let (root, target) = (folder.path(), folder.path().join("target"));

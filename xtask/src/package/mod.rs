@@ -1,5 +1,5 @@
-//! Packs what is published, and builds and runs a program that depends on these packages and on nothing else of this
-//! repository.
+//! Packs what is published, and builds and runs a program that depends on these packages and on
+//! nothing else of this repository.
 //!
 //! | file | question |
 //! |---|---|
@@ -54,7 +54,8 @@ impl PackageError {
     }
 }
 
-/// Packs every package that is published, checks what it holds, and builds and runs a program that depends on them.
+/// Packs every package that is published, checks what it holds, and builds and runs a program that
+/// depends on them.
 pub(crate) fn run(out: &mut impl Write) -> Result<(), PackageError> {
     let (root, target) = (places::root(), places::target());
     let target = path::absolute(&target).map_err(PackageError::at(&target))?;
@@ -75,7 +76,8 @@ pub(crate) fn run(out: &mut impl Write) -> Result<(), PackageError> {
     Ok(commands::run(launcher.args(["run", "-n", RANKS, "--"]).arg(programs.join(project::NAME)))?)
 }
 
-/// Packs in the order of dependencies. What is not committed yet is packed too: publishing itself refuses it.
+/// Packs in the order of dependencies. What is not committed yet is packed too: publishing itself
+/// refuses it.
 fn pack(packages: &[Package], root: &Path, target: &Path) -> Result<(), CommandError> {
     let mut cargo = Command::new("cargo");
     cargo.args(["package", "--quiet", "--no-verify", "--allow-dirty", "--target-dir"]).arg(target);

@@ -42,8 +42,8 @@ fn cargo(folder: &Path, target: &Path, arguments: &[&str]) -> Result<(), Command
     commands::run(cargo.current_dir(folder))
 }
 
-/// The program depends on the facade as users do, by version and with all features. Patches say where all versions
-/// come from, so that a wrong version between two packages is found too.
+/// The program depends on the facade as users do, by version and with all features. Patches say
+/// where all versions come from, so that a wrong version between two packages is found too.
 fn manifest(packages: &[Package]) -> String {
     let facade = packages.iter().find(|package| package.name == FACADE);
     let features = facade.map(|facade| facade.features.keys().collect::<Vec<_>>()).unwrap_or_default();

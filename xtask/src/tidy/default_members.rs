@@ -1,4 +1,5 @@
-//! Every package is built and tested by cargo commands that name none, except those that take much longer than all else.
+//! Every package is built and tested by cargo commands that name none, except those that take much
+//! longer than all else.
 
 use super::Finding;
 use super::tree::Tree;

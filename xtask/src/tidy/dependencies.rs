@@ -1,5 +1,5 @@
-//! Crates that everything depends on are lean: their list of foreign dependencies is written here, and nowhere grows
-//! by accident.
+//! Crates that everything depends on are lean: their list of foreign dependencies is written here,
+//! and nowhere grows by accident.
 
 use super::Finding;
 use super::tree::Tree;
@@ -8,7 +8,8 @@ use crate::packages::Package;
 /// What nobody builds but who tries every order of threads.
 const MODEL: &str = "cfg(loom)";
 
-/// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace builds these.
+/// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace
+/// builds these.
 const EXACT: [(&str, &[&str]); 1] =
     [("comm-core", &["bytemuck", "crossbeam-channel", "float8", "half", "ndarray", "rustix", "thiserror"])];
 

@@ -121,11 +121,13 @@ const GRAPH: [Node; 20] = [
     },
 ];
 
-/// What tests of every crate above the vocabulary may use: ranks that come cheap, and real collectives among them.
+/// What tests of every crate above the vocabulary may use: ranks that come cheap, and real
+/// collectives among them.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// What tests of one crate may use besides: a device that is none, and stores to meet in.
 const FOR_TESTS_OF: [(&str, &[&str]); 6] = [
-    // Examples in the docs, which run as users write them. Unit tests cannot: to them the facade's types are others.
+    // Examples in the docs, which run as users write them. Unit tests cannot: to them the facade's
+    // types are others.
     ("comm-core", &["comm-world"]),
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
@@ -203,7 +205,8 @@ mod tests {
 
     #[test]
     fn the_table_has_no_cycle() {
-        // Rows come after the rows that they use, except the two that stand at the end of every path.
+        // Rows come after the rows that they use, except the two that stand at the end of every
+        // path.
         for (index, node) in GRAPH.iter().enumerate() {
             for used in node.may_use {
                 assert!(GRAPH[..index].iter().any(|before| before.name == *used), "{} -> {used}", node.name);

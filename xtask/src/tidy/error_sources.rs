@@ -1,7 +1,8 @@
 //! An error says each cause once: in its text, or as its source.
 //!
-//! A reporter prints an error and then the chain of its sources, so a cause that is in the text must not be a source too.
-//! `thiserror` makes a source of every field named `source` or marked `#[from]` or `#[source]`; a field `r#source` is none.
+//! A reporter prints an error and then the chain of its sources, so a cause that is in the text
+//! must not be a source too. `thiserror` makes a source of every field named `source` or marked
+//! `#[from]` or `#[source]`; a field `r#source` is none.
 
 use super::Finding;
 use super::tree::Tree;
@@ -17,7 +18,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The lines, counted from 1, of `#[error]` attributes whose text includes what is a source of the same error.
+/// The lines, counted from 1, of `#[error]` attributes whose text includes what is a source of the
+/// same error.
 fn repeated(text: &str) -> Vec<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

@@ -1,7 +1,9 @@
-//! A published type can get a field or a variant without breaking its users, unless a table says why it must not.
+//! A published type can get a field or a variant without breaking its users, unless a table says
+//! why it must not.
 //!
-//! That is a public enum, or a public struct with a public field, that is not `#[non_exhaustive]`. The table stands in
-//! [`TABLE`], with a row for each reason; a file of types that are not API is named by its path in `src`.
+//! That is a public enum, or a public struct with a public field, that is not `#[non_exhaustive]`.
+//! The table stands in [`TABLE`], with a row for each reason; a file of types that are not API is
+//! named by its path in `src`.
 
 use std::path::Path;
 
@@ -65,7 +67,8 @@ impl Entry {
     }
 }
 
-/// The entries of the table: of each row, the package in the first column and every item in the second.
+/// The entries of the table: of each row, the package in the first column and every item in the
+/// second.
 fn entries(page: &str) -> Vec<Entry> {
     let lines = page.lines().enumerate().skip_while(|(_, line)| *line != TABLE.1).skip(1);
     let section = lines.take_while(|(_, line)| !line.starts_with("## "));

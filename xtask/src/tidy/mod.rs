@@ -1,9 +1,10 @@
 //! The rules of this repository that no compiler checks, one file per rule.
 //!
-//! A rule is a function from the [`Tree`] to findings. `cargo xtask tidy` prints them; the same rules run as an ordinary
-//! test of this package.
+//! A rule is a function from the [`Tree`] to findings. `cargo xtask tidy` prints them; the same
+//! rules run as an ordinary test of this package.
 
 mod changelog;
+mod comments;
 mod crate_docs;
 mod default_members;
 mod dependencies;
@@ -29,8 +30,9 @@ use tree::{Tree, TreeError};
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// Every rule, under the name that its findings carry.
-const RULES: [(&str, Rule); 14] = [
+const RULES: [(&str, Rule); 15] = [
     ("changelog", changelog::check),
+    ("comments", comments::check),
     ("crate-docs", crate_docs::check),
     ("default-members", default_members::check),
     ("dependencies", dependencies::check),

@@ -1,4 +1,5 @@
-//! Published packages say what they are and carry a readme and both licences; all other packages cannot be published.
+//! Published packages say what they are and carry a readme and both licences; all other packages
+//! cannot be published.
 
 use super::Finding;
 use super::links::relative_links;
@@ -74,7 +75,8 @@ fn check_files(tree: &Tree, package: &Package) -> Vec<Finding> {
     FILES.into_iter().filter(is_missing).map(|file| finding(package, &format!("has no {file}"))).collect()
 }
 
-/// crates.io shows a readme alone, and does not know the repository: a relative link leads nowhere there.
+/// crates.io shows a readme alone, and does not know the repository: a relative link leads nowhere
+/// there.
 fn check_links(tree: &Tree, package: &Package) -> Vec<Finding> {
     let readme = package.folder().join("README.md");
     relative_links(tree.text(&readme))

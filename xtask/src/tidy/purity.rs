@@ -1,5 +1,5 @@
-//! What crates must not know of: clocks, threads, sockets and the like live in few places, so that everything else can
-//! be tested in virtual time and in one process.
+//! What crates must not know of: clocks, threads, sockets and the like live in few places, so that
+//! everything else can be tested in virtual time and in one process.
 
 use std::path::Path;
 

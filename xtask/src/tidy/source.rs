@@ -1,7 +1,8 @@
 //! Finds what Rust source mentions.
 //!
-//! It works on tokens, so that comments and strings do not count, and imports such as `use std::{net, thread}` do. It
-//! does not resolve names: a rule finds what is written plainly, which is enough among people who do not mean to hide.
+//! It works on tokens, so that comments and strings do not count, and imports such as `use
+//! std::{net, thread}` do. It does not resolve names: a rule finds what is written plainly, which
+//! is enough among people who do not mean to hide.
 
 use std::path::Path;
 
@@ -41,8 +42,8 @@ impl Mentions {
         Ok(Self(mentions))
     }
 
-    /// The lines that mention `wanted`: a path such as `std::net`, which may be part of a longer one, or a macro with its
-    /// exclamation mark.
+    /// The lines that mention `wanted`: a path such as `std::net`, which may be part of a longer
+    /// one, or a macro with its exclamation mark.
     pub(super) fn lines<'a>(&'a self, wanted: &'a str) -> impl Iterator<Item = usize> + 'a {
         let path = wanted.strip_suffix('!');
         let segments: Vec<&str> = path.unwrap_or(wanted).split("::").collect();

@@ -1,5 +1,5 @@
-//! Ranks that each see a share of every batch follow one process that sees whole batches, and would not if they averaged
-//! weights instead of gradients.
+//! Ranks that each see a share of every batch follow one process that sees whole batches, and would
+//! not if they averaged weights instead of gradients.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};

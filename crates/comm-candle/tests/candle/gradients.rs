@@ -168,7 +168,8 @@ fn gradients_are_averaged_where_they_lie() {
     });
 }
 
-/// One tensor for two variables, two parts of one, and a variable as its own gradient: weight decay by hand.
+/// One tensor for two variables, two parts of one, and a variable as its own gradient: weight decay
+/// by hand.
 #[test]
 fn gradients_that_share_memory_do_not_overwrite_each_other_or_a_variable() {
     on_ranks(2, |comm| {

@@ -26,7 +26,8 @@ pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Syn
     })
 }
 
-/// As [`on_ranks`], with a count of what a rank has sent so far, in pieces as the transport took them.
+/// As [`on_ranks`], with a count of what a rank has sent so far, in pieces as the transport took
+/// them.
 pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsize) -> R + Sync) -> Vec<R> {
     in_process::run(size, &InProcessConfig::default(), |lanes| {
         let sent = Arc::new(AtomicUsize::new(0));

@@ -8,10 +8,11 @@ pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Which GPUs the ranks are shown: one each, which every rank then finds under the number 0.
 ///
-/// Parsed from a list such as `0,1,2,3` or `GPU-5b6c...,GPU-77aa...`, of which rank *r* gets the *r*-th, or from `per-rank`.
-/// Numbers count among the devices that the launcher itself is shown, which its own `CUDA_VISIBLE_DEVICES` may restrict and
-/// put in another order; names are those of `nvidia-smi -L`, of whole devices or of MIG instances. More devices than ranks are
-/// allowed; what is left over stays unused.
+/// Parsed from a list such as `0,1,2,3` or `GPU-5b6c...,GPU-77aa...`, of which rank *r* gets the
+/// *r*-th, or from `per-rank`. Numbers count among the devices that the launcher itself is shown,
+/// which its own `CUDA_VISIBLE_DEVICES` may restrict and put in another order; names are those of
+/// `nvidia-smi -L`, of whole devices or of MIG instances. More devices than ranks are allowed; what
+/// is left over stays unused.
 ///
 /// ```
 /// use comm_cli::launch::Devices;
@@ -75,7 +76,8 @@ impl Devices {
         Self { list: None, shared: false }
     }
 
-    /// Whether ranks may share devices, which they then take in turns. Without this, there must be one for each.
+    /// Whether ranks may share devices, which they then take in turns. Without this, there must be
+    /// one for each.
     #[must_use]
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;

@@ -10,8 +10,8 @@ use super::error::LaunchError;
 /// The secret that every connection is authenticated with, shared by the store and all ranks.
 pub(super) const SECRET: &str = "COMM_SECRET";
 
-/// Names whose values the launcher chooses. The first six are torchrun's, so that programs written for it find their
-/// place.
+/// Names whose values the launcher chooses. The first six are torchrun's, so that programs written
+/// for it find their place.
 const RANK: &str = "RANK";
 const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -26,7 +26,8 @@ const STORE: &str = "COMM_STORE";
 const RESERVED: [&str; 8] =
     [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE];
 
-/// How many threads the libraries of a rank start unless told otherwise: OpenMP's (BLAS, PyTorch) and rayon's.
+/// How many threads the libraries of a rank start unless told otherwise: OpenMP's (BLAS, PyTorch)
+/// and rayon's.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
 /// What all ranks of one launch share. It holds the secret, so it is not shown.

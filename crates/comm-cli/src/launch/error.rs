@@ -77,8 +77,9 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code that tells a shell what happened: the failed rank's own code, `128 + signal` for a rank that
-    /// was killed and for an interrupted launch, 127 for a missing program, 126 for one that cannot be executed.
+    /// The exit code that tells a shell what happened: the failed rank's own code, `128 + signal`
+    /// for a rank that was killed and for an interrupted launch, 127 for a missing program, 126 for
+    /// one that cannot be executed.
     pub fn exit_code(&self) -> u8 {
         let code = match self {
             Self::RankFailed(RankFailure { ending: Ending::Code(code), .. }) => *code,

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// What the guard runs. It reads `+ GROUP` and `- GROUP`, a line each, and kills the groups that it holds when its input ends
-/// without `quit`: the launcher, which has the other end, is dead.
+/// What the guard runs. It reads `+ GROUP` and `- GROUP`, a line each, and kills the groups that it
+/// holds when its input ends without `quit`: the launcher, which has the other end, is dead.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 groups=' '
@@ -20,10 +20,12 @@ done
 for group in $groups; do kill -s KILL -- "-$group"; done
 "#;
 
-/// Kills the process groups that it watches when this process dies without dropping it, in whatever way.
+/// Kills the process groups that it watches when this process dies without dropping it, in whatever
+/// way.
 ///
-/// The kernel kills the ranks themselves then, but not what they have started, such as a program that a shell runs.
-/// A process that has left its group is not found, nor one that was started just as the launcher died.
+/// The kernel kills the ranks themselves then, but not what they have started, such as a program
+/// that a shell runs. A process that has left its group is not found, nor one that was started just
+/// as the launcher died.
 #[derive(Debug)]
 pub(super) struct Guard {
     /// `None` where there is no `sh`.

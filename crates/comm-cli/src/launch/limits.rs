@@ -7,7 +7,8 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::error::LaunchError;
 
-/// Descriptors that the launcher takes besides those of ranks, and of its store's clients when they meet.
+/// Descriptors that the launcher takes besides those of ranks, and of its store's clients when they
+/// meet.
 const DESCRIPTORS_SPARE: usize = 32;
 
 /// Refuses more ranks than the strictest limit allows. Limits that cannot be read count as none.
@@ -21,7 +22,8 @@ pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
 
 type Limit = Option<(usize, &'static str)>;
 
-/// A rank takes a descriptor to be watched, a connection to the store, and two pipes if its output is relayed.
+/// A rank takes a descriptor to be watched, a connection to the store, and two pipes if its output
+/// is relayed.
 fn descriptors(piped: bool) -> Limit {
     let per_rank = if piped { 4 } else { 2 };
     let allowed = usize::try_from(getrlimit(Resource::Nofile).current?).ok()?;

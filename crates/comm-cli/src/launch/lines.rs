@@ -2,9 +2,9 @@
 
 /// One rank's stream on its way to the launcher's own.
 ///
-/// Only whole lines come out, so that lines of different ranks never mix. Bytes are never interpreted: what is not
-/// UTF-8 passes unchanged. A line without an end is held back in memory, however long it grows, until its end or
-/// [`TaggedLines::finish`].
+/// Only whole lines come out, so that lines of different ranks never mix. Bytes are never
+/// interpreted: what is not UTF-8 passes unchanged. A line without an end is held back in memory,
+/// however long it grows, until its end or [`TaggedLines::finish`].
 #[derive(Debug)]
 pub(super) struct TaggedLines {
     tag: Vec<u8>,
@@ -29,8 +29,8 @@ impl TaggedLines {
         self.unfinished.extend_from_slice(rest);
     }
 
-    /// The stream is over: appends what it left without a line end to `out`, and ends it, so that the next rank's
-    /// line does not continue it.
+    /// The stream is over: appends what it left without a line end to `out`, and ends it, so that
+    /// the next rank's line does not continue it.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.unfinished.is_empty() {
             self.push(b"\n", out);

@@ -52,13 +52,15 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// A program that is to run as several ranks of one job on this machine.
 ///
 /// Every rank gets the launcher's environment and on top of it `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-/// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID`, a random number that is not
-/// zero in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store at `MASTER_ADDR:MASTER_PORT`, on a
-/// free port, and outlives every rank. Ranks read end of file from their standard input.
+/// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID`, a random
+/// number that is not zero in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store
+/// at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. Ranks read end of file
+/// from their standard input.
 ///
-/// Unless they are set, every rank also gets `COMM_SECRET`, a random text that is new in each launch, and
-/// `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by that of ranks, at least 1. The secret is in the
-/// environment alone, never among arguments; `Debug` of a launch shows the names of variables and not their values.
+/// Unless they are set, every rank also gets `COMM_SECRET`, a random text that is new in each
+/// launch, and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by that of
+/// ranks, at least 1. The secret is in the environment alone, never among arguments; `Debug` of a
+/// launch shows the names of variables and not their values.
 ///
 /// ```no_run
 /// use comm_cli::launch::Launch;
@@ -129,7 +131,8 @@ impl Launch {
         self
     }
 
-    /// Sets an environment variable of every rank. Those that the launcher sets are refused by [`Launch::run`].
+    /// Sets an environment variable of every rank. Those that the launcher sets are refused by
+    /// [`Launch::run`].
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
@@ -141,8 +144,9 @@ impl Launch {
         self
     }
 
-    /// Whether to put `[rank]: ` before every line that a rank writes. Lines are then passed on whole; an unfinished
-    /// line is held back until its end, however long it gets. Otherwise ranks inherit the launcher's output as it is.
+    /// Whether to put `[rank]: ` before every line that a rank writes. Lines are then passed on
+    /// whole; an unfinished line is held back until its end, however long it gets. Otherwise ranks
+    /// inherit the launcher's output as it is.
     pub fn tag_output(mut self, tag: bool) -> Self {
         self.tag_output = tag;
         self
@@ -154,24 +158,27 @@ impl Launch {
         self
     }
 
-    /// Shows each rank one GPU, by `CUDA_VISIBLE_DEVICES`; unless set, ranks are shown those that the launcher is.
+    /// Shows each rank one GPU, by `CUDA_VISIBLE_DEVICES`; unless set, ranks are shown those that
+    /// the launcher is.
     pub fn devices(mut self, devices: Devices) -> Self {
         self.devices = Some(devices);
         self
     }
 
-    /// Starts all ranks and returns when the last one is gone. It blocks the calling thread, which the ranks are tied
-    /// to: they are killed when it ends, even if by a SIGKILL to the whole process. A guard, a process of `sh`, then kills the
-    /// process groups of the ranks; where there is no `sh`, only the ranks themselves are killed.
+    /// Starts all ranks and returns when the last one is gone. It blocks the calling thread, which
+    /// the ranks are tied to: they are killed when it ends, even if by a SIGKILL to the whole
+    /// process. A guard, a process of `sh`, then kills the process groups of the ranks; where there
+    /// is no `sh`, only the ranks themselves are killed.
     ///
-    /// While it runs, SIGINT, SIGTERM and SIGHUP are taken from this process and passed on to the ranks; a SIGINT or SIGTERM
-    /// while ranks are already being ended kills them at once. A rank is its whole process group: when the rank itself has
-    /// ended, what it left behind in the group is ended too.
+    /// While it runs, SIGINT, SIGTERM and SIGHUP are taken from this process and passed on to the
+    /// ranks; a SIGINT or SIGTERM while ranks are already being ended kills them at once. A rank is
+    /// its whole process group: when the rank itself has ended, what it left behind in the group is
+    /// ended too.
     ///
     /// # Errors
     ///
-    /// - [`LaunchError::RankFailed`] names the rank that failed first. The others were asked to end at once, with
-    ///   SIGTERM, and killed after the grace period.
+    /// - [`LaunchError::RankFailed`] names the rank that failed first. The others were asked to end
+    ///   at once, with SIGTERM, and killed after the grace period.
     /// - [`LaunchError::Interrupted`]: a signal told the launcher to stop.
     /// - The other variants tell why nothing was started, or nothing was left running.
     pub fn run(self) -> Result<(), LaunchError> {
@@ -189,7 +196,8 @@ impl Launch {
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =
             self.tag_output.then(|| Relay::start(outputs)).transpose().map_err(system("relay output"))?;
-        // After this a Ctrl-C does what it does by default: only the output of the dead is still being written.
+        // After this a Ctrl-C does what it does by default: only the output of the dead is still
+        // being written.
         let outcome = supervisor.run();
         let relayed = relay.map_or(Ok(()), Relay::finish).map_err(system("relay output"));
         outcome.and(relayed)
@@ -214,7 +222,8 @@ impl Launch {
         Ok(self.devices.as_ref().map(assign).transpose()?)
     }
 
-    /// The value of a variable that the user chose for the ranks, here or in the environment of this process.
+    /// The value of a variable that the user chose for the ranks, here or in the environment of
+    /// this process.
     fn chosen(&self, name: &str) -> Option<OsString> {
         let given = self.env.iter().rev().find(|(given, _)| given.as_os_str() == OsStr::new(name));
         given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
@@ -248,7 +257,8 @@ impl Launch {
 
     fn command(&self, job: &Job, rank: usize) -> Command {
         let mut command = Command::new(&self.program);
-        // The terminal belongs to the launcher's process group: a rank that read from it would be stopped.
+        // The terminal belongs to the launcher's process group: a rank that read from it would be
+        // stopped.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.envs(self.threads()).env(environment::SECRET, &job.secret);

@@ -1,4 +1,5 @@
-//! One rank as a process: started so that it and its children can be ended, watched and reaped without races.
+//! One rank as a process: started so that it and its children can be ended, watched and reaped
+//! without races.
 
 use std::fs;
 use std::io;
@@ -12,10 +13,11 @@ use super::error::Ending;
 
 /// A started rank. Dropped before it was reaped, it is killed together with its process group.
 ///
-/// Each rank leads a process group of its own: a signal to the group reaches its children too, and Ctrl-C on a
-/// terminal reaches the launcher alone, which passes it on exactly once. Signals go to the group by number, which is
-/// safe while the leader, even as a zombie, holds that number; so the order at the end is: notice
-/// ([`RankProcess::ending`]), signal what is left of the group, then [`RankProcess::reap`].
+/// Each rank leads a process group of its own: a signal to the group reaches its children too, and
+/// Ctrl-C on a terminal reaches the launcher alone, which passes it on exactly once. Signals go to
+/// the group by number, which is safe while the leader, even as a zombie, holds that number; so the
+/// order at the end is: notice ([`RankProcess::ending`]), signal what is left of the group, then
+/// [`RankProcess::reap`].
 #[derive(Debug)]
 pub(super) struct RankProcess {
     child: Child,
@@ -25,7 +27,8 @@ pub(super) struct RankProcess {
 }
 
 impl RankProcess {
-    /// Starts `command`. The calling thread must outlive the rank: the kernel kills the rank when it ends.
+    /// Starts `command`. The calling thread must outlive the rank: the kernel kills the rank when
+    /// it ends.
     pub(super) fn spawn(command: &mut Command) -> io::Result<Self> {
         command.process_group(0);
         die_with_this_thread(command);
@@ -64,8 +67,8 @@ impl RankProcess {
         }))
     }
 
-    /// Whether the rank has begun to end, so that nothing sent to it from now on is the cause. It begins before its files
-    /// are closed, and so before a peer can have lost it.
+    /// Whether the rank has begun to end, so that nothing sent to it from now on is the cause. It
+    /// begins before its files are closed, and so before a peer can have lost it.
     pub(super) fn is_ending(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.group)).unwrap_or_default();
         flags(&stat).is_some_and(|flags| flags & PF_EXITING != 0)
@@ -85,8 +88,8 @@ impl RankProcess {
 
     /// Whether nobody of the process group is left. A zombie counts as left.
     ///
-    /// After the rank was reaped its group's number stays taken while a member lives, but not longer; whoever signals
-    /// the group then must have asked this just before.
+    /// After the rank was reaped its group's number stays taken while a member lives, but not
+    /// longer; whoever signals the group then must have asked this just before.
     pub(super) fn group_is_empty(&self) -> bool {
         process::test_kill_process_group(self.group) == Err(rustix::io::Errno::SRCH)
     }
@@ -109,25 +112,27 @@ impl Drop for RankProcess {
     }
 }
 
-/// The kernel's mark of a process that has entered `exit` or was hit by a fatal signal; zombies keep it.
+/// The kernel's mark of a process that has entered `exit` or was hit by a fatal signal; zombies
+/// keep it.
 const PF_EXITING: u32 = 4;
 
-/// The kernel flags of a process: the ninth field of its line in `/proc`, where the second is its name in parentheses
-/// and may hold anything.
+/// The kernel flags of a process: the ninth field of its line in `/proc`, where the second is its
+/// name in parentheses and may hold anything.
 fn flags(stat: &str) -> Option<u32> {
     let (_name, from_third) = stat.rsplit_once(')')?;
     from_third.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 fn signal_group(group: Pid, signal: Signal) {
-    // Fails when the group is empty, which is what was wanted, or when its members run as another user, which nothing
-    // can be done about.
+    // Fails when the group is empty, which is what was wanted, or when its members run as another
+    // user, which nothing can be done about.
     let _: rustix::io::Result<()> = process::kill_process_group(group, signal);
 }
 
-/// Makes the kernel kill the child with SIGKILL when the thread that starts it ends, and so when this process dies in
-/// whatever way: the only way to leave no rank behind after a SIGKILL, when no code of ours runs any more. It covers the
-/// rank, not its children, and not a program that gains privileges when executed.
+/// Makes the kernel kill the child with SIGKILL when the thread that starts it ends, and so when
+/// this process dies in whatever way: the only way to leave no rank behind after a SIGKILL, when no
+/// code of ours runs any more. It covers the rank, not its children, and not a program that gains
+/// privileges when executed.
 fn die_with_this_thread(command: &mut Command) {
     let launcher = process::getpid();
     let in_child = move || {
@@ -135,8 +140,8 @@ fn die_with_this_thread(command: &mut Command) {
         // A launcher that died before the line above can no longer send that signal.
         if process::getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
-    // SAFETY: between fork and exec the closure does two plain system calls on copied integers: it allocates nothing,
-    // takes no lock, and cannot unwind.
+    // SAFETY: between fork and exec the closure does two plain system calls on copied integers: it
+    // allocates nothing, takes no lock, and cannot unwind.
     unsafe { command.pre_exec(in_child) };
 }
 

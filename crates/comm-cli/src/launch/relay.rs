@@ -1,8 +1,8 @@
 //! Passes the output of all ranks on, line by line, each line tagged with its rank.
 //!
-//! One thread does it for all streams, so that whole lines are written one after the other and never mix. It is apart
-//! from the supervisor: when whoever reads our output is slow, ranks wait in their writes, but a failing rank and
-//! a Ctrl-C are still noticed at once.
+//! One thread does it for all streams, so that whole lines are written one after the other and
+//! never mix. It is apart from the supervisor: when whoever reads our output is slow, ranks wait in
+//! their writes, but a failing rank and a Ctrl-C are still noticed at once.
 
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,8 +76,8 @@ impl Relay {
         Ok(Self { thread, stop })
     }
 
-    /// Passes on what the ranks have written up to now and ends. A process that has left its rank's process group may
-    /// still hold a pipe open; it is not waited for.
+    /// Passes on what the ranks have written up to now and ends. A process that has left its rank's
+    /// process group may still hold a pipe open; it is not waited for.
     pub(super) fn finish(self) -> io::Result<()> {
         drop(self.stop);
         self.thread
@@ -139,7 +139,8 @@ impl Pump {
         read
     }
 
-    /// Nobody reads this destination any more. Closing the pipes tells the ranks in the usual way: SIGPIPE, or EPIPE.
+    /// Nobody reads this destination any more. Closing the pipes tells the ranks in the usual way:
+    /// SIGPIPE, or EPIPE.
     fn close(&mut self, gone: Destination) {
         for slot in &mut self.sources {
             if slot.as_ref().is_some_and(|source| source.destination == gone) {
@@ -148,7 +149,8 @@ impl Pump {
         }
     }
 
-    /// Moves what is in the pipes now, but not what a surviving writer keeps adding, and flushes unfinished lines.
+    /// Moves what is in the pipes now, but not what a surviving writer keeps adding, and flushes
+    /// unfinished lines.
     fn drain(&mut self) {
         for index in 0..self.sources.len() {
             let Some(source) = &self.sources[index] else { continue };

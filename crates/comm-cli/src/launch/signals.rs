@@ -22,22 +22,24 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Catches SIGINT, SIGTERM and SIGHUP, except those that this process was started to ignore: whoever uses `nohup`
-    /// means it.
+    /// Catches SIGINT, SIGTERM and SIGHUP, except those that this process was started to ignore:
+    /// whoever uses `nohup` means it.
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = IgnoredSignals::of_this_process()?;
         let caught: Vec<i32> =
             STOPPING.into_iter().filter(|signal| !ignored.contains(*signal)).map(Signal::as_raw).collect();
         let released = Arc::new(AtomicBool::new(false));
         for signal in &caught {
-            // An installed handler cannot be taken out again, so it has to do what the default did once we are gone.
+            // An installed handler cannot be taken out again, so it has to do what the default did
+            // once we are gone.
             signal_hook::flag::register_conditional_default(*signal, Arc::clone(&released))?;
         }
         let (read, write) = UnixStream::pair()?;
         Ok(Self { delivery: SignalDelivery::with_pipe(read, write, SignalOnly, caught)?, released })
     }
 
-    /// The signals that have arrived since the last call. Two of a kind that arrived together count once.
+    /// The signals that have arrived since the last call. Two of a kind that arrived together count
+    /// once.
     pub(super) fn take(&mut self) -> Vec<Signal> {
         let arrived: Vec<i32> = self.delivery.pending().collect();
         STOPPING.into_iter().filter(|signal| arrived.contains(&signal.as_raw())).collect()

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use comm::tcp::{Secret, StoreConfig, TcpStoreServer};
 
-/// Serves a store until it is dropped. The launcher does it, and not rank 0, so that it outlives every rank: whoever is
-/// left after a failure can still meet the others there.
+/// Serves a store until it is dropped. The launcher does it, and not rank 0, so that it outlives
+/// every rank: whoever is left after a failure can still meet the others there.
 pub(super) fn serve(address: SocketAddr, job: NonZeroU64, secret: &OsStr) -> comm::Result<TcpStoreServer> {
     let secret = Secret::new(secret.as_bytes())?;
     TcpStoreServer::bind(address, StoreConfig::job(job.get()).secret(Some(secret)))

@@ -14,7 +14,8 @@ use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
 
-/// How often to look whether what a rank left behind in its process group is gone; nothing announces that.
+/// How often to look whether what a rank left behind in its process group is gone; nothing
+/// announces that.
 const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
 /// Longer than anybody waits, and short enough to be added to any instant.
 const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -22,8 +23,9 @@ const SIGNALS: u64 = u64::MAX;
 
 /// Supervises ranks until all are gone.
 ///
-/// The first failure, or the first stopping signal, decides the outcome; it also starts the one grace period, after
-/// which whatever still lives is killed. What happens to ranks after that is our doing and not reported.
+/// The first failure, or the first stopping signal, decides the outcome; it also starts the one
+/// grace period, after which whatever still lives is killed. What happens to ranks after that is
+/// our doing and not reported.
 pub(super) struct Supervisor {
     members: Vec<Member>,
     signals: StopSignals,
@@ -71,7 +73,8 @@ impl Supervisor {
         })
     }
 
-    /// Takes over the next rank. Done before another one starts, because the order of ends is known only from here on.
+    /// Takes over the next rank. Done before another one starts, because the order of ends is known
+    /// only from here on.
     pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
         let rank = self.members.len() as u64;
         epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
@@ -80,7 +83,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns when every rank, and every process in the ranks' process groups, is gone or was killed.
+    /// Returns when every rank, and every process in the ranks' process groups, is gone or was
+    /// killed.
     pub(super) fn run(mut self) -> Result<(), LaunchError> {
         let watching = |source| LaunchError::System { what: "watch the ranks", source };
         let mut events = Vec::with_capacity(self.members.len() + 1);
@@ -90,8 +94,9 @@ impl Supervisor {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(watching(error.into())),
             }
-            // The kernel queues events in the order in which they happened: when several ranks have ended since we last
-            // looked, the first one here is the one that failed first, which rank order would not tell.
+            // The kernel queues events in the order in which they happened: when several ranks have
+            // ended since we last looked, the first one here is the one that failed first, which
+            // rank order would not tell.
             for event in events.drain(..) {
                 match event.data.u64() {
                     SIGNALS => self.on_signals(),
@@ -121,9 +126,9 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The first failure counts, with one exception: between a rank's last breath, which its peers can feel, and its end,
-    /// which we see, a peer may have found out and exited. Exiting can be a consequence; being killed, while nobody here
-    /// had killed yet, cannot.
+    /// The first failure counts, with one exception: between a rank's last breath, which its peers
+    /// can feel, and its end, which we see, a peer may have found out and exited. Exiting can be a
+    /// consequence; being killed, while nobody here had killed yet, cannot.
     fn on_failure(&mut self, failure: RankFailure) {
         let was_ending = self.members[failure.rank].was_ending;
         match &mut self.ending {
@@ -177,7 +182,8 @@ impl Supervisor {
                 self.guard.forget(member.process.pid());
             } else if now >= kill_at {
                 member.process.signal_group(Signal::KILL);
-                // Not waited for: zombies that nobody reaps, as in a container without an init, stay for ever.
+                // Not waited for: zombies that nobody reaps, as in a container without an init,
+                // stay for ever.
                 member.state = State::Gone;
                 self.guard.forget(member.process.pid());
             }

@@ -45,8 +45,8 @@ pub(crate) struct Perf {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ranks: Option<u32>,
 
-    /// How ranks reach each other, auto being shared memory within a host and TCP between hosts; without it, as
-    /// COMM_TRANSPORT says, or auto
+    /// How ranks reach each other, auto being shared memory within a host and TCP between hosts;
+    /// without it, as COMM_TRANSPORT says, or auto
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
 
@@ -238,7 +238,8 @@ impl Output {
 /// Measuring the model of the links.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Calibrate {
-    /// Measure what messages cost, by which algorithms are chosen; the last line printed is for COMM_LINKS
+    /// Measure what messages cost, by which algorithms are chosen; the last line printed is for
+    /// COMM_LINKS
     #[arg(long, action = ArgAction::SetTrue, conflicts_with = "operation")]
     pub(crate) calibrate: bool,
 
@@ -246,8 +247,8 @@ pub(crate) struct Calibrate {
     #[arg(long, value_name = "FILE", requires = "calibrate", conflicts_with = "operation")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Write a page of predicted and measured times, and a picture next to it; in an existing page, what stands
-    /// between the lines <!-- measured --> and <!-- /measured --> is replaced
+    /// Write a page of predicted and measured times, and a picture next to it; in an existing page,
+    /// what stands between the lines <!-- measured --> and <!-- /measured --> is replaced
     #[arg(long, value_name = "FILE.md", requires = "calibrate", conflicts_with = "operation")]
     pub(crate) report: Option<PathBuf>,
 }

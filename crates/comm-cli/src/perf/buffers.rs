@@ -106,8 +106,8 @@ impl<'a, T: Number> Buffers<'a, T> {
         self.recv.fill(T::of(0));
     }
 
-    /// Makes the call with other contributions in every rank and element, and counts the elements of this rank that
-    /// are not what they must be, in any bit.
+    /// Makes the call with other contributions in every rank and element, and counts the elements
+    /// of this rank that are not what they must be, in any bit.
     pub(crate) fn check(&mut self, comm: &Comm) -> comm::Result<u64> {
         self.contribute();
         self.call(comm)?;

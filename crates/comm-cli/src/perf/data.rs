@@ -1,4 +1,5 @@
-//! Data whose reduction is exact in every element type and in any order, so that results can be compared bit by bit.
+//! Data whose reduction is exact in every element type and in any order, so that results can be
+//! compared bit by bit.
 
 use comm::ReduceOp;
 
@@ -7,7 +8,8 @@ const EXACT: u64 = 256;
 
 /// What the ranks contribute, as whole numbers from 0 to 256, and what comes out.
 ///
-/// Sums and averages stay exact in 16 bits for as many as 256 ranks, everything else for any number.
+/// Sums and averages stay exact in 16 bits for as many as 256 ranks, everything else for any
+/// number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
     ranks: u64,
@@ -54,7 +56,8 @@ impl Data {
         }
     }
 
-    /// Small enough that the sum over all ranks is exact; half of the range at most, so that it doubles.
+    /// Small enough that the sum over all ranks is exact; half of the range at most, so that it
+    /// doubles.
     fn summand(&self, rank: u64, index: u64) -> u64 {
         let values = (EXACT / self.ranks).clamp(2, EXACT / 2);
         if self.takes_part(rank, index, EXACT / 2) { mix(rank, index) % values } else { 0 }

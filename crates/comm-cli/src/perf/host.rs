@@ -28,8 +28,8 @@ pub(crate) fn congestion_control() -> String {
     first_line("/proc/sys/net/ipv4/tcp_congestion_control")
 }
 
-/// The memory in bytes that this process and its like may still take: what the system has left, or the control group
-/// if that is less. Nothing if neither says.
+/// The memory in bytes that this process and its like may still take: what the system has left, or
+/// the control group if that is less. Nothing if neither says.
 pub(crate) fn available_memory() -> Option<usize> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let system = kibibytes(&meminfo, "MemAvailable:");

@@ -3,10 +3,11 @@
 use comm::Element;
 use half::{bf16, f16};
 
-/// An element type with whole numbers in it. Every whole number up to 256 is exact in all of them, modulo the range of
-/// an integer type.
+/// An element type with whole numbers in it. Every whole number up to 256 is exact in all of them,
+/// modulo the range of an integer type.
 pub(crate) trait Number: Element {
-    /// The number as an element: what does not fit into an integer type is cut off, as by its arithmetic.
+    /// The number as an element: what does not fit into an integer type is cut off, as by its
+    /// arithmetic.
     fn of(number: u64) -> Self;
 }
 

@@ -47,7 +47,8 @@ pub(crate) enum Place {
     Out,
 }
 
-/// By what bandwidth is multiplied so that it can be compared with that of the hardware, as nccl-tests do it.
+/// By what bandwidth is multiplied so that it can be compared with that of the hardware, as
+/// nccl-tests do it.
 #[derive(Debug, Clone, Copy)]
 enum Bus {
     /// Every byte passes each port twice, but for a rank's own share.

@@ -103,7 +103,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A size rounded down to whole elements, the same for every rank where each has a block; but one at least.
+    /// A size rounded down to whole elements, the same for every rank where each has a block; but
+    /// one at least.
     fn whole(&self, size: usize) -> usize {
         if !self.operation.has_data() {
             return 0;

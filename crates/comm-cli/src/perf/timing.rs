@@ -11,10 +11,11 @@ const CALLS_MAX: u64 = 1 << 24;
 /// One measurement too short to go by does not decide on many calls.
 const GROWTH_MAX: u64 = 16;
 
-/// The time per call of each sample, in seconds: of the rank that took longest. The same on every rank.
+/// The time per call of each sample, in seconds: of the rank that took longest. The same on every
+/// rank.
 ///
-/// A sample is a number of calls in a row, of which all ranks make the same: so many that it lasts as long as it
-/// should. All ranks start into each together.
+/// A sample is a number of calls in a row, of which all ranks make the same: so many that it lasts
+/// as long as it should. All ranks start into each together.
 pub(crate) fn measure(
     comm: &Comm,
     samples: &Samples,

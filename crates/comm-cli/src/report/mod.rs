@@ -1,4 +1,5 @@
-//! What measurements are made into: pages, pictures, numbers for people, and a line that says how far it is.
+//! What measurements are made into: pages, pictures, numbers for people, and a line that says how
+//! far it is.
 //!
 //! | file | question |
 //! |---|---|

@@ -8,8 +8,8 @@ use std::path::Path;
 const BEGIN: &str = "<!-- measured -->";
 const END: &str = "<!-- /measured -->";
 
-/// Puts what was measured into its place on a page. A page that does not exist, or has no such place, is written whole,
-/// under this title.
+/// Puts what was measured into its place on a page. A page that does not exist, or has no such
+/// place, is written whole, under this title.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Pictures on logarithmic axes. Fonts are named in them and not looked up, so none needs to be installed.
+//! Pictures on logarithmic axes. Fonts are named in them and not looked up, so none needs to be
+//! installed.
 
 use std::error::Error as StdError;
 

@@ -6,7 +6,8 @@ pub fn median(mut numbers: Vec<f64>) -> f64 {
     quantile(&numbers, 0.5)
 }
 
-/// The number below which this share, from 0 to 1, of sorted numbers lies, on straight lines between them; 0 of none.
+/// The number below which this share, from 0 to 1, of sorted numbers lies, on straight lines
+/// between them; 0 of none.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * sorted.len().saturating_sub(1) as f64;
     let (below, above) = (sorted.get(at.floor() as usize), sorted.get(at.ceil() as usize));

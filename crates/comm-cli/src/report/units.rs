@@ -1,4 +1,5 @@
-//! Sizes, as nccl-tests writes them: a number, and perhaps K, M or G for powers of 1024; and numbers for people.
+//! Sizes, as nccl-tests writes them: a number, and perhaps K, M or G for powers of 1024; and
+//! numbers for people.
 
 const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 

@@ -4,8 +4,8 @@ use comm::{Collective, Link, LinkModel};
 
 use super::options::Setup;
 
-/// The share of the data that must pass some port in a group of so many ranks: what nccl-tests multiplies the
-/// bandwidth of the algorithm with to get that of the bus.
+/// The share of the data that must pass some port in a group of so many ranks: what nccl-tests
+/// multiplies the bandwidth of the algorithm with to get that of the bus.
 pub(super) fn share(collective: Collective, ranks: usize) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     match collective.base() {
@@ -22,8 +22,8 @@ pub(super) fn share(collective: Collective, ranks: usize) -> f64 {
 
 /// The time in seconds that any algorithm takes.
 ///
-/// The last rank to end has got at least one message, before whose first byte no byte of its own need have come. So
-/// the bytes that must pass a port come on top of the latency.
+/// The last rank to end has got at least one message, before whose first byte no byte of its own
+/// need have come. So the bytes that must pass a port come on top of the latency.
 pub(super) fn bound(setup: &Setup) -> f64 {
     let (links, question) = (&setup.tuning.links, &setup.question);
     let (ranks, bytes) = (question.ranks, question.bytes as f64);
@@ -62,7 +62,8 @@ fn any_link(links: &LinkModel, hosts: usize) -> Link {
 /// Over how many ports what leaves or enters a host can be spread.
 fn ports_of_host(collective: Collective, ranks_per_host: usize) -> f64 {
     match collective.base() {
-        // All that comes to or from the root passes its own port, and every rank has data of its own for every other.
+        // All that comes to or from the root passes its own port, and every rank has data of its
+        // own for every other.
         Collective::Gather | Collective::Scatter | Collective::AllToAll => 1.0,
         _ => ranks_per_host as f64,
     }

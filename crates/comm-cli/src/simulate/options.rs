@@ -99,7 +99,8 @@ pub(crate) struct Simulate {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Draw the predicted times over the size of the data, from 4 bytes to 1 GiB, into this SVG file
+    /// Draw the predicted times over the size of the data, from 4 bytes to 1 GiB, into this SVG
+    /// file
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
 }
@@ -158,7 +159,8 @@ fn per_byte(gbps: f64) -> f64 {
     8.0 / (gbps * 1e9)
 }
 
-/// Parses the name of a collective that moves the caller's data, or none: not of one that makes a group.
+/// Parses the name of a collective that moves the caller's data, or none: not of one that makes a
+/// group.
 fn collectives() -> impl TypedValueParser<Value = Collective> {
     let moves_data = |collective: &Collective| {
         !matches!(collective, Collective::Split | Collective::NewGroup | Collective::Duplicate)

@@ -60,8 +60,8 @@ impl<'a> Simulator<'a> {
         })
     }
 
-    /// The times of a row for several sizes: all of them simulated, or none, so that they make one curve. Whether they
-    /// are simulated.
+    /// The times of a row for several sizes: all of them simulated, or none, so that they make one
+    /// curve. Whether they are simulated.
     pub(super) fn curve(
         &self,
         row: &'static Algorithm,
@@ -98,8 +98,8 @@ impl<'a> Simulator<'a> {
         params.root(self.setup.root)
     }
 
-    /// About how many steps a program has; none if they are too many. The root has more than others, so it is
-    /// counted by itself.
+    /// About how many steps a program has; none if they are too many. The root has more than
+    /// others, so it is counted by itself.
     fn steps(&self, row: &Algorithm, p: &Params) -> Option<u64> {
         let limit = self.steps_max;
         let count = |rank| (row.steps)(&p.rank(rank)).take(limit.saturating_add(1)).count();

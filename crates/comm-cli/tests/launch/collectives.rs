@@ -1,4 +1,5 @@
-//! Ranks that really communicate. This test program starts itself: what runs as a rank is one of the tests below.
+//! Ranks that really communicate. This test program starts itself: what runs as a rank is one of
+//! the tests below.
 
 use std::env;
 use std::time::Instant;

@@ -59,7 +59,8 @@ fn a_killed_rank_ends_the_others_and_names_the_signal() {
 fn the_first_of_several_failures_is_blamed() {
     let mut launched = launch(&["-n", "3"], FOREVER);
     let pids = launched.pids(3);
-    // All failures happen before the launcher can look, neither in rank order nor in the order of process ids.
+    // All failures happen before the launcher can look, neither in rank order nor in the order of
+    // process ids.
     launched.signal(Signal::STOP);
     for rank in [1, 2, 0] {
         kill(pids[rank], Signal::USR1);
@@ -72,8 +73,8 @@ fn the_first_of_several_failures_is_blamed() {
 
 #[test]
 fn a_killed_rank_is_blamed_even_if_a_peer_that_lost_it_exits_sooner() {
-    // The kernel closes a dying rank's pipe, on which the peers wait, a little before it lets the launcher know. Who
-    // wins that race is chance, hence the repetition.
+    // The kernel closes a dying rank's pipe, on which the peers wait, a little before it lets the
+    // launcher know. Who wins that race is chance, hence the repetition.
     let script = r#"if [ $RANK = 2 ]; then exec 9> "$DIR/pipe"; kill -KILL $$; else read line < "$DIR/pipe"; exit 1; fi"#;
     for _ in 0..20 {
         let mut launched = start(|dir| {
@@ -159,7 +160,8 @@ fn children_that_outlive_their_rank_are_ended() {
 
 #[test]
 fn children_that_outlive_their_rank_are_asked_first() {
-    // The shell in the background reports from within its trap; only being asked ends it within the test's patience.
+    // The shell in the background reports from within its trap; only being asked ends it within the
+    // test's patience.
     let script = format!(
         "(trap 'report saved x; exit' TERM; report ready x; {FOREVER}) & \
         while [ ! -e \"$DIR/ready\" ]; do sleep 0.02; done; exit 0"

@@ -1,7 +1,7 @@
 //! Starts `commctl` with shell scripts as ranks and watches processes from outside.
 //!
-//! Scripts and tests meet in files of a scratch folder, `$DIR` to the scripts. Nothing is timed but what has a promised
-//! limit; everything else is waited for, long enough for a busy machine.
+//! Scripts and tests meet in files of a scratch folder, `$DIR` to the scripts. Nothing is timed but
+//! what has a promised limit; everything else is waited for, long enough for a busy machine.
 
 use std::fs::{self, File};
 use std::io::PipeWriter;
@@ -51,8 +51,8 @@ pub(crate) fn launch(flags: &[&str], script: &str) -> Launched {
     })
 }
 
-/// The tool itself, without the variables of a launch and the ignored signals that the tests may run under: with
-/// `nohup`, and in the background of a shell, some are ignored from the start.
+/// The tool itself, without the variables of a launch and the ignored signals that the tests may
+/// run under: with `nohup`, and in the background of a shell, some are ignored from the start.
 pub(crate) fn commctl() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_commctl")]);
@@ -60,8 +60,8 @@ pub(crate) fn commctl() -> Command {
     command
 }
 
-/// Starts any command that becomes `commctl`, with its output in files: pipes would hide the launcher's end from a test
-/// while somebody else keeps them open.
+/// Starts any command that becomes `commctl`, with its output in files: pipes would hide the
+/// launcher's end from a test while somebody else keeps them open.
 pub(crate) fn start(command: impl FnOnce(&TempDir) -> Command) -> Launched {
     start_into(None, command)
 }
@@ -117,7 +117,8 @@ impl Launched {
 }
 
 impl Ended {
-    /// The last line on standard error: the launcher's own, if it said anything. Shells may have spoken before.
+    /// The last line on standard error: the launcher's own, if it said anything. Shells may have
+    /// spoken before.
     pub(crate) fn message(&self) -> &str {
         self.stderr.lines().last().unwrap_or_default()
     }

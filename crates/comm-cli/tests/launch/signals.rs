@@ -69,7 +69,8 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     });
     let rank = launched.pids(1)[0];
     launched.signal(Signal::HUP);
-    // Handled in order: had the first signal been caught, it would be the one that the launcher reports.
+    // Handled in order: had the first signal been caught, it would be the one that the launcher
+    // reports.
     launched.signal(Signal::TERM);
     assert_eq!(launched.end().status.code(), Some(143));
     wait_until_dead(rank);

@@ -14,7 +14,7 @@ fn model() -> Vec<Parameter> {
     ]
 }
 
-/// What three ranks get if rank 2 trains `other`.
+/// Returns the results of three ranks of which rank 2 trains `other`.
 fn outcome(other: impl Fn() -> Vec<Parameter> + Sync) -> Vec<Error> {
     on_ranks(3, |comm| {
         let parameters = if comm.rank() == 2 { other() } else { model() };

@@ -1,4 +1,4 @@
-//! What comes out of a step is the average of what went in, to the last bit.
+//! The result of a step is the exact average of its gradients.
 
 use crate::room::on_ranks;
 use comm_core::{Comm, DType};

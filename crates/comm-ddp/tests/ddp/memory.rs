@@ -60,7 +60,7 @@ impl AsViewMut<Device> for Buffer {
     }
 }
 
-/// Which buffers were reduced, and how.
+/// The reduced buffers, and their operators.
 type Record = Arc<Mutex<Vec<(usize, ReduceOp)>>>;
 
 /// Notes which buffers it reduces.

@@ -66,7 +66,7 @@ fn every_rank_has_the_same_bits_and_they_are_near_the_average() {
     }
 }
 
-/// What a step comes to: the average of the loss, and that of every gradient.
+/// The result of a step: the average of the loss and of every gradient.
 type LossAndGradients = (Vec<f32>, Vec<Vec<f32>>);
 
 /// The average of a loss, as long as a bucket, that every rank asks for in the middle of a step, at

@@ -19,7 +19,7 @@ struct State {
     round: usize,
     arrived: usize,
     contributions: Vec<Option<Contribution>>,
-    /// What everybody brought to the round before.
+    /// The contributions to the previous round.
     complete: Arc<Vec<Contribution>>,
     failure: Option<Error>,
 }

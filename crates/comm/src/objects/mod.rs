@@ -14,10 +14,12 @@
 //!
 //! comm::threads::run(3, |comm| {
 //!     let read = || Settings { run: "first".into(), rates: vec![0.1, 0.01] };
-//!     let settings: Settings = comm.broadcast_object(0, (comm.rank() == 0).then(read).as_ref()).unwrap();
+//!     let mine = (comm.rank() == 0).then(read);
+//!     let settings: Settings = comm.broadcast_object(0, mine.as_ref()).unwrap();
 //!     assert_eq!(settings, read());
 //!
-//!     let names = comm.all_gather_object(&format!("{} on rank {}", settings.run, comm.rank())).unwrap();
+//!     let name = format!("{} on rank {}", settings.run, comm.rank());
+//!     let names = comm.all_gather_object(&name).unwrap();
 //!     assert_eq!(names, ["first on rank 0", "first on rank 1", "first on rank 2"]);
 //! })?;
 //! # Ok::<_, comm::Error>(())

@@ -1,4 +1,5 @@
-//! The test's side: finds the dynamic library, loads it before anybody looks for CUDA, and talks to it.
+//! The test's side: finds the dynamic library, loads it before anybody looks for CUDA, and talks to
+//! it.
 
 mod locate;
 mod older;
@@ -44,7 +45,8 @@ pub enum LoadError {
     NotFirst,
 }
 
-/// The loaded emulator. There is one in a process; it is never unloaded, as its threads may be running.
+/// The loaded emulator. There is one in a process; it is never unloaded, as its threads may be
+/// running.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
@@ -63,8 +65,9 @@ pub struct Control {
 static LOADED: OnceLock<Control> = OnceLock::new();
 
 impl Control {
-    /// Loads the library that cargo built along with the calling test, once per process, and gives the way to talk to it.
-    /// This must come before the first call of cudarc, which keeps what it finds.
+    /// Loads the library that cargo built along with the calling test, once per process, and gives
+    /// the way to talk to it. This must come before the first call of cudarc, which keeps what it
+    /// finds.
     ///
     /// # Errors
     /// If the file is missing or cannot be loaded, or if another `libcuda.so` was loaded before.
@@ -76,8 +79,9 @@ impl Control {
         Ok(LOADED.get_or_init(|| opened))
     }
 
-    /// As [`Control::load`], and the library lacks these symbols, as that of an older NCCL would. It is a copy in memory, to
-    /// which [`Control::path`] leads in this process. Later calls, of either function, give the library that was loaded first.
+    /// As [`Control::load`], and the library lacks these symbols, as that of an older NCCL would.
+    /// It is a copy in memory, to which [`Control::path`] leads in this process. Later calls, of
+    /// either function, give the library that was loaded first.
     ///
     /// # Errors
     /// As those of [`Control::load`], and if the library has no such symbol or cannot be copied.
@@ -105,7 +109,8 @@ impl Control {
             write: symbol(library, c"gpu_emu_write").map_err(refused)?,
             path: path.clone(),
         };
-        // What the loader finds by name must be the same file, or cudarc would talk to another driver.
+        // What the loader finds by name must be the same file, or cudarc would talk to another
+        // driver.
         let named = library_at(Path::new("libcuda.so")).map_err(refused)?;
         let found: unsafe extern "C" fn(u32, u64) -> i32 =
             symbol(named, c"gpu_emu_set").map_err(|_| LoadError::NotFirst)?;
@@ -142,7 +147,8 @@ impl Control {
         Live::parse(&self.report(Report::Live))
     }
 
-    /// Makes a device that has failed usable again, which no real device offers short of a new process.
+    /// Makes a device that has failed usable again, which no real device offers short of a new
+    /// process.
     pub fn heal(&self, ordinal: usize) {
         // SAFETY: the function takes a number.
         let _known = unsafe { (self.heal)(ordinal) };
@@ -154,20 +160,23 @@ impl Control {
         self.report(Report::Waiting).lines().map(str::to_owned).collect()
     }
 
-    /// Makes the call of NCCL named `name`, on this device and after `before` others of this name, answer `code` and do
-    /// nothing else. Calls that name no communicator count for the current device of their thread.
+    /// Makes the call of NCCL named `name`, on this device and after `before` others of this name,
+    /// answer `code` and do nothing else. Calls that name no communicator count for the current
+    /// device of their thread.
     pub fn plan_answer(&self, device: usize, name: &CStr, before: u64, code: ncclResult_t) {
         self.plan_code(device, name, before, code.0);
     }
 
-    /// Makes the call of [`Control::plan_answer`], or the call of the driver that is recorded under this name, answer `code` and
-    /// do nothing else: with 0, all looks well. Calls of the driver count for the current device of their thread.
+    /// Makes the call of [`Control::plan_answer`], or the call of the driver that is recorded under
+    /// this name, answer `code` and do nothing else: with 0, all looks well. Calls of the driver
+    /// count for the current device of their thread.
     pub fn plan_code(&self, device: usize, name: &CStr, before: u64, code: u32) {
         // SAFETY: the name ends with a NUL and is copied in the call.
         let _planned = unsafe { (self.plan_answer)(device, name.as_ptr(), before, code) };
     }
 
-    /// Makes an operation on this device, after `before` others, hang until its communicator is aborted.
+    /// Makes an operation on this device, after `before` others, hang until its communicator is
+    /// aborted.
     pub fn plan_hang(&self, device: usize, before: u64) {
         // SAFETY: the function takes three numbers.
         unsafe { (self.plan_trouble)(device, before, 0) };
@@ -179,22 +188,24 @@ impl Control {
         unsafe { (self.plan_trouble)(device, before, code.0) };
     }
 
-    /// Makes an operation on this device, after `before` others, end as if all were well, with one wrong bit in the last byte of
-    /// its result: what nobody notices who does not compare.
+    /// Makes an operation on this device, after `before` others, end as if all were well, with one
+    /// wrong bit in the last byte of its result: what nobody notices who does not compare.
     pub fn plan_wrong_bit(&self, device: usize, before: u64) {
         // SAFETY: the function takes two numbers.
         unsafe { (self.plan_wrong_bit)(device, before) };
     }
 
-    /// Lets `function` run wherever a kernel called `name` is launched. `sizes` are those of its arguments in bytes.
+    /// Lets `function` run wherever a kernel called `name` is launched. `sizes` are those of its
+    /// arguments in bytes.
     pub fn register_kernel(&self, name: &CStr, sizes: &[usize], function: Kernel) {
-        // SAFETY: the name ends with a NUL, and there are as many sizes as said; both are copied in the call.
+        // SAFETY: the name ends with a NUL, and there are as many sizes as said; both are copied in
+        // the call.
         let _registered =
             unsafe { (self.register_kernel)(name.as_ptr(), function, sizes.as_ptr(), sizes.len()) };
     }
 
-    /// Reads `length` bytes of a device's memory at once, whatever its streams do: what a kernel does. None if they are not
-    /// there, which is then a fault of the device.
+    /// Reads `length` bytes of a device's memory at once, whatever its streams do: what a kernel
+    /// does. None if they are not there, which is then a fault of the device.
     #[must_use]
     pub fn read(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
@@ -203,8 +214,8 @@ impl Control {
         (code == 0).then_some(bytes)
     }
 
-    /// Writes to a device's memory at once, whatever its streams do: what a kernel does. False if it is not there, which
-    /// is then a fault of the device.
+    /// Writes to a device's memory at once, whatever its streams do: what a kernel does. False if
+    /// it is not there, which is then a fault of the device.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         // SAFETY: the buffer has the length that is passed with it.
@@ -218,7 +229,8 @@ impl Control {
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: what is not NULL is a string that ends with a NUL, and ours until it is given back.
+        // SAFETY: what is not NULL is a string that ends with a NUL, and ours until it is given
+        // back.
         let copy = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
         // SAFETY: it came from there, and is not used any more.
         unsafe { (self.release)(text) };
@@ -228,14 +240,15 @@ impl Control {
 
 /// Loads a library for the rest of the process.
 fn library_at(path: &Path) -> Result<&'static Library, libloading::Error> {
-    // SAFETY: the emulator has no code that runs when it is loaded; whatever else is called libcuda.so does what a driver
-    // does, which every user of CUDA accepts.
+    // SAFETY: the emulator has no code that runs when it is loaded; whatever else is called
+    // libcuda.so does what a driver does, which every user of CUDA accepts.
     let library = unsafe { Library::new(path) }?;
     Ok(Box::leak(Box::new(library)))
 }
 
 fn symbol<F: Copy>(library: &'static Library, name: &CStr) -> Result<F, libloading::Error> {
-    // SAFETY: the type is that of the function of this name in `control.rs`, which is built from the same commit.
+    // SAFETY: the type is that of the function of this name in `control.rs`, which is built from
+    // the same commit.
     let symbol = unsafe { library.get::<F>(name.to_bytes_with_nul()) }?;
     Ok(*symbol)
 }

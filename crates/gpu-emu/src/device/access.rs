@@ -1,4 +1,5 @@
-//! What work on a device can reach: the memory of every device, and pinned memory of the host, all in one address space.
+//! What work on a device can reach: the memory of every device, and pinned memory of the host, all
+//! in one address space.
 
 use crate::ffi::HostMemory;
 

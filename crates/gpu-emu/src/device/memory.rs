@@ -1,8 +1,8 @@
 //! The memory of a device.
 //!
-//! An address is a number that no process can dereference, and is never used twice. Behind each allocation lies memory of
-//! the host, which only the functions here touch, after they have checked every bound: what a real device would corrupt
-//! or read as garbage is an error here.
+//! An address is a number that no process can dereference, and is never used twice. Behind each
+//! allocation lies memory of the host, which only the functions here touch, after they have checked
+//! every bound: what a real device would corrupt or read as garbage is an error here.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +11,17 @@ use std::sync::{Arc, Mutex};
 use crate::settings::{self, Setting};
 use crate::sync::lock;
 
-/// No address of a process has these bits: whoever dereferences one on the host is stopped by the processor.
+/// No address of a process has these bits: whoever dereferences one on the host is stopped by the
+/// processor.
 const TAG: u64 = 0x4E << 56;
 const TAG_MASK: u64 = 0xFF << 56;
 const DEVICE_SHIFT: u32 = 44;
 const DEVICE_MASK: u64 = 0xFF;
-/// Allocations start at multiples of this, as those of CUDA do, and have at least this much nothing between them.
+/// Allocations start at multiples of this, as those of CUDA do, and have at least this much nothing
+/// between them.
 const GAP: u64 = 512;
-/// What memory holds before it is written, and after it is freed: NaN in every floating point type, -1 in integers.
+/// What memory holds before it is written, and after it is freed: NaN in every floating point type,
+/// -1 in integers.
 pub(crate) const POISON: u8 = 0xFF;
 
 /// What is wrong with an access to the memory of a device.
@@ -81,8 +84,8 @@ impl Memory {
         Self(Mutex::new(Space { next, in_use: 0, live: BTreeMap::new(), freed: BTreeMap::new() }))
     }
 
-    /// Allocates `length` poisoned bytes, or none if the device has no more. They can be used once [`Self::begin`] was
-    /// called.
+    /// Allocates `length` poisoned bytes, or none if the device has no more. They can be used once
+    /// [`Self::begin`] was called.
     pub(crate) fn allocate(&self, length: usize, owner: Owner) -> Option<u64> {
         let mut space = lock(&self.0);
         let in_use = space.in_use.checked_add(length)?;

@@ -22,7 +22,8 @@ const DEVICES_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
-    /// Its number on the machine, which `CUDA_VISIBLE_DEVICES` may make another one than its number in the process.
+    /// Its number on the machine, which `CUDA_VISIBLE_DEVICES` may make another one than its number
+    /// in the process.
     pub(crate) physical: usize,
     pub(crate) memory: Memory,
     pub(crate) legacy: OnceLock<Arc<Stream>>,
@@ -94,7 +95,8 @@ impl Device {
         }
     }
 
-    /// Something went wrong in work that ran: as on a real device, every later call answers `error`.
+    /// Something went wrong in work that ran: as on a real device, every later call answers
+    /// `error`.
     pub(crate) fn fail(&self, error: CuError, why: &str) {
         record::fault(Some(self.ordinal), why);
         let _already_failed = self.error.compare_exchange(0, error.0, Ordering::SeqCst, Ordering::SeqCst);
@@ -125,7 +127,8 @@ impl Device {
         self.retained.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends one use of the primary context. With the last one its memory is gone, once no work uses it any more.
+    /// Ends one use of the primary context. With the last one its memory is gone, once no work uses
+    /// it any more.
     pub(crate) fn release(&self) -> Result<(), CuError> {
         let one_less = |count: usize| count.checked_sub(1);
         let before = self.retained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);

@@ -88,7 +88,8 @@ fn holds(ranges: &BTreeMap<usize, Range>, address: usize, length: usize) -> bool
 /// Reads bytes that are still pinned; none if they are no longer.
 pub(crate) fn read(memory: HostMemory, length: usize) -> Option<Vec<u8>> {
     let ranges = lock(&RANGES);
-    // SAFETY: the range is pinned and stays so while the table is locked; a caller that registered it keeps it until then.
+    // SAFETY: the range is pinned and stays so while the table is locked; a caller that registered
+    // it keeps it until then.
     holds(&ranges, memory.address(), length).then(|| unsafe { memory.read(length) })
 }
 
@@ -97,8 +98,8 @@ pub(crate) fn write(memory: HostMemory, bytes: &[u8]) -> bool {
     let ranges = lock(&RANGES);
     let pinned = holds(&ranges, memory.address(), bytes.len());
     if pinned {
-        // SAFETY: the range is pinned and stays so while the table is locked; who made a device write there reads it
-        // only after that, as the rules of CUDA say.
+        // SAFETY: the range is pinned and stays so while the table is locked; who made a device
+        // write there reads it only after that, as the rules of CUDA say.
         unsafe { memory.write(bytes) };
     }
     pinned

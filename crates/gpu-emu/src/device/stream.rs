@@ -124,7 +124,8 @@ impl Stream {
         self.line.kind
     }
 
-    /// Adds work. It is left out if the device has failed by then; the marker is reached in any case.
+    /// Adds work. It is left out if the device has failed by then; the marker is reached in any
+    /// case.
     pub(crate) fn add(&self, work: impl FnOnce(&Arc<Device>) + Send + 'static) -> Arc<Marker> {
         self.follow_the_rules_of_the_legacy_stream();
         let device = self.device.clone();

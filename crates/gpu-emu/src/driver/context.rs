@@ -48,8 +48,8 @@ pub(super) fn current() -> Result<Arc<Device>, CuError> {
     Ok(device)
 }
 
-/// The device that the CUDA runtime, and so NCCL, takes for the current one: that of the context, and the first one if
-/// the thread has none.
+/// The device that the CUDA runtime, and so NCCL, takes for the current one: that of the context,
+/// and the first one if the thread has none.
 pub(crate) fn current_ordinal() -> usize {
     top().and_then(|context| device_of(context).ok()).map_or(0, |device| device.ordinal)
 }

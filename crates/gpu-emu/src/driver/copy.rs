@@ -1,8 +1,9 @@
 //! Copies and fills.
 //!
-//! As in CUDA, pageable memory of the host makes a copy wait: it is read before the call returns, and written before the call
-//! returns. Only pinned memory is left to the stream. Copies and fills without a stream happen on the legacy one, and
-//! those that touch no memory of the host do not wait even then.
+//! As in CUDA, pageable memory of the host makes a copy wait: it is read before the call returns,
+//! and written before the call returns. Only pinned memory is left to the stream. Copies and fills
+//! without a stream happen on the legacy one, and those that touch no memory of the host do not
+//! wait even then.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

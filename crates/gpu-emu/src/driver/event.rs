@@ -10,7 +10,8 @@ use crate::sync::{Marker, lock};
 use super::context::current;
 use super::{CuError, answer, given, recorded, stream};
 
-/// Flags of `cuEventCreate`: how the host waits is of no concern here; whether times can be taken is.
+/// Flags of `cuEventCreate`: how the host waits is of no concern here; whether times can be taken
+/// is.
 const BLOCKING_SYNC: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 

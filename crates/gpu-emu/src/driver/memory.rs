@@ -1,5 +1,5 @@
-//! Memory: allocated and freed at once or in the order of a stream, on the device or pinned on the host; and what an
-//! address is.
+//! Memory: allocated and freed at once or in the order of a stream, on the device or pinned on the
+//! host; and what an address is.
 
 use std::ffi::c_void;
 
@@ -180,7 +180,8 @@ extern "C" fn cuPointerGetAttributes(count: u32, kinds: In<i32>, outs: In<*mut c
         for index in 0..count as usize {
             let kind = kinds.get(index).ok_or(CuError::INVALID_VALUE)?;
             let out = outs.get(index).ok_or(CuError::INVALID_VALUE)?;
-            // SAFETY: the caller listed it, as the place for the answer to the attribute of this index.
+            // SAFETY: the caller listed it, as the place for the answer to the attribute of this
+            // index.
             let out = unsafe { Out::listed(out) };
             let _not_every_address_has_it = attribute_of(&out, kind, address);
         }

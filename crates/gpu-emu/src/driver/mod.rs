@@ -1,8 +1,9 @@
 //! The driver: the functions of CUDA's `cuda.h` that cudarc calls, under their own names.
 //!
-//! Each answers as the documentation of CUDA says that a real driver would. What is wrong with an argument is the answer of
-//! the call itself and leaves the device usable; what goes wrong in work that was enqueued stays with the device, and is
-//! the answer of every call from then on. Both are recorded as faults.
+//! Each answers as the documentation of CUDA says that a real driver would. What is wrong with an
+//! argument is the answer of the call itself and leaves the device usable; what goes wrong in work
+//! that was enqueued stays with the device, and is the answer of every call from then on. Both are
+//! recorded as faults.
 
 mod context;
 mod copy;

@@ -1,5 +1,5 @@
-//! Modules, kernels and host functions. The content of a module is not looked at: a kernel is the function that a test
-//! registered under its name.
+//! Modules, kernels and host functions. The content of a module is not looked at: a kernel is the
+//! function that a test registered under its name.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -86,7 +86,8 @@ fn copy_arguments(addresses: &In<HostMemory>, sizes: &[usize]) -> Result<Argumen
     for (index, size) in sizes.iter().enumerate() {
         let address = addresses.get(index).filter(|address| !address.is_null());
         let address = address.ok_or(CuError::INVALID_VALUE)?;
-        // SAFETY: the caller passed the address of an argument of the size that the kernel was registered with.
+        // SAFETY: the caller passed the address of an argument of the size that the kernel was
+        // registered with.
         bytes.extend(unsafe { address.read(*size) });
     }
     Ok(Arguments { sizes: sizes.to_vec(), bytes })

@@ -20,7 +20,8 @@ pub(crate) fn live() -> usize {
     STREAMS.live()
 }
 
-/// The stream of `handle`: one that was created, or one of the three that always exist, on the thread's device.
+/// The stream of `handle`: one that was created, or one of the three that always exist, on the
+/// thread's device.
 pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     let stream = match handle.addr() {
         0 | 1 => Stream::legacy(&current()?)?,
@@ -31,7 +32,8 @@ pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     Ok(stream)
 }
 
-/// As [`of_handle`], for a caller that has a device of its own: the three that always exist are those of `device`.
+/// As [`of_handle`], for a caller that has a device of its own: the three that always exist are
+/// those of `device`.
 pub(crate) fn on_device(handle: Handle, device: &Arc<Device>) -> Result<Arc<Stream>, CuError> {
     device.healthy()?;
     match handle.addr() {

@@ -64,7 +64,8 @@ pub(super) struct Communicator {
     state: Mutex<State>,
     settled: Condvar,
     aborted: AtomicBool,
-    /// What the last operation ends with: operations of one communicator do not overlap, whatever their streams.
+    /// What the last operation ends with: operations of one communicator do not overlap, whatever
+    /// their streams.
     pub(super) last: Mutex<Option<Arc<Marker>>>,
     counts: Mutex<Counts>,
     factors: Mutex<BTreeMap<u32, (Element, Factor)>>,

@@ -87,8 +87,8 @@ impl Element {
     }
 }
 
-/// A floating point format of eight bits, as the OCP specification of 8-bit floating point defines it. What is too large
-/// becomes the largest finite number, as in CUDA's conversions.
+/// A floating point format of eight bits, as the OCP specification of 8-bit floating point defines
+/// it. What is too large becomes the largest finite number, as in CUDA's conversions.
 #[derive(Debug, Clone, Copy)]
 struct Float8 {
     mantissa_bits: u32,
@@ -125,7 +125,8 @@ impl Float8 {
         if value.is_nan() {
             return sign | NAN;
         }
-        // Numbers of one sign are in the order of their bits, so that the neighbours can be searched for.
+        // Numbers of one sign are in the order of their bits, so that the neighbours can be
+        // searched for.
         let size = value.abs();
         let (mut low, mut high) = (0, self.largest_finite);
         while high - low > 1 {

@@ -144,7 +144,8 @@ fn launch(communicator: Arc<Communicator>, operations: Enqueued) -> Outcome {
     Err(Failure::in_progress())
 }
 
-/// Makes one piece of work of the operations, on the first of their streams; the others wait for it and it for them.
+/// Makes one piece of work of the operations, on the first of their streams; the others wait for it
+/// and it for them.
 fn enqueue(communicator: &Arc<Communicator>, operations: Enqueued) {
     let mut streams: Vec<Arc<Stream>> = Vec::new();
     let mut plan = Vec::new();

@@ -45,8 +45,9 @@ impl Mailbox {
         self.bell.notify_all();
     }
 
-    /// Waits for the message of `place` from `peer`, until `stop` answers a failure; then there is none, even if it came. A peer that is lost sends nothing
-    /// more: whether that ends the wait is a setting, as NCCL does not always notice.
+    /// Waits for the message of `place` from `peer`, until `stop` answers a failure; then there is
+    /// none, even if it came. A peer that is lost sends nothing more: whether that ends the wait is
+    /// a setting, as NCCL does not always notice.
     pub(super) fn take(&self, peer: u32, place: Place, stop: &dyn Fn() -> Outcome) -> Outcome<Message> {
         let _seen = Waiting::begin(format!("for rank {peer} of the first communicator: {place:?}"));
         let mut arrived = lock(&self.arrived);

@@ -1,5 +1,6 @@
-//! How ranks find each other: by names in the abstract namespace of Unix sockets, made of the unique id. They exist as long
-//! as somebody listens, so that nothing is left behind, whoever dies. Threads of one process and processes meet alike.
+//! How ranks find each other: by names in the abstract namespace of Unix sockets, made of the
+//! unique id. They exist as long as somebody listens, so that nothing is left behind, whoever dies.
+//! Threads of one process and processes meet alike.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;

@@ -10,8 +10,9 @@
 //! | when does a group of calls begin | `group.rs` |
 //! | which functions does a program call | `abi/` |
 //!
-//! The way through is the simplest one: every rank is connected with every other one, sends what the other needs, and
-//! waits for what it needs itself. All ranks reduce in the order of their numbers, so that they agree on every bit.
+//! The way through is the simplest one: every rank is connected with every other one, sends what
+//! the other needs, and waits for what it needs itself. All ranks reduce in the order of their
+//! numbers, so that they agree on every bit.
 
 mod abi;
 mod communicator;

@@ -29,7 +29,8 @@ impl Kind {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Which block of its input rank `from` sends to rank `to` of a collective. A rank also sends to itself.
+    /// Which block of its input rank `from` sends to rank `to` of a collective. A rank also sends
+    /// to itself.
     pub(super) fn block(self, from: usize, to: usize, root: usize) -> Option<usize> {
         match self {
             Self::AllReduce | Self::AllGather => Some(0),
@@ -57,7 +58,8 @@ pub(super) struct Operation {
     pub(super) factor: Factor,
     /// The root, or the other rank.
     pub(super) root: usize,
-    /// Which of the collectives of its communicator, or of the messages from one rank to the other, this is.
+    /// Which of the collectives of its communicator, or of the messages from one rank to the other,
+    /// this is.
     pub(super) sequence: u64,
 }
 

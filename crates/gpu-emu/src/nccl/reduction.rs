@@ -10,7 +10,8 @@ pub(super) enum Reduction {
     Prod = 1,
     Max = 2,
     Min = 3,
-    /// Floating point is multiplied by one over the number of ranks before it is added; integers are divided afterwards.
+    /// Floating point is multiplied by one over the number of ranks before it is added; integers
+    /// are divided afterwards.
     Avg = 4,
     /// Each rank's elements are multiplied by a factor of its own before they are added.
     PreMulSum = 5,
@@ -99,7 +100,8 @@ fn floats<T: Float>(reduction: Reduction, one_of_n: T) -> Rule<T> {
     }
 }
 
-/// Integers are wide enough here that nothing overflows which would not have wrapped in `size` bytes as well.
+/// Integers are wide enough here that nothing overflows which would not have wrapped in `size`
+/// bytes as well.
 fn integers(size: usize, signed: bool, reduction: Reduction, parts: &[Contribution]) -> Vec<u8> {
     let decode = |bytes: &[u8]| widen(bytes, signed);
     let as_it_is: Box<dyn Fn(i128, i128) -> i128> = Box::new(|value, _| value);

@@ -158,7 +158,8 @@ fn receive(communicator: &Communicator, link: &Link, operation: &Operation, wron
     Ok(())
 }
 
-/// The message of rank `source` for this operation. Where it comes from another one, NCCL hangs or worse; so does this.
+/// The message of rank `source` for this operation. Where it comes from another one, NCCL hangs or
+/// worse; so does this.
 fn take(
     communicator: &Communicator,
     link: &Link,

@@ -84,7 +84,8 @@ impl Rank {
         self.stream.clone_htod(values).unwrap()
     }
 
-    /// The address of a buffer, without the bookkeeping of cudarc: everything here is on one stream.
+    /// The address of a buffer, without the bookkeeping of cudarc: everything here is on one
+    /// stream.
     pub(crate) fn at<T>(&self, buffer: &CudaSlice<T>) -> u64 {
         buffer.device_ptr(&self.stream).0
     }
@@ -192,7 +193,8 @@ impl Drop for Rescue<'_> {
     }
 }
 
-/// Runs `body` on one thread per device, all in one communicator, which is destroyed afterwards unless the body ended it.
+/// Runs `body` on one thread per device, all in one communicator, which is destroyed afterwards
+/// unless the body ended it.
 pub(crate) fn world<T: Send>(devices: &[usize], body: impl Fn(&mut Rank) -> T + Sync) -> Vec<T> {
     let (id, comms) = (unique_id(), Mutex::new(Vec::new()));
     thread::scope(|scope| {

@@ -1,8 +1,10 @@
-//! How long the ring all-reduce of ferrotorch-distributed takes: ferrotorch-peer RANKS all_reduce SAMPLES SAMPLE_MS BYTES...
+//! How long the ring all-reduce of ferrotorch-distributed takes: ferrotorch-peer RANKS all_reduce
+//! SAMPLES SAMPLE_MS BYTES...
 //!
-//! Starts the ranks on this machine. Measures as `commctl perf` does, on `f32` and with sums: two calls go uncounted; a sample
-//! is as many calls in a row as last SAMPLE_MS, by their number, on the slowest rank; the time is the median of the samples.
-//! Rank 0 prints a JSON object per size. Every result is checked once, to the last bit, before anything is measured.
+//! Starts the ranks on this machine. Measures as `commctl perf` does, on `f32` and with sums: two
+//! calls go uncounted; a sample is as many calls in a row as last SAMPLE_MS, by their number, on
+//! the slowest rank; the time is the median of the samples. Rank 0 prints a JSON object per size.
+//! Every result is checked once, to the last bit, before anything is measured.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,8 @@ use super::{ratio, table};
 
 const ABSENT: &str = "–";
 
-/// The geometric means over all sizes: for every number of ranks, a row per pair and a column per collective.
+/// The geometric means over all sizes: for every number of ranks, a row per pair and a column per
+/// collective.
 pub(super) fn means(comparison: &Comparison) -> String {
     let cases = comparison.cases();
     let pairs = comparison.pairs();

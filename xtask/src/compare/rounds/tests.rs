@@ -47,7 +47,8 @@ struct Line {
     compare: Compare,
 }
 
-/// What is measured for a command line, into a journal in a folder. Returns the starts in their order.
+/// What is measured for a command line, into a journal in a folder. Returns the starts in their
+/// order.
 fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) -> (Vec<String>, Vec<Record>) {
     let words = ["compare"].into_iter().chain(line.split_whitespace());
     let Line { compare } = Line::try_parse_from(words).unwrap();

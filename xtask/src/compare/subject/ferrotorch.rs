@@ -1,5 +1,5 @@
-//! The ring all-reduce of ferrotorch-distributed, from crates.io: a program in a workspace of its own, built when it is
-//! asked for, which takes some minutes.
+//! The ring all-reduce of ferrotorch-distributed, from crates.io: a program in a workspace of its
+//! own, built when it is asked for, which takes some minutes.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -44,7 +44,8 @@ pub(crate) struct Start<'a> {
     pub(crate) case: Case,
     /// In bytes, rounded.
     pub(crate) sizes: &'a [usize],
-    /// Whether results are compared with what they must be. Peers do so always, as they do it quickly.
+    /// Whether results are compared with what they must be. Peers do so always, as they do it
+    /// quickly.
     pub(crate) check: bool,
     pub(crate) compare: &'a Compare,
 }
@@ -100,7 +101,8 @@ pub(crate) fn is_ours(subject: &str) -> bool {
     subject == OURS || subject.strip_prefix(OURS).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Whether it says something to compare these two: sockets are no rival of shared memory, but who has nothing else is.
+/// Whether it says something to compare these two: sockets are no rival of shared memory, but who
+/// has nothing else is.
 pub(crate) fn is_fair(ours: &str, peer: &str) -> bool {
     let over_tcp = ours.contains("tcp");
     match peer {

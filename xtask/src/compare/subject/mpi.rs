@@ -10,8 +10,8 @@ use crate::compare::build::Places;
 /// Variables with their values.
 type Environment = &'static [(&'static str, &'static str)];
 
-/// glibc returns large blocks of memory to the system and takes them anew, page by page, at every call. With these it keeps
-/// them. Nobody has that by default; it makes a stronger rival.
+/// glibc returns large blocks of memory to the system and takes them anew, page by page, at every
+/// call. With these it keeps them. Nobody has that by default; it makes a stronger rival.
 pub(super) const KEEP_MEMORY: [(&str, &str); 3] = [
     ("MALLOC_MMAP_THRESHOLD_", "4294967296"),
     ("MALLOC_TRIM_THRESHOLD_", "8589934592"),
@@ -98,7 +98,8 @@ impl Implementation {
         })
     }
 
-    /// Compiles the program with the compiler that belongs to the launcher. Nothing if there is none.
+    /// Compiles the program with the compiler that belongs to the launcher. Nothing if there is
+    /// none.
     fn build(&self, launcher: &str, places: &Places) -> Option<Result<PathBuf, String>> {
         let at = self.launchers.iter().position(|name| *name == launcher)?;
         let compiler = self.compilers.get(at)?;

@@ -6,20 +6,21 @@ use comm::{Link, LinkModel};
 use super::grid::Point;
 use super::simplex::minimise;
 
-/// Latency, overhead, time per byte and time per reduced byte, as logarithms: a cost is never negative, and being
-/// twice too large is as wrong as being half too small.
+/// Latency, overhead, time per byte and time per reduced byte, as logarithms: a cost is never
+/// negative, and being twice too large is as wrong as being half too small.
 type Costs = [f64; 4];
 
 /// A cost that is no more than this is as good as none, in seconds.
 const NOTHING: Costs = [1e-10, 1e-10, 1e-14, 1e-14];
-/// How much it counts when a cost moves away from where it was by a factor of e. Only costs of which the measurements
-/// say nothing, such as that of a message when there are but two ranks, are held by it.
+/// How much it counts when a cost moves away from where it was by a factor of e. Only costs of
+/// which the measurements say nothing, such as that of a message when there are but two ranks, are
+/// held by it.
 const INERTIA: f64 = 1e-3;
 /// How far the search looks around, ever closer, each time from the best that it has found.
 const STEPS: [f64; 4] = [1.5, 0.7, 0.3, 0.1];
 
-/// The tuning with the costs under which predictions are off by the least, on the average of the logarithms. An
-/// average of distances, not of their squares, lets a few outliers be outliers.
+/// The tuning with the costs under which predictions are off by the least, on the average of the
+/// logarithms. An average of distances, not of their squares, lets a few outliers be outliers.
 pub(super) fn fit(points: &[Point], tuning: &Tuning) -> Tuning {
     let fitted: Vec<&Point> = points.iter().filter(|point| point.fitted).collect();
     let ranks = points.first().map_or(1, |point| point.plan.ranks);

@@ -22,7 +22,8 @@ pub(super) struct Point {
     pub(super) algorithm: &'static Algorithm,
     /// Into how many segments it cut its chunks.
     segments: usize,
-    /// How long it takes when all ranks start at once: as was foretold, and once it is measured, as was found.
+    /// How long it takes when all ranks start at once: as was foretold, and once it is measured, as
+    /// was found.
     pub(super) seconds: f64,
     /// Whether the model is made from it.
     pub(super) fitted: bool,
@@ -45,8 +46,9 @@ impl Point {
     }
 }
 
-/// The operations that a model is made from, at every second size, in turns: between them they show every cost. Exchanges of
-/// tiny blocks tell overhead from latency, gathers have no reduction in them, and all ranks are busy in all of them.
+/// The operations that a model is made from, at every second size, in turns: between them they show
+/// every cost. Exchanges of tiny blocks tell overhead from latency, gathers have no reduction in
+/// them, and all ranks are busy in all of them.
 const FITTED: [Operation; 4] =
     [Operation::AllReduce, Operation::AllGather, Operation::AllToAll, Operation::Barrier];
 
@@ -55,8 +57,8 @@ fn is_fitted(plan: &Plan, at: usize) -> bool {
     at.is_multiple_of(2) && FITTED.contains(&plan.operation)
 }
 
-/// How often the whole board is gone over. What a rank waits like, and what else the machine does, changes by the
-/// second: samples that lie apart in time do not all meet the same.
+/// How often the whole board is gone over. What a rank waits like, and what else the machine does,
+/// changes by the second: samples that lie apart in time do not all meet the same.
 const PASSES: u32 = 3;
 
 /// Measures every plan at every size.
@@ -113,9 +115,10 @@ fn times_of(session: &Session, point: &Point, samples: &Samples) -> Result<Vec<f
 
 /// By how many ranks the root moves from one call to the next.
 ///
-/// Calls in a row with the same root overlap, as some ranks only send, and others only receive. So each call gets as
-/// its root the rank that was done last in the one before: a root sends to the rank before it last, or down the longest
-/// way. Where ranks send to the root, the one before has the longest way to the next.
+/// Calls in a row with the same root overlap, as some ranks only send, and others only receive. So
+/// each call gets as its root the rank that was done last in the one before: a root sends to the
+/// rank before it last, or down the longest way. Where ranks send to the root, the one before has
+/// the longest way to the next.
 const fn next_root(plan: &Plan) -> usize {
     match plan.operation {
         Operation::Broadcast | Operation::Scatter => plan.ranks - 1,

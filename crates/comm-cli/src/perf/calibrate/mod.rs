@@ -1,8 +1,10 @@
-//! The model of the links, from measurements: the one under which the closed forms of the algorithms are least wrong.
+//! The model of the links, from measurements: the one under which the closed forms of the
+//! algorithms are least wrong.
 //!
-//! Every algorithm of every collective is forced at several sizes. Some of these times, [`grid`] says which, are
-//! explained by [`fit`]; the others show whether the model also foretells what it was not made from. All ranks send
-//! and receive at once, so a host's cores and memory are as busy as in use, and the costs are those of that.
+//! Every algorithm of every collective is forced at several sizes. Some of these times, [`grid`]
+//! says which, are explained by [`fit`]; the others show whether the model also foretells what it
+//! was not made from. All ranks send and receive at once, so a host's cores and memory are as busy
+//! as in use, and the costs are those of that.
 
 mod fit;
 mod grid;
@@ -94,8 +96,8 @@ impl Calibration {
         Errors { fitted: of(&|point| point.fitted), held_out: of(&|point| !point.fitted), all: of(&|_| true) }
     }
 
-    /// Where the algorithm that the model chooses is slowest by the side of the fastest, and by what factor. Nothing if
-    /// there is nowhere a choice.
+    /// Where the algorithm that the model chooses is slowest by the side of the fastest, and by
+    /// what factor. Nothing if there is nowhere a choice.
     fn worst_choice(&self) -> Option<(&Point, f64)> {
         let by = |cost: &dyn Fn(&Point) -> f64, a: &Point, b: &Point| cost(a).total_cmp(&cost(b));
         let question = |point: &Point| (point.plan.operation, point.bytes);

@@ -91,7 +91,8 @@ fn marked(ratio: f64) -> String {
     format!("{mark}{ratio:.2}{mark}")
 }
 
-/// Predicted over measured times: right on the line, and within a factor of two between the pale ones.
+/// Predicted over measured times: right on the line, and within a factor of two between the pale
+/// ones.
 fn picture_of(calibration: &Calibration) -> Picture {
     let at = |point: &Point| (point.seconds * 1e6, point.predict(&calibration.tuning) * 1e6);
     let dots = |name: &str, color, fitted| {

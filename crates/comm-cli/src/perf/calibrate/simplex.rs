@@ -8,7 +8,8 @@ const ROUNDS: usize = 600;
 /// A point and its value.
 type Vertex<const N: usize> = ([f64; N], f64);
 
-/// A point near which `f` is smallest, as far as can be found from `start` with a first look `step` far around.
+/// A point near which `f` is smallest, as far as can be found from `start` with a first look `step`
+/// far around.
 pub(super) fn minimise<const N: usize>(
     f: &impl Fn(&[f64; N]) -> f64,
     start: [f64; N],

@@ -105,7 +105,8 @@ impl<'a> Buffers<'a> {
         Ok(())
     }
 
-    /// Makes the call once more, and counts on all ranks the received bytes that are not what was sent.
+    /// Makes the call once more, and counts on all ranks the received bytes that are not what was
+    /// sent.
     pub(super) fn wrong(&mut self) -> Result<u64> {
         self.incoming.iter_mut().for_each(|buffer| buffer.fill(UNTOUCHED));
         self.call()?;
@@ -122,7 +123,8 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Another byte in every place that could be mistaken for this one, and never what was there before.
+/// Another byte in every place that could be mistaken for this one, and never what was there
+/// before.
 fn pattern(rank: usize, index: usize) -> u8 {
     let byte = (index * 31 + index / 256 * 7 + rank * 101) as u8;
     if byte == UNTOUCHED { 0 } else { byte }

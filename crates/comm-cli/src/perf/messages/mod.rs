@@ -1,4 +1,5 @@
-//! `commctl perf send_recv`: messages between the first rank and the last, as the OSU benchmarks measure them.
+//! `commctl perf send_recv`: messages between the first rank and the last, as the OSU benchmarks
+//! measure them.
 
 mod exchange;
 

@@ -7,8 +7,8 @@ use crate::perf::label::Label;
 use crate::perf::row::Row;
 use crate::perf::statistics::Percentiles;
 
-/// A row as programs read it. Bandwidths are in 10^9 bytes per second. What a collective does not have is null, and so
-/// is what was not looked at.
+/// A row as programs read it. Bandwidths are in 10^9 bytes per second. What a collective does not
+/// have is null, and so is what was not looked at.
 #[derive(Serialize)]
 struct Object<'a> {
     collective: &'static str,

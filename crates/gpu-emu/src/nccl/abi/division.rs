@@ -84,7 +84,8 @@ fn part_of(link: &Link, ranks: &[usize], (number, color): (u64, i32)) -> Option<
     Some(Link { mesh: link.mesh.clone(), context: mixed(&parts), members, rank })
 }
 
-/// A number that all members work out alike, and that differs from those of other communicators: FNV-1a.
+/// A number that all members work out alike, and that differs from those of other communicators:
+/// FNV-1a.
 fn mixed(parts: &[u64]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.to_le_bytes());
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))

@@ -30,7 +30,8 @@ pub(super) struct Config {
 /// The fields that every version has: size in bytes, magic number, version, whether calls block.
 type Head = (usize, u32, u32, i32);
 
-/// Reads as much of a configuration as it says that it has. Also gives its fields as text, to be recorded.
+/// Reads as much of a configuration as it says that it has. Also gives its fields as text, to be
+/// recorded.
 pub(super) fn read_config(config: &In<ncclConfig_t>, unless_said: Config) -> Outcome<(Config, String)> {
     let Some((size, magic, version, blocking)) = config.cast::<[u8; 24]>().get(0).map(head) else {
         return Ok((unless_said, String::new()));

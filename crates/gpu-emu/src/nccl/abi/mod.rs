@@ -59,8 +59,8 @@ fn current_device() -> Outcome<Arc<Device>> {
     Ok(device)
 }
 
-/// Fails if the emulated version does not have a call that came in version `code`. A real library of that version does not
-/// even have the symbol, so whoever gets here has not looked.
+/// Fails if the emulated version does not have a call that came in version `code`. A real library
+/// of that version does not even have the symbol, so whoever gets here has not looked.
 fn since(code: u64, name: &str) -> Outcome {
     if settings::get(Setting::NcclVersion) >= code {
         return Ok(());

@@ -1,0 +1,199 @@
+//! Comments are plain English: a doc comment opens with a statement, and lines wrap at 100 columns.
+
+use std::path::Path;
+
+use super::Finding;
+use super::tree::Tree;
+
+const COLUMNS_MAX: usize = 100;
+
+/// A doc comment that opens with one of these does not say what the item is or does.
+const BANNED_OPENINGS: [&str; 13] = [
+    "What", "How", "Who", "Whoever", "Whose", "Whom", "Why", "Which", "That of", "Those of", "So many",
+    "So much", "As many",
+];
+/// Phrases that have no place in the first line of a doc comment.
+const BANNED_PHRASES: [&str; 3] = ["which is none", "takes note", "one behind the other"];
+
+/// Folders whose doc comments still have banned openings. Remove an entry when its folder has none.
+const OPENINGS_TO_FIX: [&str; 20] = [
+    "benches",
+    "crates/comm-candle",
+    "crates/comm-cli",
+    "crates/comm-core",
+    "crates/comm-hybrid",
+    "crates/comm-mesh",
+    "crates/comm-nccl",
+    "crates/comm-rendezvous",
+    "crates/comm-ring",
+    "crates/comm-shm",
+    "crates/comm-sim",
+    "crates/comm-tcp",
+    "crates/gpu-check",
+    "crates/gpu-emu",
+    "examples/candle-digits",
+    "examples/digits",
+    "nccl-sys",
+    "xtask/nccl-bindgen",
+    "xtask/peers",
+    "xtask/src",
+];
+/// Folders whose comments still exceed 100 columns. Remove an entry when its folder has none.
+const WRAPS_TO_FIX: [&str; 9] = [
+    "crates/comm-core",
+    "crates/comm-hybrid",
+    "crates/comm-nccl",
+    "crates/comm-rendezvous",
+    "crates/comm-ring",
+    "crates/comm-shm",
+    "crates/comm-sim",
+    "crates/comm-tcp",
+    "crates/gpu-check",
+];
+/// A generated file.
+const BINDINGS: &str = "nccl-sys/src/bindings.rs";
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let all = |rule: fn(&Path, &str) -> Vec<Finding>| -> Vec<Finding> {
+        tree.texts_with_extension("rs").flat_map(|(path, text)| rule(path, text)).collect()
+    };
+    let mut findings = except(all(check_openings), &OPENINGS_TO_FIX, "OPENINGS_TO_FIX");
+    findings.extend(except(all(check_wraps), &WRAPS_TO_FIX, "WRAPS_TO_FIX"));
+    findings
+}
+
+/// Removes findings in listed folders, and reports listed folders without findings.
+fn except(findings: Vec<Finding>, folders: &[&str], list: &str) -> Vec<Finding> {
+    let unused =
+        folders.iter().filter(|folder| !findings.iter().any(|finding| finding.path.starts_with(folder)));
+    let unused: Vec<_> = unused
+        .map(|folder| {
+            Finding::new(folder, 1, format!("clean: remove it from {list} in xtask/src/tidy/comments.rs"))
+        })
+        .collect();
+    let listed = |finding: &Finding| folders.iter().any(|folder| finding.path.starts_with(folder));
+    findings.into_iter().filter(|finding| !listed(finding)).chain(unused).collect()
+}
+
+/// Returns marker and text of a line that holds only a comment.
+fn comment(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_start();
+    ["///", "//!", "//"].into_iter().find_map(|marker| {
+        let text = line.strip_prefix(marker)?;
+        (text.is_empty() || text.starts_with(' ')).then(|| (&line[..marker.len()], text.trim_start()))
+    })
+}
+
+fn check_openings(path: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut previous = None;
+    for (index, line) in text.lines().enumerate() {
+        let current = comment(line).filter(|(marker, _)| *marker != "//");
+        if let (Some((marker, text)), false) = (current, current.map(|(marker, _)| marker) == previous) {
+            let opening = BANNED_OPENINGS.into_iter().find(|opening| opens_with(text, opening));
+            let phrase = BANNED_PHRASES.into_iter().find(|phrase| text.contains(phrase));
+            findings.extend(opening.or(phrase).map(|found| {
+                let message = format!("this {marker} says {found:?}: state what the item is or does");
+                Finding::new(path, index + 1, message)
+            }));
+        }
+        previous = current.map(|(marker, _)| marker);
+    }
+    findings
+}
+
+fn opens_with(text: &str, opening: &str) -> bool {
+    text.strip_prefix(opening)
+        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-'))
+}
+
+fn check_wraps(path: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if path == Path::new(BINDINGS) {
+        return findings;
+    }
+    let mut is_code = false;
+    for (index, line) in text.lines().enumerate() {
+        let Some((_, text)) = comment(line) else {
+            is_code = false;
+            continue;
+        };
+        if text.starts_with("```") {
+            is_code = !is_code;
+        }
+        let breakable = !is_code && !text.starts_with('|') && text.contains(' ') && !text.contains("://");
+        let columns = line.chars().count();
+        if breakable && columns > COLUMNS_MAX {
+            let message = format!("a comment of {columns} columns: wrap it at {COLUMNS_MAX}");
+            findings.push(Finding::new(path, index + 1, message));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_lines(rule: fn(&Path, &str) -> Vec<Finding>, text: &str, expected: &[usize]) {
+        let lines: Vec<usize> = rule(Path::new("a.rs"), text).iter().map(|finding| finding.line).collect();
+        assert_eq!(lines, expected, "{text}");
+    }
+
+    #[test]
+    fn a_doc_comment_must_not_open_with_a_banned_word() {
+        for opening in BANNED_OPENINGS {
+            assert_lines(check_openings, &format!("    /// {opening} it is.\n"), &[1]);
+            assert_lines(check_openings, &format!("//! {opening} it is.\n"), &[1]);
+        }
+        assert_lines(check_openings, "fn f() {}\n/// The rank, which is none.\n", &[2]);
+    }
+
+    #[test]
+    fn later_lines_and_plain_comments_may_open_with_any_word() {
+        assert_lines(check_openings, "/// Sends.\n/// What it sends is kept.\n", &[]);
+        assert_lines(check_openings, "// What it sends is kept.\n", &[]);
+        assert_lines(check_openings, "/// Whatever.\nfn f() {}\n/// How-to.\n", &[]);
+    }
+
+    #[test]
+    fn each_item_is_checked_on_its_own() {
+        assert_lines(check_openings, "//! Good.\n\n/// What.\nA,\n/// How it ends.\nB,\n", &[3, 5]);
+        assert_lines(check_openings, "//! Good.\n/// What.\n", &[2]);
+    }
+
+    #[test]
+    fn comments_wrap_at_100_columns() {
+        let of =
+            |columns: usize, marker: &str| format!("{marker} a {}\n", "x".repeat(columns - marker.len() - 3));
+        for marker in ["//", "///", "//!", "    //"] {
+            assert_lines(check_wraps, &of(100, marker), &[]);
+            assert_lines(check_wraps, &of(101, marker), &[1]);
+        }
+    }
+
+    #[test]
+    fn code_tables_addresses_and_single_words_need_not_wrap() {
+        let long = "x ".repeat(60);
+        for text in [
+            format!("/// | {long} |\n"),
+            format!("/// ```\n/// {long}\n/// ```\n"),
+            format!("// https://a.b/{}\n", "x".repeat(120)),
+            format!("/// {}\n", "x".repeat(120)),
+            format!("let a = 1; // {long}\n"),
+        ] {
+            assert_lines(check_wraps, &text, &[]);
+        }
+        assert_lines(check_wraps, &format!("/// ```\n/// ```\n/// {long}\n"), &[3]);
+    }
+
+    #[test]
+    fn the_lists_of_exceptions_only_shrink() {
+        let found = || vec![Finding::new("crates/a/src/b.rs", 3, "x"), Finding::new("crates/c/d.rs", 1, "y")];
+        assert_eq!(except(found(), &["crates/a"], "L"), found()[1..]);
+        let unused = except(found(), &["crates/a", "crates/c", "crates/e"], "L");
+        assert_eq!(unused.len(), 1);
+        assert_eq!(unused[0].path, Path::new("crates/e"));
+    }
+}
