@@ -53,6 +53,13 @@ pub trait Transport: Send {
     /// lent or received again. `at_most` is how many bytes the caller can use now.
     fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>>;
 
+    /// Whether [`Transport::lend`] copies bytes from a peer to a buffer first, so that [`Transport::try_recv`] costs one copy
+    /// less.
+    fn lend_copies(&mut self, from: usize) -> bool {
+        let _ = from;
+        false
+    }
+
     /// Gives back the first `bytes` of what was lent last. Fails if the bytes were revoked meanwhile, so that torn
     /// data never counts as received.
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()>;

@@ -116,6 +116,10 @@ impl Transport for HybridTransport {
         toward!(&mut self.inner, from, side => side.lend(from, at_most))
     }
 
+    fn lend_copies(&mut self, from: usize) -> bool {
+        toward!(&mut self.inner, from, side => side.lend_copies(from))
+    }
+
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
         toward!(&mut self.inner, from, side => side.consume(from, bytes))
     }

@@ -11,7 +11,7 @@ use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome,
 
 const ELEMENTS: usize = 40;
 
-/// A rank that carries out one schedule in place, on its own and without anything around the executor.
+/// A rank that runs one schedule, with nothing around the executor.
 struct Rank {
     transport: NetworkTransport,
     executor: Executor,
@@ -44,8 +44,8 @@ impl Rank {
             transport,
             executor: Executor::new(ranks, window),
             steps: steps.into_iter(),
-            input: data.clone(),
-            output: data,
+            output: if params.in_place { data.clone() } else { vec![0xa5; data.len()] },
+            input: data,
             scratch: vec![0; (row.slots)(params) * layout.slot_bytes()],
             ended: None,
         }
@@ -103,7 +103,7 @@ impl Rank {
 /// Runs a row on a network. Returns how it ended and the ranks.
 fn run(
     row: &Algorithm,
-    ranks: usize,
+    (ranks, in_place): (usize, bool),
     window: usize,
     (seed, plan): (u64, &FaultPlan),
 ) -> (Outcome, Vec<(Params, Rank)>) {
@@ -116,6 +116,7 @@ fn run(
         .map(|(rank, transport)| {
             let params =
                 Params::new(ranks).rank(rank).root(root).segments(segments).pass(2).ranks_per_host(2);
+            let params = params.in_place(in_place);
             (params, Rank::new(transport, row, &params, window))
         })
         .collect();
@@ -129,7 +130,7 @@ fn every_schedule_completes_on_a_rough_network() {
         for ranks in [1, 2, 3, 4, 5, 8] {
             for seed in 0..10 {
                 for window in [2, 5, 32] {
-                    let (outcome, world) = run(row, ranks, window, (seed, &FaultPlan::rough()));
+                    let (outcome, world) = run(row, (ranks, true), window, (seed, &FaultPlan::rough()));
                     assert_eq!(outcome, Outcome::Done, "{} {} seed {seed}", row.collective, row.name);
                     for (params, rank) in &world {
                         assert!(matches!(rank.ended, Some(Ok(()))), "{params:?}: {:?}", rank.ended);
@@ -142,13 +143,29 @@ fn every_schedule_completes_on_a_rough_network() {
 }
 
 #[test]
+fn reductions_read_an_input_apart_from_the_output_in_pieces_of_any_length() {
+    let reduces = |row: &&Algorithm| matches!(row.collective, Collective::Reduce | Collective::ReduceScatter);
+    for row in TABLE.iter().filter(reduces) {
+        for (ranks, seed) in
+            [1, 2, 3, 5, 8].into_iter().flat_map(|ranks| (0..20).map(move |seed| (ranks, seed)))
+        {
+            let (outcome, world) = run(row, (ranks, false), 5, (seed, &FaultPlan::rough()));
+            assert_eq!(outcome, Outcome::Done, "{} {} seed {seed}", row.collective, row.name);
+            for (params, rank) in &world {
+                rank.check(row, params);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_death_at_any_time_yields_right_results_or_the_name_of_the_dead() {
     for row in TABLE {
         for seed in 0..60 {
             let dead = seed as usize % 5;
             let after = Duration::from_micros(100 + 400 * seed);
             let plan = FaultPlan::rough().and(after, Incident::Death { rank: dead });
-            let (_, world) = run(row, 5, 32, (seed, &plan));
+            let (_, world) = run(row, (5, true), 32, (seed, &plan));
             for (params, rank) in world.iter().filter(|(params, _)| params.rank != dead) {
                 match &rank.ended {
                     Some(Ok(())) => rank.check(row, params),

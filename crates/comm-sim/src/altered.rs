@@ -96,6 +96,10 @@ where
         self.transport.lend(from, at_most)
     }
 
+    fn lend_copies(&mut self, from: usize) -> bool {
+        self.transport.lend_copies(from)
+    }
+
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
         self.transport.consume(from, bytes)
     }

@@ -150,6 +150,10 @@ impl Transport for TcpTransport {
         self.peer(from)?.lend(at_most)
     }
 
+    fn lend_copies(&mut self, _from: usize) -> bool {
+        true
+    }
+
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
         self.peer(from)?.consume(bytes)
     }

@@ -18,7 +18,7 @@ use std::io::IoSlice;
 use comm_core::{Action, Error, Interest, Lengths, Lent, Reduction, Result, Transport};
 
 pub use lower::{LoweredStep, lower};
-use recv::{recv_available, recv_eager, recv_reduce_available, whole_elements};
+use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
 pub use regions::Regions;
 use window::{Stage, Window};
 
@@ -340,15 +340,17 @@ impl Executor {
         let whole = Header::BYTES + payload.len();
         if (Header::BYTES..whole).contains(&entry.moved) {
             let done = entry.moved - Header::BYTES;
-            let rest = &mut payload[done..];
             let turn_bytes = reduction.map_or(TURN_BYTES, |reduction| whole_elements(TURN_BYTES, reduction));
-            let (turn, _) = rest.split_at_mut(rest.len().min(turn_bytes));
-            entry.moved += match reduction {
-                Some(reduction) => {
-                    let addend = addend.map(|addend| &addend[done..]);
+            let end = payload.len().min(done + turn_bytes);
+            entry.moved += match (reduction, addend) {
+                (None, _) => recv_available(transport, from, &mut payload[done..end])?,
+                (Some(reduction), Some(addend)) if transport.lend_copies(from) => {
+                    recv_then_reduce(transport, from, payload, (done, end), addend, reduction)?
+                }
+                (Some(reduction), addend) => {
+                    let (turn, addend) = (&mut payload[done..end], addend.map(|addend| &addend[done..]));
                     recv_reduce_available(transport, from, turn, addend, reduction, &mut entry.partial)?
                 }
-                None => recv_available(transport, from, turn)?,
             };
         }
         let (moved, complete) = (entry.moved > before, entry.moved == whole);

@@ -1,6 +1,6 @@
 //! Receiving a payload into memory, with or without a reduction.
 
-use comm_core::{Reduction, Result, Transport};
+use comm_core::{Lent, Reduction, Result, Transport};
 
 use super::partial_element::PartialElement;
 use super::{Job, Stop, check};
@@ -77,6 +77,25 @@ pub(super) fn recv_reduce_available(
         done += used;
     }
     Ok(done)
+}
+
+/// Receives into `dst` from the offset `start` up to `end`, and combines each element there with
+/// the addend once it is complete. Returns the number of bytes received.
+///
+/// Saves a copy where the transport would copy what it lends.
+pub(super) fn recv_then_reduce(
+    transport: &mut dyn Transport,
+    from: usize,
+    dst: &mut [u8],
+    (start, end): (usize, usize),
+    addend: &[u8],
+    reduction: Reduction,
+) -> Result<usize> {
+    let received = recv_available(transport, from, &mut dst[start..end])?;
+    let size = reduction.dtype().size();
+    let complete = start / size * size..(start + received) / size * size;
+    reduction.combine(&mut dst[complete.clone()], None, Lent::from_slice(&addend[complete]));
+    Ok(received)
 }
 
 /// Rounds down to whole elements, but to one element at least.
