@@ -19,8 +19,8 @@ const REDUCE: f64 = 8.0 / 80e9;
 
 /// How the page describes the reference.
 pub(super) const REFERENCE: &str = "\
-Between hosts, a message takes 1 us of its sender, 5 us on the way and 1 us of its receiver, and ports move 100 Gbit/s;
-within a host it takes 0.3, 1 and 0.3 us and ports move 400 Gbit/s. A rank reduces 80 Gbit/s. Sizes are powers of two from
+Between hosts, a message has an overhead of 1 us on each side and a latency of 5 us, at 100 Gbit/s; within a host, an
+overhead of 0.3 us on each side and a latency of 1 us, at 400 Gbit/s. A rank reduces 80 Gbit/s. Sizes are powers of two from
 4 B to 1 GiB.";
 
 /// Describes the choices for all sizes, in a group whose hosts hold so many ranks.

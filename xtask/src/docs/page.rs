@@ -19,28 +19,31 @@ const HEAD: &str = "\
 
 # Algorithms
 
-Every algorithm of every collective, as the table in `crates/comm-ring/src/schedule` has it. Each is one file there, which
-starts with the paper that it comes from. [architecture.md](architecture.md) says how a schedule is described, proven
-and executed; `commctl simulate` predicts times for links of other speeds.
+This page lists every algorithm of every collective, as in the table in `crates/comm-ring/src/schedule`. Each algorithm is one file
+there, which cites its paper. [architecture.md](architecture.md) explains how a schedule is described, verified and executed;
+`commctl simulate` predicts times for other links.
 
-For each algorithm the tables give, for several numbers of ranks,
+The tables give these costs for several numbers of ranks:
 
-- rounds: the most messages that wait for each other in a chain, if the data is not cut into segments. It is how often
-  latency is paid, unless a message is sent ahead;
-- messages: the most that any rank sends or receives, whichever is more;
-- data: what any rank sends or receives at most, whichever is more, as a multiple of the collective's data: the buffer of a
-  reduction or broadcast, the result of a gather, what one rank sends to all in an all-to-all.
+- rounds: the length of the longest chain of dependent messages without segmentation, and so the number of latencies;
+- messages: the largest number of messages that a rank sends or receives;
+- data: the largest amount of data that a rank sends or receives, as a multiple of the collective's data, which is the buffer of a
+  reduction or broadcast, the result of a gather, or all blocks that one rank sends in an all-to-all.
 
-An algorithm that is *segmented* cuts large data into pieces that follow each other. One that *keeps the order* combines
-contributions in the same order whatever the size. One that *takes counts* serves the calls with a count per rank too. One
-that *knows hosts* moves less between hosts than between ranks. One that *stages* puts what several ranks read where those of
-its host read it in place, and is chosen only where they can.
+The last column lists properties:
+
+- *segmented*: large data is pipelined in segments;
+- *keeps the order*: contributions are combined in the same order for every size;
+- *takes counts*: the algorithm also carries out the variant with one count per rank;
+- *knows hosts*: it sends less data between hosts than between ranks;
+- *stages*: data for several ranks of a host is written once to shared memory, where they read it in place. It is chosen only if
+  the transport supports that.
 
 ";
 
 const CROSSOVERS: &str = "\
-What is chosen depends on what messages cost, so these tables are an example. Times are those of the closed forms, which
-the simulator of `comm-sim` is compared with in `comm-ring/tests/costs.rs`.
+The choice depends on the links, so the tables of choices are an example. They use the closed forms of the costs, which
+`comm-ring/tests/costs.rs` compares with a simulation of the steps.
 ";
 
 /// Writes the page, and the drawings into `files`.
@@ -64,13 +67,13 @@ fn section(
 ) -> Result<(), Failure> {
     *page += &format!("## {collective}\n\n");
     *page += &costs(rows);
-    *page += "\nChosen by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
+    *page += "\nChosen algorithm by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
     for ranks in crossover::RANKS {
         let alone = crossover::describe(collective, ranks, 1)?;
         let together = crossover::describe(collective, ranks, 8)?;
         *page += &format!("| {ranks} | {alone} | {together} |\n");
     }
-    *page += "\nWho sends what to whom, when each rank sends one message and receives one at a time:\n\n";
+    *page += "\nMessages over time, if each rank sends and receives one message at a time:\n\n";
     for row in rows {
         for ranks in drawn(row) {
             let name = format!("{collective}_{}_{ranks}.svg", row.name);

@@ -12,21 +12,21 @@ use table::Table;
 const TITLE: &str = "# On a real GPU\n";
 
 const MADE: &str = "\
-Made by `cargo xtask gpu-check`, which runs one suite on a real device: the cases that also run on the emulator of
-`crates/gpu-emu` in every `cargo test`. [nccl.md](nccl.md) says how.
+Written by `cargo xtask gpu-check`, which runs on a real device the suite that every `cargo test` runs on the emulator of
+`crates/gpu-emu`. [nccl.md](nccl.md) describes it.
 ";
 
 const NOTHING: &str = "\
-**Nothing in this repository has run on a GPU yet.** No case below was tried on one, and no time was measured there. What is known of the
-parts that need a GPU comes from the emulator, which proves our side of the interface and nothing about NCCL or CUDA.
+**Nothing in this repository has run on a GPU yet.** No case below was tried on one, and no time was measured. The code for GPUs is
+tested on an emulated device, which checks how comm calls NCCL and CUDA, but not the behaviour of these libraries.
 
-Whoever has a GPU replaces this page by a report, with one command:
+On a machine with a GPU, this command replaces this page by a report:
 
 ```sh
 cargo xtask gpu-check
 ```
 
-[nccl.md](nccl.md) says what it needs, and how to run it on a machine that has neither cargo nor this repository.
+[nccl.md](nccl.md) lists the requirements, and describes how to run it on a machine without cargo or this repository.
 ";
 
 /// The page for these records; without any, one that says that nothing was run.
@@ -43,7 +43,7 @@ pub fn page(records: &[Record]) -> String {
 
 /// What the suite has, for who has not run it.
 fn suite() -> String {
-    let mut table = Table::new(&["case", "what is so if it passes", "ranks"]);
+    let mut table = Table::new(&["case", "what it checks", "ranks"]);
     for case in &CASES {
         let ranks = match case.ranks {
             crate::Ranks::One => "1",
@@ -52,7 +52,7 @@ fn suite() -> String {
         };
         table.row([case.name.into(), case.shows.into(), ranks.into()]);
     }
-    format!("## What would be run\n\n{table}")
+    format!("## The suite\n\n{table}")
 }
 
 fn place(records: &[Record]) -> String {
@@ -126,7 +126,7 @@ const fn verdict(verdict: Verdict) -> &'static str {
 }
 
 fn cases(records: &[Record]) -> String {
-    let mut table = Table::new(&["case", "what is so if it passes", "ranks", "result", "seconds"]);
+    let mut table = Table::new(&["case", "what it checks", "ranks", "result", "seconds"]);
     for ended in ended(records) {
         let shows = CASES.iter().find(|case| case.name == ended.case).map_or("", |case| case.shows);
         let words = if ended.words.is_empty() { String::new() } else { format!(": {}", ended.words) };
