@@ -16,7 +16,7 @@ use crate::acceptor::Acceptor;
 use crate::connect::ConnId;
 use crate::mesh::{Destination, Protocol};
 
-/// The most connections that are kept for lanes that nobody has opened here, in a small world.
+/// The most connections that are kept for lanes that are not opened here yet, in a small world.
 const UNOPENED_MAX: usize = 4096;
 /// The most of them per connection of a lane, in a large one.
 const UNOPENED_PER_CONNECTION: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) struct AcceptQueue<P: Protocol> {
 #[derive(Debug)]
 struct State<P: Protocol> {
     acceptor: Acceptor<P>,
-    /// Connections whose lane nobody has opened here yet, or is just opening.
+    /// Connections whose lane is not opened here yet, or is being opened.
     accepted: HashMap<Destination<P::Key>, P::Accepted>,
     openers: Vec<(P::Key, Arc<Bell>)>,
 }
@@ -64,8 +64,7 @@ impl<P: Protocol> AsFd for AcceptQueue<P> {
     }
 }
 
-/// A thread that opens a lane. Dropping it closes the connections of the lane that nobody has
-/// taken.
+/// A thread that opens a lane. Dropping it closes the connections of the lane that were not taken.
 #[derive(Debug)]
 pub(crate) struct Registration<'a, P: Protocol> {
     queue: &'a AcceptQueue<P>,
@@ -113,7 +112,7 @@ impl<P: Protocol> Drop for Registration<'_, P> {
         state.openers.retain(|(_, notify)| !Arc::ptr_eq(notify, &self.notify));
         state.accepted.retain(|destination, _| destination.key != self.key);
         if state.openers.is_empty() {
-            // Nobody would serve them until the next lane is opened.
+            // No thread serves them until the next lane is opened.
             state.acceptor.close_pending();
         }
     }

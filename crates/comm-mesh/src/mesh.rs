@@ -79,12 +79,12 @@ pub struct Destination<K> {
 pub struct Mesh<P: Protocol> {
     group: Group,
     protocol: P,
-    /// `None` in a world of one, and for a rank that can connect to nobody.
+    /// `None` in a world of one, and for a rank without a listener.
     queue: Option<AcceptQueue<P>>,
 }
 
 impl<P: Protocol> Mesh<P> {
-    /// The mesh of a rank. Without a listener it connects to nobody.
+    /// Makes the mesh of a rank. Without a listener it has no connections.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.

@@ -114,7 +114,7 @@ pub(crate) struct MeshOpening<'a, P: Protocol> {
     /// The connections that members above are to make.
     awaited: Vec<ConnId>,
     probe: P::Probe,
-    /// `None` if there is nobody to connect to.
+    /// `None` if this rank has no listener.
     queue: Option<Registration<'a, P>>,
     open: Vec<(ConnId, P::Connection)>,
 }

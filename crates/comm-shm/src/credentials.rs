@@ -1,16 +1,15 @@
-//! Who is on the other end of a Unix socket, as the kernel says.
+//! Asks the kernel for the process and user at the other end of a Unix socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The user under whose name the other end was connected, or listened. Nobody can pretend to be
-/// another one.
+/// Returns the user that connected the other end, or listened. It cannot be forged.
 pub(crate) fn user(socket: impl AsFd) -> io::Result<u32> {
     Ok(peer(socket)?.uid)
 }
 
-/// The number of the process that connected the other end, or listened: zero if it has none in this
-/// process namespace.
+/// Returns the pid that connected the other end, or listened; zero if it has none in this process
+/// namespace.
 pub(crate) fn process(socket: impl AsFd) -> io::Result<i32> {
     Ok(peer(socket)?.pid)
 }
@@ -26,7 +25,7 @@ fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     if failed == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The user under whose name this process connects and listens.
+/// Returns the user of this process.
 pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

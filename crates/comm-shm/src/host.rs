@@ -1,4 +1,4 @@
-//! Where a process is, as far as sharing memory with it goes.
+//! Identifies the processes that can share memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,15 @@ use comm_core::{Error, Result};
 
 use crate::credentials::own_user;
 
-/// Where a process is, as far as sharing memory with it goes: which boot of which kernel, which
-/// network and user namespace, which user. Processes with equal identities can open lanes of shared
-/// memory between each other.
+/// Identifies the processes that can share memory: the boot of the kernel, the network and user
+/// namespaces, and the user. Processes with equal ids can open lanes of shared memory.
 ///
-/// Host names and addresses play no part: containers of one host may have different ones, and hosts
-/// the same. The network namespace counts because ranks find each other's sockets in it, the user
-/// because no rank shares memory with another user's process.
+/// Host names and addresses are not part of it: containers of one host may have different ones, and
+/// hosts the same. The network namespace is, because ranks find each other's sockets in it, and the
+/// user, because no rank shares memory with a process of another user.
 ///
-/// Machines that were restored from one image of a running machine may have equal identities for a
-/// while; a connection between them is refused in time, never misled.
+/// Machines that were restored from one image of a running machine may have equal ids for a while; a
+/// connection between their processes is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId {
     boot: u128,
@@ -26,7 +25,7 @@ pub struct HostId {
 }
 
 impl HostId {
-    /// Where this process is.
+    /// Returns the id of this process.
     ///
     /// # Errors
     /// [`Error::Io`] if `/proc` is not mounted.
@@ -39,38 +38,36 @@ impl HostId {
         })
     }
 
-    /// The identity of a part of this place: of the processes that are here and give the same name.
-    /// Nobody who gives another name, or none, shares memory with them, so names only ever set
-    /// processes apart.
+    /// Returns the id of the processes with this id that have the same name. They share no memory
+    /// with processes of another name, or of none.
     #[must_use]
     pub fn part(self, name: &str) -> Self {
-        // The hash of Fowler, Noll and Vo, which is the same in every process, begun with the
-        // number of the boot.
+        // FNV-1a, which is the same in every process, seeded with the boot id.
         const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
         let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
         Self { boot: name.bytes().fold(self.boot, mix), ..self }
     }
 }
 
-/// The kernel draws a random number, a UUID, each time it starts.
+/// Returns the boot id, a random UUID of each boot of the kernel.
 fn boot() -> Result<u128> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(PATH).map_err(|e| Error::io(format!("read {PATH}"), e))?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
     u128::from_str_radix(&digits, 16).map_err(|_| {
-        let words = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("it says {text:?}"));
-        Error::io(format!("read {PATH}"), words)
+        let reason = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{text:?} is not a UUID"));
+        Error::io(format!("read {PATH}"), reason)
     })
 }
 
-/// Namespaces are files, and equal if their numbers are.
+/// Returns the inode of a namespace, which identifies it.
 fn namespace(path: &str) -> Result<u64> {
     rustix::fs::stat(path)
         .map(|stat| stat.st_ino)
         .map_err(|errno| Error::io(format!("look at {path}"), errno.into()))
 }
 
-/// One word of text, which [`str::parse`] understands.
+/// One word, which [`str::parse`] reads.
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { boot, network, users, user } = self;
@@ -78,13 +75,13 @@ impl fmt::Display for HostId {
     }
 }
 
-/// A text that names no host.
+/// The error for a text that is not a host id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoHostId;
 
 impl fmt::Display for NoHostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not the identity of a host")
+        f.write_str("not a host id")
     }
 }
 
@@ -113,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_knows_where_it_is_and_can_say_it() {
+    fn the_id_of_a_process_survives_as_text() {
         let host = HostId::of_this_process().unwrap();
         assert_eq!(HostId::of_this_process().unwrap(), host);
         assert_eq!(host.to_string().parse(), Ok(host));
@@ -121,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn names_set_processes_of_one_place_apart() {
+    fn names_separate_processes_of_one_host() {
         let host = HostId { boot: 1, network: 2, users: 3, user: 4 };
         assert_eq!(host.part("a"), host.part("a"));
         assert_ne!(host.part("a"), host.part("b"));
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_place_counts() {
+    fn every_field_of_an_id_counts() {
         let host = HostId { boot: 1, network: 2, users: 3, user: 4 };
         let others = [
             HostId { boot: 9, ..host },

@@ -133,7 +133,7 @@ impl Protocol for SharedMemoryProtocol {
         Destination { key, world_rank: rank as usize, index: 0 }
     }
 
-    /// Maps the memory that the peer offers, and tells it so.
+    /// Maps the memory that the peer offers, and accepts it.
     fn establish(&self, _key: LaneKey, accepted: Accepted) -> io::Result<Connection> {
         let Accepted { socket, segment, hello } = accepted;
         let segment = Segment::open(&segment, usize::try_from(hello.capacity).unwrap_or(0))?;

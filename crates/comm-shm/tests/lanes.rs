@@ -225,7 +225,6 @@ fn a_lane_can_be_opened_after_an_attempt_that_timed_out() {
     });
 }
 
-/// A rank below us that is gone is known at once: nobody listens behind its door.
 #[test]
 fn a_rank_whose_listener_is_closed_is_lost_at_once() {
     let mut lanes = world(2, 4096);
@@ -237,7 +236,6 @@ fn a_rank_whose_listener_is_closed_is_lost_at_once() {
     assert!(began.elapsed() < SOON / 2);
 }
 
-/// Descriptors of a process that is started meanwhile are none of ours.
 #[test]
 fn a_started_program_inherits_nothing() {
     let lanes = world(2, 4096);
@@ -257,24 +255,24 @@ fn a_started_program_inherits_nothing() {
 fn connections_of_strangers_disturb_no_rank() {
     let lanes = world(2, 4096);
     let names = std::fs::read_to_string("/proc/net/unix").unwrap();
-    let doors: Vec<&str> =
+    let listeners: Vec<&str> =
         names.lines().filter_map(|line| line.split_once("@comm-shm-")).map(|at| at.1).collect();
     let mut strangers = Vec::new();
-    for door in doors {
-        // Other tests of this process have doors too.
-        for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0x93; 72], &[0; 1000]] {
-            strangers.extend(knock(door, said));
+    for name in listeners {
+        // Other tests of this process have listeners too.
+        for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0x93; 72], &[0; 1000]] {
+            strangers.extend(send_to(name, bytes));
         }
     }
-    assert!(strangers.len() >= 8, "nobody to disturb");
+    assert!(strangers.len() >= 8, "no rank listens");
     comm_sim::run_each(lanes, |lanes| introduce(&mut open(&lanes, WORLD).unwrap()).unwrap());
 }
 
-fn knock(door: &str, said: &[u8]) -> Option<std::os::fd::OwnedFd> {
+fn send_to(name: &str, bytes: &[u8]) -> Option<std::os::fd::OwnedFd> {
     use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket};
     let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-    let address = SocketAddrUnix::new_abstract_name(format!("comm-shm-{door}").as_bytes()).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(format!("comm-shm-{name}").as_bytes()).unwrap();
     connect(&socket, &address).ok()?;
-    send(&socket, said, SendFlags::NOSIGNAL).ok()?;
+    send(&socket, bytes, SendFlags::NOSIGNAL).ok()?;
     Some(socket)
 }

@@ -76,7 +76,7 @@ impl Protocol for TcpProtocol {
         let Identity { members, secret, .. } = &self.identity;
         let hello = self.identity.hello(to.world_rank, lane, to.index);
         let address = members[to.world_rank].address;
-        // A rank listens before it tells the others its address.
+        // A rank listens before it publishes its address.
         let connector = Connector::new(address, hello, secret.clone(), self.options(lane)).reached_before();
         LaneConnector { rank: to.rank, connector }
     }

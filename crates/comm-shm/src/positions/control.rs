@@ -90,16 +90,19 @@ impl Control {
     }
 
     /// The inline message.
+    #[inline]
     pub(crate) const fn inline_slot(&self) -> InlineSlot<'_> {
         InlineSlot { head: &self.written.0.inline_head, tail: &self.written.0.inline_tail }
     }
 
     /// The wakeup flag of the reader.
+    #[inline]
     pub(crate) const fn reader(&self) -> &WakeupFlag {
         &self.reader.0
     }
 
     /// The wakeup flag of the writer.
+    #[inline]
     pub(crate) const fn writer(&self) -> &WakeupFlag {
         &self.writer.0.wakeup
     }
@@ -125,6 +128,7 @@ impl Control {
     }
 
     /// Whether the reader can read the memory of the writer's process by cross-memory attach.
+    #[inline]
     pub(crate) fn reads_by_cma(&self) -> bool {
         self.read.0.reads_by_cma.load(Ordering::Acquire) != 0
     }
@@ -137,6 +141,7 @@ impl Control {
 
     /// Whether descriptors were revoked. To be checked after reading: what was read counts only if
     /// they were not.
+    #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         fence(Ordering::SeqCst);
         self.written.0.revoked.load(Ordering::Relaxed) != 0

@@ -42,11 +42,11 @@ impl Notify {
     }
 }
 
-/// Tries every order with up to so many places where a thread is interrupted though it could go on,
-/// or as many as LOOM_MAX_PREEMPTIONS says; without a bound, all of them.
-fn model(interruptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
+/// Tries every interleaving with up to this many preemptions, or LOOM_MAX_PREEMPTIONS; `None` means
+/// all of them.
+fn model(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(interruptions);
+    builder.preemption_bound = builder.preemption_bound.or(preemptions);
     builder.max_branches = 10_000;
     builder.check(body);
 }
@@ -70,7 +70,7 @@ fn wait(notify: &Notify, wakeup: &WakeupFlag, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Writes so many bytes, one by one, into a ring of one byte.
+/// Writes bytes, one by one, into a ring of one byte.
 fn write(shared: &Shared, bytes: usize) {
     let mut writer = Writer::new(1);
     for _ in 0..bytes {
@@ -85,7 +85,7 @@ fn write(shared: &Shared, bytes: usize) {
     }
 }
 
-/// Reads so many bytes.
+/// Reads bytes.
 fn read(shared: &Shared, bytes: usize) {
     let mut reader = Reader::new(1);
     for _ in 0..bytes {
@@ -158,7 +158,7 @@ fn bytes_are_visible_before_their_position() {
     });
 }
 
-/// Lends so many times, one byte each with its number, and after each waits until it was read.
+/// Sends descriptors of one byte each, its number, and waits after each until it was read.
 fn lend(shared: &Shared, descriptors: u64) {
     let mut writer = Writer::new(1);
     for number in 1..=descriptors {

@@ -35,7 +35,7 @@ pub struct TcpStore {
     address: SocketAddr,
     config: StoreConfig,
     pool: ConnectionPool,
-    /// The id of the server, by which it is told from another one at its address.
+    /// The id of the server, which another one at its address does not have.
     server: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Frames on their way through a socket, without blocking.
+//! Sends and receives frames without blocking.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,10 +13,10 @@ use super::protocol::PREFIX_BYTES;
 /// Memory grows by this much while a frame arrives, so that a sender pays for what it makes the receiver hold.
 pub(super) const GROWTH_BYTES: usize = 64 * 1024;
 
-/// The most that one call reads of a frame, so that a fast sender keeps nobody else waiting.
+/// The most that one call reads of a frame, so that a fast sender does not delay other clients.
 const TURN_BYTES: usize = 1 << 20;
 
-/// Why no frame can be read any more.
+/// The error of reading a frame.
 #[derive(Debug)]
 pub(super) enum FrameError {
     /// The other side closed the connection, between two frames.
@@ -33,35 +33,35 @@ impl From<Errno> for FrameError {
     }
 }
 
-/// One frame that is arriving.
+/// A frame that is being received.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
     prefix: [u8; PREFIX_BYTES],
     prefix_filled: usize,
     body: Vec<u8>,
-    /// How much of the body has arrived.
+    /// The number of bytes of the body that were received.
     received: usize,
-    /// Whether there is no memory for the body, which is thrown away as it arrives.
+    /// Whether there is no memory for the body, which is discarded.
     skips: bool,
 }
 
-/// A frame that has arrived.
+/// A received frame.
 #[derive(Debug)]
 pub(super) enum Frame {
-    /// All of it, without its length.
+    /// The whole body.
     Whole(Vec<u8>),
     /// There was no memory for it.
     Skipped,
 }
 
 impl FrameReader {
-    /// Whether some of the frame has arrived.
+    /// Whether some of the frame was received.
     pub(super) const fn has_begun(&self) -> bool {
         self.prefix_filled > 0
     }
 
-    /// Reads what has arrived, but nothing after the frame. Returns the frame once it is whole, and is then ready for
-    /// the next one. Memory for more bytes is taken only if `may_hold` agrees to their sum.
+    /// Reads more of the frame, and nothing after it. Returns the frame once it is complete; the next call reads the next
+    /// one. Memory for more bytes is allocated only if `may_hold` accepts their sum.
     pub(super) fn fill(
         &mut self,
         socket: impl AsFd,
@@ -109,7 +109,7 @@ impl FrameReader {
     }
 }
 
-/// `None` if nothing has arrived; zero at the end of the stream.
+/// Receives bytes. `None` if there are none; zero at the end of the stream.
 pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, FrameError> {
     loop {
         match rustix::net::recv(&socket, &mut *into, RecvFlags::DONTWAIT) {
@@ -121,12 +121,12 @@ pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize
     }
 }
 
-/// The end of the stream where there should have been more.
+/// The error for the end of a stream within a frame.
 pub(super) fn cut() -> FrameError {
     FrameError::Io(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// One frame that is leaving.
+/// A frame that is being sent.
 #[derive(Debug)]
 pub(super) struct FrameWriter {
     bytes: Vec<u8>,
@@ -136,7 +136,7 @@ pub(super) struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// A whole frame, its length included.
+    /// Sends a frame, which begins with its length.
     pub(super) const fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, value: None, sent: 0 }
     }

@@ -38,7 +38,7 @@ impl Conversation {
         Ok(self.fixed::<4>()? == number)
     }
 
-    /// Sets a key. The answer to a second question tells that it has been done.
+    /// Sets a key. The response to a second request confirms it.
     pub(super) fn set(&self, key: &str, value: &[u8]) -> Answer<()> {
         self.ask(Query::default().set(key, value).check(&[key]))?;
         self.is_ready().map(drop)
