@@ -4,11 +4,11 @@
 //!
 //! - what is communicated: [`DType`], [`Element`], [`ReduceOp`] and the reduction kernels ([`Reduction`]);
 //! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
-//! - who communicates: [`Group`], [`Signature`];
+//! - who communicates, and what they call: [`Group`], [`Call`], [`Signature`];
 //! - the seams between the crates: [`Transport`] (moves bytes), [`Lanes`] (opens transports), [`Communicator`]
-//!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages), [`Scan`] (prefix
-//!   reductions), [`Allocate`] (gives out memory for buffers), [`Store`] (rendezvous), [`Memory`] (where buffers live);
-//! - what users hold: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
+//!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages),
+//!   [`Allocate`] (gives out memory for buffers), [`Store`] (rendezvous), [`Memory`] (where buffers live);
+//! - the handles of users: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
 //! - what can go wrong, and whose fault it is: [`Error`]; and who is to know: [`Failure`].
 //!
 //! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.

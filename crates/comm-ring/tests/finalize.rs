@@ -145,7 +145,7 @@ fn unlike_calls_of_which_one_only_sends_are_named_and_not_the_calls_after_them()
         });
         for (rank, error) in errors.into_iter().enumerate() {
             let text = error.root_cause().to_string();
-            assert!(text.contains("at number 1:"), "rank {rank}: {text}");
+            assert!(text.contains("with sequence number 1:"), "rank {rank}: {text}");
             assert!(text.contains("gather(root 0") && text.contains("broadcast(root 1, 1 x u64"), "{text}");
         }
     }

@@ -42,7 +42,7 @@ pub use shrink::ShrinkMode;
 /// - Calls return when they are enqueued on the communicator's own stream, [`NcclCommunicator::stream`]. It first waits for
 ///   the last use of each buffer, and whoever uses a buffer next waits for the call: on the device, without the host. Copies
 ///   to the host wait for it on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
-///   [`Communicator::barrier`](comm_core::Communicator::barrier) for itself and all before it.
+///   [`Comm::barrier`](comm_core::Comm::barrier) for itself and all before it.
 /// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A watchdog ends what takes longer,
 ///   and what NCCL reports as failed. The communicator is then aborted and poisoned, as after any other fatal error; buffers
 ///   that were to be written by calls which had not ended give [`Error::Poisoned`] instead of their contents. Ranks that are left

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use comm_core::{Collective, Error, Transport};
 
-use super::engine::Engine;
+use super::session::Session;
 
-impl<T: Transport> Engine<T> {
+impl<T: Transport> Session<T> {
     /// The peers without which the call cannot go on now.
     pub(super) fn waiting_for(&self) -> Vec<usize> {
         let interest = self.executor.interest();
@@ -18,7 +18,7 @@ impl<T: Transport> Engine<T> {
 
     /// Asks everybody where they are, so that a rank that stopped can be told from one that is blocked. The answers are
     /// heard while the call goes on.
-    pub(super) fn ask_everybody(&mut self) {
+    pub(super) fn ask_all(&mut self) {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence).cloned() else { return };
         self.control.begin_to_ask(sequence);

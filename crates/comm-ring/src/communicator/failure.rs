@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Signature, Transport};
 
-use super::engine::Engine;
+use super::session::Session;
 use crate::control::{Announce, Cause, Event, Frame, PastCall};
 use crate::executor::Stop;
 use crate::wait::wait_for;
 
 /// How long a rank that fails or leaves tries to get its last words out.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LINGER: Duration = Duration::from_millis(200);
 
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// What another rank said as it gave up, for calls that this rank has yet to make.
 #[derive(Debug)]
-pub(super) struct Doom {
+pub(super) struct PendingAbort {
     /// The first call that cannot be completed.
     sequence: u64,
     from: usize,
     cause: Cause,
 }
 
-impl<T: Transport> Engine<T> {
+impl<T: Transport> Session<T> {
     /// Refuses to go on after a fatal error.
     #[inline]
     pub(super) fn usable(&self) -> Result<()> {
@@ -38,7 +38,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Reads the control lane and acts on what it says.
-    pub(super) fn hear(&mut self) -> Result<()> {
+    pub(super) fn handle_events(&mut self) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         self.control.poll(&mut events);
         // If the group is given up already, that is the cause, whatever else was said before.
@@ -57,8 +57,8 @@ impl<T: Transport> Engine<T> {
         match event {
             // Who gave up later has done its part of this call, so this one is completed first.
             Event::Abort { from, sequence, cause } if sequence > self.history.last() => {
-                if self.doom.as_ref().is_none_or(|doom| sequence < doom.sequence) {
-                    self.doom = Some(Doom { sequence, from, cause });
+                if self.pending_abort.as_ref().is_none_or(|pending| sequence < pending.sequence) {
+                    self.pending_abort = Some(PendingAbort { sequence, from, cause });
                 }
                 Ok(())
             }
@@ -79,7 +79,7 @@ impl<T: Transport> Engine<T> {
 
     /// Asks a peer what it called under this number.
     pub(super) fn ask(&mut self, peer: usize, sequence: u64, ours: Signature) {
-        self.speak_of(peer, sequence, ours, true);
+        self.send_announce(peer, sequence, ours, true);
     }
 
     /// Tells a peer what this rank called under this number, and in which call it is blocked, if in another one.
@@ -88,12 +88,12 @@ impl<T: Transport> Engine<T> {
         let is_elsewhere = sequence != last && !self.waiting_for().is_empty();
         for number in [Some(sequence), is_elsewhere.then_some(last)].into_iter().flatten() {
             if let Some(call) = self.history.get(number).cloned() {
-                self.speak_of(peer, number, call, false);
+                self.send_announce(peer, number, call, false);
             }
         }
     }
 
-    fn speak_of(&mut self, peer: usize, sequence: u64, call: Signature, question: bool) {
+    fn send_announce(&mut self, peer: usize, sequence: u64, call: Signature, question: bool) {
         let past = self.history.before(sequence);
         let is_last = sequence == self.history.last();
         let mut waiting_for = if is_last { self.waiting_for() } else { Vec::new() };
@@ -113,9 +113,9 @@ impl<T: Transport> Engine<T> {
 
     /// Fails if another rank gave up in the call under way.
     #[inline]
-    pub(super) fn check_doom(&self) -> Result<()> {
-        let due = self.doom.as_ref().filter(|doom| doom.sequence <= self.history.last());
-        due.map_or(Ok(()), |doom| Err(self.reported(doom.from, doom.cause.clone())))
+    pub(super) fn check_pending_abort(&self) -> Result<()> {
+        let due = self.pending_abort.as_ref().filter(|pending| pending.sequence <= self.history.last());
+        due.map_or(Ok(()), |pending| Err(self.reported(pending.from, pending.cause.clone())))
     }
 
     /// Compares the call that starts with what blocked ranks announced under its number before.
@@ -145,8 +145,8 @@ impl<T: Transport> Engine<T> {
             None => {}
         }
         let heard = self.control.arm().and_then(|_| {
-            self.listen(at_most, |engine| match engine.dead_among(ranks) {
-                Some((peer, loss)) => Err(engine.lost(peer, loss)),
+            self.await_cause(at_most, |session| match session.dead_among(ranks) {
+                Some((peer, loss)) => Err(session.lost(peer, loss)),
                 None => Ok(false),
             })
         });
@@ -155,8 +155,8 @@ impl<T: Transport> Engine<T> {
 
     /// One of these ranks that has died, as far as this rank has seen, or another one has said as it gave up.
     fn dead_among(&self, ranks: &[usize]) -> Option<(usize, Loss)> {
-        let reported = || match &self.doom {
-            Some(Doom { from, cause: Cause::Lost { peer, detail }, .. }) if ranks.contains(peer) => {
+        let reported = || match &self.pending_abort {
+            Some(PendingAbort { from, cause: Cause::Lost { peer, detail }, .. }) if ranks.contains(peer) => {
                 Some((*peer, Loss::Reported { by: *from, detail: detail.clone() }))
             }
             _ => None,
@@ -195,33 +195,33 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Finds the cause behind what stopped a call: the rank whose stream broke first need not be the culprit.
-    pub(super) fn diagnose(&mut self, stop: Stop) -> Error {
-        let found = self.find_cause(stop);
+    pub(super) fn find_cause(&mut self, stop: Stop) -> Error {
+        let found = self.cause_of(stop);
         // What another rank gave up for in a later call comes to show in this one too, in one way or another.
-        match self.doom.take() {
-            Some(Doom { from, cause, .. }) => self.reported(from, cause),
+        match self.pending_abort.take() {
+            Some(PendingAbort { from, cause, .. }) => self.reported(from, cause),
             None => found,
         }
     }
 
-    fn find_cause(&mut self, stop: Stop) -> Error {
+    fn cause_of(&mut self, stop: Stop) -> Error {
         match stop {
             // What another rank reported is the cause already.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
-                let heard = self.listen(self.config.diagnosis, |engine| {
-                    engine.check_members()?;
-                    Ok(engine.control.has_ended(peer))
+                let heard = self.await_cause(self.config.diagnosis, |session| {
+                    session.check_members()?;
+                    Ok(session.control.has_ended(peer))
                 });
                 heard.err().unwrap_or_else(|| self.lost(peer, loss))
             }
             Stop::Failed(error) => error,
-            Stop::Mismatch { from, sequence, lengths } => self.diagnose_mismatch(from, sequence, lengths),
+            Stop::Mismatch { from, sequence, lengths } => self.find_mismatch(from, sequence, lengths),
         }
     }
 
     /// Asks a peer that sent a message of another call what it called.
-    fn diagnose_mismatch(&mut self, from: usize, theirs: u64, lengths: Option<Lengths>) -> Error {
+    fn find_mismatch(&mut self, from: usize, theirs: u64, lengths: Option<Lengths>) -> Error {
         // Whoever is ahead was in the other's call before, and went through it without noticing.
         let sequence = theirs.clamp(1, self.history.last().max(1));
         let Some(call) =
@@ -239,7 +239,7 @@ impl<T: Transport> Engine<T> {
             return desync.into();
         }
         self.ask(from, sequence, call);
-        let heard = self.listen(self.config.diagnosis, |engine| Ok(engine.control.has_ended(from)));
+        let heard = self.await_cause(self.config.diagnosis, |session| Ok(session.control.has_ended(from)));
         heard.err().unwrap_or_else(|| {
             let theirs = self.control.past_call(from, sequence).cloned();
             Desync::new(sequence, (rank, ours), (from, theirs)).into()
@@ -248,14 +248,14 @@ impl<T: Transport> Engine<T> {
 
     /// Listens to the control lane until somebody reports a cause, which is the error, or `enough` says so, or the
     /// time is over.
-    pub(super) fn listen(
+    pub(super) fn await_cause(
         &mut self,
         at_most: Duration,
         enough: impl Fn(&mut Self) -> Result<bool>,
     ) -> Result<()> {
         let deadline = self.data.now() + at_most;
         loop {
-            self.hear()?;
+            self.handle_events()?;
             if enough(self)? {
                 return Ok(());
             }
@@ -308,7 +308,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Leaves without waiting for the others. What is wrong is in the log, as there is nobody to return it to.
-    pub(super) fn say_goodbye(&mut self) {
+    pub(super) fn close(&mut self) {
         if self.poison.is_none()
             && let Err(error) = self.leave()
         {
@@ -333,11 +333,11 @@ impl<T: Transport> Engine<T> {
     fn leave(&mut self) -> Result<()> {
         // Only this looks whether the processes of the others live, where memory is shared.
         self.control.arm()?;
-        self.hear()?;
+        self.handle_events()?;
         if let Some((peer, loss)) = self.control.dead() {
             return Err(Error::PeerLost { peer, during: During::Finalize, loss });
         }
-        self.audit(self.data.now()).map_err(|stop| self.diagnose(stop))?;
+        self.check_unexpected(self.data.now()).map_err(|stop| self.find_cause(stop))?;
         let sequence = self.history.last();
         let past = self.history.before(sequence + 1);
         self.control.send_all(&Frame::Goodbye { sequence, past });
@@ -346,9 +346,9 @@ impl<T: Transport> Engine<T> {
     }
 
     fn await_goodbyes(&mut self, timeout: Duration) -> Result<()> {
-        self.listen(timeout.min(FOREVER), |engine| {
-            engine.check_leaving()?;
-            Ok(engine.control.present().is_empty())
+        self.await_cause(timeout.min(FOREVER), |session| {
+            session.check_leaving()?;
+            Ok(session.control.present().is_empty())
         })?;
         let waiting_for = self.control.present();
         if waiting_for.is_empty() {
@@ -359,8 +359,8 @@ impl<T: Transport> Engine<T> {
 
     /// Fails if another rank gave up, died, or left after another number of calls than this one.
     fn check_leaving(&self) -> Result<()> {
-        if let Some(doom) = &self.doom {
-            return Err(self.reported(doom.from, doom.cause.clone()));
+        if let Some(pending) = &self.pending_abort {
+            return Err(self.reported(pending.from, pending.cause.clone()));
         }
         let last = self.history.last();
         if let Some((peer, loss)) = self.control.lost(last) {
@@ -376,13 +376,13 @@ impl<T: Transport> Engine<T> {
 
     /// Gets queued words out, as far as that goes in a short time.
     fn flush(&mut self) {
-        let deadline = self.data.now() + LAST_WORDS;
+        let deadline = self.data.now() + LINGER;
         let mut ignored = Vec::new();
         while !self.control.is_flushed() && self.data.now() < deadline {
             self.control.poll(&mut ignored);
             ignored.clear();
             let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
-            if asleep && wait_for([self.control.descriptor()], LAST_WORDS).is_err() {
+            if asleep && wait_for([self.control.descriptor()], LINGER).is_err() {
                 return;
             }
         }

@@ -22,7 +22,7 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         key: i64,
         options: &CallOptions,
     ) -> Result<Option<Box<dyn HostCommunicator>>> {
-        let deadline = self.ground.deadline(options.timeout);
+        let deadline = self.context.deadline(options.timeout);
         let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
         let mut all = vec![0; WORDS * self.group.size()];
         let mut signature = Signature::new(self.group.id(), Collective::Split, "ring");
@@ -31,24 +31,24 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         let number = self.agree_on(&signature, operands, options)?;
         let Some(color) = color else { return Ok(None) };
         let ranks = of_color(&all, color);
-        self.found(number, color, &ranks, deadline).map(Some)
+        self.create_group(number, color, &ranks, deadline).map(Some)
     }
 
     fn new_group(&self, ranks: &[usize], options: &CallOptions) -> Result<Option<Box<dyn HostCommunicator>>> {
-        let deadline = self.ground.deadline(options.timeout);
+        let deadline = self.context.deadline(options.timeout);
         let position = self.group.check_members(ranks)?;
         let mut signature = Signature::new(self.group.id(), Collective::NewGroup, "recursive_doubling");
         signature.extra_fingerprint = Signature::fingerprint_of(ranks.iter().map(|&rank| rank as u64));
         let number = self.agree_on(&signature, Operands::Nothing, options)?;
-        position.map(|_| self.found(number, 0, ranks, deadline)).transpose()
+        position.map(|_| self.create_group(number, 0, ranks, deadline)).transpose()
     }
 
     fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn HostCommunicator>> {
-        let deadline = self.ground.deadline(options.timeout);
+        let deadline = self.context.deadline(options.timeout);
         let signature = Signature::new(self.group.id(), Collective::Duplicate, "recursive_doubling");
         let number = self.agree_on(&signature, Operands::Nothing, options)?;
         let everybody: Vec<usize> = (0..self.group.size()).collect();
-        self.found(number, 0, &everybody, deadline)
+        self.create_group(number, 0, &everybody, deadline)
     }
 }
 
@@ -58,13 +58,13 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let mut engine = self.engine()?;
         let mut bytes = Bytes::new(operands, signature.collective);
         engine.execute(&CheckedCall::equal(signature), &mut bytes, options.timeout)?;
-        Ok(engine.history.last())
+        Ok(engine.session().history.last())
     }
 
     /// Connects these members of this group, this rank among them, on which all members agreed in call `number`.
     ///
     /// Nobody holds the lock of this communicator meanwhile: it goes on, and the members that are not concerned too.
-    fn found(
+    fn create_group(
         &self,
         number: u64,
         color: u64,
@@ -73,17 +73,17 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     ) -> Result<Box<dyn HostCommunicator>> {
         let id = GroupId(Signature::fingerprint_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
-        let proposal = self.ground.settings(&self.tuning, &members);
+        let proposal = self.context.settings(&self.tuning, &members);
         // What is heard on this communicator has its numbers, not those of the new group.
         let heard = OnceCell::new();
         let alive =
             || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(heard.set(error.clone())));
-        match self.ground.connect(id, members, &proposal, deadline, Some(&alive)) {
-            Ok(connected) => Ok(Box::new(Self::over(self.ground.clone(), connected))),
+        match self.context.connect(id, members, &proposal, deadline, Some(&alive)) {
+            Ok(connected) => Ok(Box::new(Self::over(self.context.clone(), connected))),
             Err(error) => {
                 // A member that could not be reached may have given up because another one died.
                 let death =
-                    heard.into_inner().or_else(|| self.check_alive(ranks, self.ground.diagnosis()).err());
+                    heard.into_inner().or_else(|| self.check_alive(ranks, self.context.diagnosis()).err());
                 Err(Error::NotConnected(Arc::new(death.unwrap_or_else(|| renumbered(error, ranks)))))
             }
         }
@@ -93,7 +93,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// is left to that thread to notice.
     fn check_alive(&self, ranks: &[usize], at_most: Duration) -> Result<()> {
         match self.engine.try_lock() {
-            Ok(mut engine) => engine.check_alive(ranks, at_most),
+            Ok(mut engine) => engine.session_mut().check_alive(ranks, at_most),
             Err(_) => Ok(()),
         }
     }

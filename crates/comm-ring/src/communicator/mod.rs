@@ -1,16 +1,18 @@
 //! Collectives over any transport.
 
 mod absence;
-mod audit;
 mod checked_call;
+mod clock;
 mod engine;
-mod exposure;
 mod failure;
-mod ground;
+mod group_context;
 mod groups;
 mod messages;
 mod program;
+mod registration;
 mod scratch;
+mod session;
+mod unexpected;
 mod wide;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +27,7 @@ use crate::choose::{self, CallShape};
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 use engine::Engine;
-use ground::{Connected, Ground};
+use group_context::{Connected, GroupContext};
 
 /// Runs collectives as schedules over two lanes, one for data, one for control, and sends messages over a third.
 ///
@@ -42,7 +44,7 @@ pub struct RingCommunicator<T: Transport + 'static> {
     tuning: Tuning,
     /// The members' ranks in the world, in the order of their ranks in the group.
     members: Vec<usize>,
-    ground: Ground<T>,
+    context: GroupContext<T>,
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
     messenger: Messenger<T>,
@@ -58,16 +60,17 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// As [`Lanes::open`]; [`Error::Invalid`] on every rank if rank 0 has settings that cannot be used,
     /// [`Error::Handshake`] if it tells them in another version.
     pub fn new(lanes: impl Lanes<Lane = T> + 'static, config: RingConfig, timeout: Duration) -> Result<Self> {
-        let (ground, connected) = Ground::world(Arc::new(lanes), config, timeout)?;
-        Ok(Self::over(ground, connected))
+        let (context, connected) = GroupContext::world(Arc::new(lanes), config, timeout)?;
+        Ok(Self::over(context, connected))
     }
 
     /// The communicator of ranks that are connected.
-    fn over(ground: Ground<T>, connected: Connected<T>) -> Self {
+    fn over(context: GroupContext<T>, connected: Connected<T>) -> Self {
         let Connected { members, engine, messenger } = connected;
-        let (group, tuning, abort) = (engine.group, *engine.tuning(), engine.data.abort_handle());
+        let (group, tuning, abort) =
+            (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
         let (engine, process) = (Mutex::new(engine), Process::current());
-        Self { group, tuning, members, ground, engine, abort, messenger, process }
+        Self { group, tuning, members, context, engine, abort, messenger, process }
     }
 
     /// The engine, if calls can be made.
@@ -80,11 +83,11 @@ impl<T: Transport + 'static> RingCommunicator<T> {
             Ok(engine) => engine,
             Err(poisoned) => {
                 let mut engine = poisoned.into_inner();
-                engine.poison(&Error::Internal("a call panicked".into()));
+                engine.session_mut().poison(&Error::Internal("a call panicked".into()));
                 engine
             }
         };
-        engine.usable()?;
+        engine.session().usable()?;
         Ok(engine)
     }
 }
@@ -108,7 +111,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         }
         let mut engine = self.engine()?;
         match call {
-            Call::Finalize => engine.finalize(options.timeout),
+            Call::Finalize => engine.session_mut().finalize(options.timeout),
             call => engine.call(signature, call, options.timeout),
         }
     }
@@ -123,8 +126,8 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         self.messenger.abort(cause.clone());
         // Whoever holds the lock now ends at once, finds the cause and spreads it; if nobody does, it is done here.
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        if engine.usable().is_ok() {
-            engine.give_up_idle(cause);
+        if engine.session().usable().is_ok() {
+            engine.session_mut().give_up_idle(cause);
         }
     }
 }
@@ -132,7 +135,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
 /// Memory from the lanes, for every group that is made over them.
 impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        self.ground.allocate(bytes)
+        self.context.allocate(bytes)
     }
 }
 
@@ -143,12 +146,12 @@ impl<T: Transport + 'static> Drop for RingCommunicator<T> {
             return;
         }
         let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if is_unwinding() && engine.usable().is_ok() {
+        if is_unwinding() && engine.session().usable().is_ok() {
             let (by, reason) = (self.group.rank(), "its thread panicked".into());
-            engine.give_up_idle(Error::Aborted { by, reason });
+            engine.session_mut().give_up_idle(Error::Aborted { by, reason });
         }
-        engine.say_goodbye();
-        if let Some(Error::PeerLost { peer, loss, .. }) = engine.poison.as_deref() {
+        engine.session_mut().close();
+        if let Some(Error::PeerLost { peer, loss, .. }) = engine.session().poison.as_deref() {
             self.messenger.report_death(*peer, loss);
         }
     }

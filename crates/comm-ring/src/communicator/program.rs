@@ -3,7 +3,7 @@
 use comm_core::{Group, Layout, ReduceOp, Reduction, Result, Signature};
 
 use super::checked_call::CheckedCall;
-use super::exposure;
+use super::registration;
 use crate::Tuning;
 use crate::choose::{self, CallShape, Selection};
 use crate::executor::{LoweredStep, lower};
@@ -17,8 +17,10 @@ const STEPS_MAX: usize = 16 << 10;
 /// Everything about a call but its buffers and its number.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// The calls that it serves; `None` if only one, as its shares are those of that call.
+    /// The calls that it serves; `None` if only one, as its counts are those of that call.
     key: Option<Key>,
+    /// The number of the last use.
+    last_use: u64,
     algorithm: &'static Algorithm,
     params: Params,
     layout: Layout,
@@ -27,7 +29,7 @@ pub(super) struct Program {
     pub(super) reduction: Option<Reduction>,
     pub(super) scratch_bytes: usize,
     /// Whether receivers may read what it sends where it lies.
-    pub(super) exposes: bool,
+    pub(super) registers: bool,
     pub(super) signature: Signature,
     pub(super) fingerprint: u64,
 }
@@ -69,12 +71,13 @@ impl Program {
         let signature = call.signature.clone().by(algorithm.name);
         Ok(Self {
             key: None,
+            last_use: 0,
             algorithm,
             params,
             steps: None,
             reduction: call.reduction()?,
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
-            exposes: exposure::should_register(&call.shape(group)),
+            registers: registration::should_register(&call.shape(group)),
             layout,
             fingerprint: signature.fingerprint(),
             signature,
@@ -98,6 +101,10 @@ impl Program {
         self.steps.as_deref()
     }
 
+    fn kept_steps(&self) -> usize {
+        self.kept().map_or(0, <[_]>::len)
+    }
+
     /// Keeps the steps if they are no more than that. Returns how many are kept.
     fn keep(&mut self, at_most: usize) -> usize {
         let steps: Vec<LoweredStep> = self.steps().take(at_most + 1).collect();
@@ -113,14 +120,13 @@ impl Program {
 pub(super) struct Programs {
     group: Group,
     tuning: Tuning,
-    /// The one used last comes last.
-    #[expect(
-        clippy::vec_box,
-        reason = "a program is taken out for every call, and a pointer is quicker to move"
-    )]
-    kept: Vec<Box<Program>>,
-    /// How many steps are kept in all of them.
-    steps: usize,
+    kept: Vec<Program>,
+    /// The index of the program that was used last.
+    last: usize,
+    /// How many calls have used kept programs.
+    uses: u64,
+    /// The program of the last call with lengths of its own, which serves that call alone.
+    single: Option<Program>,
     /// The last choice of an algorithm for calls whose programs are not kept.
     chosen: Option<Chosen>,
 }
@@ -135,40 +141,61 @@ struct Chosen {
 
 impl Programs {
     pub(super) const fn new(group: Group, tuning: Tuning) -> Self {
-        Self { group, tuning, kept: Vec::new(), steps: 0, chosen: None }
+        Self { group, tuning, kept: Vec::new(), last: 0, uses: 0, single: None, chosen: None }
     }
 
-    /// What algorithms are chosen by.
+    /// The settings by which algorithms are chosen.
     #[inline]
     pub(super) const fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    /// The program for a call. It is to be given back after the call.
+    /// The program for a call, which is compiled unless it is kept.
     #[inline]
-    pub(super) fn take(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Box<Program>> {
-        if call.has_equal_blocks()
-            && let Some(program) = self.take_kept(call.signature, in_place)
-        {
-            self.steps -= program.kept().map_or(0, <[_]>::len);
-            return Ok(program);
+    pub(super) fn get(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<&Program> {
+        if !call.has_equal_blocks() {
+            let program = self.compile(call, in_place)?;
+            return Ok(self.single.insert(program));
         }
-        self.make(call, in_place)
+        let at = match self.position(call.signature, in_place) {
+            Some(at) => at,
+            None => self.insert(call, in_place)?,
+        };
+        (self.last, self.uses) = (at, self.uses + 1);
+        let program = &mut self.kept[at];
+        program.last_use = self.uses;
+        Ok(program)
     }
 
+    /// The index of the kept program for a call. Calls repeat, so the last one is looked at first.
     #[inline]
-    fn take_kept(&mut self, signature: &Signature, in_place: bool) -> Option<Box<Program>> {
-        let fits =
+    fn position(&self, signature: &Signature, in_place: bool) -> Option<usize> {
+        let serves =
             |program: &Program| program.key.as_ref().is_some_and(|key| key.matches(signature, in_place));
-        // Calls repeat: nothing moves if it is the one that was used last.
-        self.kept.pop_if(|last| fits(last)).or_else(|| {
-            let at = self.kept.iter().rposition(|program| fits(program))?;
-            Some(self.kept.remove(at))
-        })
+        if self.kept.get(self.last).is_some_and(serves) {
+            return Some(self.last);
+        }
+        self.kept.iter().position(serves)
+    }
+
+    /// Compiles a program and keeps it, in place of those that were not used for the longest time.
+    #[cold]
+    fn insert(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<usize> {
+        let mut program = self.compile(call, in_place)?;
+        program.key = Some(Key { signature: call.signature.clone(), in_place });
+        let added = program.keep(STEPS_MAX);
+        let steps = |kept: &[Program]| kept.iter().map(Program::kept_steps).sum::<usize>();
+        while self.kept.len() >= KEPT_MAX || steps(&self.kept) + added > STEPS_MAX {
+            let uses = self.kept.iter().enumerate().map(|(at, program)| (program.last_use, at));
+            let Some((_, oldest)) = uses.min() else { break };
+            self.kept.swap_remove(oldest);
+        }
+        self.kept.push(program);
+        Ok(self.kept.len() - 1)
     }
 
     #[cold]
-    fn make(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Box<Program>> {
+    fn compile(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Program> {
         let selection = self.choose(call)?;
         let params = Params {
             rank: self.group.rank(),
@@ -176,25 +203,7 @@ impl Programs {
             in_place,
             ..choose::params(&call.shape(self.group), selection.segments, &self.tuning)
         };
-        let mut program = Program::new(self.group, call, selection.algorithm, params)?;
-        if call.has_equal_blocks() {
-            program.key = Some(Key { signature: call.signature.clone(), in_place });
-            program.keep(STEPS_MAX);
-        }
-        Ok(Box::new(program))
-    }
-
-    /// Keeps a program for calls to come, and forgets those that were not used for the longest time.
-    #[inline]
-    pub(super) fn give_back(&mut self, program: Box<Program>) {
-        if program.key.is_none() {
-            return;
-        }
-        self.steps += program.kept().map_or(0, <[_]>::len);
-        self.kept.push(program);
-        while self.kept.len() > KEPT_MAX || self.steps > STEPS_MAX {
-            self.steps -= self.kept.remove(0).kept().map_or(0, <[_]>::len);
-        }
+        Program::new(self.group, call, selection.algorithm, params)
     }
 
     fn choose(&mut self, call: &CheckedCall<'_>) -> Result<Selection> {

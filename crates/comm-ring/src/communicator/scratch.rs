@@ -2,43 +2,47 @@
 
 use comm_core::Allocation;
 
-/// Memory that is kept from call to call: on the heap, and where other ranks read what is sent from it in place.
-#[derive(Debug, Default)]
+/// Memory that is kept from call to call: on the heap, and where other ranks read what is sent from
+/// it in place.
+#[derive(Debug)]
 pub(super) struct Scratch {
+    stage: Stage,
     heap: Vec<u8>,
     staged: Option<Allocation>,
 }
 
 impl Scratch {
-    /// So many bytes on the heap, or more.
-    #[inline]
-    pub(super) fn on_heap(&mut self, len: usize) -> &mut [u8] {
-        grown(&mut self.heap, len)
+    pub(super) const fn new(stage: Stage) -> Self {
+        Self { stage, heap: Vec::new(), staged: None }
     }
 
-    /// So many bytes, or more, which other ranks read in place if they can.
-    pub(super) fn staged(&mut self, len: usize, stage: &Stage) -> &mut [u8] {
-        if self.staged.as_ref().map_or(0, |staged| staged.bytes().len()) < len {
-            // What is too small goes first, so that both need not find room.
-            self.staged = None;
-            self.staged = (stage.0)(len);
+    /// At least `len` bytes. If they `are_staged`, other ranks read them in place where they can.
+    #[inline]
+    pub(super) fn bytes(&mut self, len: usize, are_staged: bool) -> &mut [u8] {
+        if are_staged {
+            self.grow_staged(len);
         }
         match &mut self.staged {
-            Some(staged) => staged.bytes_mut(),
-            None => grown(&mut self.heap, len),
+            Some(staged) if are_staged => staged.bytes_mut(),
+            _ => {
+                if self.heap.len() < len {
+                    self.heap.resize(len, 0);
+                }
+                &mut self.heap
+            }
+        }
+    }
+
+    fn grow_staged(&mut self, len: usize) {
+        if self.staged.as_ref().map_or(0, |staged| staged.bytes().len()) < len {
+            // The old memory goes first, so that both need not fit.
+            self.staged = None;
+            self.staged = (self.stage.0)(len);
         }
     }
 }
 
-#[inline]
-fn grown(heap: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if heap.len() < len {
-        heap.resize(len, 0);
-    }
-    heap
-}
-
-/// What gives memory that other ranks read in place.
+/// Allocates memory that other ranks read in place.
 pub(super) struct Stage(pub(super) Box<dyn Fn(usize) -> Option<Allocation> + Send>);
 
 impl std::fmt::Debug for Stage {

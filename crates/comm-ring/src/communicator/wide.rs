@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm_core::{Collective, Result, Transport, Widening};
 
 use super::checked_call::{Bytes, CheckedCall};
-use super::engine::Engine;
+use super::engine::InputCopies;
 
 /// The buffers of a call as `f32`, kept from call to call.
 #[derive(Debug, Default)]
@@ -14,31 +14,30 @@ pub(super) struct Wide {
     output: Vec<u8>,
 }
 
-impl<T: Transport> Engine<T> {
-    /// Carries out a call on copies of its buffers in `f32`.
+impl Wide {
+    /// Runs a call on copies of its buffers in `f32`.
     #[cold]
-    pub(super) fn widened(
+    pub(super) fn run<T: Transport>(
         &mut self,
         call: &CheckedCall<'_>,
         bytes: Bytes<'_>,
         widening: Widening,
         timeout: Duration,
+        calls: &mut InputCopies<T>,
     ) -> Result<()> {
-        let Wide { mut input, mut output } = std::mem::take(&mut self.wide);
-        widen(widening, bytes.input, &mut input);
+        widen(widening, bytes.input, &mut self.input);
         if bytes.in_place {
-            widen(widening, bytes.output, &mut output);
+            widen(widening, bytes.output, &mut self.output);
         } else {
-            output.resize(Widening::wide_bytes(bytes.output.len()), 0);
+            self.output.resize(Widening::wide_bytes(bytes.output.len()), 0);
         }
-        let mut wide = Bytes { input: &input, output: &mut output, in_place: bytes.in_place };
-        let result = self.premultiply(call, &mut wide, timeout);
-        // The first rank gets nothing from those before it.
-        if result.is_ok() && !(call.signature.collective == Collective::ExScan && self.group.rank() == 0) {
-            widening.narrow(&output, bytes.output);
+        let mut wide = Bytes { input: &self.input, output: &mut self.output, in_place: bytes.in_place };
+        calls.run(call, &mut wide, timeout)?;
+        // Rank 0 of an exclusive scan gets no result.
+        if call.signature.collective != Collective::ExScan || calls.rank() != 0 {
+            widening.narrow(&self.output, bytes.output);
         }
-        self.wide = Wide { input, output };
-        result
+        Ok(())
     }
 }
 

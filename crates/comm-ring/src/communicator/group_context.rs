@@ -49,20 +49,20 @@ pub(super) struct Connected<T: Transport> {
 }
 
 /// What every group of a world is made with.
-pub(super) struct Ground<T> {
+pub(super) struct GroupContext<T> {
     lanes: Arc<dyn Lanes<Lane = T>>,
     config: RingConfig,
     /// The links between all ranks of the world, as these agreed on them.
     links: LinkModel,
 }
 
-impl<T> Clone for Ground<T> {
+impl<T> Clone for GroupContext<T> {
     fn clone(&self) -> Self {
         Self { lanes: Arc::clone(&self.lanes), config: self.config.clone(), links: self.links }
     }
 }
 
-impl<T: Transport + 'static> Ground<T> {
+impl<T: Transport + 'static> GroupContext<T> {
     /// Connects all ranks of the world. Returns what further groups are made with, too.
     pub(super) fn world(
         lanes: Arc<dyn Lanes<Lane = T>>,
@@ -70,12 +70,12 @@ impl<T: Transport + 'static> Ground<T> {
         timeout: Duration,
     ) -> Result<(Self, Connected<T>)> {
         let tuning = config.tuning(lanes.links());
-        let mut ground = Self { lanes, config, links: tuning.links };
-        let everybody = (0..ground.lanes.group().size()).collect();
-        let deadline = ground.deadline(timeout);
-        let connected = ground.connect(GroupId::WORLD, everybody, &tuning, deadline, None)?;
-        ground.links = connected.engine.tuning().links;
-        Ok((ground, connected))
+        let mut context = Self { lanes, config, links: tuning.links };
+        let everybody = (0..context.lanes.group().size()).collect();
+        let deadline = context.deadline(timeout);
+        let connected = context.connect(GroupId::WORLD, everybody, &tuning, deadline, None)?;
+        context.links = connected.engine.tuning().links;
+        Ok((context, connected))
     }
 
     /// The settings of a group of some ranks of the world, which differ from those of another group in where the
@@ -122,7 +122,7 @@ impl<T: Transport + 'static> Ground<T> {
 /// Has all members take what rank 0 proposes. This is call number 0, the first of every group.
 fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Duration) -> Result<()> {
     let mut bytes = proposal.encode();
-    let mut signature = Signature::new(engine.group.id(), Collective::Broadcast, "binomial");
+    let mut signature = Signature::new(engine.session().group.id(), Collective::Broadcast, "binomial");
     (signature.dtype, signature.root) = (Some(u8::DTYPE), Some(0));
     signature.count = bytes.len() as u64;
     let mut buffer = Bytes::in_place(HostViewMut::new(&mut bytes));
@@ -134,7 +134,7 @@ fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Durat
         }
         Err(error) => {
             // The others find the same, once they have received it: this rank's end shall not come before.
-            engine.say_goodbye();
+            engine.session_mut().close();
             Err(error)
         }
     }

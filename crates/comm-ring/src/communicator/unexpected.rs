@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Armed, Interest, Transport};
 
-use super::engine::Engine;
+use super::session::Session;
 use crate::executor::Stop;
 use crate::message::Header;
 
@@ -17,16 +17,16 @@ const EVERY: Duration = Duration::from_millis(10);
 
 /// When to look again, and the memory for it.
 #[derive(Debug, Default)]
-pub(super) struct Audit {
+pub(super) struct UnexpectedCheck {
     next: Option<Instant>,
     everybody: Interest,
 }
 
-impl<T: Transport> Engine<T> {
+impl<T: Transport> Session<T> {
     /// What a call starts with: whether it can succeed as far as is known.
     #[inline]
-    pub(super) fn attend(&mut self) -> Result<(), Stop> {
-        self.check_doom()?;
+    pub(super) fn check_control(&mut self) -> Result<(), Stop> {
+        self.check_pending_abort()?;
         if !self.control.is_quiet() {
             self.check_members()?;
             self.compare_with_announced()?;
@@ -37,33 +37,33 @@ impl<T: Transport> Engine<T> {
     /// Looks whether there is more to know, if the last look was some time ago. Every call does, when it first waits, or
     /// at its end if it never does: it may have come so long after the others that these gave it up. A call that has to
     /// wait for long hears the rest before it sleeps.
-    pub(super) fn look_around(&mut self, now: Instant) -> Result<(), Stop> {
-        if self.audit.next.is_some_and(|next| now < next) {
+    pub(super) fn poll_control(&mut self, now: Instant) -> Result<(), Stop> {
+        if self.unexpected.next.is_some_and(|next| now < next) {
             return Ok(());
         }
         if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
-            self.hear()?;
+            self.handle_events()?;
         }
-        self.attend()?;
-        self.audit(now)
+        self.check_control()?;
+        self.check_unexpected(now)
     }
 
     /// Fails if the next message from some rank cannot belong to the call under way or one that is still to come. To be
     /// called between passes: ranks from which the call expects something are left to it.
-    pub(super) fn audit(&mut self, now: Instant) -> Result<(), Stop> {
-        self.audit.next = Some(now + EVERY);
-        if self.audit.everybody.recv().is_empty() {
-            self.group.peers().for_each(|peer| self.audit.everybody.add_recv(peer));
+    pub(super) fn check_unexpected(&mut self, now: Instant) -> Result<(), Stop> {
+        self.unexpected.next = Some(now + EVERY);
+        if self.unexpected.everybody.recv().is_empty() {
+            self.group.peers().for_each(|peer| self.unexpected.everybody.add_recv(peer));
         }
-        if self.data.arm(&self.audit.everybody)? == Armed::Sleep {
+        if self.data.arm(&self.unexpected.everybody)? == Armed::Sleep {
             return Ok(());
         }
-        let stray = self.group.peers().find_map(|from| Some((from, self.stray(from)?)));
-        stray.map_or(Ok(()), |(from, sequence)| Err(Stop::Mismatch { from, sequence, lengths: None }))
+        let unexpected = self.group.peers().find_map(|from| Some((from, self.unexpected(from)?)));
+        unexpected.map_or(Ok(()), |(from, sequence)| Err(Stop::Mismatch { from, sequence, lengths: None }))
     }
 
     /// The number of the call that the next message from a rank belongs to, if no call here can receive it.
-    fn stray(&mut self, from: usize) -> Option<u64> {
+    fn unexpected(&mut self, from: usize) -> Option<u64> {
         if self.executor.interest().recv().contains(&from) {
             return None;
         }
@@ -74,7 +74,7 @@ impl<T: Transport> Engine<T> {
         let header = Header::decode(&bytes);
         let ours = self.history.last();
         let same = || self.history.get(ours).is_some_and(|call| call.fingerprint() == header.fingerprint);
-        let stray = header.sequence < ours || (header.sequence == ours && !same());
-        (whole && stray).then_some(header.sequence)
+        let unexpected = header.sequence < ours || (header.sequence == ours && !same());
+        (whole && unexpected).then_some(header.sequence)
     }
 }

@@ -1,0 +1,96 @@
+//! The deadlines of the call under way.
+
+use std::time::{Duration, Instant};
+
+use crate::RingConfig;
+
+/// The largest pause between two announcements of a call that stays blocked.
+const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
+
+/// The times of the call under way.
+///
+/// They count from the first wait that is not over at once: reading the clock would take a good part
+/// of the time of a small call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    pub(super) timeout: Duration,
+    announce_after: Duration,
+    /// How long before the deadline to ask all ranks where they are.
+    answers_within: Duration,
+    times: Option<Times>,
+}
+
+/// The instants at which something is due.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    deadline: Option<Instant>,
+    /// When to ask all ranks where they are, unless that is done.
+    ask_at: Option<Instant>,
+    answers_within: Duration,
+    announce_at: Instant,
+    announce_every: Duration,
+}
+
+impl Clock {
+    #[inline]
+    pub(super) fn new(timeout: Duration, config: &RingConfig) -> Self {
+        let answers_within = config.diagnosis.min(timeout / 2);
+        Self { timeout, announce_after: config.announce_after, answers_within, times: None }
+    }
+
+    /// Whether the call has waited.
+    #[inline]
+    pub(super) const fn has_started(&self) -> bool {
+        self.times.is_some()
+    }
+
+    /// The times, which count from `now` if the clock has not started.
+    pub(super) fn start(&mut self, now: Instant) -> &mut Times {
+        self.times.get_or_insert_with(|| {
+            // Ranks with a short deadline must have heard of each other before it passes.
+            let first = self.announce_after.min(self.timeout / 4);
+            Times {
+                deadline: now.checked_add(self.timeout),
+                ask_at: (!self.answers_within.is_zero())
+                    .then(|| now.checked_add(self.timeout - self.answers_within))
+                    .flatten(),
+                answers_within: self.answers_within,
+                announce_at: now + first,
+                announce_every: first.max(Duration::from_millis(1)),
+            }
+        })
+    }
+}
+
+impl Times {
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    pub(super) fn must_ask(&self, now: Instant) -> bool {
+        self.ask_at.is_some_and(|at| now >= at)
+    }
+
+    pub(super) fn must_announce(&self, now: Instant) -> bool {
+        now >= self.announce_at
+    }
+
+    /// Notes that all ranks were asked. They get time to answer even if this rank was kept from
+    /// asking until its deadline.
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.ask_at = None;
+        if self.is_over(now) {
+            self.deadline = now.checked_add(self.answers_within);
+        }
+    }
+
+    pub(super) fn announced(&mut self, now: Instant) {
+        self.announce_every = (self.announce_every * 2).min(ANNOUNCE_EVERY_MAX);
+        self.announce_at = now + self.announce_every;
+    }
+
+    pub(super) fn until_next(&self, now: Instant) -> Duration {
+        let next = [self.deadline, self.ask_at].into_iter().flatten().fold(self.announce_at, Instant::min);
+        next.saturating_duration_since(now)
+    }
+}

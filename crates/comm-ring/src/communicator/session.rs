@@ -1,0 +1,191 @@
+//! The state that a rank shares with its peers: streams, numbers of calls, and the end of the group.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::{Armed, During, Error, Group, Result, Transport};
+
+use super::clock::Clock;
+use super::failure::PendingAbort;
+use super::unexpected::UnexpectedCheck;
+use crate::RingConfig;
+use crate::control::{Announce, Control, Event, Frame};
+use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop};
+use crate::history::History;
+use crate::wait::{Idle, Waiter, wait_for};
+
+/// The streams to the members of a group, and the calls made on them. It runs steps until they are
+/// done, the deadline passes, or the group fails.
+#[derive(Debug)]
+pub(super) struct Session<T> {
+    pub(super) group: Group,
+    pub(super) config: RingConfig,
+    pub(super) data: T,
+    pub(super) control: Control<T>,
+    pub(super) history: History,
+    pub(super) events: Vec<Event>,
+    pub(super) executor: Executor,
+    pub(super) unexpected: UnexpectedCheck,
+    waiter: Waiter,
+    pub(super) poison: Option<Arc<Error>>,
+    pub(super) pending_abort: Option<PendingAbort>,
+}
+
+impl<T: Transport> Session<T> {
+    pub(super) fn new(control: T, data: T, window: usize, config: RingConfig) -> Self {
+        let group = data.group();
+        Self {
+            group,
+            executor: Executor::new(group.size(), window),
+            unexpected: UnexpectedCheck::default(),
+            waiter: Waiter::new(config.yield_max),
+            config,
+            data,
+            control: Control::new(control),
+            history: History::default(),
+            events: Vec::new(),
+            poison: None,
+            pending_abort: None,
+        }
+    }
+
+    /// Runs the steps of a call. If they cannot be completed, the group fails with the cause.
+    #[inline]
+    pub(super) fn run<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
+        &mut self,
+        steps: &mut S,
+        job: &Job,
+        buffers: &mut Regions<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let mut clock = Clock::new(timeout, &self.config);
+        let mut guard = AbortOnUnwind { session: self, is_over: false };
+        let session = &mut *guard.session;
+        // Written as an error alone: small calls feel the copy of a whole result.
+        let error = session.drive(steps, job, buffers, &mut clock).err().map(|stop| {
+            let error = session.find_cause(stop);
+            session.give_up(error)
+        });
+        guard.is_over = true;
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Alternates between moving and waiting until the call is done.
+    #[inline]
+    fn drive<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
+        &mut self,
+        steps: &mut S,
+        job: &Job,
+        buffers: &mut Regions<'_>,
+        clock: &mut Clock,
+    ) -> Result<(), Stop> {
+        self.check_control()?;
+        loop {
+            match self.executor.progress(&mut self.data, steps, job, buffers)? {
+                Progress::Done if clock.has_started() => {
+                    self.waiter.moved(|| self.data.now());
+                    return Ok(());
+                }
+                Progress::Done => {
+                    let now = self.data.now_roughly();
+                    return self.poll_control(now);
+                }
+                Progress::Blocked { moved } => {
+                    if moved {
+                        self.waiter.moved(|| self.data.now());
+                    }
+                    let idle = self.waiter.idle(|| self.data.now());
+                    if !clock.has_started()
+                        && let Some(since) = self.waiter.since()
+                    {
+                        clock.start(since);
+                        // This takes as long as a pause between two polls.
+                        self.poll_control(since)?;
+                        continue;
+                    }
+                    match idle {
+                        Idle::Spin => std::hint::spin_loop(),
+                        Idle::Yield => self.waiter.give_way(|| self.data.now()),
+                        Idle::Sleep => self.sleep(clock)?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sleeps until data can move, a control message arrives, or an instant of the clock is due.
+    fn sleep(&mut self, clock: &mut Clock) -> Result<(), Stop> {
+        let mut control = self.control.arm()?;
+        if control == Armed::Ready {
+            self.handle_events()?;
+            self.check_members()?;
+            control = self.control.arm()?;
+        }
+        // While control messages arrive, this rank does not sleep, but its deadline passes.
+        if control == Armed::Sleep && self.data.arm(self.executor.interest())? == Armed::Ready {
+            return Ok(());
+        }
+        let now = self.data.now();
+        let timeout = clock.timeout;
+        let times = clock.start(now);
+        if times.must_ask(now) {
+            times.asked(now);
+            self.ask_all();
+            return Ok(());
+        }
+        if times.is_over(now) {
+            return Err(self.timeout(timeout).into());
+        }
+        if times.must_announce(now) {
+            self.announce();
+            times.announced(now);
+            return self.check_unexpected(now);
+        }
+        if control == Armed::Sleep {
+            wait_for([self.data.descriptor(), self.control.descriptor()], times.until_next(now))?;
+        }
+        Ok(())
+    }
+
+    /// Tells all ranks in which call this rank is blocked, and which ranks it waits for.
+    fn announce(&mut self) {
+        let sequence = self.history.last();
+        let Some(call) = self.history.get(sequence).cloned() else { return };
+        let mut waiting_for = self.waiting_for();
+        waiting_for.truncate(Announce::WAITING_MAX);
+        let past = self.history.before(sequence);
+        let announce = Announce { sequence, question: false, call, waiting_for, past };
+        self.control.send_all(&Frame::Announce(announce));
+    }
+
+    /// The call under way, for errors.
+    pub(super) fn during(&self) -> During {
+        let sequence = self.history.last();
+        match self.history.get(sequence) {
+            Some(call) => During::Call { call: Box::new(call.clone()), sequence },
+            None => During::Idle,
+        }
+    }
+
+    /// Drops what is left of a call that failed.
+    pub(super) fn drop_call(&mut self) {
+        self.executor.reset();
+        self.data.revoke();
+    }
+}
+
+/// Fails the group if a call panics, before the memory that is sent from goes back to its owner: the
+/// caller, who may catch the panic, or the heap.
+struct AbortOnUnwind<'a, T: Transport> {
+    session: &'a mut Session<T>,
+    is_over: bool,
+}
+
+impl<T: Transport> Drop for AbortOnUnwind<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.session.give_up(Error::Internal("a call panicked".into()));
+        }
+    }
+}
