@@ -39,7 +39,7 @@ impl TcpLanes {
     ///
     /// # Errors
     /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
-    /// there is a secret. [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if
+    /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) for a setting that cannot be used, [`Error::Io`](comm_core::Error::Io) if
     /// the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.world_size == 1 {
@@ -96,7 +96,7 @@ impl TcpLanes {
 impl TcpLanes {
     /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank only with
     /// those ranks of the world for which `reaches` holds. It must hold on both sides of a pair or
-    /// on neither. In the transport, a call that concerns another rank is [`Error::Invalid`], and
+    /// on neither. In the transport, a call that concerns another rank is [`Error::Invalid`](comm_core::Error::Invalid), and
     /// an interest in one has no effect.
     ///
     /// # Errors
