@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use comm_core::{
-    Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Membership, Result, Store, Until,
-};
+use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store, Until};
 use comm_rendezvous::Rendezvous;
 use comm_tcp::TcpLanes;
 
@@ -42,8 +40,8 @@ impl HybridLanes {
     /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether there is a secret.
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
-        if config.tcp.world_size == 1 {
-            let group = Group::new(GroupId::WORLD, Membership { rank: config.tcp.rank, size: 1 })?;
+        if config.tcp.member.world_size == 1 {
+            let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
             return Ok(Self { group, met: rendezvous::alone(config)? });
         }
         Self::join(store, config).map(|(_, lanes)| lanes)
@@ -55,8 +53,7 @@ impl HybridLanes {
     /// # Errors
     /// As [`HybridLanes::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        let group =
-            Group::new(GroupId::WORLD, Membership { rank: config.tcp.rank, size: config.tcp.world_size })?;
+        let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
         let (rendezvous, met) = rendezvous::meet(store, config)?;
         Ok((rendezvous, Self { group, met }))
     }

@@ -1,12 +1,12 @@
 //! How the ranks of a job find each other, and who shares memory with whom.
 //!
-//! They meet with the records of shared memory, which tell each of them the hosts of all. Only if some of them are on
-//! different hosts do all exchange the records of TCP too.
+//! They meet with records of shared memory, which tell each of them the hosts of all, and of TCP. Only if some of them are on
+//! different hosts are the latter used; otherwise the listener of TCP is closed.
 
 use std::sync::Arc;
 
 use comm_core::{Error, Membership, Result, Store};
-use comm_rendezvous::{Rendezvous, Watch};
+use comm_rendezvous::{Endpoint, Rendezvous, Watch};
 use comm_shm::{SharedMemoryConfig, SharedMemoryEndpoint, SharedMemoryLanes};
 use comm_tcp::{TcpEndpoint, TcpLanes};
 
@@ -33,24 +33,10 @@ impl RendezvousConfig {
     }
 
     fn memory(&self) -> comm_shm::RendezvousConfig {
-        let mut memory =
-            comm_shm::RendezvousConfig::new(Membership { rank: self.tcp.rank, size: self.tcp.world_size });
+        let mut memory = comm_shm::RendezvousConfig::new(self.tcp.member.membership());
         memory.part.clone_from(&self.part);
         memory.shm = self.shm.clone();
         memory
-    }
-
-    /// What of this the ranks of every transport say.
-    fn meeting(&self) -> comm_rendezvous::RendezvousConfig {
-        let tcp = &self.tcp;
-        let mut meeting =
-            comm_rendezvous::RendezvousConfig::new(Membership { rank: tcp.rank, size: tcp.world_size });
-        (meeting.job, meeting.round, meeting.timeout) = (tcp.job, tcp.round, tcp.timeout);
-        meeting.store_rank = tcp.store_rank;
-        meeting.settings.clone_from(&tcp.settings);
-        meeting.settings.add("transport", "auto");
-        meeting.settings.add("secret", if tcp.secret.is_some() { "given" } else { "none" });
-        meeting
     }
 }
 
@@ -81,31 +67,72 @@ pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
 
 /// Meets the others.
 pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Met)> {
-    let rank = config.tcp.rank;
     let memory = SharedMemoryEndpoint::open(&config.memory());
-    let record = memory.as_ref().map(SharedMemoryEndpoint::record).map_err(Clone::clone);
-    let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
-    let failed = |error| rendezvous.fail(error);
-    let memory = memory.and_then(|memory| memory.connect(&records)).map_err(failed)?;
-    let memory = memory.watching(rendezvous.watch());
-    let paths = Paths::new(rank, config.tcp.world_size, memory.hosts());
-    if let Some(obstacle) = memory.obstacle() {
-        tell(rank, obstacle);
-    }
-    let tcp = if paths.any(Path::Tcp) {
-        let endpoint = TcpEndpoint::bind(&config.tcp);
-        let record = endpoint.as_ref().map(TcpEndpoint::record).map_err(Clone::clone);
-        let records = rendezvous.all_gather(record)?;
-        let tcp = endpoint.and_then(|endpoint| endpoint.connect(&records)).map_err(failed)?;
-        Some(tcp.watching(rendezvous.watch()))
-    } else {
-        None
-    };
-    tracing::info!(rank, hosts = paths.hosts(), %paths, "met the other ranks");
-    let watch = rendezvous.watch();
-    Ok((rendezvous, Met { memory, tcp, paths, watch }))
+    let membership = config.tcp.member.membership();
+    let endpoint =
+        memory.map(|memory| HybridEndpoint { membership, memory, tcp: TcpEndpoint::bind(&config.tcp) });
+    comm_rendezvous::meet(store, config.tcp.member_over("auto"), endpoint)
 }
 
-fn tell(rank: usize, obstacle: &Error) {
-    tracing::info!(rank, %obstacle, "this rank can share no memory, and is reached through TCP");
+/// Both sides of a rank, of which others use what they need.
+#[derive(Debug)]
+struct HybridEndpoint {
+    membership: Membership,
+    memory: SharedMemoryEndpoint,
+    /// An error is none while all ranks share memory.
+    tcp: Result<TcpEndpoint>,
+}
+
+/// Separates the records of shared memory and of TCP.
+const SEPARATOR: char = '\t';
+/// Stands before the reason why there is no record of TCP.
+const UNREACHABLE: char = '-';
+
+impl Endpoint for HybridEndpoint {
+    type Lanes = Met;
+
+    fn record(&self) -> String {
+        let words = |error: &Error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let unreachable = |error| format!("{UNREACHABLE}{}", words(error));
+        let tcp = self.tcp.as_ref().map_or_else(unreachable, TcpEndpoint::record);
+        format!("{}{SEPARATOR}{tcp}", self.memory.record())
+    }
+
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<Met> {
+        let Self { membership: Membership { rank, size }, memory, tcp } = self;
+        let (memories, tcps): (Vec<String>, Vec<String>) = records
+            .iter()
+            .map(|record| {
+                let (memory, tcp) = record.split_once(SEPARATOR).ok_or_else(|| malformed(record))?;
+                Ok((memory.to_owned(), tcp.to_owned()))
+            })
+            .collect::<Result<_>>()?;
+        let memory = memory.connect(&memories, watch.clone())?;
+        let paths = Paths::new(rank, size, memory.hosts());
+        if let Some(obstacle) = memory.obstacle() {
+            tracing::info!(rank, %obstacle, "this rank can share no memory, and is reached through TCP");
+        }
+        let tcp = if paths.any(Path::Tcp) {
+            let tcp = tcp?;
+            reachable(&tcps)?;
+            Some(tcp.connect(&tcps, watch.clone())?)
+        } else {
+            None
+        };
+        tracing::info!(rank, hosts = paths.hosts(), %paths, "met the other ranks");
+        Ok(Met { memory, tcp, paths, watch })
+    }
+}
+
+/// Returns the error of the first rank that others cannot reach over TCP, if there is one.
+fn reachable(records: &[String]) -> Result<()> {
+    let reasons = records.iter().enumerate().filter_map(|(by, record)| {
+        let reason = record.strip_prefix(UNREACHABLE)?.to_owned();
+        Some(Error::Aborted { by, reason })
+    });
+    reasons.map(Err).next().unwrap_or(Ok(()))
+}
+
+fn malformed(record: &str) -> Error {
+    Error::malformed("the record of a rank in the store", format_args!("{record:?}"))
 }

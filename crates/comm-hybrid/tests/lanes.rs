@@ -114,7 +114,7 @@ fn links_tell_hosts_that_hold_equal_runs_of_ranks() {
 #[test]
 fn ranks_that_do_not_come_are_named() {
     let mut configs = [(0, "a"), (2, "b")].map(|(rank, host)| config(rank, 5, host));
-    configs.iter_mut().for_each(|config| config.tcp.timeout = Duration::from_millis(200));
+    configs.iter_mut().for_each(|config| config.tcp.member.timeout = Duration::from_millis(200));
     for outcome in meet(configs.into()) {
         match outcome {
             Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1, 3, 4]),
@@ -200,7 +200,10 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
         let (_server, store) = store();
         // In its place stands that it can share none.
         let own = format!("/records/{without}");
-        let value = |key: &str, value| if key.ends_with(&own) { b"5 -".to_vec() } else { value };
+        let value = |key: &str, value: Vec<u8>| match value.iter().position(|byte| *byte == b'\t') {
+            Some(tcp) if key.ends_with(&own) => [b"5 -", &value[tcp..]].concat(),
+            _ => value,
+        };
         let store = AlteredStore { store, value };
         let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
         comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |lanes| {
@@ -212,6 +215,27 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
             }
             try_out(&mut open(&lanes, WORLD).unwrap());
         });
+    }
+}
+
+/// A rank that cannot listen is named by all ranks, if there is a rank on another host that needs it.
+#[test]
+fn a_rank_that_cannot_be_reached_over_tcp_is_named_if_a_rank_needs_that() {
+    for (hosts, is_needed) in [("aaa", false), ("aab", true)] {
+        let mut configs: Vec<_> =
+            hosts.chars().enumerate().map(|(rank, host)| config(rank, 3, &host.to_string())).collect();
+        configs[1].tcp.interface = Some("=none".into());
+        for (rank, lanes) in meet(configs).into_iter().enumerate() {
+            match lanes {
+                Ok(_) => assert!(!is_needed, "rank {rank}"),
+                Err(Error::Aborted { by: 1, reason }) => {
+                    assert!(is_needed && rank != 1 && reason.contains("none"), "rank {rank}: {reason}");
+                }
+                Err(error) => {
+                    assert!(is_needed && rank == 1 && error.to_string().contains("none"), "{error}");
+                }
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comm_core::{Error, LastWill, Presence, Result, Store};
 
-use crate::config::RendezvousConfig;
+use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
 use crate::own::Own;
 use crate::settings::{Difference, Settings};
@@ -17,21 +17,18 @@ pub(crate) enum Phase {
     /// Every rank has told its record. As only a living process does so once all have joined, nobody is taken for present
     /// who claimed a rank and died.
     Records,
-    /// Every rank has told further addresses, if these are needed.
-    Addresses,
     /// Every rank has opened its connections.
     Opened,
 }
 
 impl Phase {
     /// In the reverse of their order: who fails writes the last one first, by which others know that the meeting is over.
-    const ALL: [Self; 4] = [Self::Opened, Self::Addresses, Self::Records, Self::Joined];
+    const ALL: [Self; 3] = [Self::Opened, Self::Records, Self::Joined];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Joined => "joined",
             Self::Records => "records",
-            Self::Addresses => "addresses",
             Self::Opened => "opened",
         }
     }
@@ -48,7 +45,7 @@ pub(crate) struct Meeting<'a> {
 
 impl Meeting<'_> {
     fn key(&self, name: &str) -> String {
-        let RendezvousConfig { job, round, .. } = &self.own.config;
+        let Member { job, round, .. } = &self.own.member;
         format!("comm/{job:016x}/{round}/{}/{name}", self.number)
     }
 
@@ -63,7 +60,7 @@ impl Meeting<'_> {
     /// Has the store end the meeting if this process ends, provided that it has its rank. Returns `None` if the store
     /// cannot.
     pub(crate) fn attend(&self) -> Result<Option<Box<dyn Presence>>> {
-        let rank = self.own.config.rank;
+        let rank = self.own.member.rank;
         let keys = Phase::ALL.map(|phase| self.phase_key(phase));
         let (claim, lost) = (self.claim_text(), Outcome::Failed(Failure::Lost { rank }).encode());
         let will = LastWill {
@@ -80,7 +77,7 @@ impl Meeting<'_> {
 
     /// Claims this process's rank. Returns the process that has it then.
     pub(crate) fn claim(&self) -> Result<u64> {
-        let key = self.rank_key(Phase::Joined, self.own.config.rank);
+        let key = self.rank_key(Phase::Joined, self.own.member.rank);
         let holder = self.store.compare_set(&key, b"", self.claim_text().as_bytes())?;
         let parsed = std::str::from_utf8(&holder).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
         parsed.ok_or_else(|| malformed(&key, &holder))
@@ -99,7 +96,7 @@ impl Meeting<'_> {
     /// Compares settings with those of the rank that came first, which are this rank's if it did.
     pub(crate) fn compare(&self) -> Result<Option<(usize, Difference)>> {
         let key = self.key("settings");
-        let RendezvousConfig { rank, settings, .. } = &self.own.config;
+        let Member { rank, settings, .. } = &self.own.member;
         let own = format!("{rank}\n{}", settings.encode());
         let first = self.store.compare_set(&key, b"", own.as_bytes())?;
         let parsed = std::str::from_utf8(&first).ok().and_then(|text| {
@@ -113,10 +110,10 @@ impl Meeting<'_> {
     /// Takes part in a phase, and waits until it has ended.
     pub(crate) fn pass(&self, phase: Phase, said: Option<&str>) -> Result<Outcome> {
         if let Some(said) = said {
-            self.store.set(&self.rank_key(phase, self.own.config.rank), said.as_bytes())?;
+            self.store.set(&self.rank_key(phase, self.own.member.rank), said.as_bytes())?;
         }
         let count = self.store.add(&self.key(&format!("{}/count", phase.name())), 1)?;
-        if usize::try_from(count).ok() == Some(self.own.config.world_size) {
+        if usize::try_from(count).ok() == Some(self.own.member.world_size) {
             return self.complete(phase);
         }
         let key = self.phase_key(phase);
@@ -134,8 +131,8 @@ impl Meeting<'_> {
     /// Collects what all ranks said, and ends the phase.
     fn complete(&self, phase: Phase) -> Result<Outcome> {
         let mut said = Vec::new();
-        if matches!(phase, Phase::Records | Phase::Addresses) {
-            for rank in 0..self.own.config.world_size {
+        if phase == Phase::Records {
+            for rank in 0..self.own.member.world_size {
                 let key = self.rank_key(phase, rank);
                 let text = self.store.get(&key, self.own.left())?;
                 said.push(String::from_utf8(text).map_err(|e| malformed(&key, e.as_bytes()))?);
@@ -147,7 +144,7 @@ impl Meeting<'_> {
     /// Which ranks have not taken part in a phase.
     fn missing(&self, phase: Phase) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
-        for rank in 0..self.own.config.world_size {
+        for rank in 0..self.own.member.world_size {
             match self.store.wait(&[&self.rank_key(phase, rank)], Duration::ZERO) {
                 Ok(()) => {}
                 Err(Error::Timeout { .. }) => missing.push(rank),
@@ -175,7 +172,7 @@ impl Meeting<'_> {
 
     /// Notes that this rank knows how the meeting failed.
     pub(crate) fn depart(&self) -> Result<()> {
-        self.store.set(&self.departed_key(self.own.config.rank), b"")
+        self.store.set(&self.departed_key(self.own.member.rank), b"")
     }
 
     /// Waits until these ranks know how the meeting failed.

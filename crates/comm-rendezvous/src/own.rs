@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{During, Error, Loss, Refusal};
 
-use crate::config::RendezvousConfig;
+use crate::member::Member;
 use crate::outcome::Failure;
 use crate::settings::escape;
 
@@ -15,7 +15,7 @@ pub(crate) const WORLD_SIZE: &str = "world_size";
 /// What a rank knows of itself.
 #[derive(Debug)]
 pub(crate) struct Own {
-    pub(crate) config: RendezvousConfig,
+    pub(crate) member: Member,
     pub(crate) began: Instant,
     pub(crate) deadline: Instant,
     /// A number that no other process has.
@@ -47,7 +47,7 @@ impl Own {
     /// This rank's value of a setting against that of the other side, where it is one of the two.
     fn unlike(&self, name: &str, sides: [(usize, String); 2]) -> Error {
         let [first, second] = sides;
-        let own = self.config.settings.value_of(name).to_owned();
+        let own = self.member.settings.value_of(name).to_owned();
         let (rank, theirs) = if first.1 == own { second } else { first };
         let with = format!("rank {rank}");
         let refusal = match (name, own.parse(), theirs.parse()) {
@@ -59,7 +59,7 @@ impl Own {
 
     /// An error of the store. If a rank serves it, that rank is lost, or awaited.
     pub(crate) fn store_error(&self, error: Error) -> Error {
-        let Some(rank) = self.config.store_rank.filter(|rank| *rank != self.config.rank) else {
+        let Some(rank) = self.member.store_rank.filter(|rank| *rank != self.member.rank) else {
             return error;
         };
         match error {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Membership, Refusal, Result, Store};
+use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Refusal, Result, Store};
 
-use crate::config::RendezvousConfig;
 use crate::meeting::{Meeting, Phase, malformed};
+use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
 use crate::own::{Own, WORLD_SIZE};
 use crate::random::random_bytes;
@@ -65,31 +65,20 @@ impl<'a> Rendezvous<'a> {
     /// another one for the next meeting.
     pub fn join(
         store: &'a dyn Store,
-        mut config: RendezvousConfig,
+        mut member: Member,
         record: Result<String>,
     ) -> Result<(Self, Vec<String>)> {
-        Group::new(GroupId::WORLD, Membership { rank: config.rank, size: config.world_size })?;
-        config.settings.add(WORLD_SIZE, config.world_size);
+        Group::new(GroupId::WORLD, member.membership())?;
+        member.settings.add(WORLD_SIZE, member.world_size);
         let began = Instant::now();
         // What cannot be told is too far away to be waited for.
-        let deadline = began.checked_add(config.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
+        let deadline = began.checked_add(member.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
         let process = random_bytes().map_err(|error| Error::io("draw a random number", error))?;
         let process = u64::from_ne_bytes(process);
-        let own = Arc::new(Own { config, began, deadline, process });
+        let own = Arc::new(Own { member, began, deadline, process });
         let mut joined = Self { store, own: Arc::clone(&own), number: 0, watch: None };
         let records = joined.find_meeting(&record).map_err(|error| own.store_error(error))?;
         Ok((joined, records))
-    }
-
-    /// Exchanges one line with every other rank, once after [`Rendezvous::join`]. Every rank calls this, or none does.
-    /// Returns the lines in the order of ranks.
-    ///
-    /// # Errors
-    /// As [`Rendezvous::join`].
-    pub fn all_gather(&self, line: Result<String>) -> Result<Vec<String>> {
-        let line = line.map_err(|error| self.fail(error))?;
-        let outcome = self.meeting().pass(Phase::Addresses, Some(&line));
-        outcome.and_then(|outcome| self.lines(outcome)).map_err(|error| self.own.store_error(error))
     }
 
     /// Tells of failures of other ranks while this one does not wait for the store, if the store can.
@@ -107,7 +96,7 @@ impl<'a> Rendezvous<'a> {
             Ok(Outcome::Complete(_)) => Ok(()),
             Ok(Outcome::Failed(failure)) => Err(self.failed(failure)),
             Err(error) => {
-                let rank = self.own.config.rank;
+                let rank = self.own.member.rank;
                 tracing::debug!(rank, %error, "the store broke after the connections were open");
                 Ok(())
             }
@@ -138,7 +127,8 @@ impl<'a> Rendezvous<'a> {
             Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
                 Failure::Missing { ranks: waiting_for.clone() }
             }
-            other => Failure::Gave { rank: self.own.config.rank, reason: escape(&other.to_string()) },
+            Error::Aborted { by, reason } => Failure::Gave { rank: *by, reason: escape(reason) },
+            other => Failure::Gave { rank: self.own.member.rank, reason: escape(&other.to_string()) },
         };
         match meeting.fail(Phase::Opened, failure.clone()) {
             Ok(Outcome::Failed(first)) if first != failure => Some(self.failed(first)),
@@ -159,7 +149,7 @@ impl<'a> Rendezvous<'a> {
     /// Leaves a meeting that has failed. The rank that serves the store waits for the others to hear of it, also for those
     /// that have yet to come. What goes wrong here changes nothing any more.
     fn depart(&self, failure: &Failure) {
-        let RendezvousConfig { rank, world_size, store_rank, .. } = self.own.config;
+        let Member { rank, world_size, store_rank, .. } = self.own.member;
         let meeting = self.meeting();
         let outcome = if store_rank == Some(rank) {
             let hears = |other: &usize| *other != rank && !failure.is_absent(*other);
@@ -200,7 +190,7 @@ impl<'a> Rendezvous<'a> {
     }
 
     fn number_key(&self) -> String {
-        let RendezvousConfig { job, round, .. } = &self.own.config;
+        let Member { job, round, .. } = &self.own.member;
         format!("comm/{job:016x}/{round}/meeting")
     }
 
@@ -224,7 +214,7 @@ impl<'a> Rendezvous<'a> {
     /// Another process has this rank in this meeting. If the meeting is not over, that process is a past one of this
     /// rank, which all who wait for it leave behind; or it lives, and is met again.
     fn supersede(&self, holder: u64, rivals: &mut Vec<u64>) -> Result<()> {
-        let rank = self.own.config.rank;
+        let rank = self.own.member.rank;
         if self.meeting().end(Duration::ZERO)?.is_some() {
             return Ok(());
         }
@@ -247,7 +237,7 @@ impl<'a> Rendezvous<'a> {
             None => {}
         }
         if let Some((first, Difference { name, ours, theirs })) = meeting.compare()? {
-            let sides = [(first, theirs), (self.own.config.rank, ours)];
+            let sides = [(first, theirs), (self.own.member.rank, ours)];
             return match meeting.fail(Phase::Joined, Failure::Setting { name, sides })? {
                 Outcome::Failed(failure) => self.leave(failure),
                 Outcome::Complete(_) => Ok(Passed::On),
@@ -278,16 +268,16 @@ impl<'a> Rendezvous<'a> {
         match failure {
             Failure::Superseded { .. } => Ok(Passed::On),
             // The others did not wait for this rank. They may come again.
-            Failure::Missing { ranks } if ranks.contains(&self.own.config.rank) => Ok(Passed::On),
+            Failure::Missing { ranks } if ranks.contains(&self.own.member.rank) => Ok(Passed::On),
             failure => Err(self.failed(failure)),
         }
     }
 
     fn lines(&self, outcome: Outcome) -> Result<Vec<String>> {
         match outcome {
-            Outcome::Complete(said) if said.len() == self.own.config.world_size => Ok(said),
+            Outcome::Complete(said) if said.len() == self.own.member.world_size => Ok(said),
             Outcome::Complete(said) => {
-                let (told, ranks) = (said.len(), self.own.config.world_size);
+                let (told, ranks) = (said.len(), self.own.member.world_size);
                 Err(Error::malformed(
                     "the list of ranks in the store",
                     format!("it has {told} ranks of {ranks}"),

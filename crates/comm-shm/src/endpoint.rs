@@ -1,17 +1,18 @@
 //! The listener and the record of a rank, before it has met the others.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use comm_core::{Error, Group, GroupId, Membership, Result};
+use comm_core::{Error, Group, GroupId, Result};
 use comm_mesh::Mesh;
-use comm_rendezvous::random_bytes;
+use comm_rendezvous::{Endpoint, Watch, random_bytes};
 
 use crate::config::SharedMemoryConfig;
 use crate::host::HostId;
 use crate::identity::Identity;
 use crate::lanes::SharedMemoryLanes;
 use crate::mesh::SharedMemoryProtocol;
-use crate::record::{Member, Place, Record};
+use crate::record::{Address, Place, Record};
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::segment::Segment;
 use crate::socket;
@@ -33,24 +34,26 @@ impl SharedMemoryEndpoint {
     /// # Errors
     /// [`Error::Invalid`] for a setting that cannot be used.
     pub fn open(config: &RendezvousConfig) -> Result<Self> {
-        let group = Group::new(GroupId::WORLD, Membership { rank: config.rank, size: config.world_size })?;
+        let group = Group::new(GroupId::WORLD, config.member.membership())?;
         config.shm.check()?;
         Ok(Self { group, config: config.shm.clone(), own: listen(config) })
     }
+}
 
-    /// Returns the record of this rank for the others, a line of text.
-    #[must_use]
-    pub fn record(&self) -> String {
+impl Endpoint for SharedMemoryEndpoint {
+    type Lanes = SharedMemoryLanes;
+
+    fn record(&self) -> String {
         Record(self.own.as_ref().ok().map(|(place, _)| *place)).to_string()
     }
 
-    /// Returns the lanes between ranks with these records, in the order of ranks. They connect this
-    /// rank with those on its host; a call that concerns another rank is [`Error::Invalid`].
+    /// The lanes connect this rank with those on its host; a call that concerns another rank is
+    /// [`Error::Invalid`].
     ///
     /// # Errors
     /// [`Error::Malformed`] for text that is no record, [`Error::Io`] if the system has no
     /// descriptors left.
-    pub fn connect(self, records: &[String]) -> Result<SharedMemoryLanes> {
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<SharedMemoryLanes> {
         let Self { group, config, own } = self;
         let records = rendezvous::read(records)?;
         let hosts = records.iter().map(|record| record.0.map(|place| place.host)).collect();
@@ -64,7 +67,7 @@ impl SharedMemoryEndpoint {
             Err(obstacle) => (None, Identity::nobody(group.rank()), Some(obstacle)),
         };
         let mesh = Mesh::new(group, SharedMemoryProtocol::new(identity, config), listener)?;
-        Ok(SharedMemoryLanes::new(mesh, hosts, obstacle))
+        Ok(SharedMemoryLanes { mesh, hosts, obstacle, watch })
     }
 }
 
@@ -73,7 +76,7 @@ fn listen(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
     let random = || random_bytes().map(u128::from_ne_bytes).map_err(|e| Error::io("read a random number", e));
-    let member = Member { door: random()?, token: random()? };
+    let member = Address { door: random()?, token: random()? };
     let listener = socket::listen(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("allocate shared memory", e))?;
     Ok((Place { host, member }, listener))

@@ -1,7 +1,7 @@
 //! The identity of this rank, and the authorization of its peers.
 
 use crate::hello::{Hello, LaneKey};
-use crate::record::Member;
+use crate::record::Address;
 
 /// The identity of this rank and of its peers.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(crate) struct Identity {
     /// A secret of the processes that can read our record in the store.
     pub(crate) token: u128,
     /// All ranks; `None` for those on other hosts.
-    pub(crate) members: Vec<Option<Member>>,
+    pub(crate) members: Vec<Option<Address>>,
 }
 
 impl Identity {
@@ -20,7 +20,7 @@ impl Identity {
     }
 
     /// The hello of a connection to a member.
-    pub(crate) fn hello(&self, to: Member, key: LaneKey, capacity: usize) -> Hello {
+    pub(crate) fn hello(&self, to: Address, key: LaneKey, capacity: usize) -> Hello {
         Hello {
             key,
             // No group has more ranks.

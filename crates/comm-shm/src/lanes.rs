@@ -30,12 +30,12 @@ use crate::transport::SharedMemoryTransport;
 /// has a name in a file system, so the system frees all shared memory however processes exit.
 #[derive(Debug)]
 pub struct SharedMemoryLanes {
-    mesh: Mesh<SharedMemoryProtocol>,
+    pub(crate) mesh: Mesh<SharedMemoryProtocol>,
     /// The host of each rank. Empty in a world of one.
-    hosts: Vec<Option<HostId>>,
+    pub(crate) hosts: Vec<Option<HostId>>,
     /// Why this rank cannot share memory, if it cannot.
-    obstacle: Option<Error>,
-    watch: Option<Arc<Watch>>,
+    pub(crate) obstacle: Option<Error>,
+    pub(crate) watch: Option<Arc<Watch>>,
 }
 
 impl SharedMemoryLanes {
@@ -50,8 +50,8 @@ impl SharedMemoryLanes {
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no
     /// socket or memory to give.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
-        if config.world_size == 1 {
-            Group::new(GroupId::WORLD, Membership { rank: config.rank, size: 1 })?;
+        if config.member.world_size == 1 {
+            Group::new(GroupId::WORLD, config.member.membership())?;
             return Self::alone_with(&config.shm);
         }
         Self::join(store, config).map(|(_, lanes)| lanes)
@@ -63,11 +63,9 @@ impl SharedMemoryLanes {
     /// # Errors
     /// As [`SharedMemoryLanes::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        let endpoint = SharedMemoryEndpoint::open(config);
-        let record = endpoint.as_ref().map(SharedMemoryEndpoint::record).map_err(Clone::clone);
-        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
-        let lanes = endpoint.and_then(|endpoint| endpoint.connect(&records));
-        let lanes = lanes.map_err(|error| rendezvous.fail(error))?.watching(rendezvous.watch());
+        let mut member = config.member.clone();
+        member.settings.add("transport", "shm");
+        let (rendezvous, lanes) = comm_rendezvous::meet(store, member, SharedMemoryEndpoint::open(config))?;
         // All ranks have the same records, so each finds the same.
         if let Some(obstacle) = lanes.obstacle {
             return Err(obstacle);
@@ -78,22 +76,6 @@ impl SharedMemoryLanes {
         }
         let refusal = Refusal::OtherHost { ranks };
         Err(Error::Handshake { with: "the other ranks".into(), refusal })
-    }
-
-    /// Makes opening a lane fail once the watch reports that a rank has failed.
-    #[must_use]
-    pub fn watching(mut self, watch: Option<Arc<Watch>>) -> Self {
-        self.watch = watch;
-        self
-    }
-
-    /// Makes the lanes of ranks that have met.
-    pub(crate) const fn new(
-        mesh: Mesh<SharedMemoryProtocol>,
-        hosts: Vec<Option<HostId>>,
-        obstacle: Option<Error>,
-    ) -> Self {
-        Self { mesh, hosts, obstacle, watch: None }
     }
 
     /// Returns the lanes of a world of one, without a store.
@@ -112,7 +94,7 @@ impl SharedMemoryLanes {
         config.check()?;
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
         let protocol = SharedMemoryProtocol::new(Identity::nobody(0), config.clone());
-        Ok(Self::new(Mesh::new(group, protocol, None)?, Vec::new(), None))
+        Ok(Self { mesh: Mesh::new(group, protocol, None)?, hosts: Vec::new(), obstacle: None, watch: None })
     }
 
     /// Returns the host of each rank, in the order of ranks; `None` for one that cannot share

@@ -83,7 +83,7 @@ mod sync;
 mod transport;
 mod wakeup;
 
-pub use comm_rendezvous::{Rendezvous, Settings};
+pub use comm_rendezvous::{Member, Rendezvous, Settings};
 pub use config::SharedMemoryConfig;
 pub use endpoint::SharedMemoryEndpoint;
 pub use host::{HostId, NoHostId};

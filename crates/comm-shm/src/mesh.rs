@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::peer::Connection;
 use crate::probe::Probe;
 use crate::process::Processes;
-use crate::record::Member;
+use crate::record::Address;
 use crate::regions::Regions;
 use crate::segment::{Direction, Segment};
 use crate::socket;
@@ -51,7 +51,7 @@ impl SharedMemoryProtocol {
         Self { identity, config, regions: Arc::default(), processes: Arc::default() }
     }
 
-    fn member(&self, world_rank: usize) -> Option<Member> {
+    fn member(&self, world_rank: usize) -> Option<Address> {
         self.identity.members.get(world_rank).copied().flatten()
     }
 }
@@ -119,7 +119,7 @@ impl Protocol for SharedMemoryProtocol {
     fn connect(&self, key: LaneKey, to: ConnId, peers: usize) -> Connector {
         let capacity = self.config.capacity(key.lane.kind, 1 + peers);
         // Lanes connect neighbours only; no listener has this name.
-        let member = self.member(to.world_rank).unwrap_or(Member { door: 0, token: 0 });
+        let member = self.member(to.world_rank).unwrap_or(Address { door: 0, token: 0 });
         let hello = self.identity.hello(member, key, capacity);
         Connector::new(to.rank, member.door, hello, Arc::clone(&self.processes))
     }

@@ -8,8 +8,7 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Membership, Refusal, Result, Store, Transport};
-use comm_rendezvous::Rendezvous;
+use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
 use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryLanes, SharedMemoryTransport};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
@@ -135,7 +134,7 @@ fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
 #[test]
 fn ranks_that_do_not_connect_are_named() {
     let mut configs = [0, 2].map(|rank| config(rank, 5, 4096));
-    configs.iter_mut().for_each(|config| config.timeout = Duration::from_millis(200));
+    configs.iter_mut().for_each(|config| config.member.timeout = Duration::from_millis(200));
     for outcome in meet(configs.into()) {
         match outcome {
             Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1, 3, 4]),
@@ -183,11 +182,8 @@ fn ranks_on_other_hosts_are_named() {
 #[test]
 fn neighbours_can_meet_alone() {
     let outcomes = with_two_elsewhere(|store, config| {
-        let endpoint = SharedMemoryEndpoint::open(config)?;
-        let meeting =
-            comm_rendezvous::RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
-        let (_, records) = Rendezvous::join(store, meeting, Ok(endpoint.record()))?;
-        let lanes = endpoint.connect(&records)?;
+        let (_, lanes) =
+            comm_rendezvous::meet(store, config.member.clone(), SharedMemoryEndpoint::open(config))?;
         let rank = lanes.group().rank();
         if rank % 2 == 1 {
             return Ok(());

@@ -8,6 +8,7 @@
 //! - [`conformance`]: one suite that every transport passes;
 //! - [`hostile_bytes!`]: one test that every decoder of messages passes;
 //! - [`exact`]: elements of every type whose reductions are exact;
+//! - [`MemoryStore`]: a store of one process, which notices clients that are gone;
 //! - [`AlteredLanes`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
 //!
 //! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
@@ -20,6 +21,7 @@ mod endpoint;
 pub mod exact;
 pub mod hostile;
 pub mod in_process;
+mod memory_store;
 pub mod mutate;
 pub mod network;
 mod queue;
@@ -29,6 +31,7 @@ mod threads;
 pub mod verify;
 
 pub use altered::{AlteredLanes, AlteredStore, AlteredTransport};
+pub use memory_store::MemoryStore;
 pub use release::Release;
 pub use threads::run_each;
 

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use comm_core::{Error, Group, Result};
 use comm_mesh::Mesh;
-use comm_rendezvous::random_bytes;
+use comm_rendezvous::{Endpoint, Watch, random_bytes};
 use socket2::Socket;
 
 use crate::config::TcpConfig;
@@ -13,7 +14,7 @@ use crate::identity::Identity;
 use crate::interface;
 use crate::lanes::TcpLanes;
 use crate::mesh::TcpProtocol;
-use crate::record::Member;
+use crate::record::Record;
 use crate::rendezvous::{self, RendezvousConfig};
 use crate::secret::Secret;
 use crate::socket::{self, Options};
@@ -29,7 +30,7 @@ pub struct TcpEndpoint {
     listener: Socket,
     job: u64,
     secret: Option<Secret>,
-    own: Member,
+    own: Record,
 }
 
 impl TcpEndpoint {
@@ -44,26 +45,26 @@ impl TcpEndpoint {
         let (listen, tell) = addresses(config)?;
         let listener = listen_in(config, listen, &Options::lane(&config.tcp, false))?;
         let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
-        let own = Member { process: random_number()?, address, stripes };
-        let (job, secret) = (config.job, config.secret.clone());
+        let own = Record { process: random_number()?, address, stripes };
+        let (job, secret) = (config.member.job, config.secret.clone());
         Ok(Self { group, config: config.tcp.clone(), listener, job, secret, own })
     }
+}
 
-    /// Returns the record of this rank for the others, a line of text.
-    #[must_use]
-    pub fn record(&self) -> String {
+impl Endpoint for TcpEndpoint {
+    type Lanes = TcpLanes;
+
+    fn record(&self) -> String {
         self.own.to_string()
     }
 
-    /// Returns the lanes between ranks with these records, in the order of ranks.
-    ///
     /// # Errors
     /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for
     /// text that is no record, [`Error::Io`] if the system has no descriptors left.
-    pub fn connect(self, records: &[String]) -> Result<TcpLanes> {
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpLanes> {
         let Self { group, config, listener, job, secret, .. } = self;
         let identity = Identity { rank: group.rank(), job, secret, members: rendezvous::read(records)? };
-        Ok(TcpLanes::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?))
+        Ok(TcpLanes::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?, watch))
     }
 }
 
@@ -79,7 +80,7 @@ fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result
     let count = usize::from(last - first) + 1;
     for at in 0..count {
         // Less than `count`, and so no more than `last` when added to `first`.
-        let offset = ((config.rank % count + at) % count) as u16;
+        let offset = ((config.member.rank % count + at) % count) as u16;
         match socket::listen(SocketAddr::new(ip, first + offset), options) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
             listener => return listener,

@@ -4,7 +4,7 @@ use comm_core::{LaneId, LaneKind, Refusal};
 use comm_mesh::Destination;
 
 use crate::hello::{Hello, Purpose};
-use crate::record::Member;
+use crate::record::Record;
 use crate::secret::Secret;
 use crate::stripes::Stripes;
 
@@ -15,7 +15,7 @@ pub(crate) struct Identity {
     pub(crate) job: u64,
     pub(crate) secret: Option<Secret>,
     /// All members in the order of their ranks.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<Record>,
 }
 
 impl Identity {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn identity(rank: usize) -> Identity {
-        let member = |rank: u8| Member {
+        let member = |rank: u8| Record {
             process: u64::from(rank) + 100,
             address: "127.0.0.1:1".parse().unwrap(),
             // Only the setting of rank 0 counts.

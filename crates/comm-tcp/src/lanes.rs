@@ -42,7 +42,7 @@ impl TcpLanes {
     /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) for a setting that cannot be used, [`Error::Io`](comm_core::Error::Io) if
     /// the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
-        if config.world_size == 1 {
+        if config.member.world_size == 1 {
             config.check()?;
             return Self::alone(&config.tcp);
         }
@@ -55,24 +55,12 @@ impl TcpLanes {
     /// # Errors
     /// As [`TcpLanes::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        let endpoint = TcpEndpoint::bind(config);
-        let record = endpoint.as_ref().map(TcpEndpoint::record).map_err(Clone::clone);
-        let (rendezvous, records) = Rendezvous::join(store, config.meeting(), record)?;
-        let lanes = endpoint.and_then(|endpoint| endpoint.connect(&records));
-        let lanes = lanes.map_err(|error| rendezvous.fail(error))?.watching(rendezvous.watch());
-        Ok((rendezvous, lanes))
-    }
-
-    /// Makes opening a lane fail once the watch reports that a rank has failed.
-    #[must_use]
-    pub fn watching(mut self, watch: Option<Arc<Watch>>) -> Self {
-        self.watch = watch;
-        self
+        comm_rendezvous::meet(store, config.member_over("tcp"), TcpEndpoint::bind(config))
     }
 
     /// Makes the lanes of ranks that have met.
-    pub(crate) const fn new(mesh: Mesh<TcpProtocol>) -> Self {
-        Self { mesh, watch: None }
+    pub(crate) const fn new(mesh: Mesh<TcpProtocol>, watch: Option<Arc<Watch>>) -> Self {
+        Self { mesh, watch }
     }
 
     /// Returns the lanes of a world of one, without a store.
@@ -82,7 +70,7 @@ impl TcpLanes {
     pub fn alone(config: &TcpConfig) -> Result<Self> {
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
         let identity = Identity { rank: 0, job: 0, secret: None, members: Vec::new() };
-        Ok(Self::new(Mesh::new(group, TcpProtocol { identity, config: config.clone() }, None)?))
+        Ok(Self::new(Mesh::new(group, TcpProtocol { identity, config: config.clone() }, None)?, None))
     }
 
     /// Returns the address of each rank, in the order of ranks. Empty in a world of one.

@@ -85,7 +85,7 @@ mod store;
 mod stripes;
 mod transport;
 
-pub use comm_rendezvous::{Rendezvous, Settings};
+pub use comm_rendezvous::{Member, Rendezvous, Settings};
 pub use config::{Congestion, Keepalive, TcpConfig};
 pub use endpoint::TcpEndpoint;
 pub use interface::outward_address;

@@ -12,7 +12,7 @@ const VERSION: &str = "2";
 
 /// One process that takes part, as it tells the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct Record {
     /// A number that only this process has.
     pub(crate) process: u64,
     /// Where it listens.
@@ -21,7 +21,7 @@ pub(crate) struct Member {
     pub(crate) stripes: Stripes,
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { process, address, stripes: Stripes { sockets, bytes } } = self;
         write!(f, "{VERSION} {process:016x} {address} {sockets} {bytes}")
@@ -32,7 +32,7 @@ impl fmt::Display for Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-impl FromStr for Member {
+impl FromStr for Record {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn records_survive_the_store() {
-        let member = |address: &str| Member {
+        let member = |address: &str| Record {
             process: 0xfeed,
             address: address.parse().unwrap(),
             stripes: Stripes { sockets: 4, bytes: 65536 },
@@ -81,7 +81,7 @@ mod tests {
             "2 feed 10.0.0.1:4000 1 0",
             "3 feed 10.0.0.1:4000 1 65536",
         ] {
-            assert_eq!(text.parse::<Member>(), Err(Malformed), "{text:?}");
+            assert_eq!(text.parse::<Record>(), Err(Malformed), "{text:?}");
         }
     }
 }

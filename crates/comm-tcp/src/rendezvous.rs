@@ -2,36 +2,22 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, During, Error, Group, GroupId, Loss, Membership, Result};
-use comm_rendezvous::Settings;
+use comm_core::{During, Error, Group, GroupId, Loss, Membership, Result};
+use comm_rendezvous::Member;
 
 use crate::config::TcpConfig;
-use crate::record::{Malformed, Member};
+use crate::record::{Malformed, Record};
 use crate::secret::Secret;
 
-/// Who this process is, whom it is to meet, and where the others find it.
+/// The identity of this rank, and how the others reach it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
-    /// This process's rank.
-    pub rank: usize,
-    /// How many ranks there are.
-    pub world_size: usize,
-    /// The job. Processes of other jobs are refused, and jobs may share a store.
-    pub job: u64,
-    /// Part of the name under which ranks meet: equal on all ranks that are to meet. Ranks that meet again need no other
-    /// round.
-    pub round: u64,
-    /// The rank that serves the store, if one does. It is named when the store breaks.
-    pub store_rank: Option<usize>,
-    /// Settings that must be equal on all ranks, besides those of this transport.
-    pub settings: Settings,
+    /// The rank, and the ranks that it is to meet.
+    pub member: Member,
     /// The shared secret. A side that has one refuses a side that has not.
     pub secret: Option<Secret>,
-    /// How long to wait for the others.
-    pub timeout: Duration,
     /// Where the store is, unless it is on this machine. The address that the others are told is the one from which
     /// packets to the store leave. Without it, that address is loopback, and all ranks must be on one machine.
     pub store: Option<SocketAddr>,
@@ -51,48 +37,38 @@ pub struct RendezvousConfig {
 impl RendezvousConfig {
     /// One rank of a world on one machine, with the default timeout of five minutes.
     #[must_use]
-    pub fn new(Membership { rank, size }: Membership) -> Self {
-        Self {
-            rank,
-            world_size: size,
-            job: 0,
-            round: 0,
-            store_rank: None,
-            settings: Settings::default(),
-            secret: None,
-            timeout: DEFAULT_TIMEOUT,
-            store: None,
-            interface: None,
-            bind: None,
-            ports: None,
-            tcp: TcpConfig::default(),
-        }
+    pub fn new(membership: Membership) -> Self {
+        Self::from(Member::new(membership))
     }
 
     /// The group of all ranks, if the settings can be used.
     pub(crate) fn check(&self) -> Result<Group> {
         self.tcp.congestion.check()?;
-        Group::new(GroupId::WORLD, Membership { rank: self.rank, size: self.world_size })
+        Group::new(GroupId::WORLD, self.member.membership())
     }
 
-    /// What of this the ranks of every transport say.
-    pub(crate) fn meeting(&self) -> comm_rendezvous::RendezvousConfig {
-        let mut meeting =
-            comm_rendezvous::RendezvousConfig::new(Membership { rank: self.rank, size: self.world_size });
-        (meeting.job, meeting.round, meeting.timeout) = (self.job, self.round, self.timeout);
-        meeting.store_rank = self.store_rank;
-        meeting.settings.clone_from(&self.settings);
-        meeting.settings.add("transport", "tcp");
-        meeting.settings.add("secret", if self.secret.is_some() { "given" } else { "none" });
-        meeting
+    /// The member with the settings that are compared by ranks of this name of a transport.
+    #[must_use]
+    pub fn member_over(&self, transport: &str) -> Member {
+        let mut member = self.member.clone();
+        member.settings.add("transport", transport);
+        member.settings.add("secret", if self.secret.is_some() { "given" } else { "none" });
+        member
+    }
+}
+
+impl From<Member> for RendezvousConfig {
+    fn from(member: Member) -> Self {
+        let tcp = TcpConfig::default();
+        Self { member, secret: None, store: None, interface: None, bind: None, ports: None, tcp }
     }
 }
 
 /// Reads what each rank told the others, in the order of ranks.
-pub(crate) fn read(records: &[String]) -> Result<Vec<Member>> {
+pub(crate) fn read(records: &[String]) -> Result<Vec<Record>> {
     let malformed =
         |text: &String| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
-    let members: Vec<Member> = records
+    let members: Vec<Record> = records
         .iter()
         .map(|text| text.parse().map_err(|Malformed| malformed(text)))
         .collect::<Result<_>>()?;
@@ -102,7 +78,7 @@ pub(crate) fn read(records: &[String]) -> Result<Vec<Member>> {
 
 /// Refuses a rank that told the others its loopback address while others are elsewhere. A host name that resolves to
 /// 127.0.1.1 on its own host does that.
-fn check_reach(members: &[Member]) -> Result<()> {
+fn check_reach(members: &[Record]) -> Result<()> {
     let loopback = members.iter().position(|member| member.address.ip().is_loopback());
     let elsewhere = members.iter().position(|member| !member.address.ip().is_loopback());
     let (Some(here), Some(there)) = (loopback, elsewhere) else { return Ok(()) };
@@ -122,8 +98,8 @@ mod tests {
     use super::*;
     use crate::stripes::Stripes;
 
-    fn members(addresses: &[&str]) -> Vec<Member> {
-        let member = |a: &&str| Member { process: 0, address: a.parse().unwrap(), stripes: Stripes::NONE };
+    fn members(addresses: &[&str]) -> Vec<Record> {
+        let member = |a: &&str| Record { process: 0, address: a.parse().unwrap(), stripes: Stripes::NONE };
         addresses.iter().map(member).collect()
     }
 

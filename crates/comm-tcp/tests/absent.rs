@@ -95,7 +95,7 @@ fn ranks_that_told_the_same_address_are_on_one_host() {
     {
         let configs = hosts.iter().enumerate().map(|(rank, host)| {
             let mut config = bind(rank, *host);
-            config.round = round as u64;
+            config.member.round = round as u64;
             config
         });
         for outcome in run(configs.collect(), &store, |lanes| Ok(lanes.links().ranks_per_host)) {

@@ -15,7 +15,7 @@ fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpLanes> {
     let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
     let rank = |rank| {
         let mut config = RendezvousConfig::new(Membership { rank, size: n });
-        (config.timeout, config.tcp) = (timeout, tcp.clone());
+        (config.member.timeout, config.tcp) = (timeout, tcp.clone());
         TcpLanes::rendezvous(&store, &config).unwrap()
     };
     thread::scope(|scope| {

@@ -126,7 +126,7 @@ fn missing_ranks_are_named_at_the_deadline() {
     let lack = &|absent: &[usize]| {
         let configs = (0..4).filter(|rank| !absent.contains(rank)).map(|rank| {
             let mut config = config(rank, 4);
-            (config.timeout, config.round) = (timeout, absent[0] as u64);
+            (config.member.timeout, config.member.round) = (timeout, absent[0] as u64);
             config
         });
         let began = Instant::now();
@@ -149,7 +149,7 @@ fn jobs_and_rounds_share_a_store() {
     let (_server, store) = store();
     let with = |rank, job, round| {
         let mut config = config(rank, 2);
-        (config.job, config.round) = (job, round);
+        (config.member.job, config.member.round) = (job, round);
         config
     };
     let configs =
@@ -171,7 +171,7 @@ fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
         assert!(began.elapsed() < Duration::from_secs(1));
         error.to_string()
     };
-    invalid(&|config| config.rank = 2);
+    invalid(&|config| config.member.rank = 2);
     assert!(invalid(&|config| config.interface = Some("=nothing".into())).contains("lo (127.0.0.1)"));
     for sockets in [0, TcpConfig::SOCKETS_MAX + 1] {
         assert!(invalid(&|config| config.tcp.sockets_per_peer = sockets).contains("from 1 to 64"));
@@ -267,7 +267,7 @@ fn a_stopped_store_is_an_error() {
     drop(server);
     let error = TcpLanes::rendezvous(&store, &{
         let mut config = config(0, 2);
-        config.timeout = Duration::from_millis(500);
+        config.member.timeout = Duration::from_millis(500);
         config
     })
     .unwrap_err();

@@ -14,7 +14,7 @@ fn count(what: &str) -> usize {
 
 fn config(rank: usize, size: usize, round: u64, timeout: Duration) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size });
-    (config.round, config.timeout) = (round, timeout);
+    (config.member.round, config.member.timeout) = (round, timeout);
     config
 }
 

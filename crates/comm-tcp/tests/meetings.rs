@@ -79,8 +79,8 @@ fn every_rank_learns_at_once_which_setting_differs() {
             let began = Instant::now();
             let configs = (0..n).map(|rank| {
                 let mut config = config(rank, n);
-                config.settings.add("same", 7);
-                config.settings.add("color", if rank == odd { "red\n" } else { "blue" });
+                config.member.settings.add("same", 7);
+                config.member.settings.add("color", if rank == odd { "red\n" } else { "blue" });
                 config
             });
             let refusals = refusals(meet(configs.collect(), &store));

@@ -200,8 +200,8 @@ fn ranks_meet(store: &TorchStore) {
             for rank in 0..RANKS {
                 scope.spawn(move || {
                     let mut config = RendezvousConfig::new(Membership { rank, size: RANKS });
-                    config.round = round;
-                    config.timeout = SOON;
+                    config.member.round = round;
+                    config.member.timeout = SOON;
                     TcpLanes::rendezvous(store, &config).unwrap();
                 });
             }

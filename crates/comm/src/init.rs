@@ -12,7 +12,9 @@ use comm_hybrid::{HybridLanes, Path, Paths};
 use comm_ring::RingCommunicator;
 #[cfg(feature = "shm")]
 use comm_shm::SharedMemoryLanes;
-use comm_tcp::{Rendezvous, RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore};
+use comm_tcp::{
+    Member, Rendezvous, RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore,
+};
 
 use crate::master::Master;
 use crate::{Config, StoreHost, TransportKind};
@@ -263,9 +265,11 @@ fn finish(
     Ok(host)
 }
 
-/// The rank that serves the store, if one does.
-fn store_rank(config: &Config) -> Option<usize> {
-    (config.store == StoreHost::RankZero).then_some(0)
+fn member(config: &Config, start: Instant) -> Member {
+    let mut member = Member::new(Membership { rank: config.rank, size: config.world_size });
+    (member.job, member.round, member.timeout) = (config.job, config.round, left(config, start));
+    member.store_rank = (config.store == StoreHost::RankZero).then_some(0);
+    member
 }
 
 #[cfg(feature = "hybrid")]
@@ -278,24 +282,15 @@ fn anywhere(config: &Config, master: SocketAddr, start: Instant) -> comm_hybrid:
 
 #[cfg(feature = "shm")]
 fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
-    let mut rendezvous =
-        comm_shm::RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
-    rendezvous.job = config.job;
-    rendezvous.round = config.round;
-    rendezvous.timeout = left(config, start);
-    rendezvous.store_rank = store_rank(config);
+    let mut rendezvous = comm_shm::RendezvousConfig::from(member(config, start));
     rendezvous.part.clone_from(&config.host_id);
     rendezvous.shm = config.shm.clone();
     rendezvous
 }
 
 fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousConfig {
-    let mut rendezvous = RendezvousConfig::new(Membership { rank: config.rank, size: config.world_size });
-    rendezvous.job = config.job;
-    rendezvous.round = config.round;
-    rendezvous.store_rank = store_rank(config);
+    let mut rendezvous = RendezvousConfig::from(member(config, start));
     rendezvous.secret.clone_from(&config.secret);
-    rendezvous.timeout = left(config, start);
     rendezvous.store = Some(master);
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;

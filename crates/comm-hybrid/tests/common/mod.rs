@@ -21,7 +21,7 @@ pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
 /// A rank on the host of this name, that waits no longer than tests do.
 pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
-    config.tcp.timeout = SOON;
+    config.tcp.member.timeout = SOON;
     config.part = Some(host.into());
     config
 }

@@ -97,7 +97,7 @@ impl Store for FolderStore {
 /// One rank that waits no longer than tests do.
 pub(crate) fn config(rank: usize, world_size: usize, ring_bytes: usize) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
-    config.timeout = SOON;
+    config.member.timeout = SOON;
     config.shm = rings(ring_bytes);
     config
 }

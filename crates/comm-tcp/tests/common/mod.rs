@@ -23,7 +23,7 @@ pub(crate) fn store_at(address: &str) -> Result<(TcpStoreServer, TcpStore)> {
 
 pub(crate) fn config(rank: usize, world_size: usize) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
-    config.timeout = SOON;
+    config.member.timeout = SOON;
     config
 }
 

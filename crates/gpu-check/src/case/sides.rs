@@ -23,7 +23,7 @@ const COUNTS: [usize; 4] = [0, 1, 1025, 200_003];
 fn connect(player: &Player, path: DevicePath) -> Outcome<HybridCommunicator> {
     let store = Arc::new(FileStore::open(player.part.folder.join("store"))?);
     let mut meeting = RendezvousConfig::new(Membership { rank: player.rank, size: player.size });
-    meeting.tcp.timeout = player.part.patience;
+    meeting.tcp.member.timeout = player.part.patience;
     let lanes = HybridLanes::rendezvous(&*store, &meeting).during("meeting as processes")?;
     let host: Arc<dyn HostCommunicator> =
         Arc::new(RingCommunicator::new(lanes, RingConfig::default(), player.part.patience)?);

@@ -1,4 +1,4 @@
-//! What a rank must know to meet the others.
+//! The identity of a rank that meets the others.
 
 use std::time::Duration;
 
@@ -6,32 +6,38 @@ use comm_core::{DEFAULT_TIMEOUT, Membership};
 
 use crate::settings::Settings;
 
-/// Which rank this process is, and which ranks it is to meet.
+/// A rank of a job, as it takes part in a rendezvous.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct RendezvousConfig {
+pub struct Member {
     /// This process's rank, below `world_size`.
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// The job. Jobs may share a store.
+    /// The job. Jobs may share a store; over TCP, processes of other jobs are refused.
     pub job: u64,
     /// Part of the name under which ranks meet: equal on all ranks that are to meet. Ranks that meet again need no other
     /// round.
     pub round: u64,
-    /// How long to wait for the others.
+    /// How long to wait for the other ranks.
     pub timeout: Duration,
     /// The rank that serves the store, if one does. It is named when the store breaks.
     pub store_rank: Option<usize>,
-    /// Settings that must be equal on all ranks.
+    /// Settings that must be equal on all ranks, besides those of the transport.
     pub settings: Settings,
 }
 
-impl RendezvousConfig {
+impl Member {
     /// One rank of a world, with the default timeout of five minutes.
     #[must_use]
     pub fn new(Membership { rank, size: world_size }: Membership) -> Self {
         let settings = Settings::default();
         Self { rank, world_size, job: 0, round: 0, timeout: DEFAULT_TIMEOUT, store_rank: None, settings }
+    }
+
+    /// The rank and the number of ranks.
+    #[must_use]
+    pub const fn membership(&self) -> Membership {
+        Membership { rank: self.rank, size: self.world_size }
     }
 }

@@ -1,0 +1,170 @@
+//! Rendezvous through a store in memory: every rank is a thread.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::{Error, Loss, Membership, Refusal, Result, Store};
+use comm_rendezvous::{Endpoint, Member, Rendezvous, Watch, meet};
+use comm_sim::{MemoryStore, run_each};
+
+/// Longer than anything here takes that succeeds.
+const SOON: Duration = Duration::from_secs(60);
+
+fn member(rank: usize, size: usize) -> Member {
+    let mut member = Member::new(Membership { rank, size });
+    member.timeout = SOON;
+    member
+}
+
+/// Meets the other ranks, and returns the records of all.
+fn join(store: &dyn Store, member: Member) -> Result<Vec<String>> {
+    let record = format!("record of {}", member.rank);
+    let (rendezvous, records) = Rendezvous::join(store, member, Ok(record))?;
+    rendezvous.finish()?;
+    Ok(records)
+}
+
+fn all(size: usize) -> Vec<usize> {
+    (0..size).collect()
+}
+
+#[test]
+fn every_rank_gets_the_records_of_all() {
+    for size in [1, 2, 3, 5, 8] {
+        let store = MemoryStore::default();
+        let expected: Vec<String> = (0..size).map(|rank| format!("record of {rank}")).collect();
+        // Two groups meet under one name, one after the other.
+        for _ in 0..2 {
+            run_each(all(size), |rank| assert_eq!(join(&store, member(rank, size)).unwrap(), expected));
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_another_setting_is_told_the_values_of_both_sides() {
+    let store = MemoryStore::default();
+    run_each(all(3), |rank| {
+        let mut member = member(rank, 3);
+        let color = |rank| if rank == 1 { "red" } else { "blue" };
+        member.settings.add("color", color(rank));
+        match join(&store, member) {
+            Err(Error::Handshake {
+                refusal: Refusal::Setting { name, ours, theirs, rank: other }, ..
+            }) => {
+                assert_eq!(
+                    (name.as_str(), ours.as_str(), theirs.as_str()),
+                    ("color", color(rank), color(other))
+                );
+                assert!(other != rank && (rank == 1 || other == 1), "{rank}: {other}");
+            }
+            outcome => panic!("rank {rank}: {outcome:?}"),
+        }
+    });
+}
+
+#[test]
+fn ranks_of_worlds_of_different_sizes_are_refused() {
+    let store = MemoryStore::default();
+    run_each(all(2), |rank| {
+        let outcome = join(&store, member(rank, 2 + rank));
+        let (ours, theirs) = (2 + rank, 3 - rank);
+        let expected = Refusal::WorldSize { ours, theirs };
+        assert!(
+            matches!(&outcome, Err(Error::Handshake { refusal, .. }) if *refusal == expected),
+            "{outcome:?}"
+        );
+    });
+}
+
+#[test]
+fn a_rank_that_dies_before_all_have_finished_is_named_by_all_others() {
+    for (size, dead) in [(2, 1), (3, 0), (5, 2), (8, 7)] {
+        let store = MemoryStore::default();
+        run_each(all(size), |rank| {
+            let joined = Rendezvous::join(&store, member(rank, size), Ok(String::new()));
+            let (rendezvous, _) = joined.unwrap();
+            if rank == dead {
+                // The store notices the end of the connection.
+                drop(rendezvous);
+                return;
+            }
+            let outcome = rendezvous.finish();
+            let named =
+                matches!(outcome, Err(Error::PeerLost { peer, loss: Loss::Closed, .. }) if peer == dead);
+            assert!(named, "rank {rank}: {outcome:?}");
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_at_the_deadline() {
+    let store = MemoryStore::default();
+    run_each(vec![0, 2], |rank| {
+        let mut member = member(rank, 4);
+        member.timeout = Duration::from_millis(300);
+        match join(&store, member) {
+            Err(Error::Timeout { waiting_for, .. }) => {
+                // A rank that came is never named, unless it came after the deadline of the other.
+                assert!(waiting_for.contains(&1) && waiting_for.contains(&3), "{waiting_for:?}");
+                assert!(!waiting_for.contains(&rank), "{waiting_for:?}");
+            }
+            outcome => panic!("rank {rank}: {outcome:?}"),
+        }
+    });
+    // They come again, and with them those that were late.
+    run_each(all(4), |rank| assert_eq!(join(&store, member(rank, 4)).unwrap().len(), 4));
+}
+
+#[test]
+fn a_rank_comes_late_and_meets_all() {
+    let store = MemoryStore::default();
+    run_each(all(3), |rank| {
+        if rank == 2 {
+            let claims = ["comm/0000000000000000/0/0/joined/0", "comm/0000000000000000/0/0/joined/1"];
+            store.wait(&claims, SOON).unwrap();
+        }
+        assert_eq!(join(&store, member(rank, 3)).unwrap().len(), 3);
+    });
+}
+
+/// An endpoint that can connect unless a record says otherwise.
+struct Fake(usize);
+
+impl Endpoint for Fake {
+    type Lanes = ();
+
+    fn record(&self) -> String {
+        if self.0 == 1 { "broken".into() } else { "whole".into() }
+    }
+
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<()> {
+        assert!(watch.is_some(), "the store notices deaths");
+        match records.iter().position(|record| record == "broken") {
+            None => Ok(()),
+            Some(by) => Err(Error::Aborted { by, reason: "broken".into() }),
+        }
+    }
+}
+
+#[test]
+fn a_rank_without_an_endpoint_returns_its_error_and_the_others_name_it() {
+    let store = MemoryStore::default();
+    run_each(all(3), |rank| {
+        let endpoint = if rank == 0 { Err(Error::setting("port", "0", "none is free")) } else { Ok(Fake(2)) };
+        match meet(&store, member(rank, 3), endpoint).map(drop) {
+            Err(Error::Invalid(_)) => assert_eq!(rank, 0),
+            Err(Error::Aborted { by: 0, reason }) => assert!(rank > 0 && reason.contains("none is free")),
+            outcome => panic!("rank {rank}: {outcome:?}"),
+        }
+    });
+}
+
+#[test]
+fn ranks_that_cannot_connect_name_the_culprit_and_not_each_other() {
+    let store = MemoryStore::default();
+    run_each(all(4), |rank| {
+        let outcome = meet(&store, member(rank, 4), Ok(Fake(rank))).map(drop);
+        assert!(matches!(outcome, Err(Error::Aborted { by: 1, .. })), "rank {rank}: {outcome:?}");
+    });
+}
