@@ -114,6 +114,6 @@ fn a_process_that_has_no_memory_to_share_is_reached_through_sockets() {
 #[test]
 fn memory_that_is_asked_for_and_cannot_be_had_is_an_error() {
     for said in without_memory("shm") {
-        assert!(said.contains("make memory to share"), "{said}");
+        assert!(said.contains("allocate shared memory"), "{said}");
     }
 }
