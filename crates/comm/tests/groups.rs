@@ -90,7 +90,7 @@ fn unlike_lists_are_told_on_every_rank() {
     });
     for error in errors {
         assert!(matches!(error.root_cause(), Error::Desync(_)), "{error}");
-        assert!(error.to_string().matches("new_group(detail").count() >= 2, "{error}");
+        assert!(error.to_string().matches("new_group(extra fingerprint").count() >= 2, "{error}");
     }
 }
 
