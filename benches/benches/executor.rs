@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{
-    Collective, Comm, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction,
+    ChannelId, ChannelKind, Collective, Comm, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
 use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const RANKS: usize = 2;
-const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 const START: Duration = Duration::from_secs(60);
 /// Enough for any message of these benchmarks to be accepted whole.
 const CAPACITY: usize = 4 << 20;
@@ -76,8 +76,8 @@ fn all_reduce(criterion: &mut Criterion) {
         let row = row.expect("an algorithm of this name");
         for bytes in [8, 4 << 10, 1 << 20] {
             let network = InProcessConfig::default().capacity(CAPACITY);
-            let mut transports = in_process::run(RANKS, &network, |lanes| {
-                lanes.open(LANE, lanes.now() + START).expect("a lane")
+            let mut transports = in_process::run(RANKS, &network, |fabric| {
+                fabric.open(CHANNEL, fabric.now() + START).expect("a channel")
             });
             let mut ranks: Vec<Rank> = (0..RANKS).map(|rank| Rank::new(row, rank, bytes)).collect();
             let mut sequence = 0;
@@ -94,8 +94,8 @@ fn all_reduce(criterion: &mut Criterion) {
 }
 
 fn one_rank(criterion: &mut Criterion) {
-    let lanes = InProcessLanes::create(1).pop().expect("lanes");
-    let communicator = RingCommunicator::new(lanes, RingConfig::default(), START).expect("a communicator");
+    let fabric = InProcessFabric::create(1).pop().expect("channels");
+    let communicator = RingCommunicator::new(fabric, RingConfig::default(), START).expect("a communicator");
     let comm = Comm::new(communicator);
     let mut group = criterion.benchmark_group("call of 1 rank");
     group.bench_function("barrier", |bencher| bencher.iter(|| comm.barrier()));

@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use comm_core::{DType, Lent, ReduceOp, Reduction};
+use comm_core::{DType, RecvBuf, ReduceOp, Reduction};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const SIZES: [usize; 3] = [4 << 10, 256 << 10, 16 << 20];
@@ -31,7 +31,7 @@ fn combine(criterion: &mut Criterion) {
                 group.throughput(Throughput::Bytes(bytes as u64));
                 group.bench_function(BenchmarkId::new(reduction.dtype().name(), bytes), |bencher| {
                     bencher.iter(|| {
-                        let from = Lent::from_slice(black_box(&from));
+                        let from = RecvBuf::from_slice(black_box(&from));
                         reduction.combine(black_box(&mut dst), black_box(addend.as_deref()), from)
                     });
                 });

@@ -36,7 +36,7 @@ pub struct LinkModel {
     /// How many processors the ranks of a host share; 0 if there is one for each.
     pub processors: usize,
     /// From how many bytes on the ranks of a host read a message where it is staged, which takes half of the time per byte;
-    /// `None` if they cannot. See [`Lanes::stage`](crate::Lanes::stage).
+    /// `None` if they cannot. See [`Fabric::shared_buffer`](crate::Fabric::shared_buffer).
     pub staged_from: Option<usize>,
 }
 

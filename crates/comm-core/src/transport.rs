@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::{Error, Group, Lent, Result};
+use crate::{Error, Group, RecvBuf, Result};
 
 /// Ordered, reliable byte streams to and from every other member of a group. No call blocks.
 ///
@@ -43,7 +43,7 @@ pub trait Transport: Send {
     /// At first there are none. It is permission, not a duty: a transport that copies everything does nothing here, and one
     /// that lends may take only the first few. What is sent from the pieces must not change until it is
     /// [`Transport::released`].
-    fn expose(&mut self, memory: &[&[u8]]);
+    fn register(&mut self, memory: &[&[u8]]);
 
     /// Receives into `into` as many bytes as have arrived and fit. Returns how many, zero if none.
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize>;
@@ -51,11 +51,11 @@ pub trait Transport: Send {
     /// The bytes from a peer that have arrived, where they lie: at least one element if one has arrived whole, not
     /// necessarily all, and none only if there is none. They stay until [`Transport::consume`]d; what is not consumed is
     /// lent or received again. `at_most` is how many bytes the caller can use now.
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>>;
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>>;
 
-    /// Whether [`Transport::lend`] copies bytes from a peer to a buffer first, so that [`Transport::try_recv`] costs one copy
+    /// Whether [`Transport::fill_buf`] copies bytes from a peer to a buffer first, so that [`Transport::try_recv`] costs one copy
     /// less.
-    fn lend_copies(&mut self, from: usize) -> bool {
+    fn fill_buf_copies(&mut self, from: usize) -> bool {
         let _ = from;
         false
     }

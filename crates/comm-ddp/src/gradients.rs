@@ -4,7 +4,7 @@
 //! for it, else 0. Marks are averaged with the gradients, so every rank learns which parameters no
 //! rank used, without another message.
 
-use comm_core::{Buffer, Comm, Element, HostView, HostViewMut, Lent, ReduceOp, Reduction};
+use comm_core::{Buffer, Comm, Element, HostView, HostViewMut, RecvBuf, ReduceOp, Reduction};
 
 use crate::{Bucket, Location, Result};
 
@@ -71,6 +71,6 @@ impl<T: Gradient> comm_core::AsViewMut for Gradients<T> {
 /// Adds `from` to `into`, element by element.
 pub(crate) fn add<T: Element>(into: &mut [T], from: &[T]) -> Result<()> {
     let sum = Reduction::new(ReduceOp::Sum, T::DTYPE)?;
-    sum.combine(HostViewMut::new(into).into_bytes(), None, Lent::from_slice(HostView::new(from).bytes()));
+    sum.combine(HostViewMut::new(into).into_bytes(), None, RecvBuf::from_slice(HostView::new(from).bytes()));
     Ok(())
 }

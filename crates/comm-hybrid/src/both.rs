@@ -1,4 +1,4 @@
-//! A lane of two transports.
+//! A channel of two transports.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 pub(crate) struct Both {
     near: SharedMemoryTransport,
     far: TcpTransport,
-    /// By rank of the lane.
+    /// By rank of the channel.
     is_far: Box<[bool]>,
     /// Readable while the descriptor of either is.
     epoll: OwnedFd,
@@ -25,7 +25,7 @@ pub(crate) struct Both {
 impl Both {
     /// Puts two transports of one group together, which connect this rank with disjoint sets of peers.
     pub(crate) fn new(near: SharedMemoryTransport, far: TcpTransport, is_far: Box<[bool]>) -> Result<Self> {
-        let failed = |errno: Errno| Error::io("watch the two sides of a lane", errno.into());
+        let failed = |errno: Errno| Error::io("watch the two sides of a channel", errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         for descriptor in [near.descriptor(), far.descriptor()] {
             epoll::add(&epoll, descriptor, EventData::new_u64(0), EventFlags::IN).map_err(failed)?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use comm_core::{Error, Membership, Result, Store};
 use comm_rendezvous::{Endpoint, Rendezvous, Watch};
-use comm_shm::{SharedMemoryConfig, SharedMemoryEndpoint, SharedMemoryLanes};
-use comm_tcp::{TcpEndpoint, TcpLanes};
+use comm_shm::{SharedMemoryConfig, SharedMemoryEndpoint, SharedMemoryFabric};
+use comm_tcp::{TcpEndpoint, TcpFabric};
 
 use crate::paths::{Path, Paths};
 
@@ -50,18 +50,18 @@ impl From<comm_tcp::RendezvousConfig> for RendezvousConfig {
 /// What ranks that have met know.
 #[derive(Debug)]
 pub(crate) struct Met {
-    pub(crate) memory: SharedMemoryLanes,
+    pub(crate) memory: SharedMemoryFabric,
     /// `None` if all ranks share memory.
-    pub(crate) tcp: Option<TcpLanes>,
+    pub(crate) tcp: Option<TcpFabric>,
     pub(crate) paths: Paths,
-    /// Tells of ranks that fail while lanes are opened, until all are.
+    /// Tells of ranks that fail while channels are opened, until all are.
     pub(crate) watch: Option<Arc<Watch>>,
 }
 
 /// What a rank of a world of one knows.
 pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
     // A world of one asks no store.
-    let memory = SharedMemoryLanes::alone_with(&config.shm)?;
+    let memory = SharedMemoryFabric::alone_with(&config.shm)?;
     Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]), watch: None })
 }
 
@@ -89,7 +89,7 @@ const SEPARATOR: char = '\t';
 const UNREACHABLE: char = '-';
 
 impl Endpoint for HybridEndpoint {
-    type Lanes = Met;
+    type Fabric = Met;
 
     fn record(&self) -> String {
         let words = |error: &Error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");

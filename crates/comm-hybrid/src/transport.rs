@@ -1,11 +1,11 @@
-//! Routes the bytes of one lane, per peer, through shared memory or a socket.
+//! Routes the bytes of one channel, per peer, through shared memory or a socket.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{AbortHandle, Armed, Group, Interest, Lent, Result, Transport};
+use comm_core::{AbortHandle, Armed, Group, Interest, RecvBuf, Result, Transport};
 use comm_shm::SharedMemoryTransport;
 use comm_tcp::TcpTransport;
 
@@ -22,7 +22,7 @@ pub struct HybridTransport {
     inner: Inner,
 }
 
-/// A lane has only what its members need.
+/// A channel has only what its members need.
 #[derive(Debug)]
 enum Inner {
     Memory(SharedMemoryTransport),
@@ -50,13 +50,13 @@ macro_rules! toward {
     };
 }
 
-/// Calls a method that has the same name on every kind of lane.
+/// Calls a method that has the same name on every kind of channel.
 macro_rules! whole {
-    ($inner:expr, $lane:ident => $call:expr) => {
+    ($inner:expr, $channel:ident => $call:expr) => {
         match $inner {
-            Inner::Memory($lane) => $call,
-            Inner::Tcp($lane) => $call,
-            Inner::Both($lane) => $call,
+            Inner::Memory($channel) => $call,
+            Inner::Tcp($channel) => $call,
+            Inner::Both($channel) => $call,
         }
     };
 }
@@ -81,7 +81,7 @@ impl From<Both> for HybridTransport {
 
 impl Transport for HybridTransport {
     fn group(&self) -> Group {
-        whole!(&self.inner, lane => lane.group())
+        whole!(&self.inner, channel => channel.group())
     }
 
     fn now(&self) -> Instant {
@@ -89,7 +89,7 @@ impl Transport for HybridTransport {
     }
 
     fn now_roughly(&mut self) -> Instant {
-        whole!(&mut self.inner, lane => lane.now_roughly())
+        whole!(&mut self.inner, channel => channel.now_roughly())
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
@@ -97,14 +97,14 @@ impl Transport for HybridTransport {
     }
 
     fn released(&self, to: usize) -> u64 {
-        whole!(&self.inner, lane => lane.released(to))
+        whole!(&self.inner, channel => channel.released(to))
     }
 
-    fn expose(&mut self, memory: &[&[u8]]) {
+    fn register(&mut self, memory: &[&[u8]]) {
         match &mut self.inner {
-            Inner::Memory(lane) => lane.expose(memory),
+            Inner::Memory(channel) => channel.register(memory),
             Inner::Tcp(_) => {}
-            Inner::Both(both) => both.near().expose(memory),
+            Inner::Both(both) => both.near().register(memory),
         }
     }
 
@@ -112,12 +112,12 @@ impl Transport for HybridTransport {
         toward!(&mut self.inner, from, side => side.try_recv(from, into))
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
-        toward!(&mut self.inner, from, side => side.lend(from, at_most))
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        toward!(&mut self.inner, from, side => side.fill_buf(from, at_most))
     }
 
-    fn lend_copies(&mut self, from: usize) -> bool {
-        toward!(&mut self.inner, from, side => side.lend_copies(from))
+    fn fill_buf_copies(&mut self, from: usize) -> bool {
+        toward!(&mut self.inner, from, side => side.fill_buf_copies(from))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
@@ -125,18 +125,18 @@ impl Transport for HybridTransport {
     }
 
     fn revoke(&mut self) {
-        whole!(&mut self.inner, lane => lane.revoke());
+        whole!(&mut self.inner, channel => channel.revoke());
     }
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        whole!(&mut self.inner, lane => lane.arm(interest))
+        whole!(&mut self.inner, channel => channel.arm(interest))
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        whole!(&self.inner, lane => lane.descriptor())
+        whole!(&self.inner, channel => channel.descriptor())
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
-        whole!(&self.inner, lane => lane.abort_handle())
+        whole!(&self.inner, channel => channel.abort_handle())
     }
 }

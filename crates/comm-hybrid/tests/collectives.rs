@@ -6,17 +6,17 @@ mod common;
 
 use std::time::Duration;
 
-use comm_core::{Collective, Comm, Lanes, LinkModel, ReduceOp};
-use comm_hybrid::HybridLanes;
+use comm_core::{Collective, Comm, Fabric, LinkModel, ReduceOp};
+use comm_hybrid::HybridFabric;
 use comm_ring::choose::{CallShape, choose};
 use comm_ring::{RingCommunicator, RingConfig};
 use common::{spreads, world};
 
-fn communicator(lanes: HybridLanes) -> Comm {
+fn communicator(fabric: HybridFabric) -> Comm {
     let timeout = Duration::from_secs(60);
     let mut config = RingConfig::default();
     config.segment_bytes = 4096;
-    let communicator = RingCommunicator::new(lanes, config, timeout).unwrap();
+    let communicator = RingCommunicator::new(fabric, config, timeout).unwrap();
     Comm::new(communicator).with_timeout(timeout)
 }
 
@@ -40,8 +40,8 @@ fn all_reduce_is_exact_however_ranks_are_spread() {
     for ranks in 1..=9 {
         let all: Vec<usize> = (0..ranks).collect();
         for hosts in spreads(ranks) {
-            comm_sim::run_each(world(&hosts), |lanes| {
-                let comm = communicator(lanes);
+            comm_sim::run_each(world(&hosts), |fabric| {
+                let comm = communicator(fabric);
                 for len in [0, 1, ranks - 1, ranks, ranks + 1, 20_011] {
                     for algorithm in [None, Some("two_level"), Some("ring"), Some("direct")] {
                         let comm = algorithm.map_or_else(|| comm.clone(), |name| comm.with_algorithm(name));
@@ -59,12 +59,12 @@ fn all_reduce_is_exact_however_ranks_are_spread() {
 #[test]
 fn two_levels_have_the_same_bits_over_any_transport() {
     let reduced = |hosts: &str| {
-        comm_sim::run_each(world(hosts), |lanes| {
+        comm_sim::run_each(world(hosts), |fabric| {
             let mut config = RingConfig::default();
-            let links = lanes.links();
+            let links = fabric.links();
             config.links = Some(LinkModel { ranks_per_host: 2, ..links });
             let timeout = Duration::from_secs(60);
-            let comm = Comm::new(RingCommunicator::new(lanes, config, timeout).unwrap());
+            let comm = Comm::new(RingCommunicator::new(fabric, config, timeout).unwrap());
             let comm = comm.with_algorithm("two_level");
             // Fractions, whose sums depend on the order.
             let mut buffer: Vec<f32> =
@@ -80,11 +80,11 @@ fn two_levels_have_the_same_bits_over_any_transport() {
     }
 }
 
-/// What the lanes say of their links is enough to choose an algorithm that spares the links between hosts.
+/// What the channels say of their links is enough to choose an algorithm that spares the links between hosts.
 #[test]
 fn two_levels_are_chosen_where_hosts_hold_several_ranks() {
-    comm_sim::run_each(world("aaaabbbb"), |lanes| {
-        let comm = communicator(lanes);
+    comm_sim::run_each(world("aaaabbbb"), |fabric| {
+        let comm = communicator(fabric);
         let links = comm.links().unwrap();
         let chosen = |bytes: usize, links| {
             let question = CallShape::new(Collective::AllReduce).ranks(8).bytes(bytes);
@@ -100,8 +100,8 @@ fn two_levels_are_chosen_where_hosts_hold_several_ranks() {
 #[test]
 fn groups_within_and_across_hosts_work_side_by_side() {
     let hosts = "aabbab";
-    comm_sim::run_each(world(hosts), |lanes| {
-        let comm = communicator(lanes);
+    comm_sim::run_each(world(hosts), |fabric| {
+        let comm = communicator(fabric);
         let (rank, letters) = (comm.rank(), hosts.as_bytes());
         let host = comm.split(Some(u64::from(letters[rank])), 0).unwrap().unwrap();
         let across = comm.split(Some(host.rank() as u64), -(rank as i64)).unwrap().unwrap();

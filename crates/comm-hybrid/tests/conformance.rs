@@ -5,12 +5,12 @@
 mod common;
 
 use comm_core::Result;
-use comm_hybrid::HybridLanes;
+use comm_hybrid::HybridFabric;
 use comm_shm::SharedMemoryConfig;
 use comm_tcp::TcpConfig;
 
 /// `n` ranks, each of which is on the host with this number.
-fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridLanes> {
+fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridFabric> {
     let rank = |rank: usize| {
         let mut config = common::config(rank, n, &host(rank).to_string());
         if tiny {
@@ -24,28 +24,28 @@ fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridLane
     common::meet((0..n).map(rank).collect()).into_iter().map(Result::unwrap).collect()
 }
 
-fn on_one_host(n: usize) -> Vec<HybridLanes> {
+fn on_one_host(n: usize) -> Vec<HybridFabric> {
     spread(n, |_| 0, false)
 }
 
-fn on_hosts_of_their_own(n: usize) -> Vec<HybridLanes> {
+fn on_hosts_of_their_own(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank, false)
 }
 
-fn on_hosts_of_two(n: usize) -> Vec<HybridLanes> {
+fn on_hosts_of_two(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank / 2, false)
 }
 
-fn on_two_hosts_in_turn(n: usize) -> Vec<HybridLanes> {
+fn on_two_hosts_in_turn(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank % 2, false)
 }
 
 /// The first rank, which most scenarios watch, is apart from the others.
-fn all_but_one_together(n: usize) -> Vec<HybridLanes> {
+fn all_but_one_together(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank.min(1), false)
 }
 
-fn on_two_hosts_with_little_room(n: usize) -> Vec<HybridLanes> {
+fn on_two_hosts_with_little_room(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank % 2, true)
 }
 

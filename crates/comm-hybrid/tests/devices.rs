@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Lanes, ReduceOp, Result, Store};
+use comm_core::{Comm, Error, Fabric, ReduceOp, Result, Store};
 use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator};
 use comm_nccl::{Cuda, DeviceBuffer, Search, ShrinkMode};
 use comm_sim::in_process::{InProcessConfig, run};
@@ -37,9 +37,9 @@ fn meet<T: Send>(
 ) -> Vec<T> {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    run(configs.len(), &InProcessConfig::default(), |lanes| {
-        let rank = lanes.group().rank();
-        let met = HybridCommunicator::connect(on_host(lanes), Some(Arc::clone(&store)), &configs[rank]);
+    run(configs.len(), &InProcessConfig::default(), |fabric| {
+        let rank = fabric.group().rank();
+        let met = HybridCommunicator::connect(on_host(fabric), Some(Arc::clone(&store)), &configs[rank]);
         body(rank, met.map(|met| met.with_timeout(SOON)))
     })
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Buffers, Call, Comm, Communicator, Counts, DType, Error, Invalid, Lanes, Membership, ReduceOp, Result,
+    Buffers, Call, Comm, Communicator, Counts, DType, Error, Fabric, Invalid, Membership, ReduceOp, Result,
 };
 use comm_hybrid::StagedCommunicator;
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
@@ -152,9 +152,9 @@ fn an_abort_ends_calls_under_way_and_observers_are_told() {
 #[test]
 fn pieces_without_bytes_are_refused_on_every_rank() {
     let device = devices(1)[0];
-    run(3, &InProcessConfig::default(), |lanes| {
-        let bytes = if lanes.group().rank() == 0 { 0 } else { PIECE };
-        let host = on_host(lanes);
+    run(3, &InProcessConfig::default(), |fabric| {
+        let bytes = if fabric.group().rank() == 0 { 0 } else { PIECE };
+        let host = on_host(fabric);
         let device = Device::open(device).unwrap();
         assert_invalid(
             StagedCommunicator::new(Arc::clone(&host), &device, bytes, SOON).map(drop),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Buffers, Call, Communicator, Counts, HostViewMut, Lanes, ReduceOp, Result, Signature};
+use comm_core::{Buffers, Call, Communicator, Counts, Fabric, HostViewMut, ReduceOp, Result, Signature};
 use comm_hybrid::StagedCommunicator;
 use comm_nccl::{CudaView, Device, DeviceBuffer};
 use comm_sim::in_process::{InProcessConfig, run};
@@ -168,9 +168,9 @@ fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
     const PIECES: usize = 6;
     let _alone = alone();
     let device = devices(1)[0];
-    run(2, &InProcessConfig::default(), |lanes| {
-        let rank = lanes.group().rank();
-        let host = on_host(lanes);
+    run(2, &InProcessConfig::default(), |fabric| {
+        let rank = fabric.group().rank();
+        let host = on_host(fabric);
         if rank == 0 {
             let device = Device::open(device).unwrap();
             let staged = StagedCommunicator::new(Arc::clone(&host), &device, PIECE, SOON).unwrap();

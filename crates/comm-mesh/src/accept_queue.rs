@@ -1,8 +1,8 @@
-//! Accepts connections on behalf of all lanes, and keeps each until its lane is opened here.
+//! Accepts connections on behalf of all channels, and keeps each until its channel is opened here.
 //!
-//! There is no thread. A thread that opens a lane drives the acceptor while it waits, for every
-//! lane: two threads that open two lanes drive it in turn, and notify each other of connections
-//! that the other one awaits.
+//! There is no thread. A thread that opens a channel drives the acceptor while it waits, for every
+//! channel: two threads that open two channels drive it in turn, and notify each other of
+//! connections that the other one awaits.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,18 +10,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use comm_core::{Bell, Error, Result};
+use comm_core::{Error, Notify, Result};
 
 use crate::acceptor::Acceptor;
 use crate::connect::ConnId;
 use crate::mesh::{Destination, Protocol};
 
-/// The most connections that are kept for lanes that are not opened here yet, in a small world.
+/// The most connections that are kept for channels that are not opened here yet, in a small world.
 const UNOPENED_MAX: usize = 4096;
-/// The most of them per connection of a lane, in a large one.
+/// The most of them per connection of a channel, in a large one.
 const UNOPENED_PER_CONNECTION: usize = 16;
 
-/// The connections that were accepted for the lanes of one mesh.
+/// The connections that were accepted for the channels of one mesh.
 #[derive(Debug)]
 pub(crate) struct AcceptQueue<P: Protocol> {
     /// Readable when the acceptor can make progress.
@@ -32,9 +32,9 @@ pub(crate) struct AcceptQueue<P: Protocol> {
 #[derive(Debug)]
 struct State<P: Protocol> {
     acceptor: Acceptor<P>,
-    /// Connections whose lane is not opened here yet, or is being opened.
+    /// Connections whose channel is not opened here yet, or is being opened.
     accepted: HashMap<Destination<P::Key>, P::Accepted>,
-    openers: Vec<(P::Key, Arc<Bell>)>,
+    openers: Vec<(P::Key, Arc<Notify>)>,
 }
 
 impl<P: Protocol> AcceptQueue<P> {
@@ -50,9 +50,9 @@ impl<P: Protocol> AcceptQueue<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a thread that opens a lane.
+    /// Registers a thread that opens a channel.
     pub(crate) fn register(&self, key: P::Key) -> Result<Registration<'_, P>> {
-        let notify = Arc::new(Bell::new()?);
+        let notify = Arc::new(Notify::new()?);
         self.lock().openers.push((key, Arc::clone(&notify)));
         Ok(Registration { queue: self, key, notify })
     }
@@ -64,21 +64,22 @@ impl<P: Protocol> AsFd for AcceptQueue<P> {
     }
 }
 
-/// A thread that opens a lane. Dropping it closes the connections of the lane that were not taken.
+/// A thread that opens a channel. Dropping it closes the connections of the channel that were not
+/// taken.
 #[derive(Debug)]
 pub(crate) struct Registration<'a, P: Protocol> {
     queue: &'a AcceptQueue<P>,
     key: P::Key,
-    /// Becomes readable when another thread has accepted a connection for this lane.
-    notify: Arc<Bell>,
+    /// Becomes readable when another thread has accepted a connection for this channel.
+    notify: Arc<Notify>,
 }
 
 impl<P: Protocol> Registration<'_, P> {
-    /// Accepts connections without blocking, and takes those of the lane that are awaited and have
-    /// arrived.
+    /// Accepts connections without blocking, and takes those of the channel that are awaited and
+    /// have arrived.
     pub(crate) fn accept(&self, protocol: &P, awaited: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
         // The notification is cleared before the state that it announces is read.
-        self.notify.silence();
+        self.notify.clear();
         let mut state = self.queue.lock();
         state.turn(protocol).map_err(|error| Error::io("accept a connection", error))?;
         let take = |id: &ConnId| {
@@ -112,7 +113,7 @@ impl<P: Protocol> Drop for Registration<'_, P> {
         state.openers.retain(|(_, notify)| !Arc::ptr_eq(notify, &self.notify));
         state.accepted.retain(|destination, _| destination.key != self.key);
         if state.openers.is_empty() {
-            // No thread serves them until the next lane is opened.
+            // No thread serves them until the next channel is opened.
             state.acceptor.close_pending();
         }
     }
@@ -127,7 +128,7 @@ impl<P: Protocol> State<P> {
         for accepted in self.acceptor.turn(protocol, capacity)? {
             let destination = protocol.destination(&accepted);
             for (_, notify) in self.openers.iter().filter(|(key, _)| *key == destination.key) {
-                notify.ring();
+                notify.notify();
             }
             self.accepted.insert(destination, accepted);
         }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use comm_core::{Error, Result};
 use rustix::event::PollFd;
 
-/// Identifies one connection of a lane.
+/// Identifies one connection of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
-    /// The peer's rank on the lane, which errors name.
+    /// The peer's rank on the channel, which errors name.
     pub rank: usize,
     /// The peer's rank in the world, by which processes know each other.
     pub world_rank: usize,
-    /// The number of the connection among those of the lane to this peer.
+    /// The number of the connection among those of the channel to this peer.
     pub index: u8,
 }
 
@@ -41,7 +41,7 @@ pub trait Connect {
     }
 }
 
-/// Detects that peers from which a lane expects connections have exited.
+/// Detects that peers from which a channel expects connections have exited.
 pub trait LivenessProbe {
     /// Checks the peers of the connections that are still awaited, in ascending order, without
     /// blocking.

@@ -9,19 +9,19 @@
 //! - [`Connect`]: connects to one peer, with retries.
 //! - [`LivenessProbe`]: detects that a peer we expect a connection from has exited.
 //!
-//! [`Protocol`] combines them. A [`Mesh`] then opens lanes: a rank connects to the members whose
+//! [`Protocol`] combines them. A [`Mesh`] then opens channels: a rank connects to the members whose
 //! ranks of the world are below its own, and accepts connections from those above. An [`Opening`]
-//! is a lane that is being opened; [`complete`] waits for it, and several may be awaited together
-//! as a tuple.
+//! is a channel that is being opened; [`complete`] waits for it, and several may be awaited
+//! together as a tuple.
 //!
-//! This crate starts no thread: the threads that open lanes accept connections for each other.
+//! This crate starts no thread: the threads that open channels accept connections for each other.
 //!
 //! | question | file |
 //! |---|---|
 //! | how many connections may be pending, and which one is closed first | `pending.rs` |
 //! | how is a connection accepted | `acceptor.rs` |
-//! | where does it wait until its lane is opened here | `accept_queue.rs` |
-//! | how is a lane opened | `mesh.rs`, `opening.rs`, `connect.rs` |
+//! | where does it wait until its channel is opened here | `accept_queue.rs` |
+//! | how is a channel opened | `mesh.rs`, `opening.rs`, `connect.rs` |
 //! | how does a thread wait | `poll.rs` |
 #![forbid(unsafe_code)]
 

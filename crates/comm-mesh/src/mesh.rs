@@ -1,11 +1,11 @@
-//! The lanes between the ranks of a world, as seen by one of them.
+//! The channels between the ranks of a world, as seen by one of them.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::io;
 use std::time::Instant;
 
-use comm_core::{Group, LaneId, Result};
+use comm_core::{ChannelId, Group, Result};
 
 use crate::accept_queue::AcceptQueue;
 use crate::acceptor::Accept;
@@ -14,7 +14,7 @@ use crate::opening::{MeshOpening, Opening};
 
 /// What a transport supplies to connect ranks.
 pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debug + Sized {
-    /// Names a lane on both sides of a connection.
+    /// Names a channel on both sides of a connection.
     type Key: Copy + Debug + Eq + Hash;
     /// An established connection.
     type Connection: Debug;
@@ -22,59 +22,60 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     type Connect: Connect<Connection = Self::Connection> + Debug;
     /// Detects that peers have exited.
     type Probe: LivenessProbe + Debug;
-    /// A lane whose connections are all established.
-    type Lane;
+    /// A channel whose connections are all established.
+    type Channel;
 
-    /// The key of a lane between these members.
-    fn key(&self, lane: LaneId, members: &[usize]) -> Self::Key;
+    /// The key of a channel between these members.
+    fn key(&self, channel: ChannelId, members: &[usize]) -> Self::Key;
 
     /// The number of connections per peer.
     fn connections_per_peer(&self, _key: Self::Key) -> u8 {
         1
     }
 
-    /// The most connections that a lane can have.
+    /// The most connections that a channel can have.
     fn connections_max(&self) -> usize;
 
-    /// Begins to connect to a peer. `peers` is the number of peers that the lane connects.
+    /// Begins to connect to a peer. `peers` is the number of peers that the channel connects.
     fn connect(&self, key: Self::Key, to: ConnId, peers: usize) -> Self::Connect;
 
-    /// A probe of the peers from which a lane expects these connections, in ascending order.
+    /// A probe of the peers from which a channel expects these connections, in ascending order.
     fn probe(&self, now: Instant, awaited: &[ConnId]) -> Self::Probe;
 
-    /// The lane to which an accepted connection belongs.
+    /// The channel to which an accepted connection belongs.
     fn destination(&self, accepted: &Self::Accepted) -> Destination<Self::Key>;
 
-    /// Establishes a connection that was accepted, now that its lane is opened here.
+    /// Establishes a connection that was accepted, now that its channel is opened here.
     ///
     /// # Errors
     /// Why the connection cannot be used. The peer is awaited again.
     fn establish(&self, key: Self::Key, accepted: Self::Accepted) -> io::Result<Self::Connection>;
 
-    /// Makes a lane of its connections: to each peer, by rank on the lane, all in their order.
+    /// Makes a channel of its connections: to each peer, by rank on the channel, all in their
+    /// order.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
-    fn lane(
+    fn channel(
         &self,
         key: Self::Key,
         group: Group,
         peers: Vec<(usize, Vec<Self::Connection>)>,
-    ) -> Result<Self::Lane>;
+    ) -> Result<Self::Channel>;
 }
 
-/// The lane and the peer to which a connection belongs.
+/// The channel and the peer to which a connection belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Destination<K> {
-    /// The key of the lane.
+    /// The key of the channel.
     pub key: K,
     /// The peer's rank in the world.
     pub world_rank: usize,
-    /// The number of the connection among those of the lane to this peer.
+    /// The number of the connection among those of the channel to this peer.
     pub index: u8,
 }
 
-/// Opens lanes between the ranks of a world.
+/// Opens channels between the ranks of a world.
 #[derive(Debug)]
 pub struct Mesh<P: Protocol> {
     group: Group,
@@ -104,20 +105,20 @@ impl<P: Protocol> Mesh<P> {
         &self.protocol
     }
 
-    /// Begins to open a lane between `members`, which connects this rank with those of them for
+    /// Begins to open a channel between `members`, which connects this rank with those of them for
     /// which `reaches` holds.
     ///
     /// # Errors
-    /// As [`Lanes::open_among`](comm_core::Lanes::open_among), for a list of members that no group
-    /// can have.
+    /// As [`Fabric::open_among`](comm_core::Fabric::open_among), for a list of members that no
+    /// group can have.
     pub fn begin<'a>(
         &'a self,
-        lane: LaneId,
+        channel: ChannelId,
         members: &[usize],
         reaches: &dyn Fn(usize) -> bool,
-    ) -> Result<impl Opening<Lane = P::Lane> + use<'a, P>> {
-        let group = self.group.subgroup(lane.group, members)?;
-        let key = self.protocol.key(lane, members);
+    ) -> Result<impl Opening<Channel = P::Channel> + use<'a, P>> {
+        let group = self.group.subgroup(channel.group, members)?;
+        let key = self.protocol.key(channel, members);
         let is_reached = |(_, world_rank): &(usize, usize)| {
             self.queue.is_some() && *world_rank != self.group.rank() && reaches(*world_rank)
         };

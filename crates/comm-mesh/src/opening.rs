@@ -1,8 +1,8 @@
-//! Opens one lane: connects to the members below, accepts those above, and waits for both in one
+//! Opens one channel: connects to the members below, accepts those above, and waits for both in one
 //! loop.
 //!
 //! Which side connects depends on the ranks of the world, by which processes know each other.
-//! Errors name members by their ranks on the lane.
+//! Errors name members by their ranks on the channel.
 
 use std::time::Instant;
 
@@ -15,13 +15,13 @@ use crate::connect::{ConnId, Connect, LivenessProbe};
 use crate::mesh::Protocol;
 use crate::poll::wait;
 
-/// A lane that is being opened. Dropping it gives up.
+/// A channel that is being opened. Dropping it gives up.
 pub trait Opening {
-    /// The lane, once it is open.
-    type Lane;
+    /// The channel, once it is open.
+    type Channel;
 
     /// Makes progress without blocking. Returns whether all members are connected; it may be called
-    /// again after that, and then accepts connections for other lanes.
+    /// again after that, and then accepts connections for other channels.
     ///
     /// # Errors
     /// [`Error::PeerLost`] for a member that has exited, [`Error::Handshake`] if one rejects this
@@ -34,20 +34,20 @@ pub trait Opening {
     /// When [`Opening::advance`] is due even if no descriptor becomes ready.
     fn next_attempt(&self) -> Option<Instant>;
 
-    /// The error for a deadline that has passed: [`Error::Timeout`] with the ranks on the lane that
-    /// are awaited, or the error that says why there is no connection.
+    /// The error for a deadline that has passed: [`Error::Timeout`] with the ranks on the channel
+    /// that are awaited, or the error that says why there is no connection.
     fn timeout(&self) -> Error;
 
-    /// The lane, once all members are connected.
+    /// The channel, once all members are connected.
     ///
     /// # Errors
     /// [`Error::Io`] if the system has no descriptor left.
-    fn finish(self) -> Result<Self::Lane>;
+    fn finish(self) -> Result<Self::Channel>;
 }
 
-/// Opens two lanes at once: neither waits for the other, so that a failure of one ends both.
+/// Opens two channels at once: neither waits for the other, so that a failure of one ends both.
 impl<A: Opening, B: Opening> Opening for (A, B) {
-    type Lane = (A::Lane, B::Lane);
+    type Channel = (A::Channel, B::Channel);
 
     fn advance(&mut self) -> Result<bool> {
         let connected = [self.0.advance()?, self.1.advance()?];
@@ -76,16 +76,16 @@ impl<A: Opening, B: Opening> Opening for (A, B) {
         }
     }
 
-    fn finish(self) -> Result<Self::Lane> {
+    fn finish(self) -> Result<Self::Channel> {
         Ok((self.0.finish()?, self.1.finish()?))
     }
 }
 
-/// Waits until a lane is open, as long as `until` says and the rendezvous does not fail.
+/// Waits until a channel is open, as long as `until` says and the rendezvous does not fail.
 ///
 /// # Errors
 /// As [`Opening::advance`], [`Opening::timeout`], [`Until::goes_on`] and [`WatchGuard::check`].
-pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Watch>) -> Result<O::Lane> {
+pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Watch>) -> Result<O::Channel> {
     let watch = watch.map(Watch::hold);
     while !opening.advance()? {
         let now = Instant::now();
@@ -103,7 +103,7 @@ pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Wat
     opening.finish()
 }
 
-/// A lane of one mesh that is being opened.
+/// A channel of one mesh that is being opened.
 #[derive(Debug)]
 pub(crate) struct MeshOpening<'a, P: Protocol> {
     protocol: &'a P,
@@ -120,8 +120,8 @@ pub(crate) struct MeshOpening<'a, P: Protocol> {
 }
 
 impl<'a, P: Protocol> MeshOpening<'a, P> {
-    /// Begins to open a lane to `peers`: their ranks on the lane and in the world, where this rank
-    /// has `own_rank`.
+    /// Begins to open a channel to `peers`: their ranks on the channel and in the world, where this
+    /// rank has `own_rank`.
     pub(crate) fn new(
         (protocol, queue): (&'a P, Option<Registration<'a, P>>),
         key: P::Key,
@@ -179,7 +179,7 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
 }
 
 impl<P: Protocol> Opening for MeshOpening<'_, P> {
-    type Lane = P::Lane;
+    type Channel = P::Channel;
 
     fn advance(&mut self) -> Result<bool> {
         let now = Instant::now();
@@ -216,7 +216,7 @@ impl<P: Protocol> Opening for MeshOpening<'_, P> {
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Connect }
     }
 
-    fn finish(mut self) -> Result<P::Lane> {
+    fn finish(mut self) -> Result<P::Channel> {
         self.open.sort_unstable_by_key(|(id, _)| *id);
         let mut peers: Vec<(usize, Vec<P::Connection>)> = Vec::new();
         for (id, connection) in self.open {
@@ -225,7 +225,7 @@ impl<P: Protocol> Opening for MeshOpening<'_, P> {
                 _ => peers.push((id.rank, vec![connection])),
             }
         }
-        self.protocol.lane(self.key, self.group, peers)
+        self.protocol.channel(self.key, self.group, peers)
     }
 }
 

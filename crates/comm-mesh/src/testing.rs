@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Group, GroupId, LaneId, LaneKind, Loss, Membership, Result};
+use comm_core::{ChannelId, ChannelKind, During, Error, Group, GroupId, Loss, Membership, Result};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::{
@@ -21,8 +21,8 @@ pub(crate) const GREETING: u8 = b'G';
 const ANSWER: u8 = b'A';
 const HELLO_BYTES: usize = 4;
 
-pub(crate) fn lane(kind: LaneKind) -> LaneId {
-    LaneId { group: GroupId::WORLD, kind }
+pub(crate) fn channel(kind: ChannelKind) -> ChannelId {
+    ChannelId { group: GroupId::WORLD, kind }
 }
 
 /// Listens under a name that no other process has.
@@ -93,7 +93,7 @@ pub(crate) struct TestConnection {
 }
 
 #[derive(Debug)]
-pub(crate) struct TestLane {
+pub(crate) struct TestChannel {
     pub(crate) group: Group,
     pub(crate) peers: Vec<(usize, Vec<TestConnection>)>,
 }
@@ -160,10 +160,10 @@ impl Protocol for TestProtocol {
     type Connection = TestConnection;
     type Connect = TestConnect;
     type Probe = TestProbe;
-    type Lane = TestLane;
+    type Channel = TestChannel;
 
-    fn key(&self, lane: LaneId, _members: &[usize]) -> u8 {
-        lane.kind as u8
+    fn key(&self, channel: ChannelId, _members: &[usize]) -> u8 {
+        channel.kind as u8
     }
 
     fn connections_per_peer(&self, _key: u8) -> u8 {
@@ -195,8 +195,13 @@ impl Protocol for TestProtocol {
         Ok(TestConnection { stream, world_rank, index })
     }
 
-    fn lane(&self, _key: u8, group: Group, peers: Vec<(usize, Vec<TestConnection>)>) -> Result<TestLane> {
-        Ok(TestLane { group, peers })
+    fn channel(
+        &self,
+        _key: u8,
+        group: Group,
+        peers: Vec<(usize, Vec<TestConnection>)>,
+    ) -> Result<TestChannel> {
+        Ok(TestChannel { group, peers })
     }
 }
 

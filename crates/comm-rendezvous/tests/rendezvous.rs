@@ -132,7 +132,7 @@ fn a_rank_comes_late_and_meets_all() {
 struct Fake(usize);
 
 impl Endpoint for Fake {
-    type Lanes = ();
+    type Fabric = ();
 
     fn record(&self) -> String {
         if self.0 == 1 { "broken".into() } else { "whole".into() }

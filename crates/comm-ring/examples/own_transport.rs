@@ -1,8 +1,8 @@
 //! A transport of your own: all collectives over queues of bytes between threads.
 //!
-//! A transport is two types. `QueueTransport` implements `Transport`: it is one rank's end of a lane, moves bytes to and
-//! from every other rank without blocking, has a descriptor to sleep on, and reports peers that are gone. `QueueLanes`
-//! implements `Lanes`: it opens lanes between ranks that already know each other. `RingCommunicator` does the rest. The tests
+//! A transport is two types. `QueueTransport` implements `Transport`: it is one rank's end of a channel, moves bytes to and
+//! from every other rank without blocking, has a descriptor to sleep on, and reports peers that are gone. `QueueFabric`
+//! implements `Fabric`: it opens channels between ranks that already know each other. `RingCommunicator` does the rest. The tests
 //! at the end of this file run `comm-sim`'s suite, which checks that both do what their traits say.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    AbortHandle, Allocation, Armed, Bell, Comm, During, Error, Group, GroupId, Interest, LaneId, Lanes, Lent,
-    Link, LinkModel, Loss, Membership, ReduceOp, Result, Transport, Until,
+    AbortHandle, Allocation, Armed, ChannelId, Comm, During, Error, Fabric, Group, GroupId, Interest, Link,
+    LinkModel, Loss, Membership, Notify, RecvBuf, ReduceOp, Result, Transport, Until,
 };
 use comm_ring::{RingCommunicator, RingConfig};
 
@@ -34,7 +34,7 @@ struct Queue {
 
 /// Wakes a rank that sleeps on its descriptor, and tells it of an abort.
 struct Waker {
-    bell: Bell,
+    notify: Notify,
     cause: OnceLock<Error>,
 }
 
@@ -42,24 +42,24 @@ impl AbortHandle for Waker {
     fn abort(&self, cause: Error) {
         // The first cause stays.
         let _ = self.cause.set(cause);
-        self.bell.ring();
+        self.notify.notify();
     }
 }
 
-/// What the ranks of a lane share.
-struct Lane {
+/// What the ranks of a channel share.
+struct Channel {
     /// The queue from rank `a` to rank `b` is at `a * size + b`.
     queues: Vec<Mutex<Queue>>,
     /// One per rank.
     wakers: Vec<Arc<Waker>>,
-    /// Which ranks have opened the lane.
+    /// Which ranks have opened the channel.
     arrived: Mutex<Vec<bool>>,
     changed: Condvar,
 }
 
-impl Lane {
+impl Channel {
     fn new(size: usize) -> Result<Arc<Self>> {
-        let waker = |_| Ok(Arc::new(Waker { bell: Bell::new()?, cause: OnceLock::new() }));
+        let waker = |_| Ok(Arc::new(Waker { notify: Notify::new()?, cause: OnceLock::new() }));
         let wakers = (0..size).map(waker).collect::<Result<_>>()?;
         let queues = (0..size * size).map(|_| Mutex::default()).collect();
         Ok(Arc::new(Self { queues, wakers, arrived: Mutex::new(vec![false; size]), changed: Condvar::new() }))
@@ -70,10 +70,10 @@ impl Lane {
     }
 }
 
-/// One rank's end of a lane.
+/// One rank's end of a channel.
 struct QueueTransport {
     group: Group,
-    lane: Arc<Lane>,
+    channel: Arc<Channel>,
     /// How many bytes each peer's queue has accepted.
     accepted: Vec<u64>,
     /// How many peers were gone when this rank last looked.
@@ -83,12 +83,12 @@ struct QueueTransport {
 }
 
 impl QueueTransport {
-    fn new(group: Group, lane: Arc<Lane>) -> Self {
-        Self { group, lane, accepted: vec![0; group.size()], gone: 0, lent: Vec::new() }
+    fn new(group: Group, channel: Arc<Channel>) -> Self {
+        Self { group, channel, accepted: vec![0; group.size()], gone: 0, lent: Vec::new() }
     }
 
     fn waker(&self) -> &Arc<Waker> {
-        &self.lane.wakers[self.group.rank()]
+        &self.channel.wakers[self.group.rank()]
     }
 
     fn check_abort(&self) -> Result<()> {
@@ -96,13 +96,13 @@ impl QueueTransport {
     }
 
     fn outgoing(&self, to: usize) -> MutexGuard<'_, Queue> {
-        self.lane.queue(self.group.rank(), to)
+        self.channel.queue(self.group.rank(), to)
     }
 
     /// The queue from a peer, unless it is empty and stays so.
     fn incoming(&self, from: usize) -> Result<MutexGuard<'_, Queue>> {
         self.check_abort()?;
-        let queue = self.lane.queue(from, self.group.rank());
+        let queue = self.channel.queue(from, self.group.rank());
         if queue.closed && queue.bytes.is_empty() {
             return Err(Error::PeerLost { peer: from, during: During::Receiving, loss: Loss::Closed });
         }
@@ -134,7 +134,7 @@ impl Transport for QueueTransport {
         drop(queue);
         if sent > 0 {
             self.accepted[to] += sent as u64;
-            self.lane.wakers[to].bell.ring();
+            self.channel.wakers[to].notify.notify();
         }
         Ok(sent)
     }
@@ -144,26 +144,26 @@ impl Transport for QueueTransport {
         self.accepted[to]
     }
 
-    fn expose(&mut self, _memory: &[&[u8]]) {}
+    fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        let received = self.lend(from, into.len())?.len();
+        let received = self.fill_buf(from, into.len())?.len();
         into[..received].copy_from_slice(&self.lent);
         self.consume(from, received)?;
         Ok(received)
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
         let lent = self.incoming(from)?.bytes.iter().take(at_most).copied().collect();
         self.lent = lent;
-        Ok(Lent::from_slice(&self.lent))
+        Ok(RecvBuf::from_slice(&self.lent))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
         self.check_abort()?;
-        self.lane.queue(from, self.group.rank()).bytes.drain(..bytes);
+        self.channel.queue(from, self.group.rank()).bytes.drain(..bytes);
         if bytes > 0 {
-            self.lane.wakers[from].bell.ring();
+            self.channel.wakers[from].notify.notify();
         }
         Ok(())
     }
@@ -173,10 +173,10 @@ impl Transport for QueueTransport {
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         // In this order: what changes after the look rings the bell again.
-        self.waker().bell.silence();
+        self.waker().notify.clear();
         self.check_abort()?;
         let rank = self.group.rank();
-        let is_closed = |peer: &usize| self.outgoing(*peer).closed || self.lane.queue(*peer, rank).closed;
+        let is_closed = |peer: &usize| self.outgoing(*peer).closed || self.channel.queue(*peer, rank).closed;
         let gone = self.group.peers().filter(is_closed).count();
         let can_recv = |&from: &usize| self.incoming(from).map_or(true, |queue| !queue.bytes.is_empty());
         let can_send = |&to: &usize| {
@@ -190,7 +190,7 @@ impl Transport for QueueTransport {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.waker().bell.as_fd()
+        self.waker().notify.as_fd()
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
@@ -203,52 +203,52 @@ impl Drop for QueueTransport {
     fn drop(&mut self) {
         for peer in self.group.peers() {
             self.outgoing(peer).closed = true;
-            self.lane.queue(peer, self.group.rank()).closed = true;
-            self.lane.wakers[peer].bell.ring();
+            self.channel.queue(peer, self.group.rank()).closed = true;
+            self.channel.wakers[peer].notify.notify();
         }
     }
 }
 
 /// Ranks that give unlike lists of members do not meet.
-type LaneKey = (LaneId, Vec<usize>);
+type ChannelKey = (ChannelId, Vec<usize>);
 
-/// The lanes that are open or being opened.
+/// The channels that are open or being opened.
 #[derive(Default)]
-struct Hub(Mutex<HashMap<LaneKey, Weak<Lane>>>);
+struct Hub(Mutex<HashMap<ChannelKey, Weak<Channel>>>);
 
 impl Hub {
-    fn lane(&self, id: LaneId, members: &[usize]) -> Result<Arc<Lane>> {
-        let mut lanes = lock(&self.0);
-        let known = lanes.entry((id, members.to_vec())).or_default();
-        if let Some(lane) = known.upgrade() {
-            return Ok(lane);
+    fn channel(&self, id: ChannelId, members: &[usize]) -> Result<Arc<Channel>> {
+        let mut fabric = lock(&self.0);
+        let known = fabric.entry((id, members.to_vec())).or_default();
+        if let Some(channel) = known.upgrade() {
+            return Ok(channel);
         }
-        let lane = Lane::new(members.len())?;
-        *known = Arc::downgrade(&lane);
-        Ok(lane)
+        let channel = Channel::new(members.len())?;
+        *known = Arc::downgrade(&channel);
+        Ok(channel)
     }
 }
 
-/// One rank's way to open lanes.
-struct QueueLanes {
+/// One rank's way to open channels.
+struct QueueFabric {
     group: Group,
     hub: Arc<Hub>,
 }
 
-impl QueueLanes {
-    /// The lanes of each rank of a world.
+impl QueueFabric {
+    /// The channels of each rank of a world.
     fn create(size: usize) -> Result<Vec<Self>> {
         let hub = Arc::new(Hub::default());
-        let lanes = |rank| {
+        let fabric = |rank| {
             let group = Group::new(GroupId::WORLD, Membership { rank, size })?;
             Ok(Self { group, hub: Arc::clone(&hub) })
         };
-        (0..size).map(lanes).collect()
+        (0..size).map(fabric).collect()
     }
 }
 
-impl Lanes for QueueLanes {
-    type Lane = QueueTransport;
+impl Fabric for QueueFabric {
+    type Channel = QueueTransport;
 
     fn group(&self) -> Group {
         self.group
@@ -263,38 +263,38 @@ impl Lanes for QueueLanes {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 1e-9 }, 1e-10)
     }
 
-    fn stage(&self, _bytes: usize) -> Option<Allocation> {
+    fn shared_buffer(&self, _bytes: usize) -> Option<Allocation> {
         None
     }
 
-    fn open_among(&self, id: LaneId, members: &[usize], until: Until<'_>) -> Result<QueueTransport> {
+    fn open_among(&self, id: ChannelId, members: &[usize], until: Until<'_>) -> Result<QueueTransport> {
         let (group, started) = (self.group.subgroup(id.group, members)?, self.now());
-        let lane = self.hub.lane(id, members)?;
-        lock(&lane.arrived)[group.rank()] = true;
-        lane.changed.notify_all();
+        let channel = self.hub.channel(id, members)?;
+        lock(&channel.arrived)[group.rank()] = true;
+        channel.changed.notify_all();
         loop {
             let now = self.now();
             let goes_on = until.goes_on(now)?;
-            let arrived = lock(&lane.arrived);
+            let arrived = lock(&channel.arrived);
             let absent: Vec<usize> = (0..group.size()).filter(|&rank| !arrived[rank]).collect();
             if absent.is_empty() {
                 drop(arrived);
-                return Ok(QueueTransport::new(group, lane));
+                return Ok(QueueTransport::new(group, channel));
             }
             if !goes_on {
                 let after = now - started;
                 return Err(Error::Timeout { waiting_for: absent, after, during: During::Rendezvous });
             }
             let pause = until.next_check(now).saturating_duration_since(now);
-            drop(lane.changed.wait_timeout(arrived, pause));
+            drop(channel.changed.wait_timeout(arrived, pause));
         }
     }
 }
 
 /// What each rank does: any program.
-fn rank_main(lanes: QueueLanes) -> Result<Vec<u64>> {
+fn rank_main(fabric: QueueFabric) -> Result<Vec<u64>> {
     let timeout = Duration::from_secs(60);
-    let comm = Comm::new(RingCommunicator::new(lanes, RingConfig::default(), timeout)?);
+    let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout)?);
     let mut buffer: Vec<u64> = (0..100_000).map(|index| index * comm.rank() as u64).collect();
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     comm.finalize()?;
@@ -302,9 +302,9 @@ fn rank_main(lanes: QueueLanes) -> Result<Vec<u64>> {
 }
 
 fn main() -> Result<()> {
-    let lanes = QueueLanes::create(3)?;
+    let fabric = QueueFabric::create(3)?;
     thread::scope(|scope| {
-        let ranks: Vec<_> = lanes.into_iter().map(|lanes| scope.spawn(|| rank_main(lanes))).collect();
+        let ranks: Vec<_> = fabric.into_iter().map(|fabric| scope.spawn(|| rank_main(fabric))).collect();
         for rank in ranks {
             let sums = rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             // index * (0 + 1 + 2)
@@ -316,7 +316,7 @@ fn main() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::QueueLanes;
+    use super::QueueFabric;
 
     #[test]
     fn every_rank_gets_the_sum() {
@@ -324,5 +324,5 @@ mod tests {
     }
 
     // What every transport must do, each a test.
-    comm_sim::transport_conformance!(contract, |size| QueueLanes::create(size).unwrap());
+    comm_sim::transport_conformance!(contract, |size| QueueFabric::create(size).unwrap());
 }

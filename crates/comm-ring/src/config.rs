@@ -47,7 +47,7 @@ impl Default for RingConfig {
 }
 
 impl RingConfig {
-    /// What every rank must use the same of, over lanes with these links.
+    /// What every rank must use the same of, over channels with these links.
     #[must_use]
     pub fn tuning(&self, links: LinkModel) -> Tuning {
         Tuning {

@@ -6,24 +6,24 @@
 //!
 //! # A transport of your own
 //!
-//! Implement [`Transport`](comm_core::Transport), which moves bytes without blocking, and [`Lanes`](comm_core::Lanes), which
+//! Implement [`Transport`](comm_core::Transport), which moves bytes without blocking, and [`Fabric`](comm_core::Fabric), which
 //! opens transports; every collective, message and group then runs over them:
 //!
 //! ```
 //! use std::time::Duration;
 //!
-//! use comm_core::{Comm, Lanes, ReduceOp, Result};
+//! use comm_core::{Comm, Fabric, ReduceOp, Result};
 //! use comm_ring::{RingCommunicator, RingConfig};
 //!
-//! fn sum_of_ranks(lanes: impl Lanes + 'static) -> Result<usize> {
-//!     let communicator = RingCommunicator::new(lanes, RingConfig::default(), Duration::from_secs(60))?;
+//! fn sum_of_ranks(fabric: impl Fabric + 'static) -> Result<usize> {
+//!     let communicator = RingCommunicator::new(fabric, RingConfig::default(), Duration::from_secs(60))?;
 //!     let comm = Comm::new(communicator);
 //!     comm.all_reduce_scalar(comm.rank(), ReduceOp::Sum)
 //! }
 //!
-//! // Threads with a queue of bytes between each two; your lanes go here.
-//! let lanes = comm_sim::in_process::InProcessLanes::create(3);
-//! for sum in comm_sim::run_each(lanes, sum_of_ranks) {
+//! // Threads with a queue of bytes between each two; your fabric go here.
+//! let fabric = comm_sim::in_process::InProcessFabric::create(3);
+//! for sum in comm_sim::run_each(fabric, sum_of_ranks) {
 //!     assert_eq!(sum?, 0 + 1 + 2);
 //! }
 //! # Ok::<_, comm_core::Error>(())

@@ -1,4 +1,4 @@
-//! A peer that never stops talking on the control lane.
+//! A peer that never stops talking on the control channel.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::io::IoSlice;
@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    AbortHandle, Armed, Comm, During, Error, Group, GroupId, Interest, LaneId, LaneKind, Lanes, Lent, Loss,
-    Result, Transport, Until,
+    AbortHandle, Armed, ChannelId, ChannelKind, Comm, During, Error, Fabric, Group, GroupId, Interest, Loss,
+    RecvBuf, Result, Transport, Until,
 };
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::AlteredLanes;
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
+use comm_sim::AlteredFabric;
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// When the peer falls silent after all. A rank that reads on until then has missed its deadline.
@@ -26,7 +26,7 @@ const MEMORY: u64 = 2 << 20;
 /// What the peer says again and again, from when it is set.
 type Words = Arc<OnceLock<(Instant, Vec<u8>)>>;
 
-/// A lane on which words without end have always arrived, if the peer has begun to talk.
+/// A channel on which words without end have always arrived, if the peer has begun to talk.
 struct Endless {
     transport: InProcessTransport,
     words: Words,
@@ -66,12 +66,12 @@ impl Transport for Endless {
         self.transport.released(to)
     }
 
-    fn expose(&mut self, memory: &[&[u8]]) {
-        self.transport.expose(memory);
+    fn register(&mut self, memory: &[&[u8]]) {
+        self.transport.register(memory);
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
-        self.transport.lend(from, at_most)
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        self.transport.fill_buf(from, at_most)
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
@@ -111,14 +111,14 @@ fn first_frame(control: &mut InProcessTransport) -> Vec<u8> {
 /// The peer says without end what this rank announces of its own call, as a question or not.
 fn barrier_beside_endless_talk(question: bool) {
     let words = Words::default();
-    in_process::run(2, &InProcessConfig::default(), |lanes| {
-        if lanes.group().rank() == 1 {
+    in_process::run(2, &InProcessConfig::default(), |fabric| {
+        if fabric.group().rank() == 1 {
             let open = |kind| {
-                let lane = LaneId { group: GroupId::WORLD, kind };
-                lanes.open(lane, Instant::now() + SOON).unwrap()
+                let channel = ChannelId { group: GroupId::WORLD, kind };
+                fabric.open(channel, Instant::now() + SOON).unwrap()
             };
-            let mut control = open(LaneKind::Control);
-            let (_data, _messages) = (open(LaneKind::Collective), open(LaneKind::PointToPoint));
+            let mut control = open(ChannelKind::Control);
+            let (_data, _messages) = (open(ChannelKind::Collective), open(ChannelKind::PointToPoint));
             let mut frame = first_frame(&mut control);
             // Behind its length and its kind.
             frame[5] = u8::from(question);
@@ -130,12 +130,14 @@ fn barrier_beside_endless_talk(question: bool) {
             return;
         }
         let words = Arc::clone(&words);
-        let open = move |lanes: &InProcessLanes, lane: LaneId, members: &[usize], until: Until<'_>| {
-            let is_control = lane.kind == LaneKind::Control;
-            let words = if is_control { Arc::clone(&words) } else { Words::default() };
-            Ok(Endless { transport: lanes.open_among(lane, members, until)?, words, said: 0 })
-        };
-        let ring = RingCommunicator::new(AlteredLanes { lanes, open }, RingConfig::default(), SOON).unwrap();
+        let open =
+            move |fabric: &InProcessFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
+                let is_control = channel.kind == ChannelKind::Control;
+                let words = if is_control { Arc::clone(&words) } else { Words::default() };
+                Ok(Endless { transport: fabric.open_among(channel, members, until)?, words, said: 0 })
+            };
+        let ring =
+            RingCommunicator::new(AlteredFabric { fabric, open }, RingConfig::default(), SOON).unwrap();
         let comm = Comm::new(ring).with_timeout(TIMEOUT);
         let began = Instant::now();
         let mut outcome = Ok(());

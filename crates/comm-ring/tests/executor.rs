@@ -5,14 +5,15 @@
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Collective, DType, GroupId, LaneId, LaneKind, Lanes, Layout, Partition, ReduceOp, Reduction, Transport,
+    ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
+    Transport,
 };
 use comm_ring::__private::{Executor, Job, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
 
-const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 /// How long a world of threads may take, also in an interpreter.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Elements of a chunk.
@@ -85,9 +86,9 @@ fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
 
 fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place: bool) {
     let segments = if row.traits.segmented { 2 } else { 1 };
-    in_process::run(ranks, network, |lanes| {
-        let mut transport = lanes.open(LANE, lanes.now() + PATIENCE).unwrap();
-        let rank = lanes.group().rank();
+    in_process::run(ranks, network, |fabric| {
+        let mut transport = fabric.open(CHANNEL, fabric.now() + PATIENCE).unwrap();
+        let rank = fabric.group().rank();
         let root = ranks / 2;
         let params =
             Params::new(ranks).rank(rank).root(root).segments(segments).ranks_per_host(2).in_place(in_place);

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Desync, Error, LaneId, LaneKind, Lanes, Loss, ReduceOp, Result, Transport, Until};
+use comm_core::{
+    ChannelId, ChannelKind, Comm, Desync, Error, Fabric, Loss, ReduceOp, Result, Transport, Until,
+};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport, Release};
-use comm_sim::{AlteredLanes, AlteredTransport};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport, Release};
+use comm_sim::{AlteredFabric, AlteredTransport};
 use common::world;
 
 /// A rank that waits says so soon, so that tests are short.
@@ -111,8 +113,8 @@ fn a_call_that_would_not_send_a_byte() {
 
 #[test]
 fn a_rank_that_panics_is_not_said_to_have_left_in_order() {
-    let errors = in_process::run(3, &InProcessConfig::default(), |lanes| {
-        let comm = Comm::new(RingCommunicator::new(lanes, talkative(), Duration::from_secs(20)).unwrap());
+    let errors = in_process::run(3, &InProcessConfig::default(), |fabric| {
+        let comm = Comm::new(RingCommunicator::new(fabric, talkative(), Duration::from_secs(20)).unwrap());
         let call = catch_unwind(AssertUnwindSafe(move || {
             assert_ne!(comm.rank(), 1, "a bug of the program");
             comm.barrier().unwrap_err()
@@ -292,17 +294,17 @@ fn after_a_failure_no_later_call_returns_data() {
     });
 }
 
-/// Opens lanes whose lane for collectives panics once that was asked for: right after the next bytes were sent, which
+/// Opens channels whose channel for collectives panics once that was asked for: right after the next bytes were sent, which
 /// the executor then does not know of.
 fn explosive(
-    lanes: &Arc<InProcessLanes>,
-    lane: LaneId,
+    fabric: &Arc<InProcessFabric>,
+    channel: ChannelId,
     members: &[usize],
     until: Until<'_>,
     armed: &Arc<AtomicBool>,
 ) -> Result<impl Transport + use<>> {
-    let transport = lanes.open_among(lane, members, until)?;
-    let (armed, is_it) = (Arc::clone(armed), lane.kind == LaneKind::Collective);
+    let transport = fabric.open_among(channel, members, until)?;
+    let (armed, is_it) = (Arc::clone(armed), channel.kind == ChannelKind::Collective);
     let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
         let sent = transport.try_send(to, bytes)?;
         assert!(!(is_it && sent > 0 && armed.swap(false, Ordering::SeqCst)), "a transport with a fault");
@@ -317,13 +319,13 @@ fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
     let network = InProcessConfig::default().release(Release::OnConsume);
     for ranks in [2, 3, 5, 8] {
         let panicked = Barrier::new(ranks);
-        let errors = in_process::run(ranks, &network, |lanes| {
-            let (lanes, armed) = (Arc::new(lanes), Arc::new(AtomicBool::new(false)));
+        let errors = in_process::run(ranks, &network, |fabric| {
+            let (fabric, armed) = (Arc::new(fabric), Arc::new(AtomicBool::new(false)));
             let arm = Arc::clone(&armed);
-            let open = move |lanes: &Arc<_>, lane, members: &[usize], until: Until<'_>| {
-                explosive(lanes, lane, members, until, &armed)
+            let open = move |fabric: &Arc<_>, channel, members: &[usize], until: Until<'_>| {
+                explosive(fabric, channel, members, until, &armed)
             };
-            let altered = AlteredLanes { lanes: Arc::clone(&lanes), open };
+            let altered = AlteredFabric { fabric: Arc::clone(&fabric), open };
             let ring = RingCommunicator::new(altered, talkative(), Duration::from_secs(20)).unwrap();
             let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
             comm.barrier().unwrap();
@@ -332,7 +334,7 @@ fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
             let returned = is_broken.then(|| {
                 arm.store(true, Ordering::SeqCst);
                 let call = catch_unwind(AssertUnwindSafe(|| comm.broadcast(0, &mut buffer)));
-                (call.is_ok(), lanes.unreleased())
+                (call.is_ok(), fabric.unreleased())
             });
             // Nobody has read anything before.
             panicked.wait();
@@ -358,16 +360,16 @@ fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
     }
 }
 
-/// A lane of collectives that changes one byte of what rank 1 sends next, once it is told which.
+/// A channel of collectives that changes one byte of what rank 1 sends next, once it is told which.
 fn garbling(
-    lanes: &InProcessLanes,
-    lane: LaneId,
+    fabric: &InProcessFabric,
+    channel: ChannelId,
     members: &[usize],
     until: Until<'_>,
     at: &Arc<AtomicUsize>,
 ) -> Result<impl Transport + use<>> {
-    let transport = lanes.open_among(lane, members, until)?;
-    let (is_it, at) = (lane.kind == LaneKind::Collective && lanes.group().rank() == 1, Arc::clone(at));
+    let transport = fabric.open_among(channel, members, until)?;
+    let (is_it, at) = (channel.kind == ChannelKind::Collective && fabric.group().rank() == 1, Arc::clone(at));
     let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
         let at = if is_it { at.swap(usize::MAX, Ordering::SeqCst) } else { usize::MAX };
         if at == usize::MAX {
@@ -386,14 +388,14 @@ fn garbling(
 #[test]
 fn every_byte_of_a_header_counts() {
     for byte in 0..32 {
-        let errors = in_process::run(2, &InProcessConfig::default(), |lanes| {
+        let errors = in_process::run(2, &InProcessConfig::default(), |fabric| {
             let at = Arc::new(AtomicUsize::new(usize::MAX));
             let told = Arc::clone(&at);
-            let open = move |lanes: &InProcessLanes, lane, members: &[usize], until: Until<'_>| {
-                garbling(lanes, lane, members, until, &told)
+            let open = move |fabric: &InProcessFabric, channel, members: &[usize], until: Until<'_>| {
+                garbling(fabric, channel, members, until, &told)
             };
             let ring =
-                RingCommunicator::new(AlteredLanes { lanes, open }, talkative(), Duration::from_secs(20))
+                RingCommunicator::new(AlteredFabric { fabric, open }, talkative(), Duration::from_secs(20))
                     .unwrap();
             let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
             comm.barrier().unwrap();

@@ -6,10 +6,10 @@ mod common;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, GroupId, LaneId, LaneKind, Lanes, ReduceOp, Result, Until};
+use comm_core::{ChannelId, ChannelKind, Comm, Error, Fabric, GroupId, ReduceOp, Result, Until};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::AlteredLanes;
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
+use comm_sim::AlteredFabric;
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
 use common::{contributions, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
@@ -332,26 +332,26 @@ fn a_rank_that_never_makes_the_call_is_named_at_the_deadline() {
     }
 }
 
-/// Opens lanes of a rank that cannot open any for collectives but the world's.
+/// Opens channels of a rank that cannot open any for collectives but the world's.
 fn too_many(
-    lanes: &InProcessLanes,
-    lane: LaneId,
+    fabric: &InProcessFabric,
+    channel: ChannelId,
     members: &[usize],
     until: Until<'_>,
 ) -> Result<InProcessTransport> {
-    let second = lane.group != GroupId::WORLD && lane.kind == LaneKind::Collective;
-    if second && lanes.group().rank() == 2 {
-        return Err(Error::io("open a lane", std::io::Error::other("too many")));
+    let second = channel.group != GroupId::WORLD && channel.kind == ChannelKind::Collective;
+    if second && fabric.group().rank() == 2 {
+        return Err(Error::io("open a channel", std::io::Error::other("too many")));
     }
-    lanes.open_among(lane, members, until)
+    fabric.open_among(channel, members, until)
 }
 
 #[test]
 fn members_that_cannot_be_connected_are_named_and_the_parent_goes_on() {
     const TIMEOUT: Duration = Duration::from_millis(400);
-    let errors = in_process::run(5, &InProcessConfig::default(), |lanes| {
-        let lanes = AlteredLanes { lanes, open: too_many };
-        let ring = RingCommunicator::new(lanes, RingConfig::default(), Duration::from_secs(20)).unwrap();
+    let errors = in_process::run(5, &InProcessConfig::default(), |fabric| {
+        let fabric = AlteredFabric { fabric, open: too_many };
+        let ring = RingCommunicator::new(fabric, RingConfig::default(), Duration::from_secs(20)).unwrap();
         let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
         let made = comm.with_timeout(TIMEOUT).new_group(&[4, 2, 1]);
         check(&comm, comm.rank(), &[0, 1, 2, 3, 4]);

@@ -196,9 +196,9 @@ fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
 #[test]
 fn the_root_of_a_gather_or_scatter_may_work_in_place() {
     for ranks in [1, 2, 3, 5, 8] {
-        in_process::run(ranks, &InProcessConfig::default(), |lanes| {
+        in_process::run(ranks, &InProcessConfig::default(), |fabric| {
             let config = RingConfig::default();
-            let ring = RingCommunicator::new(lanes, config, Duration::from_secs(20)).unwrap();
+            let ring = RingCommunicator::new(fabric, config, Duration::from_secs(20)).unwrap();
             for collective in [Collective::Gather, Collective::Scatter] {
                 for row in Algorithm::for_collective(collective) {
                     let mut options = CallOptions::default();

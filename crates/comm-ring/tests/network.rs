@@ -171,7 +171,7 @@ fn a_death_at_any_time_yields_right_results_or_the_name_of_the_dead() {
                     Some(Ok(())) => rank.check(row, params),
                     Some(Err(Stop::Failed(Error::PeerLost { peer, .. }))) => assert_eq!(*peer, dead),
                     Some(Err(other)) => panic!("{params:?}: {other:?}"),
-                    // It waits for somebody who waits for the dead: the control lane would tell it.
+                    // It waits for somebody who waits for the dead: the control channel would tell it.
                     None => {}
                 }
             }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use comm_core::{Comm, During, Error, Lanes, Link, LinkModel, ReduceOp};
+use comm_core::{Comm, During, Error, Fabric, Link, LinkModel, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
 use common::{contributions, reduced, world};
@@ -24,9 +24,9 @@ fn unlike(rank: usize) -> RingConfig {
 #[test]
 fn ranks_with_unlike_settings_use_those_of_rank_0() {
     for ranks in [2, 3, 5, 8] {
-        in_process::run(ranks, &InProcessConfig::default(), |lanes| {
-            let rank = lanes.group().rank();
-            let ring = RingCommunicator::new(lanes, unlike(rank), Duration::from_secs(20)).unwrap();
+        in_process::run(ranks, &InProcessConfig::default(), |fabric| {
+            let rank = fabric.group().rank();
+            let ring = RingCommunicator::new(fabric, unlike(rank), Duration::from_secs(20)).unwrap();
             let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
             // Had ranks chosen by their own settings, they would be in different calls.
             let reversed = comm.split(Some(0), -(rank as i64)).unwrap().unwrap();
@@ -82,12 +82,12 @@ fn a_group_chooses_by_where_its_members_are() {
 #[test]
 fn settings_of_rank_0_that_cannot_be_used_are_refused_on_every_rank() {
     let unsound = |change: &(dyn Fn(&mut RingConfig) + Sync), name: &str| {
-        let errors = in_process::run(5, &InProcessConfig::default(), |lanes| {
+        let errors = in_process::run(5, &InProcessConfig::default(), |fabric| {
             let mut config = RingConfig::default();
-            if lanes.group().rank() == 0 {
+            if fabric.group().rank() == 0 {
                 change(&mut config);
             }
-            RingCommunicator::new(lanes, config, Duration::from_secs(20)).map(drop).unwrap_err()
+            RingCommunicator::new(fabric, config, Duration::from_secs(20)).map(drop).unwrap_err()
         });
         for error in errors {
             let text = error.to_string();

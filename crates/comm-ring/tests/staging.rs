@@ -1,42 +1,42 @@
-//! What is sent to several ranks lies in memory that the lanes stage, and nothing else does.
+//! What is sent to several ranks lies in memory that the channels stage, and nothing else does.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use comm_core::{Allocation, Comm, Group, LaneId, Lanes, LinkModel, ReduceOp, Result, Until};
+use comm_core::{Allocation, ChannelId, Comm, Fabric, Group, LinkModel, ReduceOp, Result, Until};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric};
 
 /// How many bytes were asked for, in turn.
 type Asked = Arc<Mutex<Vec<usize>>>;
 
-/// Lanes that write down what they are asked to stage.
+/// Channels that write down what they are asked to stage.
 struct Staging {
-    lanes: InProcessLanes,
+    fabric: InProcessFabric,
     asked: Asked,
 }
 
-impl Lanes for Staging {
-    type Lane = <InProcessLanes as Lanes>::Lane;
+impl Fabric for Staging {
+    type Channel = <InProcessFabric as Fabric>::Channel;
 
     fn group(&self) -> Group {
-        self.lanes.group()
+        self.fabric.group()
     }
 
     fn now(&self) -> Instant {
-        self.lanes.now()
+        self.fabric.now()
     }
 
     fn links(&self) -> LinkModel {
-        self.lanes.links()
+        self.fabric.links()
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<Self::Lane> {
-        self.lanes.open_among(lane, members, until)
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel> {
+        self.fabric.open_among(channel, members, until)
     }
 
-    fn stage(&self, bytes: usize) -> Option<Allocation> {
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         self.asked.lock().unwrap().push(bytes);
         Allocation::on_heap(bytes).ok()
     }
@@ -44,11 +44,11 @@ impl Lanes for Staging {
 
 #[test]
 fn memory_is_staged_for_what_several_ranks_read_and_kept() {
-    in_process::run(3, &InProcessConfig::default(), |lanes| {
-        let (rank, asked) = (lanes.group().rank(), Asked::default());
+    in_process::run(3, &InProcessConfig::default(), |fabric| {
+        let (rank, asked) = (fabric.group().rank(), Asked::default());
         let timeout = Duration::from_secs(20);
-        let lanes = Staging { lanes, asked: Arc::clone(&asked) };
-        let comm = Comm::new(RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap());
+        let fabric = Staging { fabric, asked: Arc::clone(&asked) };
+        let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap());
         let staged_by = |call: &dyn Fn()| {
             asked.lock().unwrap().clear();
             call();

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Collective, Comm, Error, LaneId, LaneKind, Lanes, ReduceOp, Result, Transport, Until};
+use comm_core::{
+    ChannelId, ChannelKind, Collective, Comm, Error, Fabric, ReduceOp, Result, Transport, Until,
+};
 use comm_ring::schedule::Algorithm;
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
-use comm_sim::{AlteredLanes, AlteredTransport};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
+use comm_sim::{AlteredFabric, AlteredTransport};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -47,16 +49,16 @@ impl Shared {
     }
 }
 
-/// A lane of collectives on which a rank stops as it is about to send.
+/// A channel of collectives on which a rank stops as it is about to send.
 fn stopping(
-    lanes: &InProcessLanes,
-    lane: LaneId,
+    fabric: &InProcessFabric,
+    channel: ChannelId,
     members: &[usize],
     until: Until<'_>,
     shared: &Arc<Shared>,
 ) -> Result<impl Transport + use<>> {
-    let (transport, shared) = (lanes.open_among(lane, members, until)?, Arc::clone(shared));
-    let (counts, ranks) = (lane.kind == LaneKind::Collective, members.len());
+    let (transport, shared) = (fabric.open_among(channel, members, until)?, Arc::clone(shared));
+    let (counts, ranks) = (channel.kind == ChannelKind::Collective, members.len());
     let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
         let left = &shared.left;
         if counts && left.load(Ordering::SeqCst) > 0 && left.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -95,15 +97,15 @@ fn named(row: &'static Algorithm, stop: Stop) -> Vec<(usize, Result<Vec<usize>, 
     let network = InProcessConfig::default().capacity(2000);
     let shared: Vec<_> = (0..stop.ranks).map(|_| Arc::new(Shared::default())).collect();
     let all = &shared;
-    let results = in_process::run(stop.ranks, &network, |lanes| {
-        let rank = lanes.group().rank();
+    let results = in_process::run(stop.ranks, &network, |fabric| {
+        let rank = fabric.group().rank();
         let ours = Arc::clone(&all[stop.rank]);
-        let lane_shared = Arc::clone(&all[rank]);
-        let open = move |lanes: &InProcessLanes, lane, members: &[usize], until: Until<'_>| {
-            stopping(lanes, lane, members, until, &lane_shared)
+        let channel_shared = Arc::clone(&all[rank]);
+        let open = move |fabric: &InProcessFabric, channel, members: &[usize], until: Until<'_>| {
+            stopping(fabric, channel, members, until, &channel_shared)
         };
         let ring =
-            RingCommunicator::new(AlteredLanes { lanes, open }, config.clone(), Duration::from_secs(60));
+            RingCommunicator::new(AlteredFabric { fabric, open }, config.clone(), Duration::from_secs(60));
         let comm = Comm::new(ring.unwrap()).with_timeout(TIMEOUT).with_algorithm(row.name);
         if rank == stop.rank {
             ours.left.store(stop.after, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Settings of shared memory.
 
-use comm_core::{Error, LaneKind, Result};
+use comm_core::{ChannelKind, Error, Result};
 
 use crate::cma;
 
@@ -10,13 +10,13 @@ use crate::cma;
 pub struct SharedMemoryConfig {
     /// The capacity of a ring in bytes: how far a sender can be ahead of its receiver. A power of
     /// two, from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`];
-    /// at least a page of memory is used. Each pair of ranks has two rings per lane, whose memory
-    /// is allocated at once, so a lane of more than eight ranks has proportionally smaller ones,
-    /// down to 64 KiB. A control lane, which carries short frames, has smaller ones too.
+    /// at least a page of memory is used. Each pair of ranks has two rings per channel, whose memory
+    /// is allocated at once, so a channel of more than eight ranks has proportionally smaller ones,
+    /// down to 64 KiB. A control channel, which carries short frames, has smaller ones too.
     pub ring_bytes: usize,
-    /// The least size in bytes of a buffer from [`Lanes::allocate`](comm_core::Lanes::allocate)
+    /// The least size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
     /// that other ranks read in place in collectives, instead of being copied through the ring.
-    /// `usize::MAX` means that nothing is read in place, nor memory that lanes stage. Pieces of
+    /// `usize::MAX` means that nothing is read in place, nor memory that channels stage. Pieces of
     /// such a buffer of less than 1/32 of this are still copied. Ranks may differ.
     pub lend_bytes: usize,
     /// The least size in bytes of a piece of any other memory that the receiver reads in place by
@@ -33,9 +33,9 @@ impl SharedMemoryConfig {
     pub const RING_BYTES_MIN: usize = 4096;
     /// The largest capacity of a ring.
     pub const RING_BYTES_MAX: usize = 1 << 30;
-    /// The largest capacity of a ring of a control lane.
+    /// The largest capacity of a ring of a control channel.
     const CONTROL_RING_BYTES: usize = 8192;
-    /// The most ranks of a lane whose rings have the configured capacity.
+    /// The most ranks of a channel whose rings have the configured capacity.
     const RANKS_FULL: usize = 8;
     /// The smallest capacity to which rings are reduced for the number of ranks.
     const REDUCED_RING_BYTES_MIN: usize = 64 * 1024;
@@ -86,11 +86,11 @@ impl SharedMemoryConfig {
         Err(Error::setting("ring_bytes", self.ring_bytes.to_string(), reason))
     }
 
-    /// Returns the capacity of the rings of a lane between `ranks` ranks, at least a page.
-    pub(crate) fn capacity(&self, kind: LaneKind, ranks: usize) -> usize {
+    /// Returns the capacity of the rings of a channel between `ranks` ranks, at least a page.
+    pub(crate) fn capacity(&self, kind: ChannelKind, ranks: usize) -> usize {
         let divisor = ranks.div_ceil(Self::RANKS_FULL).next_power_of_two();
         let max = match kind {
-            LaneKind::Control => Self::CONTROL_RING_BYTES,
+            ChannelKind::Control => Self::CONTROL_RING_BYTES,
             _ => (self.ring_bytes / divisor).max(Self::REDUCED_RING_BYTES_MIN),
         };
         self.ring_bytes.min(max).max(rustix::param::page_size())
@@ -139,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn control_lanes_have_small_rings() {
+    fn control_channels_have_small_rings() {
         let config = SharedMemoryConfig::default();
-        assert_eq!(config.capacity(LaneKind::Control, 1000), config.capacity(LaneKind::Control, 2));
-        assert!(config.capacity(LaneKind::Control, 2) < config.capacity(LaneKind::Collective, 1000));
+        assert_eq!(config.capacity(ChannelKind::Control, 1000), config.capacity(ChannelKind::Control, 2));
+        assert!(config.capacity(ChannelKind::Control, 2) < config.capacity(ChannelKind::Collective, 1000));
         let tiny = SharedMemoryConfig { ring_bytes: SharedMemoryConfig::RING_BYTES_MIN, ..config.clone() };
-        assert!(tiny.capacity(LaneKind::Control, 2) < config.capacity(LaneKind::Control, 2));
+        assert!(tiny.capacity(ChannelKind::Control, 2) < config.capacity(ChannelKind::Control, 2));
     }
 
     #[test]
     fn memory_grows_with_the_ranks_and_not_with_their_pairs() {
         let config = SharedMemoryConfig::default();
-        for kind in [LaneKind::Collective, LaneKind::PointToPoint] {
+        for kind in [ChannelKind::Collective, ChannelKind::PointToPoint] {
             let capacities =
                 [1, 2, 8, 9, 16, 17, 64, 128, 1000].map(|ranks| config.capacity(kind, ranks) >> 10);
             assert_eq!(capacities, [1024, 1024, 1024, 512, 512, 256, 128, 64, 64]);
@@ -158,7 +158,7 @@ mod tests {
         for ring_bytes in [4096, 8192, 1 << 18] {
             let config = SharedMemoryConfig { ring_bytes, ..Default::default() };
             for ranks in 1..300 {
-                let capacity = config.capacity(LaneKind::Collective, ranks);
+                let capacity = config.capacity(ChannelKind::Collective, ranks);
                 assert!(capacity.is_power_of_two() && capacity >= rustix::param::page_size());
                 assert!(capacity <= ring_bytes.max(rustix::param::page_size()), "{ring_bytes} {ranks}");
             }

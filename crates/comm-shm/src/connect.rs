@@ -57,7 +57,7 @@ impl Connector {
                         let process = self.processes.watch(&socket)?;
                         return Ok(Some(Connection { socket, process, segment, outgoing: Direction::Out }));
                     }
-                    // It may have opened the lane and given up again.
+                    // It may have opened the channel and given up again.
                     Ok(Some(_)) | Err(_) => self.retry(now),
                 }
             }

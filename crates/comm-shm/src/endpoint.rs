@@ -8,9 +8,9 @@ use comm_mesh::Mesh;
 use comm_rendezvous::{Endpoint, Watch, random_bytes};
 
 use crate::config::SharedMemoryConfig;
+use crate::fabric::SharedMemoryFabric;
 use crate::host::HostId;
 use crate::identity::Identity;
-use crate::lanes::SharedMemoryLanes;
 use crate::mesh::SharedMemoryProtocol;
 use crate::record::{Address, Place, Record};
 use crate::rendezvous::{self, RendezvousConfig};
@@ -19,7 +19,7 @@ use crate::socket;
 
 /// The listener of one rank, whose record the other ranks still need.
 ///
-/// A rank that cannot share memory has one too; see [`SharedMemoryLanes::obstacle`].
+/// A rank that cannot share memory has one too; see [`SharedMemoryFabric::obstacle`].
 #[derive(Debug)]
 pub struct SharedMemoryEndpoint {
     group: Group,
@@ -41,19 +41,19 @@ impl SharedMemoryEndpoint {
 }
 
 impl Endpoint for SharedMemoryEndpoint {
-    type Lanes = SharedMemoryLanes;
+    type Fabric = SharedMemoryFabric;
 
     fn record(&self) -> String {
         Record(self.own.as_ref().ok().map(|(place, _)| *place)).to_string()
     }
 
-    /// The lanes connect this rank with those on its host; a call that concerns another rank is
+    /// The channels connect this rank with those on its host; a call that concerns another rank is
     /// [`Error::Invalid`].
     ///
     /// # Errors
     /// [`Error::Malformed`] for text that is no record, [`Error::Io`] if the system has no
     /// descriptors left.
-    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<SharedMemoryLanes> {
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<SharedMemoryFabric> {
         let Self { group, config, own } = self;
         let records = rendezvous::read(records)?;
         let hosts = records.iter().map(|record| record.0.map(|place| place.host)).collect();
@@ -67,7 +67,7 @@ impl Endpoint for SharedMemoryEndpoint {
             Err(obstacle) => (None, Identity::nobody(group.rank()), Some(obstacle)),
         };
         let mesh = Mesh::new(group, SharedMemoryProtocol::new(identity, config), listener)?;
-        Ok(SharedMemoryLanes { mesh, hosts, obstacle, watch })
+        Ok(SharedMemoryFabric { mesh, hosts, obstacle, watch })
     }
 }
 

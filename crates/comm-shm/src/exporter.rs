@@ -10,7 +10,7 @@ use crate::region::Region;
 use crate::regions::Regions;
 use crate::socket;
 
-/// The most regions of one rank that a peer keeps mapped on one lane. The least recently used one
+/// The most regions of one rank that a peer keeps mapped on one channel. The least recently used one
 /// is evicted.
 pub(crate) const REGIONS_MAX: usize = 256;
 /// The first word of a message that exports a region.

@@ -1,7 +1,7 @@
 //! What is said on a connection before memory is shared: one packet each way.
 
 use comm_core::wire::{self, WireError, Writer};
-use comm_core::{GroupId, LaneId, LaneKind};
+use comm_core::{ChannelId, ChannelKind, GroupId};
 
 /// The first bytes of the packets of both sides: a magic and the version.
 const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x04";
@@ -10,24 +10,24 @@ pub(crate) const HELLO_BYTES: usize = 72;
 /// What the acceptor answers. The dialer may use the segment from then on.
 pub(crate) const WELCOME: [u8; 8] = MAGIC;
 
-/// Which lane a connection is for. Ranks that list different members for a lane of one name mean
-/// different lanes.
+/// Which channel a connection is for. Ranks that list different members for a channel of one name mean
+/// different channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct LaneKey {
-    pub(crate) lane: LaneId,
+pub(crate) struct ChannelKey {
+    pub(crate) channel: ChannelId,
     members: u64,
 }
 
-impl LaneKey {
-    pub(crate) fn new(lane: LaneId, members: &[usize]) -> Self {
-        Self { lane, members: wire::digest(members.iter().map(|rank| *rank as u64)) }
+impl ChannelKey {
+    pub(crate) fn new(channel: ChannelId, members: &[usize]) -> Self {
+        Self { channel, members: wire::digest(members.iter().map(|rank| *rank as u64)) }
     }
 }
 
 /// What the dialer says. The memory comes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) key: LaneKey,
+    pub(crate) key: ChannelKey,
     /// The rank of the dialer in the world.
     pub(crate) rank: u32,
     /// What only a process knows that can read the dialer's record in the store.
@@ -41,8 +41,8 @@ pub(crate) struct Hello {
 impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut to = Writer::new();
-        to.put(MAGIC).put([self.key.lane.kind as u8, 0, 0, 0]).put(self.rank);
-        to.put(self.key.lane.group.0).put(self.key.members).put(self.capacity);
+        to.put(MAGIC).put([self.key.channel.kind as u8, 0, 0, 0]).put(self.rank);
+        to.put(self.key.channel.group.0).put(self.key.members).put(self.capacity);
         to.put(self.token).put(self.to_token);
         to.into_array()
     }
@@ -55,10 +55,10 @@ impl Hello {
                 let [value] = wire::read_words(&magic);
                 return Err(WireError::Unknown { what: "magic", value });
             }
-            let kind = r.code("kind of lane", LaneKind::from_code)?;
+            let kind = r.code("kind of channel", ChannelKind::from_code)?;
             r.take(3)?;
             let (rank, group, members) = (r.get()?, GroupId(r.get()?), r.get()?);
-            let key = LaneKey { lane: LaneId { group, kind }, members };
+            let key = ChannelKey { channel: ChannelId { group, kind }, members };
             Ok(Self { key, rank, capacity: r.get()?, token: r.get()?, to_token: r.get()? })
         })
     }
@@ -69,8 +69,8 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let lane = LaneId { group: GroupId(0x0807_0605_0403_0201), kind: LaneKind::PointToPoint };
-        let key = LaneKey { lane, members: 0x1817_1615_1413_1211 };
+        let channel = ChannelId { group: GroupId(0x0807_0605_0403_0201), kind: ChannelKind::PointToPoint };
+        let key = ChannelKey { channel, members: 0x1817_1615_1413_1211 };
         Hello { key, rank: 7, token: 5, to_token: 6, capacity: 1 << 18 }
     }
 
@@ -94,9 +94,9 @@ mod tests {
         |hello| hello.encode().to_vec(), |bytes| Hello::decode(bytes).ok());
 
     #[test]
-    fn lanes_of_other_members_are_others() {
-        let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Control };
-        let key = |members: &[usize]| LaneKey::new(lane, members);
+    fn channels_of_other_members_are_others() {
+        let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Control };
+        let key = |members: &[usize]| ChannelKey::new(channel, members);
         assert_eq!(key(&[0, 1, 2]), key(&[0, 1, 2]));
         for other in [&[0, 1][..], &[0, 2, 1], &[0, 1, 3], &[], &[0, 1, 2, 0]] {
             assert_ne!(key(other), key(&[0, 1, 2]));

@@ -8,7 +8,7 @@ use comm_core::{Error, Result};
 use crate::credentials::own_user;
 
 /// Identifies the processes that can share memory: the boot of the kernel, the network and user
-/// namespaces, and the user. Processes with equal ids can open lanes of shared memory.
+/// namespaces, and the user. Processes with equal ids can open channels of shared memory.
 ///
 /// Host names and addresses are not part of it: containers of one host may have different ones, and
 /// hosts the same. The network namespace is, because ranks find each other's sockets in it, and the

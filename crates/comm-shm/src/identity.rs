@@ -1,6 +1,6 @@
 //! The identity of this rank, and the authorization of its peers.
 
-use crate::hello::{Hello, LaneKey};
+use crate::hello::{ChannelKey, Hello};
 use crate::record::Address;
 
 /// The identity of this rank and of its peers.
@@ -20,7 +20,7 @@ impl Identity {
     }
 
     /// The hello of a connection to a member.
-    pub(crate) fn hello(&self, to: Address, key: LaneKey, capacity: usize) -> Hello {
+    pub(crate) fn hello(&self, to: Address, key: ChannelKey, capacity: usize) -> Hello {
         Hello {
             key,
             // No group has more ranks.

@@ -1,13 +1,13 @@
 //! Shared memory transport of the comm collective communication library, between processes of one
 //! host.
 //!
-//! [`SharedMemoryLanes::rendezvous`] makes the processes of a host that share a store a group of
-//! ranks, and opens lanes between them. A lane is a [`SharedMemoryTransport`]: for every other rank
+//! [`SharedMemoryFabric::rendezvous`] makes the processes of a host that share a store a group of
+//! ranks, and opens channels between them. A channel is a [`SharedMemoryTransport`]: for every other rank
 //! two rings of shared memory, one per direction. Ranks may also be threads of one process.
 //!
 //! While both sides are awake, a byte costs two copies and no system call. Large pieces of memory
-//! that the lanes allocated are read in place, which saves one of the copies. So is any other
-//! memory that the caller exposes ([`Transport::expose`](comm_core::Transport::expose)), by
+//! that the channels allocated are read in place, which saves one of the copies. So is any other
+//! memory that the caller exposes ([`Transport::register`](comm_core::Transport::register)), by
 //! cross-memory attach. A rank that sleeps sets a flag in shared memory, and is woken through a
 //! Unix socket, which also shows at once when a process exits.
 //!
@@ -18,7 +18,7 @@
 //! |---|---|
 //! | which processes can share memory | `host.rs`, `credentials.rs` |
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
-//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `connect.rs`, `probe.rs`, `identity.rs`, `hello.rs`, `socket.rs`, and `comm-mesh` |
+//! | how is a channel connected | `fabric.rs`, `mesh.rs`, `connect.rs`, `probe.rs`, `identity.rs`, `hello.rs`, `socket.rs`, and `comm-mesh` |
 //! | how is the exit of a process noticed | `socket.rs`, `process.rs` |
 //! | what is in the shared memory | `segment.rs`, `positions.rs`, `inline.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
@@ -35,13 +35,13 @@
 //! use std::io::IoSlice;
 //! use std::time::{Duration, Instant};
 //!
-//! use comm_core::{Membership, GroupId, LaneId, LaneKind, Lanes, Result, Store, Transport};
-//! use comm_shm::{RendezvousConfig, SharedMemoryLanes};
+//! use comm_core::{Membership, GroupId, ChannelId, ChannelKind, Fabric, Result, Store, Transport};
+//! use comm_shm::{RendezvousConfig, SharedMemoryFabric};
 //!
 //! fn rank(rank: usize, store: &dyn Store) -> Result<u8> {
-//!     let lanes = SharedMemoryLanes::rendezvous(store, &RendezvousConfig::new(Membership { rank, size: 2 }))?;
-//!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
-//!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;
+//!     let fabric = SharedMemoryFabric::rendezvous(store, &RendezvousConfig::new(Membership { rank, size: 2 }))?;
+//!     let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
+//!     let mut transport = fabric.open(channel, Instant::now() + Duration::from_secs(10))?;
 //!     let mut byte = [0];
 //!     while transport.try_send(1 - rank, &[IoSlice::new(&[rank as u8])])? == 0 {}
 //!     while transport.try_recv(1 - rank, &mut byte)? == 0 {}
@@ -60,11 +60,11 @@ mod descriptors;
 mod endpoint;
 mod exporter;
 mod exposed;
+mod fabric;
 mod hello;
 mod host;
 mod identity;
 mod inline;
-mod lanes;
 mod membarrier;
 mod mesh;
 mod non_temporal;
@@ -86,7 +86,7 @@ mod wakeup;
 pub use comm_rendezvous::{Member, Rendezvous, Settings};
 pub use config::SharedMemoryConfig;
 pub use endpoint::SharedMemoryEndpoint;
+pub use fabric::SharedMemoryFabric;
 pub use host::{HostId, NoHostId};
-pub use lanes::SharedMemoryLanes;
 pub use rendezvous::RendezvousConfig;
 pub use transport::SharedMemoryTransport;

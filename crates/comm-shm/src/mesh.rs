@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{Group, LaneId, LaneKind, Result};
+use comm_core::{ChannelId, ChannelKind, Group, Result};
 use comm_mesh::{Accept, ConnId, Destination, HandshakeState, Limits, Protocol, pending_max};
 
 use crate::config::SharedMemoryConfig;
 use crate::connect::Connector;
 use crate::credentials;
 use crate::exporter::ExportConfig;
-use crate::hello::{HELLO_BYTES, Hello, LaneKey, WELCOME};
+use crate::hello::{ChannelKey, HELLO_BYTES, Hello, WELCOME};
 use crate::identity::Identity;
 use crate::peer::Connection;
 use crate::probe::Probe;
@@ -23,10 +23,10 @@ use crate::segment::{Direction, Segment};
 use crate::socket;
 use crate::transport::SharedMemoryTransport;
 
-/// The most silent connections per peer: a probe for each lane that it is opening.
+/// The most silent connections per peer: a probe for each channel that it is opening.
 const PENDING_PER_PEER: usize = 4;
 
-/// The sockets, handshakes and memory of the lanes of one rank.
+/// The sockets, handshakes and memory of the channels of one rank.
 #[derive(Debug)]
 pub(crate) struct SharedMemoryProtocol {
     pub(crate) identity: Identity,
@@ -61,7 +61,7 @@ impl Accept for SharedMemoryProtocol {
     type Conn = OwnedFd;
     type Accepted = Accepted;
 
-    const NAME: &'static str = "shared memory lanes";
+    const NAME: &'static str = "shared memory channels";
 
     /// A peer that connects sends its hello at once. One that awaits our connection stays silent.
     fn limits(&self) -> Limits {
@@ -102,23 +102,23 @@ impl Accept for SharedMemoryProtocol {
 }
 
 impl Protocol for SharedMemoryProtocol {
-    type Key = LaneKey;
+    type Key = ChannelKey;
     type Connection = Connection;
     type Connect = Connector;
     type Probe = Probe;
-    type Lane = SharedMemoryTransport;
+    type Channel = SharedMemoryTransport;
 
-    fn key(&self, lane: LaneId, members: &[usize]) -> LaneKey {
-        LaneKey::new(lane, members)
+    fn key(&self, channel: ChannelId, members: &[usize]) -> ChannelKey {
+        ChannelKey::new(channel, members)
     }
 
     fn connections_max(&self) -> usize {
         self.identity.members.len()
     }
 
-    fn connect(&self, key: LaneKey, to: ConnId, peers: usize) -> Connector {
-        let capacity = self.config.capacity(key.lane.kind, 1 + peers);
-        // Lanes connect neighbours only; no listener has this name.
+    fn connect(&self, key: ChannelKey, to: ConnId, peers: usize) -> Connector {
+        let capacity = self.config.capacity(key.channel.kind, 1 + peers);
+        // Channels connect neighbours only; no listener has this name.
         let member = self.member(to.world_rank).unwrap_or(Address { door: 0, token: 0 });
         let hello = self.identity.hello(member, key, capacity);
         Connector::new(to.rank, member.door, hello, Arc::clone(&self.processes))
@@ -128,13 +128,13 @@ impl Protocol for SharedMemoryProtocol {
         Probe::new(awaited.iter().filter_map(|id| Some((*id, self.member(id.world_rank)?.door))))
     }
 
-    fn destination(&self, accepted: &Accepted) -> Destination<LaneKey> {
+    fn destination(&self, accepted: &Accepted) -> Destination<ChannelKey> {
         let Hello { key, rank, .. } = accepted.hello;
         Destination { key, world_rank: rank as usize, index: 0 }
     }
 
     /// Maps the memory that the peer offers, and accepts it.
-    fn establish(&self, _key: LaneKey, accepted: Accepted) -> io::Result<Connection> {
+    fn establish(&self, _key: ChannelKey, accepted: Accepted) -> io::Result<Connection> {
         let Accepted { socket, segment, hello } = accepted;
         let segment = Segment::open(&segment, usize::try_from(hello.capacity).unwrap_or(0))?;
         let process = self.processes.watch(&socket)?;
@@ -142,15 +142,15 @@ impl Protocol for SharedMemoryProtocol {
         Ok(Connection { socket, process, segment, outgoing: Direction::Back })
     }
 
-    fn lane(
+    fn channel(
         &self,
-        key: LaneKey,
+        key: ChannelKey,
         group: Group,
         peers: Vec<(usize, Vec<Connection>)>,
     ) -> Result<SharedMemoryTransport> {
-        // Senders on other lanes do not wait for the release of each piece before they use its
+        // Senders on other channels do not wait for the release of each piece before they use its
         // memory again.
-        let export = (key.lane.kind == LaneKind::Collective).then(|| ExportConfig {
+        let export = (key.channel.kind == ChannelKind::Collective).then(|| ExportConfig {
             regions: Arc::clone(&self.regions),
             bytes_min: self.config.lend_bytes_min(),
             cma_bytes_min: self.config.cma_bytes_min(),

@@ -1,4 +1,4 @@
-//! One peer on a lane: the two rings that are shared with it, and its end.
+//! One peer on a channel: the two rings that are shared with it, and its end.
 
 mod cma;
 mod receiving;
@@ -31,7 +31,7 @@ const STRIDES_MIN: usize = 4;
 /// The most packets that are read from a socket before other work gets its turn.
 const PACKETS_PER_TURN: usize = 64;
 
-/// What two ranks share on a lane.
+/// What two ranks share on a channel.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Shows that the other side is alive, wakes it when it sleeps, and carries the file
@@ -57,7 +57,7 @@ impl Connection {
     }
 }
 
-/// One peer on a lane.
+/// One peer on a channel.
 #[derive(Debug)]
 pub(crate) struct Peer {
     rank: usize,

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use crate::credentials;
 
-/// The watched processes by pid. All lanes to a process share one file descriptor.
+/// The watched processes by pid. All channels to a process share one file descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Processes(Mutex<HashMap<Pid, Weak<OwnedFd>>>);
 

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-use comm_core::{Allocation, Lent};
+use comm_core::{Allocation, RecvBuf};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -202,14 +202,14 @@ impl PeerRegion {
     }
 
     /// Lends a range, or nothing if it does not lie within the region.
-    pub(crate) fn lend(&self, offset: u64, len: usize) -> Lent<'_> {
+    pub(crate) fn fill_buf(&self, offset: u64, len: usize) -> RecvBuf<'_> {
         if !self.contains(offset, len as u64) {
-            return Lent::from_slice(&[]);
+            return RecvBuf::from_slice(&[]);
         }
         let address = self.0.bytes().as_ptr().wrapping_add(offset as usize);
         // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference
         // to them.
-        unsafe { Lent::from_raw(address, len) }
+        unsafe { RecvBuf::from_raw(address, len) }
     }
 }
 
@@ -238,13 +238,13 @@ mod tests {
             let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
             allocation.bytes_mut().fill(9);
             let mut copy = vec![0; bytes];
-            assert_eq!(mapping.lend(0, bytes).copy_to(&mut copy), bytes);
+            assert_eq!(mapping.fill_buf(0, bytes).copy_to(&mut copy), bytes);
             assert!(copy.iter().all(|byte| *byte == 9));
             assert!(!mapping.is_retired());
             region.retire();
             drop((allocation, region));
             assert!(mapping.is_retired());
-            assert_eq!(mapping.lend(bytes as u64 - 1, 1).copy_to(&mut copy), 1);
+            assert_eq!(mapping.fill_buf(bytes as u64 - 1, 1).copy_to(&mut copy), 1);
         }
     }
 
@@ -253,9 +253,9 @@ mod tests {
         let (_allocation, region) = region(100);
         let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
         let len = region.len() as u64;
-        assert_eq!(mapping.lend(len - 1, 1).len(), 1);
+        assert_eq!(mapping.fill_buf(len - 1, 1).len(), 1);
         for (offset, len) in [(0, len + 1), (len, 1), (len - 1, 2), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
-            assert!(mapping.lend(offset, len as usize).is_empty(), "{offset} {len}");
+            assert!(mapping.fill_buf(offset, len as usize).is_empty(), "{offset} {len}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use comm_core::Lent;
+use comm_core::RecvBuf;
 
 use crate::descriptors::{DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::{REGIONS_MAX, RegionMessage};
@@ -45,10 +45,10 @@ impl RegionCache {
     }
 
     /// Returns the first bytes of a descriptor, or none if they cannot be read.
-    pub(crate) fn lend(&self, descriptor: &Descriptor, len: usize) -> Lent<'_> {
+    pub(crate) fn fill_buf(&self, descriptor: &Descriptor, len: usize) -> RecvBuf<'_> {
         match self.0.get(&descriptor.region) {
-            Some(region) => region.lend(descriptor.offset, len),
-            None => Lent::from_slice(&[]),
+            Some(region) => region.fill_buf(descriptor.offset, len),
+            None => RecvBuf::from_slice(&[]),
         }
     }
 }

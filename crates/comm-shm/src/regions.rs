@@ -8,7 +8,7 @@ use comm_core::{Allocation, Process};
 
 use crate::region::Region;
 
-/// The regions of this rank, by address, for the lanes of all its groups.
+/// The regions of this rank, by address, for the channels of all its groups.
 #[derive(Debug, Default)]
 pub(crate) struct Regions(RwLock<State>);
 
@@ -27,7 +27,7 @@ struct Entry {
 }
 
 impl Regions {
-    /// Allocates memory that the lanes lend, in pieces of at least `piece_min` bytes, until it is
+    /// Allocates memory that the channels lend, in pieces of at least `piece_min` bytes, until it is
     /// dropped.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ pub struct RendezvousConfig {
     /// Names a part of this host: ranks that give another name, or none, count as being on another
     /// host. For containers that are not to share memory, or to try several hosts on one machine.
     pub part: Option<String>,
-    /// How the rings of lanes are set up. The rank with the higher number decides for a pair.
+    /// How the rings of channels are set up. The rank with the higher number decides for a pair.
     pub shm: SharedMemoryConfig,
 }
 

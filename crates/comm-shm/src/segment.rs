@@ -4,7 +4,7 @@
 //! twice in a row, so that bytes that wrap around the end of the ring are contiguous.
 //!
 //! The other side can write to all of it at any time, so no reference to its bytes is ever made:
-//! they are copied in and out, or lent as [`Lent`], by their addresses.
+//! they are copied in and out, or lent as [`RecvBuf`], by their addresses.
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-use comm_core::Lent;
+use comm_core::RecvBuf;
 use comm_rendezvous::random_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -194,11 +194,11 @@ impl Segment {
 
     /// Lends bytes from a position of a ring, at most its capacity.
     #[inline]
-    pub(crate) fn lend(&self, direction: Direction, position: u64, len: usize) -> Lent<'_> {
+    pub(crate) fn fill_buf(&self, direction: Direction, position: u64, len: usize) -> RecvBuf<'_> {
         let len = len.min(self.capacity);
         // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference
         // to them.
-        unsafe { Lent::from_raw(self.address(direction, position), len) }
+        unsafe { RecvBuf::from_raw(self.address(direction, position), len) }
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
                 for len in [0, 1, 7, 4095, 4096] {
                     from.copy_in(direction, position, &bytes[..len]);
                     let mut copied = vec![0; len];
-                    assert_eq!(to.lend(direction, position, len).copy_to(&mut copied), len);
+                    assert_eq!(to.fill_buf(direction, position, len).copy_to(&mut copied), len);
                     assert_eq!(copied, bytes[..len]);
                 }
             }
@@ -269,7 +269,7 @@ mod tests {
         near.control(Direction::Back).scribble(Some(u64::MAX), Some(u64::MAX));
         for (direction, value) in [(Direction::Out, 1), (Direction::Back, 2)] {
             let mut copied = [0; 4096];
-            far.lend(direction, 0, copied.len()).copy_to(&mut copied);
+            far.fill_buf(direction, 0, copied.len()).copy_to(&mut copied);
             assert_eq!(copied, [value; 4096]);
             assert!(!far.control(direction).reader().is_set() && !far.control(direction).writer().is_set());
         }
@@ -280,9 +280,9 @@ mod tests {
         let (near, far) = pair(4096);
         near.copy_in(Direction::Out, 1, &[7; 10_000]);
         let mut copied = [0; 10_000];
-        far.lend(Direction::Out, 0, copied.len()).copy_to(&mut copied);
+        far.fill_buf(Direction::Out, 0, copied.len()).copy_to(&mut copied);
         assert!(copied[..4096].iter().all(|&byte| byte == 7) && copied[4096..].iter().all(|&byte| byte == 0));
-        assert_eq!(far.lend(Direction::Out, 3, 10_000).len(), 4096);
+        assert_eq!(far.fill_buf(Direction::Out, 3, 10_000).len(), 4096);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Moves the bytes of one lane through rings of shared memory.
+//! Moves the bytes of one channel through rings of shared memory.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Result, Transport};
+use comm_core::{Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, RecvBuf, Result, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -33,13 +33,13 @@ const ATTEMPTS_MAX: u32 = 4096;
 /// While no rank sleeps, bytes move without a system call. A rank that sleeps sets a flag in shared
 /// memory, and is woken through its socket.
 ///
-/// On lanes for collectives, a large piece that lies in memory from
-/// [`Lanes::allocate`](comm_core::Lanes::allocate) is not copied into the ring: the peer gets a
+/// On channels for collectives, a large piece that lies in memory from
+/// [`Fabric::allocate`](comm_core::Fabric::allocate) is not copied into the ring: the peer gets a
 /// descriptor of it, and reads it in place. It is released when the peer has read it to the end.
 /// Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
 /// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is revoked with [`Transport::revoke`].
 ///
-/// On the same lanes, large pieces of memory that was exposed with [`Transport::expose`] are read
+/// On the same channels, large pieces of memory that was exposed with [`Transport::register`] are read
 /// in place by cross-memory attach, if the system lets the peer read the memory of this process.
 /// They are released likewise, but are lost when this process exits.
 ///
@@ -77,7 +77,7 @@ impl SharedMemoryTransport {
         connections: impl IntoIterator<Item = (usize, Connection)>,
         export: Option<&ExportConfig>,
     ) -> Result<Self> {
-        let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
+        let failed = |errno: Errno| Error::io("watch the sockets of a channel", errno.into());
         let mut transport = Self {
             group,
             clock: CoarseClock::new(),
@@ -168,7 +168,7 @@ impl SharedMemoryTransport {
             let events = match epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) {
                 Ok((events, _)) => events,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::io("poll the sockets of a lane", errno.into())),
+                Err(errno) => return Err(Error::io("poll the sockets of a channel", errno.into())),
             };
             for event in &*events {
                 self.handle_event(event.data.u64(), event.flags)?;
@@ -228,7 +228,7 @@ impl Transport for SharedMemoryTransport {
         self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::released)
     }
 
-    fn expose(&mut self, memory: &[&[u8]]) {
+    fn register(&mut self, memory: &[&[u8]]) {
         self.exposed.set(memory);
     }
 
@@ -238,11 +238,11 @@ impl Transport for SharedMemoryTransport {
         Ok(received)
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
         let lent = self.peer(from)?.prepare(at_most)?;
         self.count_attempt()?;
         let peer = self.peers.get(from).and_then(Option::as_ref);
-        peer.map(|peer| peer.lend(lent)).ok_or_else(|| not_a_peer(self.group, from))
+        peer.map(|peer| peer.fill_buf(lent)).ok_or_else(|| not_a_peer(self.group, from))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use comm_core::{Buffer, Comm, Lanes, ReduceOp, Transport, Until};
+use comm_core::{Buffer, Comm, Fabric, ReduceOp, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
-use comm_sim::{AlteredLanes, AlteredTransport};
+use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
+use comm_sim::{AlteredFabric, AlteredTransport};
 
 const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 
-fn communicator(lanes: SharedMemoryLanes) -> Comm {
+fn communicator(fabric: SharedMemoryFabric) -> Comm {
     let timeout = Duration::from_secs(60);
-    let communicator = RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap();
+    let communicator = RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap();
     Comm::new(communicator).with_timeout(timeout)
 }
 
@@ -114,8 +114,8 @@ fn everything(comm: &Comm, len: usize, allocated: bool) -> Vec<Vec<u32>> {
 
 fn same_bits(lend_bytes: usize, worlds: &[usize], lengths: impl Fn(usize) -> Vec<usize> + Sync) {
     for &n in worlds {
-        comm_sim::run_each(common::lending_world(n, 8192, lend_bytes), |lanes| {
-            let comm = communicator(lanes);
+        comm_sim::run_each(common::lending_world(n, 8192, lend_bytes), |fabric| {
+            let comm = communicator(fabric);
             for len in lengths(n) {
                 let expected = everything(&comm, len, false);
                 let found = everything(&comm, len, true);
@@ -144,8 +144,8 @@ fn large_buffers_have_the_same_bits() {
 #[test]
 fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
     let run = |n, bytes, len| {
-        comm_sim::run_each(common::showing_world(n, 8192, bytes), |lanes| {
-            everything(&communicator(lanes), len, false)
+        comm_sim::run_each(common::showing_world(n, 8192, bytes), |fabric| {
+            everything(&communicator(fabric), len, false)
         })
     };
     for n in [2, 3, 5, 8] {
@@ -158,11 +158,11 @@ fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
 
 /// Whether anything was not copied when it was sent in a call: it is not released at once.
 fn is_shown(n: usize, call: fn(&Comm)) -> bool {
-    let lanes = common::showing_world(n, 1 << 20, 0).into_iter();
+    let fabric = common::showing_world(n, 1 << 20, 0).into_iter();
     let shown = Arc::new(AtomicBool::new(false));
-    let lanes = lanes.map(|lanes| {
+    let fabric = fabric.map(|fabric| {
         let shown = Arc::clone(&shown);
-        let open = move |lanes: &SharedMemoryLanes, lane, members: &[usize], until: Until<'_>| {
+        let open = move |fabric: &SharedMemoryFabric, channel, members: &[usize], until: Until<'_>| {
             let (shown, mut accepted) = (Arc::clone(&shown), vec![0; members.len()]);
             let send = move |transport: &mut SharedMemoryTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
@@ -170,13 +170,13 @@ fn is_shown(n: usize, call: fn(&Comm)) -> bool {
                 shown.fetch_or(transport.released(to) < accepted[to], Ordering::Relaxed);
                 Ok(sent)
             };
-            Ok(AlteredTransport { transport: lanes.open_among(lane, members, until)?, send })
+            Ok(AlteredTransport { transport: fabric.open_among(channel, members, until)?, send })
         };
-        AlteredLanes { lanes, open }
+        AlteredFabric { fabric, open }
     });
-    comm_sim::run_each(lanes.collect(), |lanes| {
+    comm_sim::run_each(fabric.collect(), |fabric| {
         let timeout = Duration::from_secs(60);
-        call(&Comm::new(RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap()));
+        call(&Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap()));
     });
     shown.load(Ordering::Relaxed)
 }
@@ -200,8 +200,8 @@ fn what_the_caller_gave_is_not_copied_when_it_is_sent_and_other_memory_is() {
 #[test]
 fn some_ranks_may_lend_and_others_not() {
     for n in [2, 3, 5] {
-        comm_sim::run_each(common::lending_world(n, 8192, 1), |lanes| {
-            let comm = communicator(lanes);
+        comm_sim::run_each(common::lending_world(n, 8192, 1), |fabric| {
+            let comm = communicator(fabric);
             let mut mixed = filled(&comm, 20_011, comm.rank().is_multiple_of(2));
             let mut heap = filled(&comm, 20_011, false);
             comm.all_reduce(&mut mixed[..], ReduceOp::Sum).unwrap();
@@ -217,11 +217,11 @@ fn some_ranks_may_lend_and_others_not() {
 #[test]
 fn what_is_staged_has_the_same_bits() {
     for n in [1, 2, 3, 5, 8] {
-        comm_sim::run_each(common::lending_world(n, 8192, 64 << 10), |lanes| {
+        comm_sim::run_each(common::lending_world(n, 8192, 64 << 10), |fabric| {
             let mut config = RingConfig::default();
             (config.segment_bytes, config.segments_per_pass) = (20_000, 2);
             let timeout = Duration::from_secs(60);
-            let comm = Comm::new(RingCommunicator::new(lanes, config, timeout).unwrap());
+            let comm = Comm::new(RingCommunicator::new(fabric, config, timeout).unwrap());
             let (staged, ring) = (comm.with_algorithm("staged"), comm.with_algorithm("ring"));
             for len in [0, 1, 1000, 30_011, 200_003, 1000] {
                 let own = filled(&comm, len, false);
@@ -247,8 +247,8 @@ fn what_is_staged_has_the_same_bits() {
 /// Buffers go before and after the communicator; groups lend, too.
 #[test]
 fn buffers_and_communicators_go_in_any_order() {
-    comm_sim::run_each(common::lending_world(3, 8192, 1), |lanes| {
-        let comm = communicator(lanes);
+    comm_sim::run_each(common::lending_world(3, 8192, 1), |fabric| {
+        let comm = communicator(fabric);
         for round in 0..50 {
             let mut buffer = comm.alloc::<u64>(1000).unwrap();
             assert!(buffer.iter().all(|element| *element == 0));
@@ -271,8 +271,8 @@ fn buffers_and_communicators_go_in_any_order() {
 #[test]
 fn a_call_that_timed_out_gives_the_buffer_back() {
     for n in [2, 3, 5] {
-        let results = comm_sim::run_each(common::lending_world(n, 8192, 1), |lanes| {
-            let comm = communicator(lanes);
+        let results = comm_sim::run_each(common::lending_world(n, 8192, 1), |fabric| {
+            let comm = communicator(fabric);
             let mut buffer = comm.alloc::<u64>(100_000).unwrap();
             buffer.fill(1);
             let late = comm.rank() == n - 1;
@@ -294,8 +294,8 @@ fn a_call_that_timed_out_gives_the_buffer_back() {
 fn a_call_that_timed_out_gives_any_memory_back() {
     const LEN: usize = 8 << 20;
     for n in [2, 3] {
-        let results = comm_sim::run_each(common::showing_world(n, 8192, 0), |lanes| {
-            let comm = communicator(lanes);
+        let results = comm_sim::run_each(common::showing_world(n, 8192, 0), |fabric| {
+            let comm = communicator(fabric);
             let (mine, mut all) = (vec![1_u8; LEN], vec![0; LEN * n]);
             if comm.rank() == n - 1 {
                 std::thread::sleep(Duration::from_millis(300));
@@ -313,8 +313,8 @@ fn a_call_that_timed_out_gives_any_memory_back() {
 /// Two calls of one rank in the background, with buffers of the communicator.
 #[test]
 fn buffers_travel_in_the_background() {
-    comm_sim::run_each(common::lending_world(2, 8192, 1), |lanes| {
-        let comm = communicator(lanes);
+    comm_sim::run_each(common::lending_world(2, 8192, 1), |fabric| {
+        let comm = communicator(fabric);
         let mut buffer = comm.alloc::<i32>(50_000).unwrap();
         buffer.fill(2);
         let work = comm.all_reduce_async(buffer, ReduceOp::Sum).unwrap();
@@ -327,8 +327,8 @@ fn buffers_travel_in_the_background() {
 #[test]
 #[ignore = "takes 10 GiB of memory"]
 fn buffers_of_more_than_two_gib_are_lent() {
-    comm_sim::run_each(common::lending_world(2, 1 << 20, 1 << 16), |lanes| {
-        let comm = communicator(lanes);
+    comm_sim::run_each(common::lending_world(2, 1 << 20, 1 << 16), |fabric| {
+        let comm = communicator(fabric);
         let mut buffer = comm.alloc::<u8>((2 << 30) + 5).unwrap();
         buffer.fill(1 + comm.rank() as u8);
         comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use comm_core::{Comm, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_shm::SharedMemoryLanes;
+use comm_shm::SharedMemoryFabric;
 
-fn communicator(lanes: SharedMemoryLanes) -> Comm {
+fn communicator(fabric: SharedMemoryFabric) -> Comm {
     let timeout = Duration::from_secs(60);
-    let communicator = RingCommunicator::new(lanes, RingConfig::default(), timeout).unwrap();
+    let communicator = RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap();
     Comm::new(communicator).with_timeout(timeout)
 }
 
@@ -23,8 +23,8 @@ fn contribution(rank: usize, at: usize) -> u32 {
 }
 
 fn all_reduce(ranks: usize, ring_bytes: usize, lengths: &[usize]) {
-    let sums = comm_sim::run_each(common::world(ranks, ring_bytes), |lanes| {
-        let comm = communicator(lanes);
+    let sums = comm_sim::run_each(common::world(ranks, ring_bytes), |fabric| {
+        let comm = communicator(fabric);
         let reduce = |len: &usize| {
             let mut floats: Vec<f32> = (0..*len).map(|at| contribution(comm.rank(), at) as f32).collect();
             let mut bytes: Vec<u8> = (0..*len).map(|at| contribution(comm.rank(), at) as u8).collect();
@@ -60,12 +60,12 @@ fn all_reduce_of_large_data_is_exact() {
     all_reduce(2, 1 << 20, &[3_000_001]);
 }
 
-/// Groups have lanes of their own, between some of the ranks, in another order.
+/// Groups have channels of their own, between some of the ranks, in another order.
 #[test]
 fn groups_of_some_ranks_reduce_among_themselves() {
     for ranks in [2, 3, 5, 8] {
-        comm_sim::run_each(common::world(ranks, 4096), |lanes| {
-            let comm = communicator(lanes);
+        comm_sim::run_each(common::world(ranks, 4096), |fabric| {
+            let comm = communicator(fabric);
             let half = comm.split(Some(comm.rank() as u64 % 2), -(comm.rank() as i64)).unwrap().unwrap();
             let members: Vec<usize> = (0..ranks).filter(|rank| rank % 2 == comm.rank() % 2).collect();
             for len in [1, 5000] {

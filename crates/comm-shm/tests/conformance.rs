@@ -4,29 +4,29 @@
 
 mod common;
 
-use comm_core::Lanes;
-use comm_shm::{SharedMemoryConfig, SharedMemoryLanes};
-use common::arena::arena_lanes;
+use comm_core::Fabric;
+use comm_shm::{SharedMemoryConfig, SharedMemoryFabric};
+use common::arena::arena_fabric;
 
-fn with_defaults(n: usize) -> Vec<SharedMemoryLanes> {
+fn with_defaults(n: usize) -> Vec<SharedMemoryFabric> {
     common::world(n, SharedMemoryConfig::default().ring_bytes)
 }
 
 /// Rings that are full all the time.
-fn with_tiny_rings(n: usize) -> Vec<SharedMemoryLanes> {
+fn with_tiny_rings(n: usize) -> Vec<SharedMemoryFabric> {
     common::world(n, SharedMemoryConfig::RING_BYTES_MIN)
 }
 
 /// Everything is read where the sender has it.
-fn with_all_lent(n: usize) -> Vec<impl Lanes> {
-    let lanes = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
-    lanes.into_iter().map(arena_lanes).collect()
+fn with_all_lent(n: usize) -> Vec<impl Fabric> {
+    let fabric = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
+    fabric.into_iter().map(arena_fabric).collect()
 }
 
 /// Some is, and some is copied.
-fn with_some_lent(n: usize) -> Vec<impl Lanes> {
-    let lanes = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
-    lanes.into_iter().map(arena_lanes).collect()
+fn with_some_lent(n: usize) -> Vec<impl Fabric> {
+    let fabric = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
+    fabric.into_iter().map(arena_fabric).collect()
 }
 
 comm_sim::transport_conformance!(defaults, with_defaults);

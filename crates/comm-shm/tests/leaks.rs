@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{LaneId, LaneKind, Lanes, Transport};
-use comm_shm::SharedMemoryLanes;
+use comm_core::{ChannelId, ChannelKind, Fabric, Transport};
+use comm_shm::SharedMemoryFabric;
 use common::{FolderStore, SOON, WORLD, config, lending_world, world};
 
 const STORE: &str = "COMM_SHM_TEST_STORE";
@@ -50,31 +50,31 @@ fn names() -> BTreeSet<String> {
     sockets.chain(files.filter(|path| path.contains("comm-shm"))).collect()
 }
 
-/// Meets, opens lanes, fails to open one.
+/// Meets, opens channels, fails to open one.
 fn live() {
-    let control = LaneId { kind: LaneKind::Control, ..WORLD };
-    comm_sim::run_each(world(3, 4096), |lanes| {
-        let open = lanes.open(control, Instant::now() + SOON).unwrap();
+    let control = ChannelId { kind: ChannelKind::Control, ..WORLD };
+    comm_sim::run_each(world(3, 4096), |fabric| {
+        let open = fabric.open(control, Instant::now() + SOON).unwrap();
         assert!(mappings() > 0 && !names().is_empty());
-        if lanes.group().rank() != 2 {
-            lanes.open(WORLD, Instant::now() + Duration::from_millis(50)).unwrap_err();
+        if fabric.group().rank() != 2 {
+            fabric.open(WORLD, Instant::now() + Duration::from_millis(50)).unwrap_err();
         }
         drop(open);
     });
 }
 
 /// Lends ever other memory both ways, none of which is kept when it was dropped.
-fn lend() {
-    comm_sim::run_each(lending_world(2, 4096, 1), |lanes| {
-        let mut lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
-        let peer = 1 - lanes.group().rank();
+fn fill_buf() {
+    comm_sim::run_each(lending_world(2, 4096, 1), |fabric| {
+        let mut channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
+        let peer = 1 - fabric.group().rank();
         for round in 1..=1000_u64 {
-            let memory = lanes.allocate(5000).unwrap();
-            assert_eq!(lane.try_send(peer, &[IoSlice::new(memory.bytes())]).unwrap(), 5000);
+            let memory = fabric.allocate(5000).unwrap();
+            assert_eq!(channel.try_send(peer, &[IoSlice::new(memory.bytes())]).unwrap(), 5000);
             let (mut into, mut received) = ([1; 5000], 0);
             let limit = Instant::now() + SOON;
-            while received < 5000 || lane.released(peer) < 5000 * round {
-                received += lane.try_recv(peer, &mut into[received..]).unwrap();
+            while received < 5000 || channel.released(peer) < 5000 * round {
+                received += channel.try_recv(peer, &mut into[received..]).unwrap();
                 assert!(Instant::now() < limit, "round {round}");
                 thread::yield_now();
             }
@@ -85,10 +85,10 @@ fn lend() {
     });
 }
 
-/// What a process does when it is started by the test: to open a lane, and to wait for being killed.
+/// What a process does when it is started by the test: to open a channel, and to wait for being killed.
 fn child(store: &FolderStore) {
-    let lanes = SharedMemoryLanes::rendezvous(store, &config(1, 2, 4096)).unwrap();
-    let _lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
+    let fabric = SharedMemoryFabric::rendezvous(store, &config(1, 2, 4096)).unwrap();
+    let _lane = fabric.open(WORLD, Instant::now() + SOON).unwrap();
     thread::sleep(SOON);
 }
 
@@ -99,7 +99,7 @@ fn nothing_is_left_behind_by_any_end() {
     }
     let before = (descriptors(), mappings(), names());
     (0..5).for_each(|_| live());
-    lend();
+    fill_buf();
     assert_eq!((descriptors(), mappings(), names()), before);
     for _ in 0..3 {
         let folder = tempfile::tempdir().unwrap();
@@ -111,12 +111,12 @@ fn nothing_is_left_behind_by_any_end() {
             .spawn()
             .unwrap();
         {
-            let lanes = SharedMemoryLanes::rendezvous(&store, &config(0, 2, 4096)).unwrap();
-            let lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
+            let fabric = SharedMemoryFabric::rendezvous(&store, &config(0, 2, 4096)).unwrap();
+            let channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
             assert!(mappings() > 0 && !names().is_empty());
             other.kill().unwrap();
             other.wait().unwrap();
-            drop(lane);
+            drop(channel);
         }
         assert_eq!((descriptors(), mappings(), names()), before);
     }

@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, Error, Interest, Lanes, Loss, Result, Transport};
-use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
+use comm_core::{Armed, Error, Fabric, Interest, Loss, Result, Transport};
+use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
 use common::{FolderStore, SOON, WORLD, config};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -76,47 +76,47 @@ fn rank() {
     let Ok(part) = std::env::var(PART) else { return };
     let store = FolderStore(PathBuf::from(std::env::var_os(STORE).unwrap()));
     if part == "die while meeting" {
-        let _lanes = SharedMemoryLanes::rendezvous(&store, &config(1, 2, RING)).unwrap();
+        let _lanes = SharedMemoryFabric::rendezvous(&store, &config(1, 2, RING)).unwrap();
         println!("said: met");
         thread::sleep(SOON);
     }
-    let (lanes, mut lane) = open(1, &store);
+    let (fabric, mut channel) = open(1, &store);
     match part.as_str() {
         "send the last" => {
-            assert_eq!(lane.try_send(0, &[IoSlice::new(&pattern(0, LAST))]).unwrap(), LAST);
+            assert_eq!(channel.try_send(0, &[IoSlice::new(&pattern(0, LAST))]).unwrap(), LAST);
             println!("said: sent");
             thread::sleep(SOON);
         }
         "lend the last" => {
-            let mut memory = lanes.allocate(LENT).unwrap();
+            let mut memory = fabric.allocate(LENT).unwrap();
             memory.bytes_mut().copy_from_slice(&pattern(0, LENT));
-            assert_eq!(lane.try_send(0, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
+            assert_eq!(channel.try_send(0, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
             println!("said: lent");
             thread::sleep(SOON);
         }
         "show the last" => {
             let memory = pattern(0, LENT);
-            lane.expose(&[&memory]);
-            println!("said: {}", lane.try_send(0, &[IoSlice::new(&memory)]).unwrap());
+            channel.register(&[&memory]);
+            println!("said: {}", channel.try_send(0, &[IoSlice::new(&memory)]).unwrap());
             thread::sleep(SOON);
         }
-        "show and go on" => show_and_go_on(&mut lane),
+        "show and go on" => show_and_go_on(&mut channel),
         "read nothing" => {
             println!("said: here");
             thread::sleep(SOON);
         }
-        "stream" => stream(&mut lane),
-        "echo" => echo(&mut lane),
+        "stream" => stream(&mut channel),
+        "echo" => echo(&mut channel),
         other => panic!("no such part: {other}"),
     }
 }
 
-fn open(rank: usize, store: &FolderStore) -> (SharedMemoryLanes, SharedMemoryTransport) {
+fn open(rank: usize, store: &FolderStore) -> (SharedMemoryFabric, SharedMemoryTransport) {
     let mut config = config(rank, 2, RING);
     (config.shm.lend_bytes, config.shm.single_copy_bytes) = (1, Some(0));
-    let lanes = SharedMemoryLanes::rendezvous(store, &config).unwrap();
-    let lane = lanes.open(WORLD, Instant::now() + SOON).unwrap();
-    (lanes, lane)
+    let fabric = SharedMemoryFabric::rendezvous(store, &config).unwrap();
+    let channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
+    (fabric, channel)
 }
 
 /// Bytes of a stream from a position on.
@@ -134,55 +134,55 @@ fn interest(recv: &[usize], send: &[usize]) -> Interest {
 }
 
 /// Sleeps until something moves, as a communicator does.
-fn wait(lane: &mut SharedMemoryTransport, interest: &Interest, time: Duration) -> Result<bool> {
-    if lane.arm(interest)? == Armed::Ready {
+fn wait(channel: &mut SharedMemoryTransport, interest: &Interest, time: Duration) -> Result<bool> {
+    if channel.arm(interest)? == Armed::Ready {
         return Ok(true);
     }
     let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-    let descriptor = lane.descriptor();
+    let descriptor = channel.descriptor();
     Ok(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)).unwrap() > 0)
 }
 
 /// Sends for ever.
-fn stream(lane: &mut SharedMemoryTransport) {
+fn stream(channel: &mut SharedMemoryTransport) {
     let mut position = 0;
     loop {
         let bytes = pattern(position, 4099);
-        let sent = lane.try_send(0, &[IoSlice::new(&bytes)]).unwrap();
+        let sent = channel.try_send(0, &[IoSlice::new(&bytes)]).unwrap();
         position += sent;
         if sent == 0 {
-            wait(lane, &interest(&[], &[0]), SOON).unwrap();
+            wait(channel, &interest(&[], &[0]), SOON).unwrap();
         }
     }
 }
 
 /// Sends what lies in its memory three times, and says what became of it.
-fn show_and_go_on(lane: &mut SharedMemoryTransport) {
+fn show_and_go_on(channel: &mut SharedMemoryTransport) {
     let memory = pattern(0, LENT);
-    lane.expose(&[&memory]);
+    channel.register(&[&memory]);
     for round in 1..=3 {
         let mut sent = 0;
         while sent < LENT {
-            let more = lane.try_send(0, &[IoSlice::new(&memory[sent..])]).unwrap();
+            let more = channel.try_send(0, &[IoSlice::new(&memory[sent..])]).unwrap();
             sent += more;
             if more == 0 {
-                wait(lane, &interest(&[], &[0]), SOON).unwrap();
+                wait(channel, &interest(&[], &[0]), SOON).unwrap();
             }
         }
-        while lane.released(0) < (round * LENT) as u64 {
-            wait(lane, &interest(&[], &[0]), SOON).unwrap();
+        while channel.released(0) < (round * LENT) as u64 {
+            wait(channel, &interest(&[], &[0]), SOON).unwrap();
         }
     }
     println!("said: released");
 }
 
 /// Sends back what comes, byte by byte.
-fn echo(lane: &mut SharedMemoryTransport) {
+fn echo(channel: &mut SharedMemoryTransport) {
     let mut byte = [0];
     loop {
-        match lane.try_recv(0, &mut byte) {
-            Ok(0) => drop(wait(lane, &interest(&[0], &[]), SOON)),
-            Ok(_) => assert_eq!(lane.try_send(0, &[IoSlice::new(&byte)]).unwrap(), 1),
+        match channel.try_recv(0, &mut byte) {
+            Ok(0) => drop(wait(channel, &interest(&[0], &[]), SOON)),
+            Ok(_) => assert_eq!(channel.try_send(0, &[IoSlice::new(&byte)]).unwrap(), 1),
             Err(_) => return,
         }
     }
@@ -202,13 +202,13 @@ fn is_closed<T>(result: &Result<T>) -> bool {
 fn bytes_of_a_killed_process_are_still_received() {
     let (_folder, store) = store();
     let mut other = Rank::start("send the last", &store);
-    let (_lanes, mut lane) = open(0, &store);
+    let (_lanes, mut channel) = open(0, &store);
     assert_eq!(other.said(), "sent");
     drop(other);
-    assert_eq!(lane.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
+    assert_eq!(channel.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
     let (mut received, mut into) = (0, vec![0; LAST + 1]);
     let end = loop {
-        match lane.try_recv(1, &mut into[received..]) {
+        match channel.try_recv(1, &mut into[received..]) {
             Ok(more) => received += more,
             end => break end,
         }
@@ -216,7 +216,7 @@ fn bytes_of_a_killed_process_are_still_received() {
     assert_eq!(received, LAST);
     assert!(into[..LAST] == pattern(0, LAST));
     assert!(is_closed(&end), "{end:?}");
-    assert!(is_closed(&lane.try_send(1, &[IoSlice::new(&[0])])));
+    assert!(is_closed(&channel.try_send(1, &[IoSlice::new(&[0])])));
 }
 
 /// Its memory outlives it.
@@ -224,14 +224,14 @@ fn bytes_of_a_killed_process_are_still_received() {
 fn regions_of_a_killed_process_are_still_read() {
     let (_folder, store) = store();
     let mut other = Rank::start("lend the last", &store);
-    let (_lanes, mut lane) = open(0, &store);
+    let (_lanes, mut channel) = open(0, &store);
     assert_eq!(other.said(), "lent");
     drop(other);
-    assert_eq!(lane.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
+    assert_eq!(channel.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
     let mut into = vec![0; LENT];
-    assert_eq!(lane.try_recv(1, &mut into).unwrap(), LENT);
+    assert_eq!(channel.try_recv(1, &mut into).unwrap(), LENT);
     assert!(into == pattern(0, LENT));
-    assert!(is_closed(&lane.try_recv(1, &mut into)));
+    assert!(is_closed(&channel.try_recv(1, &mut into)));
 }
 
 /// Whether the system lets this process read the memory of another one.
@@ -244,16 +244,16 @@ fn may_read(other: &Rank) -> bool {
 fn exposed_memory_of_a_killed_process_is_lost() {
     let (_folder, store) = store();
     let mut other = Rank::start("show the last", &store);
-    let (_lanes, mut lane) = open(0, &store);
+    let (_lanes, mut channel) = open(0, &store);
     let sent: usize = other.said().parse().unwrap();
     let is_shown = may_read(&other);
     assert_eq!(sent > RING, is_shown, "{sent} bytes are shown where they can be read, and only there");
     let mut into = vec![0; sent];
     let (first, rest) = into.split_at_mut(1000);
-    assert_eq!(lane.try_recv(1, first).unwrap(), first.len());
+    assert_eq!(channel.try_recv(1, first).unwrap(), first.len());
     assert!(*first == pattern(0, first.len()));
     drop(other);
-    match lane.try_recv(1, rest) {
+    match channel.try_recv(1, rest) {
         Ok(copied) => assert!(!is_shown && rest[..copied] == pattern(1000, copied)),
         lost => assert!(is_shown && is_closed(&lost), "{lost:?}"),
     }
@@ -263,12 +263,12 @@ fn exposed_memory_of_a_killed_process_is_lost() {
 fn exposed_memory_is_read_by_another_process() {
     let (_folder, store) = store();
     let mut other = Rank::start("show and go on", &store);
-    let (_lanes, mut lane) = open(0, &store);
+    let (_lanes, mut channel) = open(0, &store);
     let mut into = vec![0; 3 * LENT];
     let mut received = 0;
     while received < into.len() {
-        match lane.try_recv(1, &mut into[received..]).unwrap() {
-            0 => assert!(wait(&mut lane, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
+        match channel.try_recv(1, &mut into[received..]).unwrap() {
+            0 => assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
             more => received += more,
         }
     }
@@ -280,17 +280,17 @@ fn exposed_memory_is_read_by_another_process() {
 fn a_killed_reader_releases_memory() {
     let (_folder, store) = store();
     let mut other = Rank::start("read nothing", &store);
-    let (lanes, mut lane) = open(0, &store);
+    let (fabric, mut channel) = open(0, &store);
     assert_eq!(other.said(), "here");
-    let memory = lanes.allocate(LENT).unwrap();
-    assert_eq!(lane.try_send(1, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
-    assert_eq!(lane.arm(&interest(&[], &[1])).unwrap(), Armed::Sleep);
-    assert_eq!(lane.released(1), 0);
+    let memory = fabric.allocate(LENT).unwrap();
+    assert_eq!(channel.try_send(1, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
+    assert_eq!(channel.arm(&interest(&[], &[1])).unwrap(), Armed::Sleep);
+    assert_eq!(channel.released(1), 0);
     drop(other);
-    assert!(wait(&mut lane, &interest(&[], &[1]), SOON).unwrap(), "overslept");
-    while lane.arm(&interest(&[], &[1])).unwrap() == Armed::Sleep {}
-    assert_eq!(lane.released(1), LENT as u64);
-    assert!(is_closed(&lane.try_send(1, &[IoSlice::new(&[0])])));
+    assert!(wait(&mut channel, &interest(&[], &[1]), SOON).unwrap(), "overslept");
+    while channel.arm(&interest(&[], &[1])).unwrap() == Armed::Sleep {}
+    assert_eq!(channel.released(1), LENT as u64);
+    assert!(is_closed(&channel.try_send(1, &[IoSlice::new(&[0])])));
 }
 
 /// The promise is a tenth of a second; a machine that tests is busy.
@@ -299,7 +299,7 @@ fn a_killed_process_is_noticed_at_once_in_the_middle_of_a_stream() {
     for kill_after in [0, 1, 10, 1000] {
         let (_folder, store) = store();
         let mut other = Rank::start("stream", &store);
-        let (_lanes, mut lane) = open(0, &store);
+        let (_lanes, mut channel) = open(0, &store);
         let (mut position, mut reads, mut killed) = (0, 0, None);
         let end = loop {
             if reads >= kill_after && killed.is_none() {
@@ -307,8 +307,8 @@ fn a_killed_process_is_noticed_at_once_in_the_middle_of_a_stream() {
                 killed = Some(Instant::now());
             }
             let mut into = [0; 1021];
-            match lane.try_recv(1, &mut into) {
-                Ok(0) => assert!(wait(&mut lane, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
+            match channel.try_recv(1, &mut into) {
+                Ok(0) => assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
                 Ok(more) => {
                     assert_eq!(into[..more], pattern(position, more));
                     position += more;
@@ -325,14 +325,14 @@ fn a_killed_process_is_noticed_at_once_in_the_middle_of_a_stream() {
 }
 
 #[test]
-fn a_process_that_dies_before_a_lane_is_opened_is_not_awaited() {
+fn a_process_that_dies_before_a_channel_is_opened_is_not_awaited() {
     let (_folder, store) = store();
     let mut other = Rank::start("die while meeting", &store);
-    let lanes = SharedMemoryLanes::rendezvous(&store, &config(0, 2, RING)).unwrap();
+    let fabric = SharedMemoryFabric::rendezvous(&store, &config(0, 2, RING)).unwrap();
     assert_eq!(other.said(), "met");
     let began = Instant::now();
     let (opened, waited) = thread::scope(|scope| {
-        let opening = scope.spawn(|| lanes.open(WORLD, began + SOON).map(drop));
+        let opening = scope.spawn(|| fabric.open(WORLD, began + SOON).map(drop));
         thread::sleep(Duration::from_millis(50));
         drop(other);
         (opening.join().unwrap(), began.elapsed())
@@ -345,19 +345,19 @@ fn a_process_that_dies_before_a_lane_is_opened_is_not_awaited() {
 fn a_stopped_process_is_waited_for() {
     let (_folder, store) = store();
     let other = Rank::start("echo", &store);
-    let (_lanes, mut lane) = open(0, &store);
+    let (_lanes, mut channel) = open(0, &store);
     for round in 0..3 {
         other.signal(Signal::STOP);
         // What it does before the signal reaches it does not count.
         thread::sleep(Duration::from_millis(50));
-        assert_eq!(lane.try_send(1, &[IoSlice::new(&[round])]).unwrap(), 1);
-        while wait(&mut lane, &interest(&[1], &[]), Duration::from_millis(200)).unwrap() {
-            assert_eq!(lane.try_recv(1, &mut [0]).unwrap(), 0, "a stopped process has answered");
+        assert_eq!(channel.try_send(1, &[IoSlice::new(&[round])]).unwrap(), 1);
+        while wait(&mut channel, &interest(&[1], &[]), Duration::from_millis(200)).unwrap() {
+            assert_eq!(channel.try_recv(1, &mut [0]).unwrap(), 0, "a stopped process has answered");
         }
         other.signal(Signal::CONT);
         let mut byte = [9];
-        while lane.try_recv(1, &mut byte).unwrap() == 0 {
-            assert!(wait(&mut lane, &interest(&[1], &[]), SOON).unwrap(), "overslept");
+        while channel.try_recv(1, &mut byte).unwrap() == 0 {
+            assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "overslept");
         }
         assert_eq!(byte, [round]);
     }

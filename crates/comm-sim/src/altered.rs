@@ -1,4 +1,4 @@
-//! Lanes, transports and stores that behave as others do, but for one thing that a test says.
+//! Channels, transports and stores that behave as others do, but for one thing that a test says.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -6,50 +6,50 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    AbortHandle, Allocation, Armed, Group, Interest, LaneId, Lanes, LastWill, Lent, LinkModel, Presence,
-    Result, Store, Transport, Until,
+    AbortHandle, Allocation, Armed, ChannelId, Fabric, Group, Interest, LastWill, LinkModel, Presence,
+    RecvBuf, Result, Store, Transport, Until,
 };
 
-/// Lanes that are opened in another way: `open` is called for [`Lanes::open_among`], with the lanes below. All else is
+/// Channels that are opened in another way: `open` is called for [`Fabric::open_among`], with the channels below. All else is
 /// theirs.
 #[derive(Debug)]
-pub struct AlteredLanes<L, F> {
-    /// The lanes below.
-    pub lanes: L,
-    /// Opens a lane.
+pub struct AlteredFabric<L, F> {
+    /// The channels below.
+    pub fabric: L,
+    /// Opens a channel.
     pub open: F,
 }
 
-impl<L, F, T> Lanes for AlteredLanes<L, F>
+impl<L, F, T> Fabric for AlteredFabric<L, F>
 where
-    L: Lanes,
-    F: Fn(&L, LaneId, &[usize], Until<'_>) -> Result<T> + Send + Sync,
+    L: Fabric,
+    F: Fn(&L, ChannelId, &[usize], Until<'_>) -> Result<T> + Send + Sync,
     T: Transport + 'static,
 {
-    type Lane = T;
+    type Channel = T;
 
     fn group(&self) -> Group {
-        self.lanes.group()
+        self.fabric.group()
     }
 
     fn now(&self) -> Instant {
-        self.lanes.now()
+        self.fabric.now()
     }
 
     fn links(&self) -> LinkModel {
-        self.lanes.links()
+        self.fabric.links()
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<T> {
-        (self.open)(&self.lanes, lane, members, until)
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<T> {
+        (self.open)(&self.fabric, channel, members, until)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        self.lanes.allocate(bytes)
+        self.fabric.allocate(bytes)
     }
 
-    fn stage(&self, bytes: usize) -> Option<Allocation> {
-        self.lanes.stage(bytes)
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
+        self.fabric.shared_buffer(bytes)
     }
 }
 
@@ -84,20 +84,20 @@ where
         self.transport.released(to)
     }
 
-    fn expose(&mut self, memory: &[&[u8]]) {
-        self.transport.expose(memory);
+    fn register(&mut self, memory: &[&[u8]]) {
+        self.transport.register(memory);
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.transport.try_recv(from, into)
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
-        self.transport.lend(from, at_most)
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        self.transport.fill_buf(from, at_most)
     }
 
-    fn lend_copies(&mut self, from: usize) -> bool {
-        self.transport.lend_copies(from)
+    fn fill_buf_copies(&mut self, from: usize) -> bool {
+        self.transport.fill_buf_copies(from)
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {

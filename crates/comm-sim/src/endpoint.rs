@@ -1,4 +1,4 @@
-//! What any thread may do to one rank's end of a lane: wake it, and abort it.
+//! What any thread may do to one rank's end of a channel: wake it, and abort it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;

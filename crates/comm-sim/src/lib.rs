@@ -9,7 +9,7 @@
 //! - [`hostile_bytes!`]: one test that every decoder of messages passes;
 //! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`MemoryStore`]: a store of one process, which notices clients that are gone;
-//! - [`AlteredLanes`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
+//! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
 //!
 //! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ mod release;
 mod threads;
 pub mod verify;
 
-pub use altered::{AlteredLanes, AlteredStore, AlteredTransport};
+pub use altered::{AlteredFabric, AlteredStore, AlteredTransport};
 pub use memory_store::MemoryStore;
 pub use release::Release;
 pub use threads::run_each;

@@ -8,7 +8,7 @@ use std::thread;
 ///
 /// # Panics
 /// If a rank panics, once every rank has ended, with a message that names the ranks. A rank that panics drops its
-/// part, so that lanes show the others that it died.
+/// part, so that channels show the others that it died.
 pub fn run_each<P, T, F>(parts: Vec<P>, body: F) -> Vec<T>
 where
     P: Send,

@@ -3,22 +3,22 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
-use comm_core::{Armed, Error, GroupId, Interest, Invalid, LaneId, LaneKind, Lanes, Transport};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport, Release};
+use comm_core::{Armed, ChannelId, ChannelKind, Error, Fabric, GroupId, Interest, Invalid, Transport};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport, Release};
 use comm_sim::{conformance, transport_conformance};
 
-const LANE: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
 /// Odd, and smaller than anything that is sent.
 const TINY: usize = 509;
 
-fn with(change: impl Fn(&mut InProcessConfig)) -> impl Fn(usize) -> Vec<InProcessLanes> {
+fn with(change: impl Fn(&mut InProcessConfig)) -> impl Fn(usize) -> Vec<InProcessFabric> {
     let mut config = InProcessConfig::default();
     change(&mut config);
-    move |n| InProcessLanes::with_config(n, &config)
+    move |n| InProcessFabric::with_config(n, &config)
 }
 
-transport_conformance!(default, InProcessLanes::create);
+transport_conformance!(default, InProcessFabric::create);
 transport_conformance!(tiny, with(|config| config.capacity = TINY));
 transport_conformance!(released_on_consume, with(|config| config.release = Release::OnConsume));
 transport_conformance!(dribbling, with(|config| config.dribble = Some(1)));
@@ -28,10 +28,10 @@ transport_conformance!(
 );
 
 /// The transports of `N` ranks, opened in threads and brought together in one.
-fn opened<const N: usize>(config: &InProcessConfig) -> Option<[(InProcessLanes, InProcessTransport); N]> {
-    let open = |lanes: InProcessLanes| {
-        let transport = lanes.open(LANE, lanes.now() + Duration::from_secs(30)).ok()?;
-        Some((lanes, transport))
+fn opened<const N: usize>(config: &InProcessConfig) -> Option<[(InProcessFabric, InProcessTransport); N]> {
+    let open = |fabric: InProcessFabric| {
+        let transport = fabric.open(CHANNEL, fabric.now() + Duration::from_secs(30)).ok()?;
+        Some((fabric, transport))
     };
     in_process::run(N, config, open).into_iter().collect::<Option<Vec<_>>>()?.try_into().ok()
 }
@@ -46,15 +46,15 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, rank: usize) -> bool {
 
 #[test]
 fn lent_bytes_are_unreleased_until_they_are_consumed() {
-    let [(lanes, mut sender), (_, mut receiver)] = opened(&lent()).unwrap();
+    let [(fabric, mut sender), (_, mut receiver)] = opened(&lent()).unwrap();
     assert_eq!(sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap(), 6);
-    assert_eq!((sender.released(1), lanes.unreleased()), (0, 6));
-    assert_eq!(receiver.lend(0, 9).unwrap().len(), 6);
+    assert_eq!((sender.released(1), fabric.unreleased()), (0, 6));
+    assert_eq!(receiver.fill_buf(0, 9).unwrap().len(), 6);
     assert_eq!(sender.released(1), 0);
     receiver.consume(0, 4).unwrap();
-    assert_eq!((sender.released(1), lanes.unreleased()), (4, 2));
+    assert_eq!((sender.released(1), fabric.unreleased()), (4, 2));
     assert_eq!(receiver.try_recv(0, &mut [0; 9]).unwrap(), 2);
-    assert_eq!((sender.released(1), lanes.unreleased()), (6, 0));
+    assert_eq!((sender.released(1), fabric.unreleased()), (6, 0));
 }
 
 #[test]
@@ -73,14 +73,14 @@ fn a_sleeper_waits_for_the_release_of_what_it_sent() {
 
 #[test]
 fn a_revoked_loan_never_counts_as_received() {
-    let [(lanes, mut sender), (_, mut receiver), (_, mut other)] = opened(&lent()).unwrap();
+    let [(fabric, mut sender), (_, mut receiver), (_, mut other)] = opened(&lent()).unwrap();
     sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
-    receiver.lend(0, 6).unwrap();
+    receiver.fill_buf(0, 6).unwrap();
     sender.revoke();
     assert!(is_lost(receiver.consume(0, 6), 0));
     assert!(is_lost(receiver.try_recv(0, &mut [0]), 0));
     assert!(is_lost(sender.try_send(1, &[IoSlice::new(b"g")]), 1));
-    assert_eq!((sender.released(1), lanes.unreleased()), (6, 0));
+    assert_eq!((sender.released(1), fabric.unreleased()), (6, 0));
     // Nothing was lent to the third rank.
     sender.try_send(2, &[IoSlice::new(b"h")]).unwrap();
     assert_eq!(other.try_recv(0, &mut [0]).unwrap(), 1);
@@ -96,10 +96,10 @@ fn a_dead_receiver_releases_what_it_will_not_read() {
 
 #[test]
 fn only_ranks_that_never_came_are_blamed() {
-    let waiting = in_process::run(3, &InProcessConfig::default(), |lanes| {
-        let rank = lanes.group().rank();
+    let waiting = in_process::run(3, &InProcessConfig::default(), |fabric| {
+        let rank = fabric.group().rank();
         let wait = Duration::from_millis([50, 400, 0][rank]);
-        let opened = if rank == 2 { None } else { Some(lanes.open(LANE, lanes.now() + wait)) };
+        let opened = if rank == 2 { None } else { Some(fabric.open(CHANNEL, fabric.now() + wait)) };
         std::thread::sleep(Duration::from_millis(600).saturating_sub(wait));
         match opened {
             Some(Err(Error::Timeout { waiting_for, .. })) => waiting_for,
@@ -111,32 +111,32 @@ fn only_ranks_that_never_came_are_blamed() {
 
 #[test]
 fn a_rank_that_left_is_not_waited_for() {
-    let opened = in_process::run(2, &InProcessConfig::default(), |lanes| {
-        let deadline = lanes.now() + Duration::from_secs(300);
-        if lanes.group().rank() == 0 { Some(lanes.open(LANE, deadline)) } else { None }
+    let opened = in_process::run(2, &InProcessConfig::default(), |fabric| {
+        let deadline = fabric.now() + Duration::from_secs(300);
+        if fabric.group().rank() == 0 { Some(fabric.open(CHANNEL, deadline)) } else { None }
     });
     assert!(matches!(opened[0], Some(Err(Error::PeerLost { peer: 1, .. }))), "{opened:?}");
 }
 
 #[test]
 fn a_rank_that_gave_up_may_come_again() {
-    let opened = in_process::run(2, &InProcessConfig::default(), |lanes| {
+    let opened = in_process::run(2, &InProcessConfig::default(), |fabric| {
         let late = Duration::from_secs(30);
-        if lanes.group().rank() == 1 {
+        if fabric.group().rank() == 1 {
             std::thread::sleep(Duration::from_millis(100));
-            return lanes.open(LANE, lanes.now() + late).is_ok();
+            return fabric.open(CHANNEL, fabric.now() + late).is_ok();
         }
-        let first = lanes.open(LANE, lanes.now() + Duration::from_millis(20));
-        let second = lanes.open(LANE, lanes.now() + late);
+        let first = fabric.open(CHANNEL, fabric.now() + Duration::from_millis(20));
+        let second = fabric.open(CHANNEL, fabric.now() + late);
         first.is_err() && second.is_ok()
     });
     assert_eq!(opened, [true, true]);
 }
 
 #[test]
-fn a_lane_opens_again_once_every_rank_has_opened_it() {
-    let meetings = in_process::run(3, &InProcessConfig::default(), |lanes| {
-        let open = || lanes.open(LANE, lanes.now() + Duration::from_secs(30));
+fn a_channel_opens_again_once_every_rank_has_opened_it() {
+    let meetings = in_process::run(3, &InProcessConfig::default(), |fabric| {
+        let open = || fabric.open(CHANNEL, fabric.now() + Duration::from_secs(30));
         (0..50).map(|_| open()).filter(Result::is_ok).count()
     });
     assert_eq!(meetings, [50; 3]);
@@ -154,5 +154,5 @@ fn a_peer_that_is_not_one_is_refused() {
 #[test]
 fn queues_of_one_byte_suffice() {
     let config = InProcessConfig::default().capacity(1);
-    conformance::all_pairs_exchange_ordered_bytes(&|n| InProcessLanes::with_config(n, &config)).unwrap();
+    conformance::all_pairs_exchange_ordered_bytes(&|n| InProcessFabric::with_config(n, &config)).unwrap();
 }

@@ -61,7 +61,7 @@ impl Talker {
         let got = if received.is_multiple_of(2) {
             self.transport.try_recv(peer, into)?
         } else {
-            let lent = self.transport.lend(peer, into.len())?.copy_to(into);
+            let lent = self.transport.fill_buf(peer, into.len())?.copy_to(into);
             self.transport.consume(peer, lent)?;
             lent
         };
@@ -190,7 +190,7 @@ fn closing_in_order_loses_nothing() {
     drop(transports);
     while network.advance() {}
     assert_eq!(receiver.try_recv(0, &mut [0; 99]).unwrap(), 10);
-    assert!(matches!(receiver.lend(0, 1), Err(Error::PeerLost { peer: 0, loss: Loss::Closed, .. })));
+    assert!(matches!(receiver.fill_buf(0, 1), Err(Error::PeerLost { peer: 0, loss: Loss::Closed, .. })));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_revoked_loan_never_counts_as_received() {
     let (mut network, mut transports) = Network::new(2, 0, &plan).unwrap();
     transports[0].try_send(1, &[IoSlice::new(b"abc")]).unwrap();
     network.advance();
-    assert_eq!(transports[1].lend(0, 3).unwrap().len(), 3);
+    assert_eq!(transports[1].fill_buf(0, 3).unwrap().len(), 3);
     transports[0].revoke();
     assert!(matches!(transports[1].consume(0, 3), Err(Error::PeerLost { peer: 0, .. })));
     assert_eq!(transports[0].released(1), 3);

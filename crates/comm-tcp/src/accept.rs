@@ -1,4 +1,4 @@
-//! The accepting side of the handshake, for the store and for lanes.
+//! The accepting side of the handshake, for the store and for channels.
 
 use std::io;
 use std::net::SocketAddr;

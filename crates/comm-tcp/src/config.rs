@@ -1,4 +1,4 @@
-//! Settings of the sockets of lanes.
+//! Settings of the sockets of channels.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use comm_core::{Error, Result};
 
 use crate::stripes::Stripes;
 
-/// Settings of the sockets of lanes. The default suits most machines.
+/// Settings of the sockets of channels. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
@@ -16,7 +16,7 @@ pub struct TcpConfig {
     /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size
     /// it. Less than [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
     pub recv_buffer: Option<usize>,
-    /// The number of sockets per peer on lanes that carry data, from 1 to
+    /// The number of sockets per peer on channels that carry data, from 1 to
     /// [`TcpConfig::SOCKETS_MAX`]. The setting of rank 0 holds for all ranks. Several are faster
     /// where a network limits the rate of one connection, and not where the processors are the
     /// limit, as on one host.
@@ -33,8 +33,8 @@ pub struct TcpConfig {
     /// When the kernel probes whether the machine of a silent peer is alive. The peer is lost after
     /// [`TcpConfig::KEEPALIVE_PROBES`] unanswered probes. `None` means no probes.
     pub keepalive: Option<Keepalive>,
-    /// How long bytes of a control lane may stay unacknowledged before the peer is lost
-    /// (`TCP_USER_TIMEOUT`). It is not set on lanes that carry data, where the kernel would also
+    /// How long bytes of a control channel may stay unacknowledged before the peer is lost
+    /// (`TCP_USER_TIMEOUT`). It is not set on channels that carry data, where the kernel would also
     /// count the time in which a busy peer does not read.
     pub control_timeout: Option<Duration>,
     /// The timeout of the handshake of an accepted connection.
@@ -50,7 +50,7 @@ impl TcpConfig {
     pub const BUFFER_BYTES_MIN: usize = 128 * 1024;
     /// The least memory for reading ahead, in bytes.
     pub const READ_AHEAD_MIN: usize = 64;
-    /// The most sockets per peer and lane.
+    /// The most sockets per peer and channel.
     pub const SOCKETS_MAX: usize = 64;
 
     /// Returns the stripes, or an error for a setting that cannot be used.

@@ -124,7 +124,7 @@ mod tests {
 
     /// The listener, and both ends of a connection as they are when it is established.
     fn connect(congestion: Congestion) -> [Socket; 3] {
-        let options = Options::lane(&TcpConfig { congestion, ..TcpConfig::default() }, false);
+        let options = Options::channel(&TcpConfig { congestion, ..TcpConfig::default() }, false);
         let listener = socket::listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let address = socket::local_address(&listener).unwrap();
         let near = socket::start_connect(address, &options).unwrap();

@@ -229,15 +229,15 @@ pub(crate) fn run_first(connectors: &mut [Connector], deadline: Instant) -> io::
     }
 }
 
-/// Connects to a rank for a lane.
+/// Connects to a rank for a channel.
 #[derive(Debug)]
-pub(crate) struct LaneConnector {
-    /// The rank on the lane.
+pub(crate) struct ChannelConnector {
+    /// The rank on the channel.
     pub(crate) rank: usize,
     pub(crate) connector: Connector,
 }
 
-impl comm_mesh::Connect for LaneConnector {
+impl comm_mesh::Connect for ChannelConnector {
     type Connection = Socket;
 
     fn advance(&mut self, now: Instant) -> Result<Option<Socket>> {

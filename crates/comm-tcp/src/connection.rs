@@ -1,4 +1,4 @@
-//! One socket of a lane, and its readiness.
+//! One socket of a channel, and its readiness.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
@@ -20,7 +20,7 @@ pub(crate) struct StateChange {
     pub(crate) broke: bool,
 }
 
-/// One socket of a lane.
+/// One socket of a channel.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Socket,

@@ -10,9 +10,9 @@ use comm_rendezvous::{Endpoint, Watch, random_bytes};
 use socket2::Socket;
 
 use crate::config::TcpConfig;
+use crate::fabric::TcpFabric;
 use crate::identity::Identity;
 use crate::interface;
-use crate::lanes::TcpLanes;
 use crate::mesh::TcpProtocol;
 use crate::record::Record;
 use crate::rendezvous::{self, RendezvousConfig};
@@ -43,7 +43,7 @@ impl TcpEndpoint {
         let group = config.check()?;
         let stripes = config.tcp.stripes()?;
         let (listen, tell) = addresses(config)?;
-        let listener = listen_in(config, listen, &Options::lane(&config.tcp, false))?;
+        let listener = listen_in(config, listen, &Options::channel(&config.tcp, false))?;
         let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
         let own = Record { process: random_number()?, address, stripes };
         let (job, secret) = (config.member.job, config.secret.clone());
@@ -52,7 +52,7 @@ impl TcpEndpoint {
 }
 
 impl Endpoint for TcpEndpoint {
-    type Lanes = TcpLanes;
+    type Fabric = TcpFabric;
 
     fn record(&self) -> String {
         self.own.to_string()
@@ -61,10 +61,10 @@ impl Endpoint for TcpEndpoint {
     /// # Errors
     /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for
     /// text that is no record, [`Error::Io`] if the system has no descriptors left.
-    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpLanes> {
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpFabric> {
         let Self { group, config, listener, job, secret, .. } = self;
         let identity = Identity { rank: group.rank(), job, secret, members: rendezvous::read(records)? };
-        Ok(TcpLanes::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?, watch))
+        Ok(TcpFabric::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?, watch))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Four messages of fixed length: the greeting of the dialer, the greeting of the acceptor, the
 //! hello, which is the request of the dialer, and the verdict, which is the answer of the acceptor.
 //! Hello and verdict each carry a proof that the side knows the shared secret, over the transcript
-//! so far. The store and the lanes use the same handshake.
+//! so far. The store and the channels use the same handshake.
 //!
 //! A [`Handshake`] never blocks and never reads beyond its last message, so that later bytes stay
 //! in the socket.

@@ -1,7 +1,7 @@
 //! The messages of the handshake, to the byte. `docs/wire-tcp.md` says the same in words.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
-use comm_core::{GroupId, LaneId, LaneKind, Refusal};
+use comm_core::{ChannelId, ChannelKind, GroupId, Refusal};
 
 use crate::secret::PROOF_BYTES;
 
@@ -87,8 +87,8 @@ impl Greeting {
 pub(crate) enum Purpose {
     /// Requests to a store.
     Store,
-    /// One rank's bytes of a lane.
-    Lane(LaneId),
+    /// One rank's bytes of a channel.
+    Channel(ChannelId),
 }
 
 /// Who dials, whom it means, and for what.
@@ -106,15 +106,15 @@ pub(crate) struct Hello {
     pub(crate) process: u64,
     /// The process that is meant: tells it from a later one on the same port.
     pub(crate) to_process: u64,
-    /// The number of this socket among those of the lane between the two, zero for a store.
+    /// The number of this socket among those of the channel between the two, zero for a store.
     pub(crate) socket: u8,
-    /// How many sockets the lane has between the two, zero for a store.
+    /// How many sockets the channel has between the two, zero for a store.
     pub(crate) sockets: u8,
 }
 
 impl Hello {
     const STORE: u8 = 1;
-    const LANE: u8 = 2;
+    const CHANNEL: u8 = 2;
 
     /// A client of a store.
     pub(crate) const fn store(job: u64) -> Self {
@@ -132,12 +132,15 @@ impl Hello {
     }
 
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
-        let (kind, lane_kind, group) = match self.purpose {
+        let (kind, channel_kind, group) = match self.purpose {
             Purpose::Store => (Self::STORE, 0, 0),
-            Purpose::Lane(lane) => (Self::LANE, lane.kind as u8, lane.group.0),
+            Purpose::Channel(channel) => (Self::CHANNEL, channel.kind as u8, channel.group.0),
         };
         let mut to = Writer::new();
-        to.put([kind, lane_kind, self.socket, self.sockets]).put(self.rank).put(self.to).put(self.world_size);
+        to.put([kind, channel_kind, self.socket, self.sockets])
+            .put(self.rank)
+            .put(self.to)
+            .put(self.world_size);
         to.put(self.job).put(group).put(self.process).put(self.to_process);
         to.into_array()
     }
@@ -145,12 +148,12 @@ impl Hello {
     /// Reads a hello. A purpose that does not exist is an error.
     pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
-            let [kind, lane_kind, socket, sockets] = r.get()?;
+            let [kind, channel_kind, socket, sockets] = r.get()?;
             let (rank, to, world_size, job) = (r.get()?, r.get()?, r.get()?, r.get()?);
             let group = GroupId(r.get()?);
-            let purpose = match (kind, LaneKind::from_code(lane_kind)) {
+            let purpose = match (kind, ChannelKind::from_code(channel_kind)) {
                 (Self::STORE, _) => Purpose::Store,
-                (Self::LANE, Some(kind)) => Purpose::Lane(LaneId { group, kind }),
+                (Self::CHANNEL, Some(kind)) => Purpose::Channel(ChannelId { group, kind }),
                 _ => return Err(WireError::Unknown { what: "purpose", value: kind.into() }),
             };
             let (process, to_process) = (r.get()?, r.get()?);
@@ -199,7 +202,7 @@ mod tests {
     use super::*;
 
     const HELLO: Hello = Hello {
-        purpose: Purpose::Lane(LaneId { group: GroupId(0x0a0b), kind: LaneKind::PointToPoint }),
+        purpose: Purpose::Channel(ChannelId { group: GroupId(0x0a0b), kind: ChannelKind::PointToPoint }),
         job: 0x0102,
         rank: 3,
         to: 2,
@@ -276,7 +279,7 @@ mod tests {
         let mut bytes = Hello::store(1).encode();
         bytes[0] = 3;
         assert!(Hello::decode(&bytes).is_err());
-        bytes[0] = Hello::LANE;
+        bytes[0] = Hello::CHANNEL;
         bytes[1] = 3;
         assert!(Hello::decode(&bytes).is_err());
     }

@@ -1,6 +1,6 @@
 //! The identity of this rank, and the authorization of its peers.
 
-use comm_core::{LaneId, LaneKind, Refusal};
+use comm_core::{ChannelId, ChannelKind, Refusal};
 use comm_mesh::Destination;
 
 use crate::hello::{Hello, Purpose};
@@ -19,19 +19,19 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The stripes of a lane: those of rank 0, except on control lanes, whose frames are few and
+    /// The stripes of a channel: those of rank 0, except on control channels, whose frames are few and
     /// short.
-    pub(crate) fn stripes(&self, lane: LaneId) -> Stripes {
-        match lane.kind {
-            LaneKind::Control => Stripes::NONE,
+    pub(crate) fn stripes(&self, channel: ChannelId) -> Stripes {
+        match channel.kind {
+            ChannelKind::Control => Stripes::NONE,
             _ => self.members.first().map_or(Stripes::NONE, |first| first.stripes),
         }
     }
 
     /// The hello of a connection to a member.
-    pub(crate) fn hello(&self, to: usize, lane: LaneId, socket: u8) -> Hello {
+    pub(crate) fn hello(&self, to: usize, channel: ChannelId, socket: u8) -> Hello {
         Hello {
-            purpose: Purpose::Lane(lane),
+            purpose: Purpose::Channel(channel),
             job: self.job,
             rank: wire(self.rank),
             to: wire(to),
@@ -39,13 +39,13 @@ impl Identity {
             process: self.members[self.rank].process,
             to_process: self.members[to].process,
             socket,
-            sockets: self.stripes(lane).sockets,
+            sockets: self.stripes(channel).sockets,
         }
     }
 
     /// Authorizes a member with a higher rank whose hello is for this rank.
-    pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<LaneId>, Refusal> {
-        let Purpose::Lane(lane) = hello.purpose else { return Err(Refusal::Stranger) };
+    pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<ChannelId>, Refusal> {
+        let Purpose::Channel(channel) = hello.purpose else { return Err(Refusal::Stranger) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
         let dialer = hello.rank as usize;
         if hello.job != self.job {
@@ -55,14 +55,14 @@ impl Identity {
         } else if hello.to_process != self.members[self.rank].process
             || hello.to != wire(self.rank)
             || dialer <= self.rank
-            || hello.sockets != self.stripes(lane).sockets
+            || hello.sockets != self.stripes(channel).sockets
             || hello.socket >= hello.sockets
         {
             Err(Refusal::Stranger)
         } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
             Err(Refusal::DuplicateRank { rank: dialer })
         } else {
-            Ok(Destination { key: lane, world_rank: dialer, index: hello.socket })
+            Ok(Destination { key: channel, world_rank: dialer, index: hello.socket })
         }
     }
 }
@@ -88,20 +88,20 @@ mod tests {
         Identity { rank, job: 7, secret: None, members: (0..2).map(member).collect() }
     }
 
-    const fn lane(kind: LaneKind) -> LaneId {
-        LaneId { group: GroupId::WORLD, kind }
+    const fn channel(kind: ChannelKind) -> ChannelId {
+        ChannelId { group: GroupId::WORLD, kind }
     }
 
     #[test]
-    fn a_lane_has_the_sockets_that_rank_zero_has_configured() {
+    fn a_channel_has_the_sockets_that_rank_zero_has_configured() {
         let (dialer, acceptor) = (identity(1), identity(0));
         for (kind, sockets) in
-            [(LaneKind::Control, 1), (LaneKind::Collective, 3), (LaneKind::PointToPoint, 3)]
+            [(ChannelKind::Control, 1), (ChannelKind::Collective, 3), (ChannelKind::PointToPoint, 3)]
         {
             for socket in 0..5 {
-                let hello = dialer.hello(0, lane(kind), socket);
+                let hello = dialer.hello(0, channel(kind), socket);
                 assert_eq!(hello.sockets, sockets);
-                let authorized = Destination { key: lane(kind), world_rank: 1, index: socket };
+                let authorized = Destination { key: channel(kind), world_rank: 1, index: socket };
                 let expected = if socket < sockets { Ok(authorized) } else { Err(Refusal::Stranger) };
                 assert_eq!(acceptor.authorize(&hello), expected);
                 let other = Hello { sockets: 4, ..hello };

@@ -5,9 +5,9 @@
 //! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job
 //!   find each other; [`TorchStore`] is a client of PyTorch's, for processes that torchrun has
 //!   started; [`FileStore`] is a folder;
-//! - [`TcpLanes::rendezvous`]: makes the processes that share a store a group of ranks, and opens
-//!   lanes between them;
-//! - [`TcpTransport`]: one lane, a socket, or several, to every other rank.
+//! - [`TcpFabric::rendezvous`]: makes the processes that share a store a group of ranks, and opens
+//!   channels between them;
+//! - [`TcpTransport`]: one channel, a socket, or several, to every other rank.
 //!
 //! The protocol is specified to the byte in `docs/wire-tcp.md`. A connection begins with a
 //! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until it is
@@ -22,7 +22,7 @@
 //! | how does a connection begin | `handshake.rs`, `hello.rs`, `secret.rs` |
 //! | when does a connect time out or try again | `connect.rs` |
 //! | what do ranks publish | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
-//! | how is a lane connected | `lanes.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
+//! | how is a channel connected | `fabric.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
 //! | how does the store work | `store/` |
@@ -35,13 +35,13 @@
 //! use std::io::IoSlice;
 //! use std::time::{Duration, Instant};
 //!
-//! use comm_core::{Membership, GroupId, LaneId, LaneKind, Lanes, Result, Transport};
-//! use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
+//! use comm_core::{Membership, GroupId, ChannelId, ChannelKind, Fabric, Result, Transport};
+//! use comm_tcp::{RendezvousConfig, StoreConfig, TcpFabric, TcpStore, TcpStoreServer};
 //!
 //! fn rank(rank: usize, store: &TcpStore) -> Result<u8> {
-//!     let lanes = TcpLanes::rendezvous(store, &RendezvousConfig::new(Membership { rank, size: 2 }))?;
-//!     let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
-//!     let mut transport = lanes.open(lane, Instant::now() + Duration::from_secs(10))?;
+//!     let fabric = TcpFabric::rendezvous(store, &RendezvousConfig::new(Membership { rank, size: 2 }))?;
+//!     let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
+//!     let mut transport = fabric.open(channel, Instant::now() + Duration::from_secs(10))?;
 //!     let mut byte = [0];
 //!     while transport.try_send(1 - rank, &[IoSlice::new(&[rank as u8])])? == 0 {}
 //!     while transport.try_recv(1 - rank, &mut byte)? == 0 {}
@@ -67,11 +67,11 @@ mod congestion;
 mod connect;
 mod connection;
 mod endpoint;
+mod fabric;
 mod handshake;
 mod hello;
 mod identity;
 mod interface;
-mod lanes;
 mod mesh;
 mod message;
 mod peer;
@@ -88,8 +88,8 @@ mod transport;
 pub use comm_rendezvous::{Member, Rendezvous, Settings};
 pub use config::{Congestion, Keepalive, TcpConfig};
 pub use endpoint::TcpEndpoint;
+pub use fabric::TcpFabric;
 pub use interface::outward_address;
-pub use lanes::TcpLanes;
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;
 pub use store::{FileStore, StoreConfig, TcpStore, TcpStoreServer, TorchStore};

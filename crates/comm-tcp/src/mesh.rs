@@ -3,23 +3,23 @@
 use std::io;
 use std::time::Instant;
 
-use comm_core::{Group, LaneId, LaneKind, Result};
+use comm_core::{ChannelId, ChannelKind, Group, Result};
 use comm_mesh::{Accept, ConnId, Destination, HandshakeState, Limits, Protocol, pending_max};
 use socket2::Socket;
 
 use crate::accept::{Accepted, Handshaking, accept};
 use crate::config::TcpConfig;
-use crate::connect::{Connector, LaneConnector};
+use crate::connect::{ChannelConnector, Connector};
 use crate::identity::Identity;
 use crate::probe::Probe;
 use crate::socket::Options;
 use crate::transport::TcpTransport;
 
-/// What a control lane reads ahead per peer, in bytes: its frames are short, and there may be many
+/// What a control channel reads ahead per peer, in bytes: its frames are short, and there may be many
 /// peers.
 const CONTROL_READ_AHEAD: usize = 4096;
 
-/// The sockets and handshakes of the lanes of one rank.
+/// The sockets and handshakes of the channels of one rank.
 #[derive(Debug)]
 pub(crate) struct TcpProtocol {
     pub(crate) identity: Identity,
@@ -27,24 +27,24 @@ pub(crate) struct TcpProtocol {
 }
 
 impl TcpProtocol {
-    fn options(&self, lane: LaneId) -> Options {
-        Options::lane(&self.config, lane.kind == LaneKind::Control)
+    fn options(&self, channel: ChannelId) -> Options {
+        Options::channel(&self.config, channel.kind == ChannelKind::Control)
     }
 }
 
 impl Accept for TcpProtocol {
     type Listener = Socket;
-    type Conn = Handshaking<Destination<LaneId>>;
-    type Accepted = Accepted<Destination<LaneId>>;
+    type Conn = Handshaking<Destination<ChannelId>>;
+    type Accepted = Accepted<Destination<ChannelId>>;
 
-    const NAME: &'static str = "tcp lanes";
+    const NAME: &'static str = "tcp channels";
 
     fn limits(&self) -> Limits {
         Limits { pending_max: pending_max(), handshake_timeout: Some(self.config.handshake_timeout) }
     }
 
     fn accept(&self, listener: &Socket) -> io::Result<Option<HandshakeState<Self::Conn, Self::Accepted>>> {
-        accept(listener, &Options::lane(&self.config, false), self.identity.secret.as_ref())
+        accept(listener, &Options::channel(&self.config, false), self.identity.secret.as_ref())
     }
 
     fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> HandshakeState<Self::Conn, Self::Accepted> {
@@ -53,18 +53,18 @@ impl Accept for TcpProtocol {
 }
 
 impl Protocol for TcpProtocol {
-    type Key = LaneId;
+    type Key = ChannelId;
     type Connection = Socket;
-    type Connect = LaneConnector;
+    type Connect = ChannelConnector;
     type Probe = Probe;
-    type Lane = TcpTransport;
+    type Channel = TcpTransport;
 
-    fn key(&self, lane: LaneId, _members: &[usize]) -> LaneId {
-        lane
+    fn key(&self, channel: ChannelId, _members: &[usize]) -> ChannelId {
+        channel
     }
 
-    fn connections_per_peer(&self, lane: LaneId) -> u8 {
-        self.identity.stripes(lane).sockets
+    fn connections_per_peer(&self, channel: ChannelId) -> u8 {
+        self.identity.stripes(channel).sockets
     }
 
     fn connections_max(&self) -> usize {
@@ -72,36 +72,42 @@ impl Protocol for TcpProtocol {
         self.identity.members.len() * usize::from(sockets)
     }
 
-    fn connect(&self, lane: LaneId, to: ConnId, _peers: usize) -> LaneConnector {
+    fn connect(&self, channel: ChannelId, to: ConnId, _peers: usize) -> ChannelConnector {
         let Identity { members, secret, .. } = &self.identity;
-        let hello = self.identity.hello(to.world_rank, lane, to.index);
+        let hello = self.identity.hello(to.world_rank, channel, to.index);
         let address = members[to.world_rank].address;
         // A rank listens before it publishes its address.
-        let connector = Connector::new(address, hello, secret.clone(), self.options(lane)).reached_before();
-        LaneConnector { rank: to.rank, connector }
+        let connector =
+            Connector::new(address, hello, secret.clone(), self.options(channel)).reached_before();
+        ChannelConnector { rank: to.rank, connector }
     }
 
     fn probe(&self, now: Instant, awaited: &[ConnId]) -> Probe {
         let address = |id: &ConnId| (id.rank, self.identity.members[id.world_rank].address);
         let mut peers: Vec<_> = awaited.iter().map(address).collect();
         peers.dedup();
-        Probe::new(peers, Options::lane(&self.config, false), now)
+        Probe::new(peers, Options::channel(&self.config, false), now)
     }
 
-    fn destination(&self, accepted: &Self::Accepted) -> Destination<LaneId> {
+    fn destination(&self, accepted: &Self::Accepted) -> Destination<ChannelId> {
         accepted.authorized
     }
 
-    fn establish(&self, lane: LaneId, accepted: Self::Accepted) -> io::Result<Socket> {
-        self.options(lane).apply(&accepted.socket)?;
+    fn establish(&self, channel: ChannelId, accepted: Self::Accepted) -> io::Result<Socket> {
+        self.options(channel).apply(&accepted.socket)?;
         Ok(accepted.socket)
     }
 
-    fn lane(&self, lane: LaneId, group: Group, peers: Vec<(usize, Vec<Socket>)>) -> Result<TcpTransport> {
-        let read_ahead = match lane.kind {
-            LaneKind::Control => self.config.read_ahead.min(CONTROL_READ_AHEAD),
+    fn channel(
+        &self,
+        channel: ChannelId,
+        group: Group,
+        peers: Vec<(usize, Vec<Socket>)>,
+    ) -> Result<TcpTransport> {
+        let read_ahead = match channel.kind {
+            ChannelKind::Control => self.config.read_ahead.min(CONTROL_READ_AHEAD),
             _ => self.config.read_ahead,
         };
-        TcpTransport::new(group, peers, self.identity.stripes(lane), read_ahead)
+        TcpTransport::new(group, peers, self.identity.stripes(channel), read_ahead)
     }
 }

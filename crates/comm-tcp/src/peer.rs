@@ -1,4 +1,4 @@
-//! One peer on a lane: a stream of bytes in each direction, striped over one or several sockets,
+//! One peer on a channel: a stream of bytes in each direction, striped over one or several sockets,
 //! and its end.
 //!
 //! With several sockets, the stream ends where the socket of the next stripe ends. Bytes of the
@@ -9,7 +9,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use comm_core::{During, Error, Lent, Loss, Result};
+use comm_core::{During, Error, Loss, RecvBuf, Result};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
@@ -40,7 +40,7 @@ pub(crate) const TURN_BYTES: usize = (1 << 20) + 4096;
 /// an empty socket.
 const DIRECT_BYTES_MAX: usize = 4 << 20;
 
-/// One peer on a lane.
+/// One peer on a channel.
 #[derive(Debug)]
 pub(crate) struct Peer {
     rank: usize,
@@ -173,7 +173,7 @@ impl Peer {
         }
     }
 
-    pub(crate) fn lend(&mut self, at_most: usize) -> Result<Lent<'_>> {
+    pub(crate) fn fill_buf(&mut self, at_most: usize) -> Result<RecvBuf<'_>> {
         if self.ahead.len() < at_most.min(ELEMENT_BYTES_MAX) {
             let end = self.read_element().err();
             let nothing_new = self.ahead.len() == self.unconsumed;
@@ -182,7 +182,7 @@ impl Peer {
             }
         }
         self.unconsumed = if self.ahead.len() < ELEMENT_BYTES_MAX { self.ahead.len() } else { 0 };
-        Ok(Lent::from_slice(self.ahead.bytes()).first(at_most))
+        Ok(RecvBuf::from_slice(self.ahead.bytes()).first(at_most))
     }
 
     /// Reads ahead once, or more often if stripes are shorter than an element.

@@ -30,7 +30,7 @@ pub struct RendezvousConfig {
     /// The ports to listen on: the first of them that is free, beginning at this rank's place. Each rank of a host needs
     /// one. `None` lets the system choose.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How the sockets of lanes are set up.
+    /// How the sockets of channels are set up.
     pub tcp: TcpConfig,
 }
 

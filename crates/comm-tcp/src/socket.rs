@@ -35,7 +35,7 @@ impl Options {
         }
     }
 
-    pub(crate) fn lane(config: &TcpConfig, control: bool) -> Self {
+    pub(crate) fn channel(config: &TcpConfig, control: bool) -> Self {
         let at_least = |bytes: usize| bytes.max(TcpConfig::BUFFER_BYTES_MIN);
         Self {
             send_buffer: config.send_buffer.map(at_least),
@@ -167,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_lane_are_set_up_alike() {
+    fn both_ends_of_a_channel_are_set_up_alike() {
         let mut config = TcpConfig { send_buffer: Some(150_000), ..TcpConfig::default() };
         config.recv_buffer = Some(160_000);
         for control in [false, true] {
-            let (near, far) = pair(&Options::lane(&config, control));
+            let (near, far) = pair(&Options::channel(&config, control));
             for socket in [near, far] {
                 assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
                 assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
@@ -191,7 +191,7 @@ mod tests {
         for tiny in [0, 1, 4096, TcpConfig::BUFFER_BYTES_MIN] {
             let mut config = TcpConfig { send_buffer: Some(tiny), ..TcpConfig::default() };
             config.recv_buffer = Some(tiny);
-            let (near, far) = pair(&Options::lane(&config, false));
+            let (near, far) = pair(&Options::channel(&config, false));
             for socket in [near, far] {
                 assert_eq!(socket.send_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);
                 assert_eq!(socket.recv_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);

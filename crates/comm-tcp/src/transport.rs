@@ -1,4 +1,4 @@
-//! Moves the bytes of one lane through one socket, or several, per peer.
+//! Moves the bytes of one channel through one socket, or several, per peer.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{
-    Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Lent, Process, Result, Transport,
+    Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Process, RecvBuf, Result, Transport,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -54,7 +54,7 @@ impl TcpTransport {
         stripes: Stripes,
         read_ahead: usize,
     ) -> Result<Self> {
-        let failed = |errno: Errno| Error::io("watch the sockets of a lane", errno.into());
+        let failed = |errno: Errno| Error::io("watch the sockets of a channel", errno.into());
         let mut transport = Self {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
@@ -97,7 +97,7 @@ impl TcpTransport {
             let events = match epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) {
                 Ok((events, _)) => events,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(Error::io("poll the sockets of a lane", errno.into())),
+                Err(errno) => return Err(Error::io("poll the sockets of a channel", errno.into())),
             };
             for event in &*events {
                 let (rank, socket) = rank_and_socket(event.data.u64());
@@ -140,17 +140,17 @@ impl Transport for TcpTransport {
     }
 
     /// Does nothing: sent bytes are copied.
-    fn expose(&mut self, _memory: &[&[u8]]) {}
+    fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.peer(from)?.try_recv(into)
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
-        self.peer(from)?.lend(at_most)
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        self.peer(from)?.fill_buf(at_most)
     }
 
-    fn lend_copies(&mut self, _from: usize) -> bool {
+    fn fill_buf_copies(&mut self, _from: usize) -> bool {
         true
     }
 

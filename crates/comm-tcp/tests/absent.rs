@@ -1,4 +1,4 @@
-//! Members that do not come to a lane, come late, or are gone; and where members are.
+//! Members that do not come to a channel, come late, or are gone; and where members are.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -7,19 +7,19 @@ mod common;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, GroupId, LaneId, Lanes, Loss, Result};
+use comm_core::{ChannelId, Error, Fabric, GroupId, Loss, Result};
 use common::{SOON, WORLD, config, introduce, meet, open, run, store};
 
 #[test]
-fn a_rank_that_never_opens_the_lane_is_named() {
+fn a_rank_that_never_opens_the_channel_is_named() {
     let (_server, store) = store();
-    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
-        if lanes.group().rank() == 1 {
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |fabric| {
+        if fabric.group().rank() == 1 {
             thread::sleep(Duration::from_millis(800));
             return Ok(());
         }
         let began = Instant::now();
-        let opened = lanes.open(WORLD, Instant::now() + Duration::from_millis(400)).map(drop);
+        let opened = fabric.open(WORLD, Instant::now() + Duration::from_millis(400)).map(drop);
         assert!(began.elapsed() < Duration::from_millis(600));
         assert!(
             matches!(&opened, Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]),
@@ -33,12 +33,12 @@ fn a_rank_that_never_opens_the_lane_is_named() {
 #[test]
 fn an_exited_rank_is_an_error_with_its_address_and_the_reason() {
     let (_server, store) = store();
-    let mut lanes: Vec<_> =
+    let mut fabrics: Vec<_> =
         meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
-    let address = lanes[0].addresses()[0];
-    drop(lanes.remove(0));
+    let address = fabrics[0].addresses()[0];
+    drop(fabrics.remove(0));
     let began = Instant::now();
-    let error = open(&lanes[0], WORLD).unwrap_err();
+    let error = open(&fabrics[0], WORLD).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(5));
     assert!(matches!(&error, Error::PeerLost { peer: 0, loss: Loss::Io(_), .. }), "{error}");
     let words = error.to_string();
@@ -49,14 +49,14 @@ fn an_exited_rank_is_an_error_with_its_address_and_the_reason() {
 #[test]
 fn a_rank_that_dies_before_it_dials_is_named_long_before_the_deadline() {
     let (_server, store) = store();
-    let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |lanes| {
-        let rank = lanes.group().rank();
+    let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |fabric| {
+        let rank = fabric.group().rank();
         if rank == 3 {
             return Ok(None);
         }
         let began = Instant::now();
         let opened =
-            lanes.open_among(LaneId { group: GroupId(1), ..WORLD }, &[3, 2, 1, 0], (began + SOON).into());
+            fabric.open_among(ChannelId { group: GroupId(1), ..WORLD }, &[3, 2, 1, 0], (began + SOON).into());
         assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
         Ok(opened.err())
     });
@@ -71,11 +71,11 @@ fn a_rank_that_dies_before_it_dials_is_named_long_before_the_deadline() {
 #[test]
 fn a_rank_that_is_only_late_is_waited_for() {
     let (_server, store) = store();
-    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
-        if lanes.group().rank() == 2 {
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |fabric| {
+        if fabric.group().rank() == 2 {
             thread::sleep(Duration::from_millis(3500));
         }
-        introduce(&mut open(&lanes, WORLD)?);
+        introduce(&mut open(&fabric, WORLD)?);
         Ok(())
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
@@ -98,7 +98,7 @@ fn ranks_that_told_the_same_address_are_on_one_host() {
             config.member.round = round as u64;
             config
         });
-        for outcome in run(configs.collect(), &store, |lanes| Ok(lanes.links().ranks_per_host)) {
+        for outcome in run(configs.collect(), &store, |fabric| Ok(fabric.links().ranks_per_host)) {
             assert_eq!(outcome.unwrap(), expected, "{hosts:?}");
         }
     }

@@ -6,17 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use comm_core::Membership;
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer};
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 
-/// The lanes of `n` ranks, in rank order. The store is gone when they are there: lanes do not need it.
-fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpLanes> {
+/// The channels of `n` ranks, in rank order. The store is gone when they are there: channels do not need it.
+fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
     let timeout = Duration::from_secs(30);
     let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
     let rank = |rank| {
         let mut config = RendezvousConfig::new(Membership { rank, size: n });
         (config.member.timeout, config.tcp) = (timeout, tcp.clone());
-        TcpLanes::rendezvous(&store, &config).unwrap()
+        TcpFabric::rendezvous(&store, &config).unwrap()
     };
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..n).map(|r| scope.spawn(move || rank(r))).collect();
@@ -24,7 +24,7 @@ fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpLanes> {
     })
 }
 
-fn with_defaults(n: usize) -> Vec<TcpLanes> {
+fn with_defaults(n: usize) -> Vec<TcpFabric> {
     meet(n, &TcpConfig::default())
 }
 
@@ -35,12 +35,12 @@ fn tiny_buffers() -> TcpConfig {
     tcp
 }
 
-fn with_tiny_buffers(n: usize) -> Vec<TcpLanes> {
+fn with_tiny_buffers(n: usize) -> Vec<TcpFabric> {
     meet(n, &tiny_buffers())
 }
 
 /// Several sockets per peer, and stripes that cut elements.
-fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<TcpLanes> {
+fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<TcpFabric> {
     (tcp.sockets_per_peer, tcp.stripe_bytes) = (sockets, stripe);
     meet(n, &tcp)
 }

@@ -1,4 +1,4 @@
-//! Strangers that connect in great number, while a store serves and while ranks open lanes.
+//! Strangers that connect in great number, while a store serves and while ranks open channels.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Lanes, Result, Store};
+use comm_core::{Error, Fabric, Result, Store};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
 use common::{SOON, WORLD, config, introduce, meet, open, store};
 use socket2::{Domain, Socket, Type};
@@ -89,29 +89,29 @@ fn a_client_connects_past_silent_connections_without_a_deadline() {
 }
 
 #[test]
-fn opening_a_lane_keeps_its_deadline_while_strangers_connect_and_reset() {
+fn opening_a_channel_keeps_its_deadline_while_strangers_connect_and_reset() {
     let (_server, store) = store();
-    let lanes: Vec<_> =
+    let fabrics: Vec<_> =
         meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
-    in_a_flood(lanes[0].addresses()[0], || {
+    in_a_flood(fabrics[0].addresses()[0], || {
         let began = Instant::now();
-        let opened = lanes[0].open(WORLD, began + Duration::from_millis(500)).map(drop);
+        let opened = fabrics[0].open(WORLD, began + Duration::from_millis(500)).map(drop);
         assert!(matches!(&opened, Err(Error::Timeout { .. })), "{opened:?}");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     });
 }
 
 #[test]
-fn ranks_open_a_lane_in_a_flood_of_silent_and_of_reset_connections() {
+fn ranks_open_a_channel_in_a_flood_of_silent_and_of_reset_connections() {
     let (_server, store) = store();
-    let lanes: Vec<_> =
+    let fabrics: Vec<_> =
         meet((0..3).map(|rank| config(rank, 3)).collect(), &store).into_iter().map(Result::unwrap).collect();
-    let address = lanes[0].addresses()[0];
+    let address = fabrics[0].addresses()[0];
     let _silent = silent(address, SILENT);
     in_a_flood(address, || {
         thread::scope(|scope| {
-            for lanes in &lanes {
-                scope.spawn(|| introduce(&mut open(lanes, WORLD).unwrap()));
+            for fabric in &fabrics {
+                scope.spawn(|| introduce(&mut open(fabric, WORLD).unwrap()));
             }
         });
     });
@@ -125,8 +125,8 @@ fn a_handshake_without_a_limit_of_time_is_possible() {
         config.tcp.handshake_timeout = Duration::MAX;
         config
     });
-    let outcomes = common::run(configs.collect(), &store, |lanes| {
-        introduce(&mut open(&lanes, WORLD)?);
+    let outcomes = common::run(configs.collect(), &store, |fabric| {
+        introduce(&mut open(&fabric, WORLD)?);
         Ok(())
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

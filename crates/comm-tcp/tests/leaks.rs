@@ -5,8 +5,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{GroupId, LaneId, LaneKind, Lanes, Membership};
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer};
+use comm_core::{ChannelId, ChannelKind, Fabric, GroupId, Membership};
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpFabric, TcpStore, TcpStoreServer};
 
 fn count(what: &str) -> usize {
     std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count()
@@ -18,27 +18,27 @@ fn config(rank: usize, size: usize, round: u64, timeout: Duration) -> Rendezvous
     config
 }
 
-/// Meets, opens lanes, fails to meet, fails to open.
+/// Meets, opens channels, fails to meet, fails to open.
 fn live(store: &TcpStore, round: u64) {
     let soon = Duration::from_secs(20);
-    let lane = |kind| LaneId { group: GroupId::WORLD, kind };
+    let channel = |kind| ChannelId { group: GroupId::WORLD, kind };
     thread::scope(|scope| {
         for rank in 0..3 {
             scope.spawn(move || {
-                let lanes = TcpLanes::rendezvous(store, &config(rank, 3, round, soon)).unwrap();
-                let _control = lanes.open(lane(LaneKind::Control), Instant::now() + soon).unwrap();
+                let fabric = TcpFabric::rendezvous(store, &config(rank, 3, round, soon)).unwrap();
+                let _control = fabric.open(channel(ChannelKind::Control), Instant::now() + soon).unwrap();
                 let soon = Instant::now() + Duration::from_millis(50);
                 match rank {
-                    0 => drop(lanes.open(lane(LaneKind::Collective), soon).unwrap_err()),
-                    // Rank 1 may still open the control lane, and let rank 2 in.
-                    2 => drop(lanes.open(lane(LaneKind::Collective), soon)),
+                    0 => drop(fabric.open(channel(ChannelKind::Collective), soon).unwrap_err()),
+                    // Rank 1 may still open the control channel, and let rank 2 in.
+                    2 => drop(fabric.open(channel(ChannelKind::Collective), soon)),
                     _ => {}
                 }
             });
         }
     });
     let alone = config(0, 2, round + 1, Duration::from_millis(20));
-    TcpLanes::rendezvous(store, &alone).unwrap_err();
+    TcpFabric::rendezvous(store, &alone).unwrap_err();
 }
 
 #[test]

@@ -8,15 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Refusal, Result, Store};
-use comm_tcp::{FileStore, Secret, TcpLanes};
+use comm_tcp::{FileStore, Secret, TcpFabric};
 use common::{SOON, config, meet, store};
 
 /// Ranks that meet again and again, each as soon as it can.
 fn meet_again(store: &dyn Store, ranks: usize, times: usize) {
     let rank = |rank: usize| {
         for time in 0..times {
-            let lanes = TcpLanes::rendezvous(store, &config(rank, ranks));
-            assert!(lanes.is_ok(), "rank {rank}, time {time}: {lanes:?}");
+            let fabric = TcpFabric::rendezvous(store, &config(rank, ranks));
+            assert!(fabric.is_ok(), "rank {rank}, time {time}: {fabric:?}");
         }
     };
     thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn a_restarted_job_leaves_the_claims_of_dead_processes_behind() {
                 for at in 0..3 {
                     scope.spawn(move || {
                         thread::sleep(Duration::from_millis(if at == first { 0 } else { 20 }));
-                        TcpLanes::rendezvous(store, &config(at, 3)).unwrap();
+                        TcpFabric::rendezvous(store, &config(at, 3)).unwrap();
                     });
                 }
             });
@@ -60,8 +60,8 @@ fn a_restarted_job_leaves_the_claims_of_dead_processes_behind() {
     }
 }
 
-fn refusals(outcomes: Vec<Result<TcpLanes>>) -> Vec<(String, String, String, usize)> {
-    let refusal = |outcome: Result<TcpLanes>| match outcome {
+fn refusals(outcomes: Vec<Result<TcpFabric>>) -> Vec<(String, String, String, usize)> {
+    let refusal = |outcome: Result<TcpFabric>| match outcome {
         Err(Error::Handshake { with, refusal: Refusal::Setting { name, ours, theirs, rank } }) => {
             assert_eq!(with, format!("rank {rank}"));
             (name, ours, theirs, rank)

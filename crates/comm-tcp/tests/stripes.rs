@@ -1,10 +1,10 @@
-//! Several sockets per peer, over rendezvous and lanes, with a thread per rank.
+//! Several sockets per peer, over rendezvous and channels, with a thread per rank.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use comm_core::{LaneId, LaneKind, Lanes, Result, Transport};
+use comm_core::{ChannelId, ChannelKind, Fabric, Result, Transport};
 use comm_tcp::{RendezvousConfig, TcpConfig};
 use common::{WORLD, config, exchange, introduce, open, run, store};
 
@@ -24,11 +24,11 @@ fn all_pairs_of_every_world_exchange_through_several_sockets() {
         for sockets in 1..5 {
             let (_server, store) = store();
             let configs = (0..n).map(|rank| striped(rank, n, (sockets, 61 * n)));
-            let outcomes = run(configs.collect(), &store, |lanes| {
-                let mut transport = open(&lanes, WORLD)?;
+            let outcomes = run(configs.collect(), &store, |fabric| {
+                let mut transport = open(&fabric, WORLD)?;
                 exchange(&mut transport, 5000)?;
-                for kind in [LaneKind::Control, LaneKind::PointToPoint] {
-                    introduce(&mut open(&lanes, LaneId { kind, ..WORLD })?);
+                for kind in [ChannelKind::Control, ChannelKind::PointToPoint] {
+                    introduce(&mut open(&fabric, ChannelId { kind, ..WORLD })?);
                 }
                 Ok(())
             });
@@ -42,7 +42,7 @@ fn megabytes_go_through_tiny_buffers_of_four_sockets() {
     for stripe in [1000, 64 * 1024] {
         let (_server, store) = store();
         let configs = (0..3).map(|rank| striped(rank, 3, (4, stripe)));
-        let outcomes = run(configs.collect(), &store, |lanes| exchange(&mut open(&lanes, WORLD)?, 8 << 20));
+        let outcomes = run(configs.collect(), &store, |fabric| exchange(&mut open(&fabric, WORLD)?, 8 << 20));
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     }
 }
@@ -52,21 +52,21 @@ fn the_setting_of_rank_zero_holds_for_all() {
     for first in 1..4 {
         let (_server, store) = store();
         let configs = (0..3).map(|rank| striped(rank, 3, ((first + rank) % 3 + 1, 7 + rank)));
-        let outcomes = run(configs.collect(), &store, |lanes| exchange(&mut open(&lanes, WORLD)?, 1000));
+        let outcomes = run(configs.collect(), &store, |fabric| exchange(&mut open(&fabric, WORLD)?, 1000));
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     }
 }
 
 #[test]
-fn a_lane_among_some_ranks_has_as_many_sockets() {
+fn a_channel_among_some_ranks_has_as_many_sockets() {
     let (_server, store) = store();
     let configs = (0..5).map(|rank| striped(rank, 5, (3, 10)));
-    let outcomes = run(configs.collect(), &store, |lanes| {
-        if lanes.group().rank() % 2 == 1 {
+    let outcomes = run(configs.collect(), &store, |fabric| {
+        if fabric.group().rank() % 2 == 1 {
             return Ok(());
         }
         let deadline = std::time::Instant::now() + common::SOON;
-        let mut transport = lanes.open_among(WORLD, &[4, 0, 2], deadline.into())?;
+        let mut transport = fabric.open_among(WORLD, &[4, 0, 2], deadline.into())?;
         assert_eq!(transport.group().size(), 3);
         exchange(&mut transport, 1000)
     });

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Membership, Store};
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TorchStore};
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpFabric, TorchStore};
 
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
@@ -202,7 +202,7 @@ fn ranks_meet(store: &TorchStore) {
                     let mut config = RendezvousConfig::new(Membership { rank, size: RANKS });
                     config.member.round = round;
                     config.member.timeout = SOON;
-                    TcpLanes::rendezvous(store, &config).unwrap();
+                    TcpFabric::rendezvous(store, &config).unwrap();
                 });
             }
         });

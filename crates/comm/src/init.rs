@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, HostCommunicator, Lanes, Membership, Refusal, Result, Store};
+use comm_core::{Comm, Error, Fabric, HostCommunicator, Membership, Refusal, Result, Store};
 #[cfg(feature = "nccl")]
 use comm_hybrid::{DeviceChoice, HybridCommunicator};
 #[cfg(feature = "hybrid")]
-use comm_hybrid::{HybridLanes, Path, Paths};
+use comm_hybrid::{HybridFabric, Path, Paths};
 use comm_ring::RingCommunicator;
 #[cfg(feature = "shm")]
-use comm_shm::SharedMemoryLanes;
+use comm_shm::SharedMemoryFabric;
 use comm_tcp::{
-    Member, Rendezvous, RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TorchStore,
+    Member, Rendezvous, RendezvousConfig, StoreConfig, TcpFabric, TcpStore, TcpStoreServer, TorchStore,
 };
 
 use crate::master::Master;
@@ -132,7 +132,7 @@ struct Joined {
 }
 
 impl Joined {
-    /// Leaves the store, which is not needed once the lanes are open, and returns the user's
+    /// Leaves the store, which is not needed once the channels are open, and returns the user's
     /// handle.
     fn comm(self, config: &Config) -> Comm {
         self.meeting.into_iter().for_each(|meeting| meeting.close(Duration::ZERO));
@@ -179,7 +179,7 @@ impl Meeting {
 fn join(config: &Config) -> Result<Joined> {
     let start = Instant::now();
     if config.world_size == 1 {
-        let host = communicator(TcpLanes::alone(&config.tcp)?, config, start)?;
+        let host = communicator(TcpFabric::alone(&config.tcp)?, config, start)?;
         return Ok(Joined { host, reach: Reach::Tcp, meeting: None });
     }
     loop {
@@ -229,17 +229,17 @@ fn meet(
     match config.transport {
         #[cfg(feature = "hybrid")]
         TransportKind::Auto => {
-            let (rendezvous, lanes) = HybridLanes::join(store, &anywhere(config, master, start))?;
-            let paths = lanes.paths().clone();
-            Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::Each(paths)))
+            let (rendezvous, fabric) = HybridFabric::join(store, &anywhere(config, master, start))?;
+            let paths = fabric.paths().clone();
+            Ok((finish(rendezvous, communicator(fabric, config, start))?, Reach::Each(paths)))
         }
         #[cfg(not(feature = "hybrid"))]
         TransportKind::Auto => meet_over_tcp(store, config, master, start),
         TransportKind::Tcp => meet_over_tcp(store, config, master, start),
         #[cfg(feature = "shm")]
         TransportKind::SharedMemory => {
-            let (rendezvous, lanes) = SharedMemoryLanes::join(store, &over_memory(config, start))?;
-            Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::SharedMemory))
+            let (rendezvous, fabric) = SharedMemoryFabric::join(store, &over_memory(config, start))?;
+            Ok((finish(rendezvous, communicator(fabric, config, start))?, Reach::SharedMemory))
         }
     }
 }
@@ -250,8 +250,8 @@ fn meet_over_tcp(
     master: SocketAddr,
     start: Instant,
 ) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
-    let (rendezvous, lanes) = TcpLanes::join(store, &over_tcp(config, master, start))?;
-    Ok((finish(rendezvous, communicator(lanes, config, start))?, Reach::Tcp))
+    let (rendezvous, fabric) = TcpFabric::join(store, &over_tcp(config, master, start))?;
+    Ok((finish(rendezvous, communicator(fabric, config, start))?, Reach::Tcp))
 }
 
 /// Completes the rendezvous when all ranks have a communicator; if one has failed to create it,
@@ -300,11 +300,11 @@ fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousCo
 }
 
 fn communicator(
-    lanes: impl Lanes + 'static,
+    fabric: impl Fabric + 'static,
     config: &Config,
     start: Instant,
 ) -> Result<Arc<dyn HostCommunicator>> {
-    Ok(Arc::new(RingCommunicator::new(lanes, config.ring.clone(), left(config, start))?))
+    Ok(Arc::new(RingCommunicator::new(fabric, config.ring.clone(), left(config, start))?))
 }
 
 /// Returns the rest of the rendezvous timeout.

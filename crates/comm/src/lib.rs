@@ -63,7 +63,7 @@ pub use objects::{ObjectCollectives, ObjectError};
 pub use comm_core::{
     ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallOptions,
     Cart, Collective, Comm, Communicator, Counts, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased,
-    Error, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lanes, Lengths,
+    Error, Fabric, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lengths,
     Link, LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
     PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift, Signature,
     Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm_core::{Comm, Membership, Result};
 use comm_ring::{RingCommunicator, RingConfig};
 pub use comm_sim::in_process::InProcessConfig;
-use comm_sim::in_process::{self, InProcessLanes};
+use comm_sim::in_process::{self, InProcessFabric};
 
 /// The timeout for all ranks to start.
 const START: Duration = Duration::from_secs(60);
@@ -32,11 +32,11 @@ const START: Duration = Duration::from_secs(60);
 /// If a rank panics, once every rank has ended.
 pub fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Result<Vec<R>> {
     comm_core::Group::new(comm_core::GroupId::WORLD, Membership { rank: 0, size: ranks })?;
-    in_process::run(ranks, &InProcessConfig::default(), |lanes| connect(lanes).map(&rank))
+    in_process::run(ranks, &InProcessConfig::default(), |fabric| connect(fabric).map(&rank))
         .into_iter()
         .collect()
 }
 
-fn connect(lanes: InProcessLanes) -> Result<Comm> {
-    Ok(Comm::new(RingCommunicator::new(lanes, RingConfig::default(), START)?))
+fn connect(fabric: InProcessFabric) -> Result<Comm> {
+    Ok(Comm::new(RingCommunicator::new(fabric, RingConfig::default(), START)?))
 }

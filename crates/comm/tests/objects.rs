@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     let mut config = RingConfig::default();
     config.announce_after = Duration::from_millis(20);
-    in_process::run(ranks, &InProcessConfig::default(), |lanes| {
-        let communicator = RingCommunicator::new(lanes, config.clone(), PATIENCE).unwrap();
+    in_process::run(ranks, &InProcessConfig::default(), |fabric| {
+        let communicator = RingCommunicator::new(fabric, config.clone(), PATIENCE).unwrap();
         rank(Comm::new(communicator).with_timeout(PATIENCE))
     })
 }

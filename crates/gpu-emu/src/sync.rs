@@ -9,22 +9,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on `bell` and gives the guard back.
-pub(crate) fn wait_on<'a, T>(bell: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    bell.wait(guard).unwrap_or_else(PoisonError::into_inner)
+/// Waits on `notify` and gives the guard back.
+pub(crate) fn wait_on<'a, T>(notify: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    notify.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A point in a stream: reached once, and never left again.
 #[derive(Debug, Default)]
 pub(crate) struct Marker {
     reached: Mutex<Option<Instant>>,
-    bell: Condvar,
+    notify: Condvar,
 }
 
 impl Marker {
     pub(crate) fn reach(&self) {
         *lock(&self.reached) = Some(Instant::now());
-        self.bell.notify_all();
+        self.notify.notify_all();
     }
 
     /// When it was reached, if it was.
@@ -39,7 +39,7 @@ impl Marker {
     pub(crate) fn wait(&self) {
         let mut reached = lock(&self.reached);
         while reached.is_none() {
-            reached = wait_on(&self.bell, reached);
+            reached = wait_on(&self.notify, reached);
         }
     }
 }

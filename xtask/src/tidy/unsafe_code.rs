@@ -12,7 +12,7 @@ const ALLOWED: [(&str, &str); 37] = [
     ("crates/comm-candle/src/cuda.rs", "memory of candle's tensors is handed on by address"),
     ("crates/comm-cli/src/launch/process.rs", "between fork and exec, so that ranks die with their launcher"),
     ("crates/comm-core/src/allocation.rs", "memory whose owner is known at run time"),
-    ("crates/comm-core/src/lent.rs", "bytes that another process may write never become a slice"),
+    ("crates/comm-core/src/recv_buf.rs", "bytes that another process may write never become a slice"),
     ("crates/comm-core/src/process.rs", "a page that the kernel clears for the child of a fork"),
     ("crates/comm-core/src/reduce", "vector instructions, chosen at run time"),
     ("crates/comm-nccl/src/allocation.rs", "memory of a device is numbers until it is freed"),
@@ -105,7 +105,7 @@ mod tests {
             "/// unsafe\nfn f() {\n    unsafe { g() }\n}\n#[cfg(test)] mod tests { unsafe fn f() {} }\n";
         let findings = check(&Tree::with_texts([("crates/comm-ring/src/a.rs", text)]));
         assert_eq!(findings.iter().map(|finding| finding.line).collect::<Vec<_>>(), [3, 5]);
-        assert_eq!(check(&Tree::with_texts([("crates/comm-core/src/lent.rs", text)])), []);
+        assert_eq!(check(&Tree::with_texts([("crates/comm-core/src/recv_buf.rs", text)])), []);
         assert_eq!(check(&Tree::with_texts([("crates/comm-core/src/reduce/simd.rs", text)])), []);
     }
 

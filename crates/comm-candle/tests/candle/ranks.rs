@@ -8,10 +8,10 @@ use std::time::Duration;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
-use comm_core::{Comm, Lanes, Transport, Until};
+use comm_core::{Comm, Fabric, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
-use comm_sim::{AlteredLanes, AlteredTransport};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
+use comm_sim::{AlteredFabric, AlteredTransport};
 
 pub(crate) const WORLDS: [usize; 5] = [1, 2, 3, 4, 5];
 
@@ -20,8 +20,8 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// Runs `rank_main` on this many ranks and returns what they returned, in rank order.
 pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
-    in_process::run(size, &InProcessConfig::default(), |lanes| {
-        let communicator = RingCommunicator::new(lanes, RingConfig::default(), SOON).unwrap();
+    in_process::run(size, &InProcessConfig::default(), |fabric| {
+        let communicator = RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap();
         rank_main(Comm::new(communicator).with_timeout(SOON))
     })
 }
@@ -29,11 +29,11 @@ pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Syn
 /// As [`on_ranks`], with a count of what a rank has sent so far, in pieces as the transport took
 /// them.
 pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsize) -> R + Sync) -> Vec<R> {
-    in_process::run(size, &InProcessConfig::default(), |lanes| {
+    in_process::run(size, &InProcessConfig::default(), |fabric| {
         let sent = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&sent);
-        let open = move |lanes: &InProcessLanes, lane, members: &[usize], until: Until<'_>| {
-            let (transport, count) = (lanes.open_among(lane, members, until)?, Arc::clone(&count));
+        let open = move |fabric: &InProcessFabric, channel, members: &[usize], until: Until<'_>| {
+            let (transport, count) = (fabric.open_among(channel, members, until)?, Arc::clone(&count));
             let send = move |transport: &mut InProcessTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
                 count.fetch_add(usize::from(sent > 0), Ordering::Relaxed);
@@ -41,7 +41,7 @@ pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsi
             };
             Ok(AlteredTransport { transport, send })
         };
-        let communicator = RingCommunicator::new(AlteredLanes { lanes, open }, RingConfig::default(), SOON);
+        let communicator = RingCommunicator::new(AlteredFabric { fabric, open }, RingConfig::default(), SOON);
         rank_main(Comm::new(communicator.unwrap()).with_timeout(SOON), &sent)
     })
 }

@@ -2,9 +2,9 @@
 
 use comm::hybrid::{Path, Paths};
 use comm::ring::Tuning;
-use comm::shm::{SharedMemoryConfig, SharedMemoryLanes};
-use comm::tcp::TcpLanes;
-use comm::{Comm, Config, Lanes, LinkModel, TransportKind, init_with_paths};
+use comm::shm::{SharedMemoryConfig, SharedMemoryFabric};
+use comm::tcp::TcpFabric;
+use comm::{Comm, Config, Fabric, LinkModel, TransportKind, init_with_paths};
 
 use super::args::Transport;
 use super::error::Result;
@@ -51,8 +51,8 @@ impl Transport {
     /// What it says that messages cost on one host.
     pub(crate) fn links(self, config: &Config) -> Result<LinkModel> {
         match self {
-            Self::Tcp => Ok(TcpLanes::alone(&config.tcp)?.links()),
-            Self::Auto | Self::Shm => Ok(SharedMemoryLanes::alone()?.links()),
+            Self::Tcp => Ok(TcpFabric::alone(&config.tcp)?.links()),
+            Self::Auto | Self::Shm => Ok(SharedMemoryFabric::alone()?.links()),
         }
     }
 

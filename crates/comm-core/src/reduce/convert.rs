@@ -8,7 +8,7 @@ use super::float::Float;
 use super::isa::Isa;
 use super::ops::Combine;
 use super::pass::{Pass, lent_operands};
-use crate::{DType, Lent};
+use crate::{DType, RecvBuf};
 
 /// Replaces the left operand by the right one, converted to `f32`.
 #[derive(Clone, Copy)]
@@ -65,7 +65,7 @@ impl Widening {
 }
 
 pub(super) fn widen(isa: Isa, half: DType, halves: &[u8], wides: &mut [u8]) {
-    let halves = Lent::from_slice(halves);
+    let halves = RecvBuf::from_slice(halves);
     match half {
         DType::F16 => {
             #[cfg(target_arch = "x86_64")]
@@ -84,7 +84,7 @@ pub(super) fn widen(isa: Isa, half: DType, halves: &[u8], wides: &mut [u8]) {
 }
 
 pub(super) fn narrow(isa: Isa, half: DType, wides: &[u8], halves: &mut [u8]) {
-    let wides = Lent::from_slice(wides);
+    let wides = RecvBuf::from_slice(wides);
     match half {
         DType::F16 => {
             #[cfg(target_arch = "x86_64")]

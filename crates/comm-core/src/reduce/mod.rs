@@ -25,7 +25,7 @@ pub use self::convert::Widening;
 use self::isa::Isa;
 use self::pass::Operands;
 pub use self::user::{Operator, UserOp};
-use crate::{DType, Invalid, Lent, ReduceOp, Result};
+use crate::{DType, Invalid, RecvBuf, ReduceOp, Result};
 
 /// An operator on an element type, checked to be defined.
 ///
@@ -76,7 +76,7 @@ impl Reduction {
     /// Combines as many whole elements as all buffers hold, and returns their size in bytes. No
     /// buffer needs alignment.
     #[inline]
-    pub fn combine(self, dst: &mut [u8], addend: Option<&[u8]>, from: Lent<'_>) -> usize {
+    pub fn combine(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
         dispatch::combine(Isa::best(), self, Operands { dst, left: addend, right: from })
     }
 

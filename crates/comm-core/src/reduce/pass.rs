@@ -6,14 +6,14 @@ use bytemuck::Pod;
 
 use super::isa::{Isa, Kernel};
 use super::ops::Combine;
-use crate::Lent;
+use crate::RecvBuf;
 
 /// The buffers of a reduction of pairs: `dst[i] = left[i] op right[i]`.
 pub(super) struct Operands<'a> {
     pub(super) dst: &'a mut [u8],
     /// `None` if `dst` is also the left operand.
     pub(super) left: Option<&'a [u8]>,
-    pub(super) right: Lent<'a>,
+    pub(super) right: RecvBuf<'a>,
 }
 
 impl<'a> Operands<'a> {
@@ -39,7 +39,7 @@ impl<'a> Operands<'a> {
         match self.left {
             None => isa.run(Pass::<T, _, _>::new(self.dst, operator, right)),
             Some(left) => {
-                let pairs = lent_operands::<T>(Lent::from_slice(left)).zip(right);
+                let pairs = lent_operands::<T>(RecvBuf::from_slice(left)).zip(right);
                 isa.run(Pass::<T, _, _>::new(self.dst, OfPair(operator), pairs));
             }
         }
@@ -83,7 +83,7 @@ impl<T: Pod, O: Combine<T, I::Item>, I: Iterator> Kernel for Pass<'_, T, O, I> {
 
 /// The complete `T`s in lent bytes.
 #[inline(always)]
-pub(super) fn lent_operands<T: Pod>(lent: Lent<'_>) -> impl Iterator<Item = T> {
+pub(super) fn lent_operands<T: Pod>(lent: RecvBuf<'_>) -> impl Iterator<Item = T> {
     let start = lent.as_ptr().cast::<T>();
     (0..lent.len() / size_of::<T>()).map(move |at| {
         // SAFETY: `at` is below the number of whole `T` in the lent bytes.

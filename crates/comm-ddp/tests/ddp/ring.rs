@@ -11,8 +11,8 @@ use comm_sim::in_process::{self, InProcessConfig};
 const LENGTHS: [usize; 4] = [1000, 1, 333, 77];
 
 fn on_ranks<R: Send>(size: usize, config: &InProcessConfig, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
-    in_process::run(size, config, |lanes| {
-        let communicator = RingCommunicator::new(lanes, RingConfig::default(), Duration::from_secs(20));
+    in_process::run(size, config, |fabric| {
+        let communicator = RingCommunicator::new(fabric, RingConfig::default(), Duration::from_secs(20));
         rank_main(Comm::new(communicator.unwrap()).with_timeout(Duration::from_secs(20)))
     })
 }

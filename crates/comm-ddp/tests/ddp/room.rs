@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use comm_core::{
     Allocate, Buffers, Call, CallOptions, Comm, Communicator, During, Error, Group, GroupId, Groups,
-    HostCommunicator, HostView, HostViewMut, Incoming, Lent, Membership, Outgoing, PointToPoint, Received,
+    HostCommunicator, HostView, HostViewMut, Incoming, Membership, Outgoing, PointToPoint, Received, RecvBuf,
     RecvFrom, ReduceOp, Reduction, Result, SendTo, Shape, Source, TagMatch,
 };
 
@@ -156,7 +156,7 @@ impl Member {
         for (_, bytes) in &all[1..] {
             let mut bytes = bytes.clone();
             reduction.start(&mut bytes, self.room.size);
-            reduction.combine(result, None, Lent::from_slice(&bytes));
+            reduction.combine(result, None, RecvBuf::from_slice(&bytes));
         }
         reduction.finish(result, self.room.size);
         Ok(())

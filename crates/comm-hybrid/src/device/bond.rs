@@ -1,7 +1,7 @@
 //! How the two sides of a group fail together, on this rank and on all others.
 //!
-//! Each rank has a lane of messages for this alone, on which a thread listens for as long as the group lives. Nobody sends anything there: what
-//! is heard is that a rank died, which ends its streams, or that a rank gave up, which aborts the lane. So a rank that waits for its
+//! Each rank has a channel of messages for this alone, on which a thread listens for as long as the group lives. Nobody sends anything there: what
+//! is heard is that a rank died, which ends its streams, or that a rank gave up, which aborts the channel. So a rank that waits for its
 //! device, in no call of the host, hears of a death when the kernel of the dead one's host does. It begins before the side for devices
 //! is made, so that nobody waits for a dead one while NCCL connects either.
 
@@ -101,7 +101,7 @@ impl WeakSide {
 pub(super) struct Bond {
     rank: usize,
     /// A group of the same ranks, for nothing else; `None` if there is no other rank.
-    lane: Option<Arc<dyn HostCommunicator>>,
+    channel: Option<Arc<dyn HostCommunicator>>,
     failure: Arc<Failure>,
     /// What fails together, once both are there.
     sides: OnceLock<Sides>,
@@ -114,8 +114,8 @@ struct Sides {
 
 impl Bond {
     /// That of a group whose sides are yet to come.
-    pub(super) fn new(rank: usize, lane: Option<Arc<dyn HostCommunicator>>) -> Arc<Self> {
-        Arc::new(Self { rank, lane, failure: Arc::default(), sides: OnceLock::new() })
+    pub(super) fn new(rank: usize, channel: Option<Arc<dyn HostCommunicator>>) -> Arc<Self> {
+        Arc::new(Self { rank, channel, failure: Arc::default(), sides: OnceLock::new() })
     }
 
     /// The first failure of the group.
@@ -166,8 +166,8 @@ impl Bond {
         tracing::warn!(rank = self.rank, error = %cause, ?noticed, "a group with a host's and a device's side has failed");
         // A rank whose connection to this one alone is broken must be told; one that gave up has told all others itself.
         let is_known = matches!(cause, Error::Aborted { by, .. } if *by != self.rank);
-        if let Some(lane) = self.lane.as_ref().filter(|_| !is_known) {
-            lane.abort(&words);
+        if let Some(channel) = self.channel.as_ref().filter(|_| !is_known) {
+            channel.abort(&words);
         }
         let Some(Sides { host, device }) = self.sides.get() else { return };
         // The device first: somebody may be waiting for it with no other deadline than a long one.
@@ -210,12 +210,12 @@ impl Bond {
     }
 
     /// Listens until a rank fails, all others have left, or this one wants to.
-    fn listen(&self, lane: &dyn HostCommunicator) {
+    fn listen(&self, channel: &dyn HostCommunicator) {
         let mut options = CallOptions::default();
         options.timeout = LONG;
         loop {
             let mut nothing = [0_u8; 1];
-            let heard = lane.recv(Source::Any, ANY_TAG, HostViewMut::new(&mut nothing), &options);
+            let heard = channel.recv(Source::Any, ANY_TAG, HostViewMut::new(&mut nothing), &options);
             let cause = match heard {
                 Ok(received) if received.source == self.rank => return,
                 Ok(_) | Err(Error::Timeout { during: During::Await { .. }, .. }) => continue,
@@ -252,10 +252,10 @@ impl Listener {
     /// Starts it, unless there is nobody to listen to.
     pub(super) fn start(bond: &Arc<Bond>) -> Result<Self> {
         let (ours, bond) = (Arc::clone(bond), Arc::clone(bond));
-        let thread = bond.lane.clone().map(|lane| {
+        let thread = bond.channel.clone().map(|channel| {
             let listener = std::thread::Builder::new().name("comm-hybrid listener".into());
             listener
-                .spawn(move || ours.listen(&*lane))
+                .spawn(move || ours.listen(&*channel))
                 .map_err(|source| Error::io("start a thread that listens to other ranks", source))
         });
         Ok(Self { thread: thread.transpose()?, bond, process: Process::current() })
@@ -268,11 +268,11 @@ impl Drop for Listener {
             std::mem::forget(self.thread.take());
             return;
         }
-        let Some((thread, lane)) = self.thread.take().zip(self.bond.lane.as_ref()) else { return };
+        let Some((thread, channel)) = self.thread.take().zip(self.bond.channel.as_ref()) else { return };
         let mut options = CallOptions::default();
         options.timeout = SOON;
-        let told = lane.send(self.bond.rank, FAREWELL, HostView::new(&[0_u8]), &options);
-        // If it could not be told, the lane has failed, and it has heard that.
+        let told = channel.send(self.bond.rank, FAREWELL, HostView::new(&[0_u8]), &options);
+        // If it could not be told, the channel has failed, and it has heard that.
         if let Err(error) = told {
             tracing::debug!(%error, "the listener was not told to go");
         }

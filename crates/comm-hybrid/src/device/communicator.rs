@@ -61,8 +61,8 @@ impl HybridCommunicator {
         let decision = agreement::agree(&*host, &means.facts(config.path), &options)?;
         tell(group, config.path, &decision);
         let device = means.device?;
-        let lane = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
-        let bond = Bond::new(group.rank(), lane.map(Arc::from));
+        let channel = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
+        let bond = Bond::new(group.rank(), channel.map(Arc::from));
         let listener = Listener::start(&bond)?;
         let side = match decision.path {
             DevicePath::Nccl => {
@@ -186,16 +186,16 @@ fn within(config: &DeviceConfig, began: Instant) -> CallOptions {
     options
 }
 
-/// The side of a group that goes through the host, on lanes of its own.
+/// The side of a group that goes through the host, on channels of its own.
 fn staged(
     host: &dyn HostCommunicator,
     device: &Device,
     config: &DeviceConfig,
     began: Instant,
 ) -> Result<DeviceSide> {
-    let lanes = Arc::from(host.duplicate(&within(config, began))?);
+    let fabric = Arc::from(host.duplicate(&within(config, began))?);
     let timeout = within(config, began).timeout;
-    let staged = StagedCommunicator::new(lanes, device, config.piece_bytes, timeout)?;
+    let staged = StagedCommunicator::new(fabric, device, config.piece_bytes, timeout)?;
     Ok(DeviceSide::Staged(Arc::new(staged)))
 }
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use comm_core::{CallOptions, Comm, Element, Host, HostCommunicator, HostView, Lanes};
+use comm_core::{CallOptions, Comm, Element, Fabric, Host, HostCommunicator, HostView};
 use comm_hybrid::StagedCommunicator;
 use comm_nccl::{Cuda, Device, DeviceBuffer, Search, Stream};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{InProcessConfig, InProcessLanes, run};
+use comm_sim::in_process::{InProcessConfig, InProcessFabric, run};
 use gpu_emu::{Control, Fault, Setting};
 
 /// Worlds that tests use.
@@ -64,9 +64,9 @@ pub(crate) fn within(timeout: Duration) -> CallOptions {
     options
 }
 
-/// A communicator for the host over these lanes.
-pub(crate) fn on_host(lanes: InProcessLanes) -> Arc<dyn HostCommunicator> {
-    Arc::new(RingCommunicator::new(lanes, RingConfig::default(), SOON).unwrap())
+/// A communicator for the host over these channels.
+pub(crate) fn on_host(fabric: InProcessFabric) -> Arc<dyn HostCommunicator> {
+    Arc::new(RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap())
 }
 
 /// One rank, as its thread sees it.
@@ -93,9 +93,9 @@ pub(crate) fn staged<T: Send>(
     piece_bytes: usize,
     body: impl Fn(Rank) -> T + Sync,
 ) -> Vec<T> {
-    run(devices.len(), &InProcessConfig::default(), |lanes| {
-        let (rank, size) = (lanes.group().rank(), lanes.group().size());
-        let host = on_host(lanes);
+    run(devices.len(), &InProcessConfig::default(), |fabric| {
+        let (rank, size) = (fabric.group().rank(), fabric.group().size());
+        let host = on_host(fabric);
         let device = Device::open(devices[rank]).unwrap();
         let own = Arc::from(host.duplicate(&options()).unwrap());
         // Only what rank 0 says counts.

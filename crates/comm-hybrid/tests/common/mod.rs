@@ -4,13 +4,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{GroupId, LaneId, LaneKind, Lanes, Membership, Result, Store};
-use comm_hybrid::{HybridLanes, HybridTransport, RendezvousConfig};
+use comm_core::{ChannelId, ChannelKind, Fabric, GroupId, Membership, Result, Store};
+use comm_hybrid::{HybridFabric, HybridTransport, RendezvousConfig};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
 
 /// How long anything may take before it counts as hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-pub(crate) const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
 pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
@@ -27,22 +27,22 @@ pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousCo
 }
 
 /// Runs every configuration in a thread of its own, and returns what became of each in their order.
-pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<Result<HybridLanes>> {
+pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
     thread::scope(|scope| {
-        let rank = |config| scope.spawn(move || HybridLanes::rendezvous(store, &config));
+        let rank = |config| scope.spawn(move || HybridFabric::rendezvous(store, &config));
         let ranks: Vec<_> = configs.into_iter().map(rank).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
-/// As [`meet_in`], in a store that is gone when they have met: lanes do not need it.
-pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<HybridLanes>> {
+/// As [`meet_in`], in a store that is gone when they have met: channels do not need it.
+pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
     let (_server, store) = store();
     meet_in(&store, configs)
 }
 
-/// The lanes of one rank per letter, which names its host, in rank order.
-pub(crate) fn world(hosts: &str) -> Vec<HybridLanes> {
+/// The channels of one rank per letter, which names its host, in rank order.
+pub(crate) fn world(hosts: &str) -> Vec<HybridFabric> {
     let rank = |(rank, host): (usize, char)| config(rank, hosts.len(), &host.to_string());
     meet(hosts.chars().enumerate().map(rank).collect()).into_iter().map(Result::unwrap).collect()
 }
@@ -64,6 +64,6 @@ pub(crate) fn spreads(n: usize) -> Vec<String> {
     spreads
 }
 
-pub(crate) fn open(lanes: &HybridLanes, lane: LaneId) -> Result<HybridTransport> {
-    lanes.open(lane, Instant::now() + SOON)
+pub(crate) fn open(fabric: &HybridFabric, channel: ChannelId) -> Result<HybridTransport> {
+    fabric.open(channel, Instant::now() + SOON)
 }

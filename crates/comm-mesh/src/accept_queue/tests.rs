@@ -1,4 +1,4 @@
-//! Connections wait for their lane, and none outlives the threads that open lanes.
+//! Connections wait for their channel, and none outlives the threads that open channels.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,13 +34,13 @@ fn accept(registration: &Registration<'_, TestProtocol>, awaited: &[ConnId]) -> 
 }
 
 #[test]
-fn a_connection_is_handed_to_the_lane_and_rank_that_it_names() {
+fn a_connection_is_handed_to_the_channel_and_rank_that_it_names() {
     let (queue, _, connect) = queue();
-    let lane = queue.register(2).unwrap();
+    let channel = queue.register(2).unwrap();
     let _peers = [[GREETING, 2, 5, 0], [GREETING, 2, 6, 1], [GREETING, 1, 5, 0]].map(|hello| connect(&hello));
     wait_for(&queue, PollFlags::IN, deadline_after(SOON)).unwrap();
-    assert_eq!(accept(&lane, &[id(4), id(5), id(6)]), [id(5)]);
-    assert_eq!(accept(&lane, &[ConnId { index: 1, ..id(6) }]), [ConnId { index: 1, ..id(6) }]);
+    assert_eq!(accept(&channel, &[id(4), id(5), id(6)]), [id(5)]);
+    assert_eq!(accept(&channel, &[ConnId { index: 1, ..id(6) }]), [ConnId { index: 1, ..id(6) }]);
     assert_eq!(accept(&queue.register(1).unwrap(), &[id(5)]), [id(5)]);
 }
 
@@ -63,18 +63,18 @@ fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
 #[test]
 fn a_later_connection_replaces_an_earlier_one() {
     let (queue, _, connect) = queue();
-    let lane = queue.register(1).unwrap();
+    let channel = queue.register(1).unwrap();
     let [given_up, current] = [(); 2].map(|()| connect(&[GREETING, 1, 5, 0]));
-    assert_eq!(accept(&lane, &[]), []);
+    assert_eq!(accept(&channel, &[]), []);
     assert!(is_closed(&given_up));
-    let accepted = lane.accept(&TestProtocol::default(), &[id(5)]).unwrap();
+    let accepted = channel.accept(&TestProtocol::default(), &[id(5)]).unwrap();
     current.set_nonblocking(true).unwrap();
     assert_eq!((&current).read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     drop(accepted);
 }
 
 #[test]
-fn connections_that_a_lane_did_not_take_are_closed_with_it() {
+fn connections_that_a_channel_did_not_take_are_closed_with_it() {
     let (queue, _, connect) = queue();
     let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
     let [mine, other] = [[GREETING, 1, 5, 0], [GREETING, 2, 5, 0]].map(|hello| connect(&hello));
@@ -86,7 +86,7 @@ fn connections_that_a_lane_did_not_take_are_closed_with_it() {
 }
 
 #[test]
-fn nothing_stays_pending_when_no_lane_is_being_opened() {
+fn nothing_stays_pending_when_no_channel_is_being_opened() {
     let (queue, _, connect) = queue();
     let [one, two] = [(); 2].map(|()| queue.register(1).unwrap());
     let _silent: Vec<_> = (0..5).map(|_| connect(&[])).collect();

@@ -1,15 +1,15 @@
-//! Lanes connect all members, and an opening ends with the error that says most.
+//! Channels connect all members, and an opening ends with the error that says most.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use comm_core::LaneKind;
+use comm_core::ChannelKind;
 
 use super::*;
 use crate::Mesh;
 use crate::poll::deadline_after;
-use crate::testing::{SOON, TestLane, TestProtocol, lane, lost, meshes};
+use crate::testing::{SOON, TestChannel, TestProtocol, channel, lost, meshes};
 
 fn everyone(_: usize) -> bool {
     true
@@ -29,12 +29,12 @@ fn drive<O: Opening>(openings: &mut [O]) {
 }
 
 /// Sends on each connection the ranks and the index that its sender knows, and compares them.
-fn check(lanes: &mut [TestLane], members: &[usize], connections: u8) {
-    for lane in lanes.iter_mut() {
-        let own = u8::try_from(members[lane.group.rank()]).unwrap();
-        let ranks: Vec<usize> = lane.peers.iter().map(|(rank, _)| *rank).collect();
-        assert_eq!(ranks, lane.group.peers().collect::<Vec<_>>());
-        for (rank, peer) in &mut lane.peers {
+fn check(channels: &mut [TestChannel], members: &[usize], connections: u8) {
+    for channel in channels.iter_mut() {
+        let own = u8::try_from(members[channel.group.rank()]).unwrap();
+        let ranks: Vec<usize> = channel.peers.iter().map(|(rank, _)| *rank).collect();
+        assert_eq!(ranks, channel.group.peers().collect::<Vec<_>>());
+        for (rank, peer) in &mut channel.peers {
             let indices: Vec<u8> = peer.iter().map(|connection| connection.index).collect();
             assert_eq!(indices, (0..connections).collect::<Vec<_>>());
             for connection in peer {
@@ -44,9 +44,9 @@ fn check(lanes: &mut [TestLane], members: &[usize], connections: u8) {
             }
         }
     }
-    for lane in lanes {
-        let own = u8::try_from(members[lane.group.rank()]).unwrap();
-        for connection in lane.peers.iter_mut().flat_map(|(_, peer)| peer) {
+    for channel in channels {
+        let own = u8::try_from(members[channel.group.rank()]).unwrap();
+        for connection in channel.peers.iter_mut().flat_map(|(_, peer)| peer) {
             let mut received = [0; 3];
             connection.stream.set_nonblocking(false).unwrap();
             connection.stream.read_exact(&mut received).unwrap();
@@ -56,11 +56,12 @@ fn check(lanes: &mut [TestLane], members: &[usize], connections: u8) {
 }
 
 fn open(meshes: &[Mesh<TestProtocol>], members: &[usize], connections: u8) {
-    let begin = |rank: &usize| meshes[*rank].begin(lane(LaneKind::Collective), members, &everyone).unwrap();
+    let begin =
+        |rank: &usize| meshes[*rank].begin(channel(ChannelKind::Collective), members, &everyone).unwrap();
     let mut openings: Vec<_> = members.iter().map(begin).collect();
     drive(&mut openings);
-    let mut lanes: Vec<_> = openings.into_iter().map(|opening| opening.finish().unwrap()).collect();
-    check(&mut lanes, members, connections);
+    let mut channels: Vec<_> = openings.into_iter().map(|opening| opening.finish().unwrap()).collect();
+    check(&mut channels, members, connections);
 }
 
 #[test]
@@ -79,10 +80,10 @@ fn every_pair_of_members_is_connected() {
 }
 
 #[test]
-fn ranks_open_lanes_in_any_order() {
+fn ranks_open_channels_in_any_order() {
     let meshes = meshes(2, 1);
-    let begin = |rank: usize, kind| meshes[rank].begin(lane(kind), &[0, 1], &everyone).unwrap();
-    let (early, late) = (LaneKind::Collective, LaneKind::Control);
+    let begin = |rank: usize, kind| meshes[rank].begin(channel(kind), &[0, 1], &everyone).unwrap();
+    let (early, late) = (ChannelKind::Collective, ChannelKind::Control);
     let mut waits = begin(1, late);
     assert!(!waits.advance().unwrap());
     let mut both = [begin(0, early), begin(1, early)];
@@ -95,7 +96,7 @@ fn ranks_open_lanes_in_any_order() {
 fn members_out_of_reach_are_left_out() {
     let meshes = meshes(3, 1);
     let begin = |rank: usize| {
-        meshes[rank].begin(lane(LaneKind::Collective), &[0, 1, 2], &|other| rank + other == 2).unwrap()
+        meshes[rank].begin(channel(ChannelKind::Collective), &[0, 1, 2], &|other| rank + other == 2).unwrap()
     };
     let mut openings = [0, 1, 2].map(begin);
     drive(&mut openings);
@@ -105,18 +106,18 @@ fn members_out_of_reach_are_left_out() {
 }
 
 #[test]
-fn two_lanes_are_opened_together() {
+fn two_channels_are_opened_together() {
     let meshes = meshes(2, 1);
     let begin = |rank: usize| {
-        let begin = |kind| meshes[rank].begin(lane(kind), &[0, 1], &everyone).unwrap();
-        (begin(LaneKind::Collective), begin(LaneKind::Control))
+        let begin = |kind| meshes[rank].begin(channel(kind), &[0, 1], &everyone).unwrap();
+        (begin(ChannelKind::Collective), begin(ChannelKind::Control))
     };
     let until = || Until::from(deadline_after(SOON));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| complete(begin(1), until(), None).unwrap());
-        let lanes = complete(begin(0), until(), None).unwrap();
+        let channels = complete(begin(0), until(), None).unwrap();
         let other = other.join().unwrap();
-        for mut pair in [[lanes.0, other.0], [lanes.1, other.1]] {
+        for mut pair in [[channels.0, other.0], [channels.1, other.1]] {
             check(&mut pair, &[0, 1], 1);
         }
     });
@@ -126,7 +127,7 @@ fn two_lanes_are_opened_together() {
 fn a_member_to_connect_to_that_has_exited_is_named() {
     let mut meshes = meshes(3, 1);
     drop(meshes.remove(0));
-    let opening = meshes[1].begin(lane(LaneKind::Collective), &[1, 2, 0], &everyone).unwrap();
+    let opening = meshes[1].begin(channel(ChannelKind::Collective), &[1, 2, 0], &everyone).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
     assert!(matches!(outcome, Err(Error::PeerLost { peer: 2, .. })), "{outcome:?}");
 }
@@ -137,15 +138,15 @@ fn an_awaited_member_that_has_exited_is_named() {
     let group = meshes(3, 1)[0].group();
     let protocol = TestProtocol { exited: Some(2), ..TestProtocol::default() };
     let mesh = Mesh::new(group, protocol, Some(listener)).unwrap();
-    let opening = mesh.begin(lane(LaneKind::Collective), &[2, 0, 1], &everyone).unwrap();
+    let opening = mesh.begin(channel(ChannelKind::Collective), &[2, 0, 1], &everyone).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
     assert!(matches!(outcome, Err(Error::PeerLost { peer: 0, .. })), "{outcome:?}");
 }
 
 #[test]
-fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_lane() {
+fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_channel() {
     let meshes = meshes(4, 2);
-    let opening = meshes[1].begin(lane(LaneKind::Collective), &[3, 1, 0, 2], &everyone).unwrap();
+    let opening = meshes[1].begin(channel(ChannelKind::Collective), &[3, 1, 0, 2], &everyone).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(Duration::from_millis(20))), None);
     let Err(Error::Timeout { waiting_for, during: During::Connect, .. }) = outcome else {
         panic!("{outcome:?}")
@@ -157,7 +158,8 @@ fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_lane() {
 fn a_listener_that_cannot_accept_is_the_reason_of_a_timeout() {
     let meshes = meshes(2, 1);
     meshes[0].protocol().is_exhausted.store(true, Ordering::Relaxed);
-    let begin = |rank: usize| meshes[rank].begin(lane(LaneKind::Collective), &[0, 1], &everyone).unwrap();
+    let begin =
+        |rank: usize| meshes[rank].begin(channel(ChannelKind::Collective), &[0, 1], &everyone).unwrap();
     let (mut accepting, mut connecting) = (begin(0), begin(1));
     assert!(!connecting.advance().unwrap() && !accepting.advance().unwrap());
     let error = accepting.timeout();
@@ -169,7 +171,7 @@ fn a_listener_that_cannot_accept_is_the_reason_of_a_timeout() {
 struct Never(Error);
 
 impl Opening for Never {
-    type Lane = ();
+    type Channel = ();
 
     fn advance(&mut self) -> Result<bool> {
         Ok(false)

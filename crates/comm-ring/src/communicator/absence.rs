@@ -48,7 +48,7 @@ impl<T: Transport> Session<T> {
         self.control.absent(sequence, &missed)
     }
 
-    /// The peers of which nothing shows that they made this call: no message, and no word on the control lane.
+    /// The peers of which nothing shows that they made this call: no message, and no word on the control channel.
     fn not_heard_of(&mut self, sequence: u64) -> Vec<usize> {
         self.group.peers().filter(|peer| !self.has_made(*peer, sequence)).collect()
     }
@@ -57,6 +57,6 @@ impl<T: Transport> Session<T> {
         self.executor.has_seen(peer, sequence)
             || self.control.has_made(peer, sequence)
             // Everything before this call was received, so what lies in the stream belongs to it or a later one.
-            || self.data.lend(peer, 1).is_ok_and(|lent| !lent.is_empty())
+            || self.data.fill_buf(peer, 1).is_ok_and(|lent| !lent.is_empty())
     }
 }

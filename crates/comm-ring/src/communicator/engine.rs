@@ -151,7 +151,7 @@ impl<T: Transport> Runner<T> {
         let scratch = scratch.bytes(program.scratch_bytes, program.is_staged());
         let mut buffers = Regions { input: bytes.input, output: bytes.output, scratch };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
-        session.data.expose(if program.registers { &memory } else { &[] });
+        session.data.register(if program.registers { &memory } else { &[] });
         match program.kept() {
             Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, timeout),
             None => session.run(&mut *program.steps(), &job, &mut buffers, timeout),

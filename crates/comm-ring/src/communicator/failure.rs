@@ -37,7 +37,7 @@ impl<T: Transport> Session<T> {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));
     }
 
-    /// Reads the control lane and acts on what it says.
+    /// Reads the control channel and acts on what it says.
     pub(super) fn handle_events(&mut self) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         self.control.poll(&mut events);
@@ -246,7 +246,7 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// Listens to the control lane until somebody reports a cause, which is the error, or `enough` says so, or the
+    /// Listens to the control channel until somebody reports a cause, which is the error, or `enough` says so, or the
     /// time is over.
     pub(super) fn await_cause(
         &mut self,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, Collective, Element, GroupId, HostViewMut, LaneId, LaneKind, Lanes, LinkModel, Result,
+    Allocation, ChannelId, ChannelKind, Collective, Element, Fabric, GroupId, HostViewMut, LinkModel, Result,
     Signature, Transport, Until,
 };
 
@@ -17,26 +17,26 @@ use crate::{RingConfig, Tuning};
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// The lanes of one group, which has all of them to itself: what flows in one group waits for no other, and ends with
+/// The channels of one group, which has all of them to itself: what flows in one group waits for no other, and ends with
 /// none.
-struct GroupLanes<T> {
+struct GroupChannels<T> {
     control: T,
     data: T,
     messages: T,
 }
 
-impl<T: Transport + 'static> GroupLanes<T> {
-    /// Opens every lane that a group has, between these ranks of the world.
+impl<T: Transport + 'static> GroupChannels<T> {
+    /// Opens every channel that a group has, between these ranks of the world.
     fn open(
-        lanes: &dyn Lanes<Lane = T>,
+        fabric: &dyn Fabric<Channel = T>,
         group: GroupId,
         members: &[usize],
         until: Until<'_>,
     ) -> Result<Self> {
-        let lane = |kind| lanes.open_among(LaneId { group, kind }, members, until);
-        let (control, data) = (lane(LaneKind::Control)?, lane(LaneKind::Collective)?);
-        // A first message may concern two ranks alone, and opening a lane takes all.
-        Ok(Self { control, data, messages: lane(LaneKind::PointToPoint)? })
+        let channel = |kind| fabric.open_among(ChannelId { group, kind }, members, until);
+        let (control, data) = (channel(ChannelKind::Control)?, channel(ChannelKind::Collective)?);
+        // A first message may concern two ranks alone, and opening a channel takes all.
+        Ok(Self { control, data, messages: channel(ChannelKind::PointToPoint)? })
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Connected<T: Transport> {
 
 /// What every group of a world is made with.
 pub(super) struct GroupContext<T> {
-    lanes: Arc<dyn Lanes<Lane = T>>,
+    fabric: Arc<dyn Fabric<Channel = T>>,
     config: RingConfig,
     /// The links between all ranks of the world, as these agreed on them.
     links: LinkModel,
@@ -58,20 +58,20 @@ pub(super) struct GroupContext<T> {
 
 impl<T> Clone for GroupContext<T> {
     fn clone(&self) -> Self {
-        Self { lanes: Arc::clone(&self.lanes), config: self.config.clone(), links: self.links }
+        Self { fabric: Arc::clone(&self.fabric), config: self.config.clone(), links: self.links }
     }
 }
 
 impl<T: Transport + 'static> GroupContext<T> {
     /// Connects all ranks of the world. Returns what further groups are made with, too.
     pub(super) fn world(
-        lanes: Arc<dyn Lanes<Lane = T>>,
+        fabric: Arc<dyn Fabric<Channel = T>>,
         config: RingConfig,
         timeout: Duration,
     ) -> Result<(Self, Connected<T>)> {
-        let tuning = config.tuning(lanes.links());
-        let mut context = Self { lanes, config, links: tuning.links };
-        let everybody = (0..context.lanes.group().size()).collect();
+        let tuning = config.tuning(fabric.links());
+        let mut context = Self { fabric, config, links: tuning.links };
+        let everybody = (0..context.fabric.group().size()).collect();
         let deadline = context.deadline(timeout);
         let connected = context.connect(GroupId::WORLD, everybody, &tuning, deadline, None)?;
         context.links = connected.engine.tuning().links;
@@ -95,11 +95,12 @@ impl<T: Transport + 'static> GroupContext<T> {
         alive: Option<&dyn Fn() -> Result<()>>,
     ) -> Result<Connected<T>> {
         let until = alive.map_or(Until::from(deadline), |alive| Until::from(deadline).while_ok(alive));
-        let GroupLanes { control, data, messages } = GroupLanes::open(&*self.lanes, group, &members, until)?;
-        let lanes = Arc::clone(&self.lanes);
-        let stage = Stage(Box::new(move |bytes| lanes.stage(bytes)));
+        let GroupChannels { control, data, messages } =
+            GroupChannels::open(&*self.fabric, group, &members, until)?;
+        let fabric = Arc::clone(&self.fabric);
+        let stage = Stage(Box::new(move |bytes| fabric.shared_buffer(bytes)));
         let mut engine = Engine::new(control, data, stage, self.config.clone());
-        agree(&mut engine, proposal, deadline.saturating_duration_since(self.lanes.now()))?;
+        agree(&mut engine, proposal, deadline.saturating_duration_since(self.fabric.now()))?;
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
     }
 
@@ -108,14 +109,14 @@ impl<T: Transport + 'static> GroupContext<T> {
         self.config.diagnosis
     }
 
-    /// Memory that these lanes move best.
+    /// Memory that these channels move best.
     pub(super) fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        self.lanes.allocate(bytes)
+        self.fabric.allocate(bytes)
     }
 
     /// When something that starts now and may take this long must have ended.
     pub(super) fn deadline(&self, timeout: Duration) -> Instant {
-        self.lanes.now() + timeout.min(FOREVER)
+        self.fabric.now() + timeout.min(FOREVER)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Groups made of a group: a call in which all members agree, then lanes between those concerned.
+//! Groups made of a group: a call in which all members agree, then channels between those concerned.
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comm_core::{
-    AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Group, Lanes, LinkModel,
+    AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, Group, LinkModel,
     Process, Result, Transport, is_unwinding,
 };
 
@@ -29,10 +29,10 @@ use crate::{RingConfig, Tuning};
 use engine::Engine;
 use group_context::{Connected, GroupContext};
 
-/// Runs collectives as schedules over two lanes, one for data, one for control, and sends messages over a third.
+/// Runs collectives as schedules over two channels, one for data, one for control, and sends messages over a third.
 ///
 /// What holds for its calls is written at [`Communicator`], and for the groups that are made of it at
-/// [`Groups`](comm_core::Groups); each of these has lanes of its own. Dropped in order, it tells the other ranks, so
+/// [`Groups`](comm_core::Groups); each of these has channels of its own. Dropped in order, it tells the other ranks, so
 /// that a rank that finishes first is not mistaken for one that died.
 ///
 /// It belongs to the process that made it. In a child that is made by `fork`, every call is
@@ -53,14 +53,18 @@ pub struct RingCommunicator<T: Transport + 'static> {
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
-    /// Opens the lanes of the group of all ranks, and has them agree on rank 0's settings. Every rank calls this, and
-    /// waits for the others for at most `timeout`. The lanes live as long as any group that is made of this one.
+    /// Opens the channels of the group of all ranks, and has them agree on rank 0's settings. Every rank calls this, and
+    /// waits for the others for at most `timeout`. The channels live as long as any group that is made of this one.
     ///
     /// # Errors
-    /// As [`Lanes::open`]; [`Error::Invalid`] on every rank if rank 0 has settings that cannot be used,
+    /// As [`Fabric::open`]; [`Error::Invalid`] on every rank if rank 0 has settings that cannot be used,
     /// [`Error::Handshake`] if it tells them in another version.
-    pub fn new(lanes: impl Lanes<Lane = T> + 'static, config: RingConfig, timeout: Duration) -> Result<Self> {
-        let (context, connected) = GroupContext::world(Arc::new(lanes), config, timeout)?;
+    pub fn new(
+        fabric: impl Fabric<Channel = T> + 'static,
+        config: RingConfig,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let (context, connected) = GroupContext::world(Arc::new(fabric), config, timeout)?;
         Ok(Self::over(context, connected))
     }
 
@@ -132,7 +136,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 }
 
-/// Memory from the lanes, for every group that is made over them.
+/// Memory from the channels, for every group that is made over them.
 impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.context.allocate(bytes)

@@ -68,7 +68,7 @@ impl<T: Transport> Session<T> {
             return None;
         }
         // What broke shows where something is expected.
-        let lent = self.data.lend(from, Header::BYTES).ok()?;
+        let lent = self.data.fill_buf(from, Header::BYTES).ok()?;
         let mut bytes = [0; Header::BYTES];
         let whole = lent.copy_to(&mut bytes) == bytes.len();
         let header = Header::decode(&bytes);

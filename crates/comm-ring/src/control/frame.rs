@@ -1,11 +1,11 @@
-//! The messages of the control lane, to the byte.
+//! The messages of the control channel, to the byte.
 //!
 //! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are little-endian.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{Lengths, Signature};
 
-/// A message on the control lane.
+/// A message on the control channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// The sender is blocked in a call, or answers a question about one.

@@ -1,6 +1,6 @@
-//! The control lane: how ranks that are blocked, fail or leave tell the others.
+//! The control channel: how ranks that are blocked, fail or leave tell the others.
 //!
-//! Nobody waits for the control lane. It is read before a rank sleeps, and now and then while it never does, and written without
+//! Nobody waits for the control channel. It is read before a rank sleeps, and now and then while it never does, and written without
 //! blocking.
 
 mod frame;
@@ -76,7 +76,7 @@ pub(crate) enum Event {
     },
 }
 
-/// The control lane of a group.
+/// The control channel of a group.
 #[derive(Debug)]
 pub(crate) struct Control<T> {
     transport: T,
@@ -129,7 +129,7 @@ impl<T: Transport> Control<T> {
                 Ok(sent) => drop(peer.outbox.drain(..sent)),
                 Err(error) => {
                     // What the peer said before its stream broke may still lie there to be read.
-                    tracing::debug!(peer = to, %error, "control lane cannot be written");
+                    tracing::debug!(peer = to, %error, "control channel cannot be written");
                     peer.outbox.clear();
                     break;
                 }

@@ -15,7 +15,7 @@ mod window;
 use std::borrow::Borrow;
 use std::io::IoSlice;
 
-use comm_core::{Action, Error, Interest, Lengths, Lent, Reduction, Result, Transport};
+use comm_core::{Action, Error, Interest, Lengths, RecvBuf, Reduction, Result, Transport};
 
 pub use lower::{LoweredStep, lower};
 use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
@@ -344,7 +344,7 @@ impl Executor {
             let end = payload.len().min(done + turn_bytes);
             entry.moved += match (reduction, addend) {
                 (None, _) => recv_available(transport, from, &mut payload[done..end])?,
-                (Some(reduction), Some(addend)) if transport.lend_copies(from) => {
+                (Some(reduction), Some(addend)) if transport.fill_buf_copies(from) => {
                     recv_then_reduce(transport, from, payload, (done, end), addend, reduction)?
                 }
                 (Some(reduction), addend) => {
@@ -393,7 +393,7 @@ fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()>
         }
         Action::Reduce { with } => {
             let (dst, src) = regions.pair(step, with)?;
-            job.reduction.ok_or_else(no_reduction)?.combine(dst, None, Lent::from_slice(src));
+            job.reduction.ok_or_else(no_reduction)?.combine(dst, None, RecvBuf::from_slice(src));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {

@@ -1,6 +1,6 @@
 //! An element that arrives in pieces.
 
-use comm_core::{Lent, Reduction, Result, Transport};
+use comm_core::{RecvBuf, Reduction, Result, Transport};
 
 /// The first bytes of an element whose rest has not arrived.
 ///
@@ -45,6 +45,6 @@ impl PartialElement {
             return Ok(0);
         }
         self.len = 0;
-        Ok(reduction.combine(dst, addend, Lent::from_slice(bytes)))
+        Ok(reduction.combine(dst, addend, RecvBuf::from_slice(bytes)))
     }
 }

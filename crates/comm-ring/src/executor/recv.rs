@@ -1,6 +1,6 @@
 //! Receiving a payload into memory, with or without a reduction.
 
-use comm_core::{Lent, Reduction, Result, Transport};
+use comm_core::{RecvBuf, Reduction, Result, Transport};
 
 use super::partial_element::PartialElement;
 use super::{Job, Stop, check};
@@ -19,7 +19,7 @@ pub(super) fn recv_eager(
     addend: Option<&[u8]>,
     reduction: Option<Reduction>,
 ) -> Result<Option<usize>, Stop> {
-    let lent = transport.lend(from, Header::BYTES + payload.len())?;
+    let lent = transport.fill_buf(from, Header::BYTES + payload.len())?;
     let Some(header) = lent.read() else {
         return Ok((!lent.is_empty()).then_some(0));
     };
@@ -61,7 +61,7 @@ pub(super) fn recv_reduce_available(
         let addend = addend.map(|addend| &addend[done..]);
         let mut used = 0;
         if partial.is_empty() {
-            let lent = transport.lend(from, rest.len())?;
+            let lent = transport.fill_buf(from, rest.len())?;
             if lent.is_empty() {
                 break;
             }
@@ -94,7 +94,7 @@ pub(super) fn recv_then_reduce(
     let received = recv_available(transport, from, &mut dst[start..end])?;
     let size = reduction.dtype().size();
     let complete = start / size * size..(start + received) / size * size;
-    reduction.combine(&mut dst[complete.clone()], None, Lent::from_slice(&addend[complete]));
+    reduction.combine(&mut dst[complete.clone()], None, RecvBuf::from_slice(&addend[complete]));
     Ok(received)
 }
 

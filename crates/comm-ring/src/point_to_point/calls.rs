@@ -125,7 +125,7 @@ impl<T: Transport> Messenger<T> {
     fn enter_with(&self, message: HostView<'_>) -> (MutexGuard<'_, State<T>>, Payload) {
         let state = self.enter();
         if state.is_free() {
-            return (state, Payload::Lent);
+            return (state, Payload::RecvBuf);
         }
         drop(state);
         let copy = Payload::Copied(message.bytes().to_vec());
@@ -169,7 +169,7 @@ impl<T: Transport> State<T> {
     ) {
         let ticket = self.engine.number();
         let room = (buffer.len(), buffer.dtype());
-        let space = if self.is_free() { Space::Lent } else { Space::Staged(Vec::new()) };
+        let space = if self.is_free() { Space::RecvBuf } else { Space::Staged(Vec::new()) };
         mine.recv = Some((ticket, buffer.into_bytes()));
         self.engine.recv(ticket, Recv::new(pattern, room, space), timeout, mine);
     }

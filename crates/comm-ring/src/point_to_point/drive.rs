@@ -137,10 +137,10 @@ fn sleep<'a, T: Transport>(
     let left = state.engine.next_deadline().map_or(LONG, |deadline| deadline.saturating_duration_since(now));
     state.asleep = true;
     drop(state);
-    let slept = wait_for([transport.descriptor(), messenger.bell.as_fd()], left.min(LONG));
+    let slept = wait_for([transport.descriptor(), messenger.notify.as_fd()], left.min(LONG));
     let mut state = messenger.lock();
     if !std::mem::replace(&mut state.asleep, false) {
-        messenger.bell.silence();
+        messenger.notify.clear();
     }
     if let Err(error) = slept {
         state.engine.end_all(error);

@@ -1,4 +1,4 @@
-//! The messages of the point-to-point lane, to the byte.
+//! The messages of the point-to-point channel, to the byte.
 //!
 //! A frame is a head of 32 bytes and, for some kinds, a body. All integers are little-endian; bytes that a kind does
 //! not use are zero.

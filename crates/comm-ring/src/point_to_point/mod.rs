@@ -1,4 +1,4 @@
-//! Messages between two ranks: how the threads that make calls share one lane.
+//! Messages between two ranks: how the threads that make calls share one channel.
 //!
 //! One of them at a time has the transport and *drives*: it moves everybody's bytes, and sleeps when nothing moves. The
 //! others leave what they want in the engine and wait to be told. When the driver's own call has ended it lets another
@@ -14,18 +14,18 @@ mod matching;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use comm_core::{Bell, Error, Loss, Process, Result, Transport};
+use comm_core::{Error, Loss, Notify, Process, Result, Transport};
 
 use crate::RingConfig;
 use crate::wait::Waiter;
 use engine::{Engine, Mine};
 
-/// Sends and receives messages over one lane, for any number of threads.
+/// Sends and receives messages over one channel, for any number of threads.
 pub(crate) struct Messenger<T: Transport> {
     state: Mutex<State<T>>,
     /// Something ended, or nobody drives.
     change: Condvar,
-    bell: Bell,
+    notify: Notify,
     /// How many threads are about to take the lock.
     callers: AtomicUsize,
     /// The process whose streams these are.
@@ -64,7 +64,7 @@ impl<T: Transport> Messenger<T> {
         Ok(Self {
             state: Mutex::new(state),
             change: Condvar::new(),
-            bell: Bell::new()?,
+            notify: Notify::new()?,
             callers: AtomicUsize::new(0),
             process: Process::current(),
         })
@@ -112,7 +112,7 @@ impl<T: Transport> Messenger<T> {
         let State { engine, seat, asleep, .. } = &mut *state;
         if let Seat::Taken = seat {
             if std::mem::take(asleep) {
-                self.bell.ring();
+                self.notify.notify();
             }
         } else {
             let is_over = engine.poison_cause().is_some();
@@ -160,7 +160,7 @@ impl<T: Transport> Messenger<T> {
                 }
                 Seat::Taken => {
                     if !std::mem::replace(&mut is_known, true) && std::mem::take(&mut state.asleep) {
-                        self.bell.ring();
+                        self.notify.notify();
                     }
                     state.waiting += 1;
                     state = self.change.wait(state).unwrap_or_else(|poisoned| self.broken(poisoned));

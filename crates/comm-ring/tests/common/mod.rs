@@ -35,8 +35,8 @@ pub(crate) fn world<R: Send>(
     config: &RingConfig,
     rank: impl Fn(Comm) -> R + Sync,
 ) -> Vec<R> {
-    in_process::run(ranks, network, |lanes| {
-        let communicator = RingCommunicator::new(lanes, config.clone(), Duration::from_secs(20)).unwrap();
+    in_process::run(ranks, network, |fabric| {
+        let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
         // On its own line, so that the rank has the last handle.
         let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
         rank(comm)

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{ANY_TAG, Comm, During, Error, Lanes, Loss, ReduceOp, Source, TagMatch};
+use comm_core::{ANY_TAG, Comm, During, Error, Fabric, Loss, ReduceOp, Source, TagMatch};
 use comm_ring::RingCommunicator;
 use comm_sim::in_process;
 
@@ -127,21 +127,21 @@ fn what_a_rank_sent_before_it_left_can_be_received() {
 /// Runs three ranks, of which rank 2 dies without a word once the others have come to `dies`.
 fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
     let meeting = Barrier::new(3);
-    in_process::run(3, &in_process::InProcessConfig::default(), |lanes| {
+    in_process::run(3, &in_process::InProcessConfig::default(), |fabric| {
         let timeout = Duration::from_secs(20);
         let config = crate::tight();
-        if lanes.group().rank() < 2 {
-            let communicator = RingCommunicator::new(lanes, config, timeout).unwrap();
+        if fabric.group().rank() < 2 {
+            let communicator = RingCommunicator::new(fabric, config, timeout).unwrap();
             let start = Instant::now();
             others(&Comm::new(communicator).with_timeout(timeout), &|| {
                 meeting.wait();
             });
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         } else {
-            // The lanes of a rank that never says goodbye.
-            let lanes: Vec<_> = crate::hostile::lanes(&lanes);
+            // The channels of a rank that never says goodbye.
+            let channels: Vec<_> = crate::hostile::channels(&fabric);
             meeting.wait();
-            drop(lanes);
+            drop(channels);
         }
     });
 }
@@ -177,16 +177,16 @@ fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
 fn every_rank_names_the_one_that_died_and_none_that_left_because_of_it() {
     for in_collective in [false, true] {
         let connected = Barrier::new(4);
-        let errors = in_process::run(4, &in_process::InProcessConfig::default(), |lanes| {
-            let rank = lanes.group().rank();
+        let errors = in_process::run(4, &in_process::InProcessConfig::default(), |fabric| {
+            let rank = fabric.group().rank();
             if rank == 3 {
-                let lanes: Vec<_> = crate::hostile::lanes(&lanes);
+                let channels: Vec<_> = crate::hostile::channels(&fabric);
                 connected.wait();
-                drop(lanes);
+                drop(channels);
                 return None;
             }
             let timeout = Duration::from_secs(20);
-            let communicator = RingCommunicator::new(lanes, crate::tight(), timeout).unwrap();
+            let communicator = RingCommunicator::new(fabric, crate::tight(), timeout).unwrap();
             let comm = Comm::new(communicator).with_timeout(timeout);
             connected.wait();
             if rank == 2 && in_collective {

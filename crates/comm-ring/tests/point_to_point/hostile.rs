@@ -3,17 +3,17 @@
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use comm_core::{ANY_TAG, Comm, Error, GroupId, LaneId, LaneKind, Lanes, Loss, Transport};
+use comm_core::{ANY_TAG, ChannelId, ChannelKind, Comm, Error, Fabric, GroupId, Loss, Transport};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessLanes, InProcessTransport};
+use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
 
-/// The lanes of a communicator, for a rank that has none: control, collectives, messages.
-pub(crate) fn lanes(lanes: &InProcessLanes) -> Vec<InProcessTransport> {
+/// The channels of a communicator, for a rank that has none: control, collectives, messages.
+pub(crate) fn channels(fabric: &InProcessFabric) -> Vec<InProcessTransport> {
     let open = |kind| {
-        let lane = LaneId { group: GroupId::WORLD, kind };
-        lanes.open(lane, Instant::now() + Duration::from_secs(20)).unwrap()
+        let channel = ChannelId { group: GroupId::WORLD, kind };
+        fabric.open(channel, Instant::now() + Duration::from_secs(20)).unwrap()
     };
-    vec![open(LaneKind::Control), open(LaneKind::Collective), open(LaneKind::PointToPoint)]
+    vec![open(ChannelKind::Control), open(ChannelKind::Collective), open(ChannelKind::PointToPoint)]
 }
 
 /// A frame as the specification has it.
@@ -34,17 +34,17 @@ fn hear(said: &[u8]) -> Error {
             assert!(comm.send(1, 0, &[0_u8]).is_err());
             Some(error)
         } else {
-            let mut lanes = lanes(&own);
+            let mut channels = channels(&own);
             let (mut sent, start) = (0, Instant::now());
             while sent < said.len() {
                 assert!(start.elapsed() < Duration::from_secs(10));
-                match lanes[2].try_send(0, &[IoSlice::new(&said[sent..])]) {
+                match channels[2].try_send(0, &[IoSlice::new(&said[sent..])]) {
                     Ok(more) => sent += more,
                     Err(_) => break,
                 }
             }
             // The other rank is the first to end the conversation.
-            while lanes[0].try_recv(0, &mut [0; 64]).is_ok() {
+            while channels[0].try_recv(0, &mut [0; 64]).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             None
@@ -101,10 +101,10 @@ fn a_message_as_long_as_memory_can_be_costs_nothing_until_it_is_received() {
             let error = comm.recv(1, ANY_TAG, &mut vec![0_u8; 100]).unwrap_err();
             assert!(matches!(error, Error::Invalid(_)), "{error}");
         } else {
-            let mut lanes = lanes(&own);
+            let mut channels = channels(&own);
             let said = frame(2, 2, 5, 1 << 60, 0);
-            assert_eq!(lanes[2].try_send(0, &[IoSlice::new(&said)]).unwrap(), said.len());
-            while lanes[0].try_recv(0, &mut [0; 64]).is_ok() {
+            assert_eq!(channels[2].try_send(0, &[IoSlice::new(&said)]).unwrap(), said.len());
+            while channels[0].try_recv(0, &mut [0; 64]).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

@@ -44,7 +44,7 @@ impl Rank {
 }
 
 fn hello() -> Hello {
-    let key = LaneKey::new(LaneId { group: GroupId::WORLD, kind: LaneKind::Collective }, &[0, 1]);
+    let key = ChannelKey::new(ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective }, &[0, 1]);
     Hello { key, rank: 1, token: 2, to_token: 1, capacity: 4096 }
 }
 
@@ -104,7 +104,7 @@ fn processes_that_are_no_members_are_rejected() {
 }
 
 #[test]
-fn a_member_is_rejected_when_too_many_connections_wait_for_their_lane() {
+fn a_member_is_rejected_when_too_many_connections_wait_for_their_channel() {
     let mut rank = rank_zero();
     let socket = rank.connect(&hello());
     assert!(rank.turn(0).is_empty());

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use comm_core::{During, Lent, Loss, Result};
+use comm_core::{During, Loss, RecvBuf, Result};
 
 use super::Peer;
 use super::receiving::ELEMENT_BYTES_MAX;
@@ -23,10 +23,10 @@ pub(super) struct Fetched {
 
 impl Fetched {
     /// Returns at most `len` bytes from a position on, none if they were not copied.
-    pub(super) fn from(&self, position: u64, len: usize) -> Lent<'_> {
+    pub(super) fn from(&self, position: u64, len: usize) -> RecvBuf<'_> {
         let available = self.available(position);
         let at = self.len - available;
-        Lent::from_slice(&self.bytes[at..at + available.min(len)])
+        RecvBuf::from_slice(&self.bytes[at..at + available.min(len)])
     }
 
     /// The number of copied bytes from a position on.

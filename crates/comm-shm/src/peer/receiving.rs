@@ -1,6 +1,6 @@
 //! Receives bytes from a peer: from the ring, or from memory that a descriptor names.
 
-use comm_core::{During, Error, Lent, Result};
+use comm_core::{During, Error, RecvBuf, Result};
 
 use super::{Peer, revocation};
 use crate::descriptors::Descriptor;
@@ -77,13 +77,13 @@ impl Peer {
 
     /// Returns bytes where they lie, at most those that are available and mapped.
     #[inline]
-    fn view(&self, len: usize) -> Lent<'_> {
+    fn view(&self, len: usize) -> RecvBuf<'_> {
         match self.reader.descriptor() {
             Some(descriptor) if descriptor.is_cma() => self.fetched.from(descriptor.start, len),
-            Some(descriptor) => self.region_cache.lend(&descriptor, len),
+            Some(descriptor) => self.region_cache.fill_buf(&descriptor, len),
             None => match self.inline.get(self.reader.position(), len) {
-                Some(bytes) => Lent::from_slice(bytes),
-                None => self.connection.segment.lend(self.incoming(), self.reader.ring_position(), len),
+                Some(bytes) => RecvBuf::from_slice(bytes),
+                None => self.connection.segment.fill_buf(self.incoming(), self.reader.ring_position(), len),
             },
         }
     }
@@ -148,9 +148,9 @@ impl Peer {
 
     /// Lends bytes that were prepared.
     #[inline]
-    pub(crate) fn lend(&self, len: usize) -> Lent<'_> {
+    pub(crate) fn fill_buf(&self, len: usize) -> RecvBuf<'_> {
         if self.partial.len > 0 {
-            return Lent::from_slice(self.partial.bytes()).first(len);
+            return RecvBuf::from_slice(self.partial.bytes()).first(len);
         }
         self.view(len.min(self.reader.available()))
     }

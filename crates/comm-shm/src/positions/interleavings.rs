@@ -159,7 +159,7 @@ fn bytes_are_visible_before_their_position() {
 }
 
 /// Sends descriptors of one byte each, its number, and waits after each until it was read.
-fn lend(shared: &Shared, descriptors: u64) {
+fn fill_buf(shared: &Shared, descriptors: u64) {
     let mut writer = Writer::new(1);
     for number in 1..=descriptors {
         writer.refresh(&shared.control).unwrap();

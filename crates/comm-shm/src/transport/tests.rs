@@ -70,7 +70,7 @@ fn an_invalid_position_ends_both_streams_for_good() {
         // Also if the peer publishes a valid one later.
         peer.segment.control(Direction::Back).scribble(Some(8), None);
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
-        assert!(is_garbage(&transport.lend(1, 8)));
+        assert!(is_garbage(&transport.fill_buf(1, 8)));
         assert!(is_garbage(&transport.try_send(1, &[IoSlice::new(&[0; 8])])));
         assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
     }
@@ -111,7 +111,7 @@ fn bytes_after_an_inline_message_follow_it() {
         let bytes: Vec<u8> = (0..first + second).map(|at| at as u8).collect();
         let mut into = vec![0xff; bytes.len()];
         near.try_send(1, &[IoSlice::new(&bytes[..first])]).unwrap();
-        assert_eq!(far.lend(0, first).unwrap().len(), first);
+        assert_eq!(far.fill_buf(0, first).unwrap().len(), first);
         assert_eq!(far.try_recv(0, &mut into[..read]).unwrap(), read);
         near.try_send(1, &[IoSlice::new(&bytes[first..])]).unwrap();
         let mut received = read;
@@ -174,7 +174,7 @@ fn attempt(transport: &mut SharedMemoryTransport, random: &mut fastrand::Rng) ->
     let outcome = match random.u8(..4) {
         0 => transport.try_send(1, &[IoSlice::new(&bytes)]).map(drop),
         1 => transport.try_recv(1, &mut bytes).map(drop),
-        2 => transport.lend(1, bytes.len()).map(|lent| lent.copy_to(&mut bytes)).and_then(|len| {
+        2 => transport.fill_buf(1, bytes.len()).map(|lent| lent.copy_to(&mut bytes)).and_then(|len| {
             assert!(len <= bytes.len());
             transport.consume(1, random.usize(..=len))
         }),
@@ -235,12 +235,12 @@ fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
     let mut recv = Interest::default();
     recv.add_recv(1);
     peer.segment.control(Direction::Back).scribble(Some(3), None);
-    assert_eq!(transport.lend(1, 8).unwrap().len(), 3);
+    assert_eq!(transport.fill_buf(1, 8).unwrap().len(), 3);
     assert_eq!(transport.arm(&recv).unwrap(), Armed::Sleep);
     peer.segment.control(Direction::Back).scribble(Some(5), None);
     assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready);
     drop(peer);
-    while transport.lend(1, 8).is_ok() {
+    while transport.fill_buf(1, 8).is_ok() {
         assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready, "nobody told of the end");
     }
     let mut rest = [0; 8];

@@ -1,28 +1,28 @@
-//! Lanes whose every send is from memory that the lanes gave out.
+//! Channels whose every send is from memory that the channels gave out.
 
 use std::io::IoSlice;
 
-use comm_core::{Allocation, LaneId, Lanes, Result, Transport, Until};
-use comm_shm::{SharedMemoryLanes, SharedMemoryTransport};
-use comm_sim::{AlteredLanes, AlteredTransport};
+use comm_core::{Allocation, ChannelId, Fabric, Result, Transport, Until};
+use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
+use comm_sim::{AlteredFabric, AlteredTransport};
 
 /// How much one rank can have out at once, to each other one.
 const ARENA_BYTES: usize = 1 << 20;
 
-/// Lanes that allocate what they send.
-pub(crate) fn arena_lanes(lanes: SharedMemoryLanes) -> impl Lanes {
-    AlteredLanes { lanes, open }
+/// Channels that allocate what they send.
+pub(crate) fn arena_fabric(fabric: SharedMemoryFabric) -> impl Fabric {
+    AlteredFabric { fabric, open }
 }
 
-/// Opens a lane that moves bytes out of an arena per peer, in which they hold still until all of them are released.
+/// Opens a channel that moves bytes out of an arena per peer, in which they hold still until all of them are released.
 fn open(
-    lanes: &SharedMemoryLanes,
-    lane: LaneId,
+    fabric: &SharedMemoryFabric,
+    channel: ChannelId,
     members: &[usize],
     until: Until<'_>,
 ) -> Result<impl Transport + use<>> {
-    let transport = lanes.open_among(lane, members, until)?;
-    let arena = |_| Ok(Arena { memory: lanes.allocate(ARENA_BYTES)?, used: 0, accepted: 0 });
+    let transport = fabric.open_among(channel, members, until)?;
+    let arena = |_| Ok(Arena { memory: fabric.allocate(ARENA_BYTES)?, used: 0, accepted: 0 });
     let mut arenas: Vec<Arena> = members.iter().map(arena).collect::<Result<_>>()?;
     let send = move |transport: &mut SharedMemoryTransport, to: usize, bytes: &[IoSlice<'_>]| match arenas
         .get_mut(to)

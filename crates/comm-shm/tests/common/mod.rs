@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, GroupId, LaneId, LaneKind, Membership, Result, Store};
-use comm_shm::{RendezvousConfig, SharedMemoryConfig, SharedMemoryLanes};
+use comm_core::{ChannelId, ChannelKind, During, Error, GroupId, Membership, Result, Store};
+use comm_shm::{RendezvousConfig, SharedMemoryConfig, SharedMemoryFabric};
 
 /// How long anything may take before it counts as hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-pub(crate) const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
 /// A key is a file, which appears whole or not at all.
 pub(crate) struct FolderStore(pub(crate) PathBuf);
@@ -109,32 +109,36 @@ pub(crate) fn rings(ring_bytes: usize) -> SharedMemoryConfig {
 }
 
 /// Runs every configuration in a thread of its own, and returns what became of each in their order.
-pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryLanes>> {
+pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryFabric>> {
     let folder = tempfile::tempdir().unwrap();
     let store = FolderStore(folder.path().to_owned());
     thread::scope(|scope| {
         let store = &store;
-        let rank = |config| scope.spawn(move || SharedMemoryLanes::rendezvous(store, &config));
+        let rank = |config| scope.spawn(move || SharedMemoryFabric::rendezvous(store, &config));
         let ranks: Vec<_> = configs.into_iter().map(rank).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
-/// The lanes of `n` ranks, in rank order.
-pub(crate) fn world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryLanes> {
+/// The channels of `n` ranks, in rank order.
+pub(crate) fn world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryFabric> {
     let configs = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
     meet(configs).into_iter().map(Result::unwrap).collect()
 }
 
 /// The same, where pieces of so many bytes are lent.
-pub(crate) fn lending_world(n: usize, ring_bytes: usize, lend_bytes: usize) -> Vec<SharedMemoryLanes> {
+pub(crate) fn lending_world(n: usize, ring_bytes: usize, lend_bytes: usize) -> Vec<SharedMemoryFabric> {
     let mut configs: Vec<_> = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
     configs.iter_mut().for_each(|config| config.shm.lend_bytes = lend_bytes);
     meet(configs).into_iter().map(Result::unwrap).collect()
 }
 
 /// The same, where nothing is lent, and pieces of so many bytes are read where they lie.
-pub(crate) fn showing_world(n: usize, ring_bytes: usize, single_copy_bytes: usize) -> Vec<SharedMemoryLanes> {
+pub(crate) fn showing_world(
+    n: usize,
+    ring_bytes: usize,
+    single_copy_bytes: usize,
+) -> Vec<SharedMemoryFabric> {
     let mut configs: Vec<_> = (0..n).map(|rank| config(rank, n, ring_bytes)).collect();
     for config in &mut configs {
         (config.shm.lend_bytes, config.shm.single_copy_bytes) = (usize::MAX, Some(single_copy_bytes));

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use comm_core::{Armed, Error, Lanes, Result, Transport};
+use comm_core::{Armed, Error, Fabric, Result, Transport};
 
 use super::Meet;
 use super::port::{Gate, Port, bytes, each, limit, lost, open};
 use super::sleep::fill;
 
 /// A peer's last bytes come before the news of its death, which names it.
-pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn death_delivers_bytes_first<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LAST: usize = 200;
     let dead = Gate::new(3);
-    each(meet, 3, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 3, |fabric| {
+        let mut port = open(fabric)?;
         let rank = port.rank();
         if rank == 1 {
             for survivor in [0, 2] {
@@ -31,7 +31,7 @@ pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
         assert_eq!(into[..], bytes(1, rank, LAST));
         let error = Err::<(), _>(port.recv_error(1)?);
         assert_eq!(lost(&error), Some(1), "{error:?}");
-        assert_eq!(lost(&port.transport.lend(1, 1)), Some(1));
+        assert_eq!(lost(&port.transport.fill_buf(1, 1)), Some(1));
         let error = loop_until_error(&mut port, 1);
         assert_eq!(lost(&error), Some(1), "{error:?}");
         // Nobody sleeps on a stream that has ended: it has nothing to wait for.
@@ -45,10 +45,10 @@ pub fn death_delivers_bytes_first<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A sender that waits for room hears that its peer is gone, and does not go to sleep on it again.
-pub fn death_wakes_a_sender_without_room<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn death_wakes_a_sender_without_room<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         if port.rank() == 1 {
             full.wait();
             std::thread::sleep(Duration::from_millis(30));
@@ -83,10 +83,10 @@ fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
 }
 
 /// The death of a peer from which nothing is awaited wakes a sleeper.
-pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let heard = Gate::new(2);
-    each(meet, 3, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 3, |fabric| {
+        let mut port = open(fabric)?;
         match port.rank() {
             0 => {
                 while lost(&port.transport.try_recv(2, &mut [0])) != Some(2) {
@@ -103,10 +103,10 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) 
 }
 
 /// A death that came before anybody slept is not slept through: whoever lies down hears of it.
-pub fn death_before_sleep_is_not_slept_through<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn death_before_sleep_is_not_slept_through<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let (dead, heard) = (Gate::new(3), Gate::new(2));
-    each(meet, 3, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 3, |fabric| {
+        let mut port = open(fabric)?;
         if port.rank() == 2 {
             drop(port);
             dead.wait();
@@ -129,10 +129,10 @@ pub fn death_before_sleep_is_not_slept_through<L: Lanes>(meet: Meet<'_, L>) -> R
 }
 
 /// After a death, the survivors go on, and sleep while they wait.
-pub fn other_streams_outlive_a_peer<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn other_streams_outlive_a_peer<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 1 << 20;
-    each(meet, 3, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 3, |fabric| {
+        let mut port = open(fabric)?;
         let rank = port.rank();
         if rank == 2 {
             return Ok(());
@@ -166,10 +166,10 @@ fn aborted<T>(result: &Result<T>, expected: &str) -> bool {
 }
 
 /// After an abort every method fails with the cause, and a second abort does not change it.
-pub fn abort_fails_everything_with_the_first_cause<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn abort_fails_everything_with_the_first_cause<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let done = Gate::new(2);
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         port.send(peer, &[1; 16])?;
         if port.rank() == 0 {
@@ -179,7 +179,7 @@ pub fn abort_fails_everything_with_the_first_cause<L: Lanes>(meet: Meet<'_, L>) 
             port.transport.abort_handle().abort(cause("third"));
             assert!(aborted(&port.transport.try_send(1, &[std::io::IoSlice::new(&[1])]), "first"));
             assert!(aborted(&port.transport.try_recv(1, &mut [0]), "first"));
-            assert!(aborted(&port.transport.lend(1, 1), "first"));
+            assert!(aborted(&port.transport.fill_buf(1, 1), "first"));
             assert!(aborted(&port.transport.consume(1, 0), "first"));
             assert!(aborted(&port.arm(&[1], &[1]), "first"));
             assert!(aborted(&port.arm(&[], &[]), "first"));
@@ -192,10 +192,10 @@ pub fn abort_fails_everything_with_the_first_cause<L: Lanes>(meet: Meet<'_, L>) 
 }
 
 /// An abort by another thread wakes a sleeper.
-pub fn abort_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn abort_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let woken = Gate::new(2);
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         if port.rank() == 0 {
             let handle = port.transport.abort_handle();

@@ -1,4 +1,4 @@
-//! A first word between all ranks of a lane.
+//! A first word between all ranks of a channel.
 
 use std::io::IoSlice;
 use std::thread;
@@ -8,7 +8,7 @@ use comm_core::{Result, Transport};
 
 use super::port::limit;
 
-/// Every rank of a lane that was just opened calls this: everybody tells everybody who it is, in two bytes, and hears
+/// Every rank of a channel that was just opened calls this: everybody tells everybody who it is, in two bytes, and hears
 /// that streams lead where they should.
 ///
 /// # Errors

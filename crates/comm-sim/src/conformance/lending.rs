@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::time::Instant;
 
-use comm_core::{Lanes, Result, Transport};
+use comm_core::{Fabric, Result, Transport};
 
 use super::Meet;
 use super::port::{Port, byte, bytes, each, limit, open};
@@ -13,7 +13,7 @@ use crate::random::Random;
 /// Borrows up to `at_most` bytes, checks them against the stream from `position`, and returns how many there are.
 fn lend<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most: usize) -> Result<usize> {
     let rank = port.rank();
-    let lent = port.transport.lend(from, at_most)?;
+    let lent = port.transport.fill_buf(from, at_most)?;
     assert!(lent.len() <= at_most, "{} bytes lent where {at_most} were asked for", lent.len());
     let mut copy = vec![0; lent.len()];
     assert_eq!(lent.copy_to(&mut copy), copy.len());
@@ -24,13 +24,13 @@ fn lend<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most:
 }
 
 /// Runs `recv` on rank 1 with the position in the stream, until it has taken `total` bytes that rank 0 sends.
-fn drain<L: Lanes>(
+fn drain<L: Fabric>(
     meet: Meet<'_, L>,
     total: usize,
-    recv: impl Fn(&mut Port<L::Lane>, usize, &mut Random) -> Result<usize> + Sync,
+    recv: impl Fn(&mut Port<L::Channel>, usize, &mut Random) -> Result<usize> + Sync,
 ) -> Result<()> {
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         if port.rank() == 0 {
             port.send(1, &bytes(0, 1, total))?;
             return port.recv_byte(1).map(drop);
@@ -51,7 +51,7 @@ fn drain<L: Lanes>(
 }
 
 /// What is lent and not consumed is lent again, with more behind it perhaps, in any odd sizes.
-pub fn lent_bytes_stay_until_consumed<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn lent_bytes_stay_until_consumed<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     drain(meet, 50_021, |port, position, random| {
         let at_most = random.below(777);
         let first = lend(port, 0, position, at_most)?;
@@ -66,7 +66,7 @@ pub fn lent_bytes_stay_until_consumed<L: Lanes>(meet: Meet<'_, L>) -> Result<()>
 }
 
 /// Receiving after a loan that was consumed in part starts behind that part.
-pub fn receiving_goes_on_behind_what_was_lent<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn receiving_goes_on_behind_what_was_lent<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     drain(meet, 50_021, |port, position, random| {
         let lent = lend(port, 0, position, random.below(99))?;
         let consumed = random.below(lent + 1);
@@ -82,7 +82,7 @@ pub fn receiving_goes_on_behind_what_was_lent<L: Lanes>(meet: Meet<'_, L>) -> Re
 }
 
 /// A receiver that consumes whole elements only is never stuck with a part of one, wherever elements start.
-pub fn elements_are_lent_whole<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn elements_are_lent_whole<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ODD: usize = 3;
     const ELEMENT: usize = 8;
     drain(meet, ODD + 40_000 * ELEMENT, |port, position, random| {
@@ -101,12 +101,12 @@ pub fn elements_are_lent_whole<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
 /// Whatever has arrived is lent, as often as it is asked for: nothing is lent only if nothing is there, and what was
 /// seen once is there until it is consumed. Nothing more is sent while bytes are awaited, so that a receiver from which
 /// the last of them are withheld, as they are no whole element or fewer than were asked for, waits forever.
-pub fn nothing_is_lent_only_if_nothing_is_there<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn nothing_is_lent_only_if_nothing_is_there<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 60;
     const MOST: usize = 21;
     let count = |round: usize| 1 + round % MOST;
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let (mut start, mut random) = (0, Random::new(5, 0));
         for round in 0..ROUNDS {
             let end = start + count(round);
@@ -151,10 +151,10 @@ fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut 
 
 /// Bytes are never released before they are accepted, release never goes back, and all are released once they are
 /// received. A sleeper that waits for the release wakes.
-pub fn released_catches_up_with_accepted<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn released_catches_up_with_accepted<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 300_000;
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         if port.rank() == 1 {
             let mut into = vec![0; TOTAL];
@@ -184,9 +184,9 @@ pub fn released_catches_up_with_accepted<L: Lanes>(meet: Meet<'_, L>) -> Result<
 }
 
 /// A revocation when everything is released takes nothing back, and the streams go on.
-pub fn revoking_nothing_breaks_nothing<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+pub fn revoking_nothing_breaks_nothing<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         for round in 1..=3_u8 {
             port.send(peer, &[round; 100])?;

@@ -28,8 +28,8 @@ pub use lending::{
     revoking_nothing_breaks_nothing,
 };
 pub use opening::{
-    a_full_lane_stalls_no_other, a_missing_rank_is_named, a_rank_that_left_is_not_awaited,
-    a_world_of_one_has_lanes, lanes_open_in_any_order, ranks_know_who_they_are,
+    a_full_channel_stalls_no_other, a_missing_rank_is_named, a_rank_that_left_is_not_awaited,
+    a_world_of_one_has_channels, channels_open_in_any_order, ranks_know_who_they_are,
 };
 pub use sleep::{no_wakeup_is_lost, room_wakes_a_sleeper, tokens_wake_every_rank};
 pub use streams::{
@@ -37,21 +37,21 @@ pub use streams::{
 };
 
 pub use subsets::{
-    a_death_is_told_by_the_rank_of_the_lane, a_list_of_members_that_cannot_be_is_refused,
+    a_death_is_told_by_the_rank_of_the_channel, a_list_of_members_that_cannot_be_is_refused,
     a_subset_of_one_waits_for_nobody, disjoint_subsets_open_at_once, members_count_in_the_order_of_the_list,
     overlapping_subsets_open_from_several_threads, unlike_lists_of_members_end_at_the_deadline,
 };
 
-/// How a suite gets the lanes of `n` ranks that met, in rank order.
+/// How a suite gets the channels of `n` ranks that met, in rank order.
 pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
 
 /// Defines a module of tests that hold a transport to its contract.
 ///
-/// `$meet` is a `Fn(usize) -> Vec<impl Lanes>` that returns the lanes of that many ranks, in rank order. It is called
+/// `$meet` is a `Fn(usize) -> Vec<impl Fabric>` that returns the channels of that many ranks, in rank order. It is called
 /// once per test; if ranks must meet in threads of their own, it runs them.
 ///
 /// ```
-/// comm_sim::transport_conformance!(in_process, comm_sim::in_process::InProcessLanes::create);
+/// comm_sim::transport_conformance!(in_process, comm_sim::in_process::InProcessFabric::create);
 /// # fn main() {}
 /// ```
 #[macro_export]
@@ -62,13 +62,13 @@ macro_rules! transport_conformance {
             use super::*;
 
             $crate::transport_conformance! { @scenarios $meet;
-                a_death_is_told_by_the_rank_of_the_lane
-                a_full_lane_stalls_no_other
+                a_death_is_told_by_the_rank_of_the_channel
+                a_full_channel_stalls_no_other
                 a_list_of_members_that_cannot_be_is_refused
                 a_missing_rank_is_named
                 a_rank_that_left_is_not_awaited
                 a_subset_of_one_waits_for_nobody
-                a_world_of_one_has_lanes
+                a_world_of_one_has_channels
                 abort_fails_everything_with_the_first_cause
                 abort_wakes_a_sleeper
                 all_pairs_exchange_ordered_bytes
@@ -79,7 +79,7 @@ macro_rules! transport_conformance {
                 disjoint_subsets_open_at_once
                 elements_are_lent_whole
                 empty_calls_move_nothing
-                lanes_open_in_any_order
+                channels_open_in_any_order
                 large_transfers_run_both_ways
                 lent_bytes_stay_until_consumed
                 members_count_in_the_order_of_the_list

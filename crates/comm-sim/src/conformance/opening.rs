@@ -1,21 +1,21 @@
-//! Ranks open lanes.
+//! Ranks open channels.
 
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Armed, Error, GroupId, LaneId, LaneKind, Lanes, Result, Transport, wire};
+use comm_core::{Armed, ChannelId, ChannelKind, Error, Fabric, GroupId, Result, Transport, wire};
 
 use super::Meet;
-use super::port::{Gate, Port, each, lane, lost, open};
+use super::port::{Gate, Port, channel, each, lost, open};
 use super::sleep::{drain, fill};
 
-/// Lanes and transports know their rank, and clocks do not run backwards.
-pub fn ranks_know_who_they_are<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+/// Channels and transports know their rank, and clocks do not run backwards.
+pub fn ranks_know_who_they_are<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     for n in [1, 2, 5] {
-        let ranks = each(meet, n, |lanes| {
-            let before = lanes.now();
-            let port = open(lanes)?;
-            let (ours, theirs) = (lanes.group(), port.transport.group());
+        let ranks = each(meet, n, |fabric| {
+            let before = fabric.now();
+            let port = open(fabric)?;
+            let (ours, theirs) = (fabric.group(), port.transport.group());
             assert_eq!((theirs.id(), theirs.rank(), theirs.size()), (GroupId::WORLD, ours.rank(), n));
             assert_eq!(ours.size(), n);
             assert!(port.transport.now() >= before);
@@ -26,10 +26,10 @@ pub fn ranks_know_who_they_are<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A rank alone can open a lane, sleep on it, and be woken by an abort.
-pub fn a_world_of_one_has_lanes<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 1, |lanes| {
-        let mut port = open(lanes)?;
+/// A rank alone can open a channel, sleep on it, and be woken by an abort.
+pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 1, |fabric| {
+        let mut port = open(fabric)?;
         while port.arm(&[], &[])? == Armed::Ready {}
         let cause = Error::Aborted { by: 0, reason: "done".into() };
         port.transport.abort_handle().abort(cause);
@@ -40,27 +40,27 @@ pub fn a_world_of_one_has_lanes<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// Ranks open the same lanes in different orders, each in a thread of its own, and no byte changes lanes.
-pub fn lanes_open_in_any_order<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+/// Ranks open the same channels in different orders, each in a thread of its own, and no byte changes channels.
+pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const RANKS: usize = 3;
     let ids = [
-        lane(LaneKind::Control),
-        lane(LaneKind::Collective),
-        lane(LaneKind::PointToPoint),
-        LaneId { group: GroupId(0x5eed), kind: LaneKind::Collective },
+        channel(ChannelKind::Control),
+        channel(ChannelKind::Collective),
+        channel(ChannelKind::PointToPoint),
+        ChannelId { group: GroupId(0x5eed), kind: ChannelKind::Collective },
     ];
-    each(meet, RANKS, |lanes| {
+    each(meet, RANKS, |fabric| {
         let talk = |at: usize| -> Result<()> {
-            thread::sleep(Duration::from_millis(5 * ((at + lanes.group().rank() * 3) % ids.len()) as u64));
-            let mut port = Port::open(lanes, ids[at])?;
-            let peers: Vec<usize> = lanes.group().peers().collect();
+            thread::sleep(Duration::from_millis(5 * ((at + fabric.group().rank() * 3) % ids.len()) as u64));
+            let mut port = Port::open(fabric, ids[at])?;
+            let peers: Vec<usize> = fabric.group().peers().collect();
             for &peer in &peers {
                 port.send(peer, &[at as u8, port.rank() as u8])?;
             }
             for &peer in &peers {
                 let mut heard = [0; 2];
                 port.recv(peer, &mut heard)?;
-                assert_eq!(heard, [at as u8, peer as u8], "a byte changed lanes");
+                assert_eq!(heard, [at as u8, peer as u8], "a byte changed channels");
             }
             Ok(())
         };
@@ -69,12 +69,12 @@ pub fn lanes_open_in_any_order<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A lane that is full to the brim holds up no other.
-pub fn a_full_lane_stalls_no_other<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+/// A channel that is full to the brim holds up no other.
+pub fn a_full_channel_stalls_no_other<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
-    each(meet, 2, |lanes| {
-        let mut stalled = open(lanes)?;
-        let mut free = Port::open(lanes, lane(LaneKind::PointToPoint))?;
+    each(meet, 2, |fabric| {
+        let mut stalled = open(fabric)?;
+        let mut free = Port::open(fabric, channel(ChannelKind::PointToPoint))?;
         let peer = 1 - free.rank();
         let filled = if free.rank() == 0 { fill(&mut stalled, peer)? } else { 0 };
         full.wait();
@@ -99,13 +99,13 @@ pub fn a_full_lane_stalls_no_other<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// At the deadline, the rank that did not come is named.
-pub fn a_missing_rank_is_named<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(3);
-    each(meet, 3, |lanes| {
-        let rank = lanes.group().rank();
+    each(meet, 3, |fabric| {
+        let rank = fabric.group().rank();
         if rank != 2 {
-            let id = lane(LaneKind::PointToPoint);
-            let opened = lanes.open(id, lanes.now() + Duration::from_millis(300)).map(drop);
+            let id = channel(ChannelKind::PointToPoint);
+            let opened = fabric.open(id, fabric.now() + Duration::from_millis(300)).map(drop);
             let named = match &opened {
                 Err(Error::Timeout { waiting_for, .. }) => &waiting_for[..],
                 _ => &[],
@@ -119,12 +119,13 @@ pub fn a_missing_rank_is_named<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// Nobody hangs waiting for a rank that is gone.
-pub fn a_rank_that_left_is_not_awaited<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_rank_that_left_is_not_awaited<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(2);
     let mut all = meet(3);
     drop(all.pop());
-    crate::run_each(all, |lanes| {
-        let opened = lanes.open(lane(LaneKind::Collective), lanes.now() + Duration::from_secs(2)).map(drop);
+    crate::run_each(all, |fabric| {
+        let opened =
+            fabric.open(channel(ChannelKind::Collective), fabric.now() + Duration::from_secs(2)).map(drop);
         let timed_out =
             matches!(&opened, Err(Error::Timeout { waiting_for, .. }) if waiting_for.contains(&2));
         assert!(timed_out || lost(&opened) == Some(2), "{opened:?}");

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, Error, GroupId, Interest, LaneId, LaneKind, Lanes, Result, Transport};
+use comm_core::{Armed, ChannelId, ChannelKind, Error, Fabric, GroupId, Interest, Result, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Meet;
@@ -46,22 +46,22 @@ impl Gate {
 }
 
 /// Runs a scenario with a thread per rank.
-pub(super) fn each<L: Lanes, T: Send>(
+pub(super) fn each<L: Fabric, T: Send>(
     meet: Meet<'_, L>,
     n: usize,
     body: impl Fn(&L) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    run_each(meet(n), |lanes| body(&lanes)).into_iter().collect()
+    run_each(meet(n), |fabric| body(&fabric)).into_iter().collect()
 }
 
-/// The lane of the world's group for this kind.
-pub(super) const fn lane(kind: LaneKind) -> LaneId {
-    LaneId { group: GroupId::WORLD, kind }
+/// The channel of the world's group for this kind.
+pub(super) const fn channel(kind: ChannelKind) -> ChannelId {
+    ChannelId { group: GroupId::WORLD, kind }
 }
 
-/// Opens the world's lane for collectives.
-pub(super) fn open<L: Lanes>(lanes: &L) -> Result<Port<L::Lane>> {
-    Port::open(lanes, lane(LaneKind::Collective))
+/// Opens the world's channel for collectives.
+pub(super) fn open<L: Fabric>(fabric: &L) -> Result<Port<L::Channel>> {
+    Port::open(fabric, channel(ChannelKind::Collective))
 }
 
 /// When something that starts now hangs.
@@ -70,12 +70,16 @@ pub(super) fn limit() -> Instant {
 }
 
 impl<T: Transport> Port<T> {
-    pub(super) fn open<L: Lanes<Lane = T>>(lanes: &L, lane: LaneId) -> Result<Self> {
-        lanes.open(lane, lanes.now() + PATIENCE).map(Self::new)
+    pub(super) fn open<L: Fabric<Channel = T>>(fabric: &L, channel: ChannelId) -> Result<Self> {
+        fabric.open(channel, fabric.now() + PATIENCE).map(Self::new)
     }
 
-    pub(super) fn open_among<L: Lanes<Lane = T>>(lanes: &L, lane: LaneId, members: &[usize]) -> Result<Self> {
-        lanes.open_among(lane, members, (lanes.now() + PATIENCE).into()).map(Self::new)
+    pub(super) fn open_among<L: Fabric<Channel = T>>(
+        fabric: &L,
+        channel: ChannelId,
+        members: &[usize],
+    ) -> Result<Self> {
+        fabric.open_among(channel, members, (fabric.now() + PATIENCE).into()).map(Self::new)
     }
 
     fn new(transport: T) -> Self {

@@ -3,16 +3,16 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
-use comm_core::{Armed, Lanes, Result, Transport, wire};
+use comm_core::{Armed, Fabric, Result, Transport, wire};
 
 use super::Meet;
 use super::port::{Gate, Port, each, open};
 
 /// Two ranks wake each other thousands of times, and nobody spins.
-pub fn no_wakeup_is_lost<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 3000;
-    let sleeps = each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    let sleeps = each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         for round in 0..ROUNDS {
             if port.rank() == 0 {
@@ -30,11 +30,11 @@ pub fn no_wakeup_is_lost<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// Tokens run around a ring in both directions; every rank waits for all others at once.
-pub fn tokens_wake_every_rank<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LAPS: usize = 500;
     const RANKS: usize = 3;
-    each(meet, RANKS, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, RANKS, |fabric| {
+        let mut port = open(fabric)?;
         let rank = port.rank();
         let neighbours = [(rank + 1) % RANKS, (rank + RANKS - 1) % RANKS];
         // One token each way starts at rank 0 and comes by `LAPS` times.
@@ -72,10 +72,10 @@ pub fn tokens_wake_every_rank<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A sender that found no room sleeps until there is some.
-pub fn room_wakes_a_sleeper<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn room_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         if port.rank() == 0 {
             let filled = fill(&mut port, 1)?;
             full.wait();
@@ -119,7 +119,7 @@ pub(super) fn drain<T: Transport>(port: &mut Port<T>, from: usize) -> Result<u64
     let mut zeros = 0;
     loop {
         let mut buffer = [0; 4096];
-        let lent = port.transport.lend(from, buffer.len())?.copy_to(&mut buffer);
+        let lent = port.transport.fill_buf(from, buffer.len())?.copy_to(&mut buffer);
         let end = buffer[..lent].iter().position(|&byte| byte != 0);
         let taken = end.unwrap_or(lent);
         zeros += taken as u64;

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use comm_core::{Lanes, Result, Transport};
+use comm_core::{Fabric, Result, Transport};
 
 use super::Meet;
 use super::port::{Port, byte, bytes, each, open};
@@ -12,9 +12,9 @@ use crate::random::Random;
 const TOTAL: usize = 100_003;
 
 /// Every rank sends to every other at the same time, in pieces of random sizes, received in two ways.
-pub fn all_pairs_exchange_ordered_bytes<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 4, |lanes| {
-        let mut port = open(lanes)?;
+pub fn all_pairs_exchange_ordered_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 4, |fabric| {
+        let mut port = open(fabric)?;
         let rank = port.rank();
         let mut random = Random::new(7, rank as u64);
         let outgoing: Vec<Vec<u8>> = (0..4).map(|to| bytes(rank, to, TOTAL)).collect();
@@ -85,7 +85,7 @@ fn recv_some(
     let mut buffer = vec![0; random.below(2000).max(1).min(TOTAL - position)];
     let lend = random.one_in(2);
     let received = if lend {
-        transport.lend(from, buffer.len())?.copy_to(&mut buffer)
+        transport.fill_buf(from, buffer.len())?.copy_to(&mut buffer)
     } else {
         transport.try_recv(from, &mut buffer)?
     };
@@ -103,10 +103,10 @@ fn recv_some(
 }
 
 /// Two ranks send 8 MiB to each other at the same time, which no buffer between them holds.
-pub fn large_transfers_run_both_ways<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn large_transfers_run_both_ways<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LARGE: usize = 8 << 20;
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let (rank, peer) = (port.rank(), 1 - port.rank());
         let (out, mut into) = (bytes(rank, peer, LARGE), vec![0; LARGE]);
         port.exchange(peer, &out, &mut into)?;
@@ -117,16 +117,16 @@ pub fn large_transfers_run_both_ways<L: Lanes>(meet: Meet<'_, L>) -> Result<()> 
 }
 
 /// Calls with nothing to move are no errors, and leave the stream as it was.
-pub fn empty_calls_move_nothing<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 2, |lanes| {
-        let mut port = open(lanes)?;
+pub fn empty_calls_move_nothing<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 2, |fabric| {
+        let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         assert_eq!(port.transport.try_send(peer, &[])?, 0);
         assert_eq!(port.transport.try_send(peer, &[IoSlice::new(&[]), IoSlice::new(&[])])?, 0);
         assert_eq!(port.transport.released(peer), 0);
         port.send(peer, &[42])?;
         assert_eq!(port.transport.try_recv(peer, &mut [])?, 0);
-        assert_eq!(port.transport.lend(peer, 0)?.len(), 0);
+        assert_eq!(port.transport.fill_buf(peer, 0)?.len(), 0);
         port.transport.consume(peer, 0)?;
         assert_eq!(port.recv_byte(peer)?, 42);
         Ok(())

@@ -1,21 +1,23 @@
-//! Some of the ranks open lanes among themselves.
+//! Some of the ranks open channels among themselves.
 
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, Group, GroupId, Invalid, LaneId, LaneKind, Lanes, Membership, Result, Transport};
+use comm_core::{
+    ChannelId, ChannelKind, Error, Fabric, Group, GroupId, Invalid, Membership, Result, Transport,
+};
 
 use super::Meet;
 use super::port::{Gate, Port, each, lost};
 
-/// The lane for collectives of a group with this number.
-const fn lane(group: u64) -> LaneId {
-    LaneId { group: GroupId(group), kind: LaneKind::Collective }
+/// The channel for collectives of a group with this number.
+const fn channel(group: u64) -> ChannelId {
+    ChannelId { group: GroupId(group), kind: ChannelKind::Collective }
 }
 
-/// Opens a lane among `members`, and has every member tell every other which rank of the world it is.
-fn introduce<L: Lanes>(lanes: &L, group: u64, members: &[usize]) -> Result<Port<L::Lane>> {
-    let world = lanes.group().rank();
-    let mut port = Port::open_among(lanes, lane(group), members)?;
+/// Opens a channel among `members`, and has every member tell every other which rank of the world it is.
+fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Port<L::Channel>> {
+    let world = fabric.group().rank();
+    let mut port = Port::open_among(fabric, channel(group), members)?;
     let rank = members.iter().position(|&member| member == world);
     let expected =
         Group::new(GroupId(group), Membership { rank: rank.unwrap_or(usize::MAX), size: members.len() })?;
@@ -32,16 +34,16 @@ fn introduce<L: Lanes>(lanes: &L, group: u64, members: &[usize]) -> Result<Port<
     Ok(port)
 }
 
-/// Groups without a common rank open lanes at the same time, in whatever order their lists have.
-pub fn disjoint_subsets_open_at_once<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+/// Groups without a common rank open channels at the same time, in whatever order their lists have.
+pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let partitions: [&[&[usize]]; 3] =
         [&[&[0, 2, 4], &[1, 3]], &[&[4, 0, 2], &[3, 1]], &[&[3, 4], &[2, 1, 0]]];
-    each(meet, 5, |lanes| {
-        let rank = lanes.group().rank();
+    each(meet, 5, |fabric| {
+        let rank = fabric.group().rank();
         for (round, partition) in partitions.iter().enumerate() {
             let own = partition.iter().enumerate().find(|(_, members)| members.contains(&rank));
             if let Some((at, members)) = own {
-                introduce(lanes, (10 * round + at + 1) as u64, members)?;
+                introduce(fabric, (10 * round + at + 1) as u64, members)?;
             }
         }
         Ok(())
@@ -50,24 +52,24 @@ pub fn disjoint_subsets_open_at_once<L: Lanes>(meet: Meet<'_, L>) -> Result<()> 
 }
 
 /// All ranks in another order than that of the world.
-pub fn members_count_in_the_order_of_the_list<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn members_count_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let orders: [[usize; 4]; 4] = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 2, 3, 0], [2, 0, 3, 1]];
-    each(meet, 4, |lanes| {
-        let open = |at: usize| introduce(lanes, at as u64 + 1, &orders[at]);
+    each(meet, 4, |fabric| {
+        let open = |at: usize| introduce(fabric, at as u64 + 1, &orders[at]);
         (0..orders.len()).try_for_each(|at| open(at).map(drop))
     })?;
     Ok(())
 }
 
 /// Groups with common ranks, each opened and used by a thread of its own, in another order on every rank.
-pub fn overlapping_subsets_open_from_several_threads<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let groups: [&[usize]; 6] = [&[0, 1], &[1, 2], &[2, 0], &[2, 0, 1], &[3, 1], &[0, 3, 2, 1]];
-    each(meet, 4, |lanes| {
-        let rank = lanes.group().rank();
+    each(meet, 4, |fabric| {
+        let rank = fabric.group().rank();
         let own = groups.iter().enumerate().filter(|(_, members)| members.contains(&rank)).collect();
         let talk = |(at, members): (usize, &&[usize])| {
             std::thread::sleep(Duration::from_millis(3 * ((at + 5 * rank) % groups.len()) as u64));
-            introduce(lanes, at as u64 + 1, members).map(drop)
+            introduce(fabric, at as u64 + 1, members).map(drop)
         };
         crate::run_each(own, talk).into_iter().collect::<Result<Vec<()>>>()
     })?;
@@ -75,9 +77,9 @@ pub fn overlapping_subsets_open_from_several_threads<L: Lanes>(meet: Meet<'_, L>
 }
 
 /// A rank alone needs nobody else, and no other rank takes part.
-pub fn a_subset_of_one_waits_for_nobody<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 3, |lanes| {
-        let port = introduce(lanes, 1 + lanes.group().rank() as u64, &[lanes.group().rank()])?;
+pub fn a_subset_of_one_waits_for_nobody<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 3, |fabric| {
+        let port = introduce(fabric, 1 + fabric.group().rank() as u64, &[fabric.group().rank()])?;
         assert_eq!((port.rank(), port.transport.group().size()), (0, 1));
         Ok(())
     })?;
@@ -85,16 +87,16 @@ pub fn a_subset_of_one_waits_for_nobody<L: Lanes>(meet: Meet<'_, L>) -> Result<(
 }
 
 /// What no group can have is refused at once, although nobody else comes.
-pub fn a_list_of_members_that_cannot_be_is_refused<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 3, |lanes| {
+pub fn a_list_of_members_that_cannot_be_is_refused<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+    each(meet, 3, |fabric| {
         let began = Instant::now();
-        let deadline = lanes.now() + Duration::from_secs(30);
-        let invalid = |members: &[usize]| match lanes.open_among(lane(1), members, deadline.into()).map(drop)
-        {
-            Err(Error::Invalid(invalid)) => Some(invalid),
-            _ => None,
-        };
-        let rank = lanes.group().rank();
+        let deadline = fabric.now() + Duration::from_secs(30);
+        let invalid =
+            |members: &[usize]| match fabric.open_among(channel(1), members, deadline.into()).map(drop) {
+                Err(Error::Invalid(invalid)) => Some(invalid),
+                _ => None,
+            };
+        let rank = fabric.group().rank();
         let (next, last) = ((rank + 1) % 3, (rank + 2) % 3);
         assert_eq!(invalid(&[rank, next, rank]), Some(Invalid::Repeated { rank }));
         assert_eq!(invalid(&[rank, 3]), Some(Invalid::Rank { rank: 3, size: 3 }));
@@ -107,14 +109,14 @@ pub fn a_list_of_members_that_cannot_be_is_refused<L: Lanes>(meet: Meet<'_, L>) 
 }
 
 /// A rank that waits for one which has another list, or none, is told at the deadline, by the numbers of its own list.
-pub fn unlike_lists_of_members_end_at_the_deadline<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+pub fn unlike_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(4);
-    each(meet, 4, |lanes| {
+    each(meet, 4, |fabric| {
         let lists: [&[usize]; 4] = [&[0, 1], &[3, 0, 1], &[], &[]];
-        let rank = lanes.group().rank();
+        let rank = fabric.group().rank();
         if !lists[rank].is_empty() {
-            let deadline = lanes.now() + Duration::from_millis(300);
-            let opened = lanes.open_among(lane(1), lists[rank], deadline.into()).map(drop);
+            let deadline = fabric.now() + Duration::from_millis(300);
+            let opened = fabric.open_among(channel(1), lists[rank], deadline.into()).map(drop);
             let named = match &opened {
                 Err(Error::Timeout { waiting_for, .. }) => &waiting_for[..],
                 _ => &[],
@@ -128,16 +130,16 @@ pub fn unlike_lists_of_members_end_at_the_deadline<L: Lanes>(meet: Meet<'_, L>) 
     Ok(())
 }
 
-/// A member that is gone is named by its rank of the lane, and groups without it go on.
-pub fn a_death_is_told_by_the_rank_of_the_lane<L: Lanes>(meet: Meet<'_, L>) -> Result<()> {
+/// A member that is gone is named by its rank of the channel, and groups without it go on.
+pub fn a_death_is_told_by_the_rank_of_the_channel<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let told = Gate::new(3);
-    each(meet, 4, |lanes| {
-        let rank = lanes.group().rank();
-        let mut with_the_dead = introduce(lanes, 1, &[3, 1, 2, 0])?;
+    each(meet, 4, |fabric| {
+        let rank = fabric.group().rank();
+        let mut with_the_dead = introduce(fabric, 1, &[3, 1, 2, 0])?;
         if rank == 1 {
             return Ok(());
         }
-        let mut without = introduce(lanes, 2, &[2, 3, 0])?;
+        let mut without = introduce(fabric, 2, &[2, 3, 0])?;
         let error = Err::<(), _>(with_the_dead.recv_error(1)?);
         assert_eq!(lost(&error), Some(1), "{error:?}");
         let (next, before) = ((without.rank() + 1) % 3, (without.rank() + 2) % 3);

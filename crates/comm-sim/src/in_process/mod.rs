@@ -1,16 +1,16 @@
-//! Ranks as threads of one process: lanes of bounded byte queues, one per ordered pair of ranks.
+//! Ranks as threads of one process: channels of bounded byte queues, one per ordered pair of ranks.
 //!
 //! ```
 //! use std::io::IoSlice;
 //! use std::time::Duration;
 //!
-//! use comm_core::{GroupId, LaneId, LaneKind, Lanes, Transport};
+//! use comm_core::{GroupId, ChannelId, ChannelKind, Fabric, Transport};
 //! use comm_sim::in_process::{self, InProcessConfig};
 //!
-//! let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
-//! let heard = in_process::run(2, &InProcessConfig::default(), |lanes| {
-//!     let mut transport = lanes.open(lane, lanes.now() + Duration::from_secs(5))?;
-//!     let (rank, peer) = (lanes.group().rank() as u8, 1 - lanes.group().rank());
+//! let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
+//! let heard = in_process::run(2, &InProcessConfig::default(), |fabric| {
+//!     let mut transport = fabric.open(channel, fabric.now() + Duration::from_secs(5))?;
+//!     let (rank, peer) = (fabric.group().rank() as u8, 1 - fabric.group().rank());
 //!     transport.try_send(peer, &[IoSlice::new(&[rank])])?;
 //!     let mut byte = [0];
 //!     while transport.try_recv(peer, &mut byte)? == 0 {
@@ -21,12 +21,12 @@
 //! assert_eq!(heard.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [1, 0]);
 //! ```
 
-mod lanes;
+mod fabric;
 mod pipe;
 mod transport;
 
 pub use crate::Release;
-pub use lanes::InProcessLanes;
+pub use fabric::InProcessFabric;
 pub use transport::InProcessTransport;
 
 /// How the queues between ranks behave.
@@ -72,14 +72,14 @@ impl InProcessConfig {
     }
 }
 
-/// Runs `rank` on a thread per rank, each with its lanes, and returns the results in rank order.
+/// Runs `rank` on a thread per rank, each with its channels, and returns the results in rank order.
 ///
 /// # Panics
 /// If a rank panics; see [`run_each`](crate::run_each).
 pub fn run<T, F>(n: usize, config: &InProcessConfig, rank: F) -> Vec<T>
 where
     T: Send,
-    F: Fn(InProcessLanes) -> T + Sync,
+    F: Fn(InProcessFabric) -> T + Sync,
 {
-    crate::run_each(InProcessLanes::with_config(n, config), rank)
+    crate::run_each(InProcessFabric::with_config(n, config), rank)
 }

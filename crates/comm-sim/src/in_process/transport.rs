@@ -1,4 +1,4 @@
-//! One rank's end of a lane.
+//! One rank's end of a channel.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -7,19 +7,21 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use comm_core::{AbortHandle, Armed, During, Error, Group, Interest, Invalid, Lent, Loss, Result, Transport};
+use comm_core::{
+    AbortHandle, Armed, During, Error, Group, Interest, Invalid, Loss, RecvBuf, Result, Transport,
+};
 
-use super::lanes::Lane;
+use super::fabric::Channel;
 use super::pipe::Pipe;
 use crate::endpoint::Endpoint;
 use crate::random::{Random, mix};
 
-/// Byte queues to and from every other thread of a lane. Dropping it ends the streams: the others receive what was
+/// Byte queues to and from every other thread of a channel. Dropping it ends the streams: the others receive what was
 /// sent, then [`Error::PeerLost`].
 #[derive(Debug)]
 pub struct InProcessTransport {
     group: Group,
-    lane: Arc<Lane>,
+    channel: Arc<Channel>,
     endpoint: Arc<Endpoint>,
     dribble: Option<Random>,
     breaks_seen: u64,
@@ -28,15 +30,15 @@ pub struct InProcessTransport {
 }
 
 impl InProcessTransport {
-    pub(super) fn new(group: Group, lane: Arc<Lane>) -> Self {
-        let stream = mix(group.rank() as u64) ^ mix(lane.id.group.0 << 8 | lane.id.kind as u64);
+    pub(super) fn new(group: Group, channel: Arc<Channel>) -> Self {
+        let stream = mix(group.rank() as u64) ^ mix(channel.id.group.0 << 8 | channel.id.kind as u64);
         Self {
             group,
-            endpoint: Arc::clone(&lane.endpoints[group.rank()]),
-            dribble: lane.config.dribble.map(|seed| Random::new(seed, stream)),
+            endpoint: Arc::clone(&channel.endpoints[group.rank()]),
+            dribble: channel.config.dribble.map(|seed| Random::new(seed, stream)),
             breaks_seen: 0,
             lent: Vec::new(),
-            lane,
+            channel,
         }
     }
 
@@ -50,11 +52,11 @@ impl InProcessTransport {
     }
 
     fn outgoing(&self, to: usize) -> MutexGuard<'_, Pipe> {
-        self.lane.pipe(self.group.rank(), to)
+        self.channel.pipe(self.group.rank(), to)
     }
 
     fn incoming(&self, from: usize) -> MutexGuard<'_, Pipe> {
-        self.lane.pipe(from, self.group.rank())
+        self.channel.pipe(from, self.group.rank())
     }
 
     /// Consumes bytes of a queue and wakes its sender.
@@ -62,14 +64,14 @@ impl InProcessTransport {
         pipe.consume(bytes);
         if bytes > 0 && pipe.rouse_sender() {
             drop(pipe);
-            self.lane.endpoints[from].wake();
+            self.channel.endpoints[from].wake();
         }
     }
 
     /// Wakes every rank, because a stream broke.
     fn announce_break(&self) {
-        self.lane.breaks.fetch_add(1, Ordering::SeqCst);
-        for endpoint in &self.lane.endpoints {
+        self.channel.breaks.fetch_add(1, Ordering::SeqCst);
+        for endpoint in &self.channel.endpoints {
             endpoint.wake();
         }
     }
@@ -95,17 +97,17 @@ impl Transport for InProcessTransport {
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         self.check(to)?;
-        let mut pipe = self.lane.pipe(self.group.rank(), to);
+        let mut pipe = self.channel.pipe(self.group.rank(), to);
         if let Some(loss) = pipe.send_loss() {
             return Err(lost(to, loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
-        let room = pipe.room(self.lane.config.capacity).min(offered);
+        let room = pipe.room(self.channel.config.capacity).min(offered);
         let sent = portion(&mut self.dribble, room);
         pipe.accept(bytes, offered, sent);
         if sent > 0 && pipe.rouse_receiver() {
             drop(pipe);
-            self.lane.endpoints[to].wake();
+            self.channel.endpoints[to].wake();
         }
         Ok(sent)
     }
@@ -114,15 +116,15 @@ impl Transport for InProcessTransport {
         if to >= self.group.size() {
             return 0;
         }
-        self.outgoing(to).released(self.lane.config.release)
+        self.outgoing(to).released(self.channel.config.release)
     }
 
     /// What is sent is copied, wherever it lies.
-    fn expose(&mut self, _memory: &[&[u8]]) {}
+    fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.check(from)?;
-        let mut pipe = self.lane.pipe(from, self.group.rank());
+        let mut pipe = self.channel.pipe(from, self.group.rank());
         if let Some(loss) = pipe.recv_loss() {
             return Err(lost(from, loss, During::Receiving));
         }
@@ -132,9 +134,9 @@ impl Transport for InProcessTransport {
         Ok(received)
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
         self.check(from)?;
-        let mut pipe = self.lane.pipe(from, self.group.rank());
+        let mut pipe = self.channel.pipe(from, self.group.rank());
         if let Some(loss) = pipe.recv_loss() {
             return Err(lost(from, loss, During::Receiving));
         }
@@ -142,7 +144,7 @@ impl Transport for InProcessTransport {
         self.lent.resize(shown, 0);
         pipe.bytes().peek(&mut self.lent);
         drop(pipe);
-        Ok(Lent::from_slice(&self.lent))
+        Ok(RecvBuf::from_slice(&self.lent))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
@@ -160,7 +162,7 @@ impl Transport for InProcessTransport {
     }
 
     fn revoke(&mut self) {
-        let release = self.lane.config.release;
+        let release = self.channel.config.release;
         let revoked = self.group.peers().filter(|&to| self.outgoing(to).revoke(release)).count();
         if revoked > 0 {
             self.announce_break();
@@ -173,7 +175,7 @@ impl Transport for InProcessTransport {
         }
         self.endpoint.drain()?;
         self.endpoint.check()?;
-        let config = &self.lane.config;
+        let config = &self.channel.config;
         let mut ready = false;
         for &from in interest.recv() {
             ready |= self.incoming(from).arm_receiver();
@@ -181,7 +183,7 @@ impl Transport for InProcessTransport {
         for &to in interest.send() {
             ready |= self.outgoing(to).arm_sender(config.capacity, config.release);
         }
-        let breaks = self.lane.breaks.load(Ordering::SeqCst);
+        let breaks = self.channel.breaks.load(Ordering::SeqCst);
         ready |= std::mem::replace(&mut self.breaks_seen, breaks) != breaks;
         Ok(if ready { Armed::Ready } else { Armed::Sleep })
     }

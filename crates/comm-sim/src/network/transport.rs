@@ -5,7 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
-use comm_core::{AbortHandle, Armed, During, Error, Group, Interest, Invalid, Lent, Loss, Result, Transport};
+use comm_core::{
+    AbortHandle, Armed, During, Error, Group, Interest, Invalid, Loss, RecvBuf, Result, Transport,
+};
 
 use super::Shared;
 use super::world::World;
@@ -107,7 +109,7 @@ impl Transport for NetworkTransport {
     }
 
     /// What is sent is copied, wherever it lies.
-    fn expose(&mut self, _memory: &[&[u8]]) {}
+    fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         let mut world = self.receive(from)?;
@@ -117,17 +119,17 @@ impl Transport for NetworkTransport {
         Ok(received)
     }
 
-    fn lend(&mut self, from: usize, at_most: usize) -> Result<Lent<'_>> {
+    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
         let mut lent = std::mem::take(&mut self.lent);
         let mut world = self.receive(from)?;
         lent.resize(self.show(&mut world, from).min(at_most), 0);
         world.link(from, self.group.rank()).arrived().peek(&mut lent);
         drop(world);
         self.lent = lent;
-        Ok(Lent::from_slice(&self.lent))
+        Ok(RecvBuf::from_slice(&self.lent))
     }
 
-    fn lend_copies(&mut self, _from: usize) -> bool {
+    fn fill_buf_copies(&mut self, _from: usize) -> bool {
         true
     }
 

@@ -63,6 +63,6 @@ fn verdict(hello: &Hello, config: &StoreConfig, cause: Errno) -> Refusal {
             Refusal::StoreUnavailable { errno: cause.raw_os_error() }
         }
         Purpose::Store => Refusal::Job,
-        Purpose::Lane(_) => Refusal::Stranger,
+        Purpose::Channel(_) => Refusal::Stranger,
     }
 }

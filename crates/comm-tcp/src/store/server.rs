@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{Bell, Error, Process, Result};
+use comm_core::{Error, Notify, Process, Result};
 use comm_mesh::deadline_after;
 use rustix::io::Errno;
 use socket2::Socket;
@@ -26,7 +26,7 @@ use crate::socket::{self, Options};
 #[derive(Debug)]
 pub struct TcpStoreServer {
     local: SocketAddr,
-    stop: Bell,
+    stop: Notify,
     status: Arc<Status>,
     thread: Option<JoinHandle<()>>,
     /// The process of the thread.
@@ -56,7 +56,7 @@ impl TcpStoreServer {
         let local = socket::local_address(listener)?;
         let failed = |e: io::Error| Error::io("set up a store", e);
         let listener = listener.try_clone().map_err(failed)?;
-        let stop = Bell::new()?;
+        let stop = Notify::new()?;
         let status = Arc::default();
         let reactor =
             Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&status))
@@ -84,7 +84,7 @@ impl TcpStoreServer {
             return;
         }
         self.status.drain(deadline_after(grace));
-        self.stop.ring();
+        self.stop.notify();
         if !self.status.wait_drained(wait, grace) {
             // The thread owns everything that it still uses.
             drop(self.thread.take());
@@ -101,7 +101,7 @@ impl Drop for TcpStoreServer {
         if self.thread.is_none() {
             return;
         }
-        self.stop.ring();
+        self.stop.notify();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of a store panicked");
         }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use comm_core::{GroupId, LaneId, LaneKind, Refusal, Store};
+use comm_core::{ChannelId, ChannelKind, GroupId, Refusal, Store};
 
 use super::protocol::{Request, Response};
 use super::{StoreConfig, TcpStore, TcpStoreServer};
@@ -130,10 +130,10 @@ fn a_wait_ends_when_all_keys_exist_at_the_same_time() {
 }
 
 #[test]
-fn the_store_refuses_connections_for_lanes() {
+fn the_store_refuses_connections_for_channels() {
     let (server, _store) = serve(StoreConfig::default());
-    let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::Control };
-    let dialed = dial(server.local_addr(), Hello { purpose: Purpose::Lane(lane), ..Hello::store(0) });
+    let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Control };
+    let dialed = dial(server.local_addr(), Hello { purpose: Purpose::Channel(channel), ..Hello::store(0) });
     assert!(matches!(dialed, Connected::Refused(Refusal::Stranger)));
 }
 

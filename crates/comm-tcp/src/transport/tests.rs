@@ -81,7 +81,7 @@ fn elements_that_arrive_byte_by_byte_are_lent_whole_and_in_order() {
                 sent += len;
             }
             let mut copy = [0; 256];
-            let lent = transport.lend(1, 256).unwrap().copy_to(&mut copy);
+            let lent = transport.fill_buf(1, 256).unwrap().copy_to(&mut copy);
             for (offset, &byte) in copy[..lent].iter().enumerate() {
                 assert_eq!(byte, ((position + offset) % 251) as u8);
             }
@@ -99,13 +99,13 @@ fn a_part_of_an_element_lets_its_receiver_sleep_until_the_rest_comes() {
     let (mut transport, mut peer) = pair();
     peer.write_all(&[1, 2, 3]).unwrap();
     let waiting = interest(&[1], &[]);
-    while transport.lend(1, 4).unwrap().len() < 3 {}
+    while transport.fill_buf(1, 4).unwrap().len() < 3 {}
     assert!(fall_asleep(&mut transport, &waiting));
     peer.write_all(&[4, 5]).unwrap();
     sleep(&transport);
     assert_eq!(transport.arm(&waiting).unwrap(), Armed::Ready);
     let mut copy = [0; 8];
-    assert_eq!(transport.lend(1, 8).unwrap().copy_to(&mut copy), 5);
+    assert_eq!(transport.fill_buf(1, 8).unwrap().copy_to(&mut copy), 5);
     transport.consume(1, 4).unwrap();
     assert_eq!(transport.arm(&waiting).unwrap(), Armed::Ready);
     let mut last = [0; 4];
@@ -121,7 +121,7 @@ fn a_part_of_an_element_before_the_end_of_the_stream_is_no_endless_wait() {
     drop(peer);
     let waiting = interest(&[1], &[]);
     let error = loop {
-        match transport.lend(1, 4) {
+        match transport.fill_buf(1, 4) {
             Ok(lent) => assert!(lent.len() <= 3),
             Err(error) => break error,
         }
@@ -198,7 +198,7 @@ fn an_abort_from_another_thread_wakes_a_sleeper_for_good() {
         assert!(matches!(error, Error::Aborted { by: 3, .. }), "{error}");
         assert!(wakes(&transport, 0));
     }
-    assert!(transport.try_recv(1, &mut [0]).is_err() && transport.lend(1, 1).is_err());
+    assert!(transport.try_recv(1, &mut [0]).is_err() && transport.fill_buf(1, 1).is_err());
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, GroupId, Interest, LaneId, LaneKind, Lanes, Membership, Result, Transport};
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpLanes, TcpStore, TcpStoreServer, TcpTransport};
+use comm_core::{Armed, ChannelId, ChannelKind, Fabric, GroupId, Interest, Membership, Result, Transport};
+use comm_tcp::{RendezvousConfig, StoreConfig, TcpFabric, TcpStore, TcpStoreServer, TcpTransport};
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-pub(crate) const WORLD: LaneId = LaneId { group: GroupId::WORLD, kind: LaneKind::Collective };
+pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
 pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
     store_at("127.0.0.1:0").unwrap()
@@ -31,26 +31,26 @@ pub(crate) fn config(rank: usize, world_size: usize) -> RendezvousConfig {
 pub(crate) fn run<T: Send>(
     configs: Vec<RendezvousConfig>,
     store: &TcpStore,
-    then: impl Fn(TcpLanes) -> Result<T> + Sync,
+    then: impl Fn(TcpFabric) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
     thread::scope(|scope| {
         let ranks: Vec<_> = configs
             .into_iter()
             .map(|config| {
                 let then = &then;
-                scope.spawn(move || TcpLanes::rendezvous(store, &config).and_then(then))
+                scope.spawn(move || TcpFabric::rendezvous(store, &config).and_then(then))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
-pub(crate) fn meet(configs: Vec<RendezvousConfig>, store: &TcpStore) -> Vec<Result<TcpLanes>> {
+pub(crate) fn meet(configs: Vec<RendezvousConfig>, store: &TcpStore) -> Vec<Result<TcpFabric>> {
     run(configs, store, Ok)
 }
 
-pub(crate) fn open(lanes: &TcpLanes, lane: LaneId) -> Result<TcpTransport> {
-    lanes.open(lane, Instant::now() + SOON)
+pub(crate) fn open(fabric: &TcpFabric, channel: ChannelId) -> Result<TcpTransport> {
+    fabric.open(channel, Instant::now() + SOON)
 }
 
 pub(crate) fn send(transport: &mut TcpTransport, to: usize, mut bytes: &[u8]) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comm_core::{Comm, HostCommunicator, Membership, ReduceOp};
 use comm_hybrid::{
-    DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, HybridLanes, RendezvousConfig,
+    DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, HybridFabric, RendezvousConfig,
 };
 use comm_nccl::{Cuda, Search};
 use comm_ring::{RingCommunicator, RingConfig};
@@ -24,9 +24,9 @@ fn connect(player: &Player, path: DevicePath) -> Outcome<HybridCommunicator> {
     let store = Arc::new(FileStore::open(player.part.folder.join("store"))?);
     let mut meeting = RendezvousConfig::new(Membership { rank: player.rank, size: player.size });
     meeting.tcp.member.timeout = player.part.patience;
-    let lanes = HybridLanes::rendezvous(&*store, &meeting).during("meeting as processes")?;
+    let fabric = HybridFabric::rendezvous(&*store, &meeting).during("meeting as processes")?;
     let host: Arc<dyn HostCommunicator> =
-        Arc::new(RingCommunicator::new(lanes, RingConfig::default(), player.part.patience)?);
+        Arc::new(RingCommunicator::new(fabric, RingConfig::default(), player.part.patience)?);
     let mut config = DeviceConfig::with_path(path);
     config.device = DeviceChoice::Opened(player.device.clone());
     config.library = Some(Search::new().at(player.library.path()));

@@ -14,7 +14,7 @@ use super::element::Element;
 use super::failure::{Failure, Outcome};
 use super::mesh::Mesh;
 use super::operation::{Factor, Kind, Operation};
-use super::wire::{Header, Lane, Place, Shape};
+use super::wire::{Channel, Header, Place, Shape};
 
 static COMMUNICATORS: Handles<Communicator> = Handles::new("communicator", 0xCC);
 
@@ -51,8 +51,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn place(&self, lane: Lane, sequence: u64) -> Place {
-        Place { context: self.context, lane, sequence }
+    pub(super) fn place(&self, channel: Channel, sequence: u64) -> Place {
+        Place { context: self.context, channel, sequence }
     }
 }
 
@@ -239,7 +239,7 @@ pub(super) fn exchange(
     payload: &[u8],
     stop: &dyn Fn() -> Outcome,
 ) -> Outcome<Vec<Vec<u8>>> {
-    let place = link.place(Lane::Division, sequence);
+    let place = link.place(Channel::Division, sequence);
     for member in &link.members {
         let header = Header { place, shape: Shape::default(), factor: [0; 8], length: 0 };
         link.mesh.send(*member, header, payload.to_vec());

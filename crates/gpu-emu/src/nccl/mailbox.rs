@@ -24,7 +24,7 @@ pub(super) struct Message {
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     arrived: Mutex<Arrived>,
-    bell: Condvar,
+    notify: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -36,13 +36,13 @@ struct Arrived {
 impl Mailbox {
     pub(super) fn put(&self, from: u32, message: Message) {
         lock(&self.arrived).messages.insert((from, message.header.place), message);
-        self.bell.notify_all();
+        self.notify.notify_all();
     }
 
     /// Nothing more will come from `peer`.
     pub(super) fn lose(&self, peer: u32) {
         lock(&self.arrived).lost.insert(peer);
-        self.bell.notify_all();
+        self.notify.notify_all();
     }
 
     /// Waits for the message of `place` from `peer`, until `stop` answers a failure; then there is
@@ -60,7 +60,7 @@ impl Mailbox {
                 let words = format!("connection to rank {peer} lost");
                 return Err(Failure::new(ncclResult_t::ncclRemoteError, words));
             }
-            let waited = self.bell.wait_timeout(arrived, GLANCE);
+            let waited = self.notify.wait_timeout(arrived, GLANCE);
             arrived = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

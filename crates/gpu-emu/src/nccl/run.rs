@@ -18,7 +18,7 @@ use super::failure::Failure;
 use super::mailbox::{Message, Waiting};
 use super::operation::{Factor, Kind, Operation};
 use super::reduction::{Contribution, reduce};
-use super::wire::{Header, Lane, Shape};
+use super::wire::{Channel, Header, Shape};
 
 /// Why an operation does not end well.
 enum Trap {
@@ -77,7 +77,7 @@ fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -
         receive(communicator, link, operation, wrong)?;
     }
     for operation in operations.iter().filter(|operation| operation.kind == Kind::Send) {
-        let place = link.place(Lane::Receipt, operation.sequence);
+        let place = link.place(Channel::Receipt, operation.sequence);
         link.mesh.mailbox.take(link.members[operation.root], place, &|| communicator.running())?;
     }
     Ok(())
@@ -106,8 +106,8 @@ fn send(link: &Link, operation: &Operation) -> Result<(), Trap> {
             value
         }
     };
-    let (lane, shape) = (lane_of(operation.kind), operation.shape());
-    let header = Header { place: link.place(lane, operation.sequence), shape, factor, length: 0 };
+    let (channel, shape) = (channel_of(operation.kind), operation.shape());
+    let header = Header { place: link.place(channel, operation.sequence), shape, factor, length: 0 };
     let bytes = operation.bytes();
     let targets: Vec<(usize, usize)> = match operation.kind {
         Kind::Send => vec![(operation.root, 0)],
@@ -122,8 +122,8 @@ fn send(link: &Link, operation: &Operation) -> Result<(), Trap> {
     Ok(())
 }
 
-fn lane_of(kind: Kind) -> Lane {
-    if kind.is_collective() { Lane::Collective } else { Lane::PointToPoint }
+fn channel_of(kind: Kind) -> Channel {
+    if kind.is_collective() { Channel::Collective } else { Channel::PointToPoint }
 }
 
 fn receive(communicator: &Communicator, link: &Link, operation: &Operation, wrong: bool) -> Result<(), Trap> {
@@ -151,7 +151,7 @@ fn receive(communicator: &Communicator, link: &Link, operation: &Operation, wron
     }
     access::write(operation.output, &result)?;
     if operation.kind == Kind::Recv {
-        let place = link.place(Lane::Receipt, operation.sequence);
+        let place = link.place(Channel::Receipt, operation.sequence);
         let receipt = Header { place, shape: Shape::default(), factor: [0; 8], length: 0 };
         link.mesh.send(link.members[operation.root], receipt, Vec::new());
     }
@@ -166,7 +166,7 @@ fn take(
     operation: &Operation,
     source: usize,
 ) -> Result<Message, Trap> {
-    let place = link.place(lane_of(operation.kind), operation.sequence);
+    let place = link.place(channel_of(operation.kind), operation.sequence);
     let message = link.mesh.mailbox.take(link.members[source], place, &|| communicator.running())?;
     if message.header.shape == operation.shape() {
         return Ok(message);

@@ -3,7 +3,7 @@
 /// Which flow a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(super) enum Lane {
+pub(super) enum Channel {
     Collective = 0,
     PointToPoint = 1,
     /// A message between two ranks was received.
@@ -26,7 +26,7 @@ pub(super) struct Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) context: u64,
-    pub(super) lane: Lane,
+    pub(super) channel: Channel,
     pub(super) sequence: u64,
 }
 
@@ -49,7 +49,7 @@ impl Header {
         }
         bytes[32..40].copy_from_slice(&self.factor);
         bytes[40..44].copy_from_slice(&self.shape.root.to_le_bytes());
-        bytes[44] = self.place.lane as u8;
+        bytes[44] = self.place.channel as u8;
         bytes[45..48].copy_from_slice(&[self.shape.kind, self.shape.element, self.shape.reduction]);
         bytes
     }
@@ -57,17 +57,17 @@ impl Header {
     /// None if no rank sends this.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let number = |index: usize| bytes[8 * index..8 * index + 8].try_into().map(u64::from_le_bytes).ok();
-        let lane = match bytes[44] {
-            0 => Lane::Collective,
-            1 => Lane::PointToPoint,
-            2 => Lane::Receipt,
-            3 => Lane::Division,
+        let channel = match bytes[44] {
+            0 => Channel::Collective,
+            1 => Channel::PointToPoint,
+            2 => Channel::Receipt,
+            3 => Channel::Division,
             _ => return None,
         };
         let root = u32::from_le_bytes(bytes[40..44].try_into().ok()?);
         let [kind, element, reduction] = bytes[45..48].try_into().ok()?;
         Some(Self {
-            place: Place { context: number(0)?, lane, sequence: number(1)? },
+            place: Place { context: number(0)?, channel, sequence: number(1)? },
             shape: Shape { kind, element, reduction, root, count: number(2)? },
             factor: bytes[32..40].try_into().ok()?,
             length: number(3)?,
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_header_is_read_as_it_was_written() {
         let header = Header {
-            place: Place { context: 1 << 60, lane: Lane::Receipt, sequence: 7 },
+            place: Place { context: 1 << 60, channel: Channel::Receipt, sequence: 7 },
             shape: Shape { kind: 1, element: 2, reduction: 3, root: 4, count: 5 },
             factor: [9; 8],
             length: 1 << 33,

@@ -1,7 +1,7 @@
 mod reference;
 
 use super::float::Float;
-use super::{DType, Isa, Lent, Operands, ReduceOp, Reduction, convert, dispatch};
+use super::{DType, Isa, Operands, RecvBuf, ReduceOp, Reduction, convert, dispatch};
 use half::{bf16, f16};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -72,7 +72,7 @@ fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u64> {
 }
 
 fn combine(isa: Isa, reduction: Reduction, dst: &mut [u8], left: Option<&[u8]>, right: &[u8]) -> usize {
-    dispatch::combine(isa, reduction, Operands { dst, left, right: Lent::from_slice(right) })
+    dispatch::combine(isa, reduction, Operands { dst, left, right: RecvBuf::from_slice(right) })
 }
 
 /// Combines elements on `isa`, in place and not, and checks that all of them were and that both
@@ -272,7 +272,7 @@ fn a_reduction_combines_on_the_best_instruction_set() {
         let [addend, from] =
             [&left, &right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
         let mut dst = vec![GUARD; addend.len()];
-        assert_eq!(reduction.combine(&mut dst, Some(&addend), Lent::from_slice(&from)), dst.len());
+        assert_eq!(reduction.combine(&mut dst, Some(&addend), RecvBuf::from_slice(&from)), dst.len());
         assert_eq!(from_bytes(reduction.dtype, &dst), combined(Isa::best(), reduction, &left, &right));
     }
 }

@@ -241,7 +241,7 @@ impl Engine {
                 return;
             }
             Space::Staged(bytes) => bytes,
-            Space::Lent => Vec::new(),
+            Space::RecvBuf => Vec::new(),
         };
         self.outcomes.insert(ticket, Outcome { result, staged });
     }

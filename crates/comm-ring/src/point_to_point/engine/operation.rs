@@ -23,7 +23,7 @@ pub(crate) struct Mine<'a> {
 /// Where the bytes of a send lie.
 pub(crate) enum Payload {
     /// In the memory of the caller, who drives the engine: see [`Mine`].
-    Lent,
+    RecvBuf,
     /// In the engine's memory, since the caller only waits.
     Copied(Vec<u8>),
     /// In memory that came with the send.
@@ -33,7 +33,7 @@ pub(crate) enum Payload {
 /// Where the bytes of a receive go.
 pub(crate) enum Space {
     /// To the memory of the caller, who drives the engine: see [`Mine`].
-    Lent,
+    RecvBuf,
     /// To the engine's memory, since the caller only waits.
     Staged(Vec<u8>),
     /// To memory that came with the receive.
@@ -196,7 +196,7 @@ impl Send {
         lent: Option<(Ticket, &'a [u8])>,
     ) -> Result<&'a [u8]> {
         match &self.payload {
-            Payload::Lent => {
+            Payload::RecvBuf => {
                 lent.filter(|(owner, _)| *owner == ticket).and_then(|(_, bytes)| bytes.get(range))
             }
             Payload::Copied(bytes) => bytes.get(range),
@@ -239,7 +239,7 @@ impl Recv {
         mine: &'a mut Mine<'_>,
     ) -> Result<&'a mut [u8]> {
         match &mut self.space {
-            Space::Lent => match &mut mine.recv {
+            Space::RecvBuf => match &mut mine.recv {
                 Some((owner, buffer)) if *owner == ticket => buffer.get_mut(range),
                 _ => None,
             },
@@ -262,7 +262,7 @@ impl Recv {
 
     /// Throws away what still comes, for this reason, if the memory for it came with the receive.
     pub(crate) fn discard(&mut self, reason: &Error) -> bool {
-        match std::mem::replace(&mut self.space, Space::Lent) {
+        match std::mem::replace(&mut self.space, Space::RecvBuf) {
             Space::Owned(owner) => {
                 self.space = Space::Discarded { owner, reason: reason.clone(), bytes: Vec::new() };
                 true

@@ -217,7 +217,7 @@ impl Engine {
     pub(crate) fn let_go(&mut self, ticket: Ticket, bytes: &[u8]) -> bool {
         let Some(operation) = self.operations.get_mut(&ticket) else { return false };
         let Kind::Send(send) = &mut operation.kind else { return false };
-        if let Payload::Lent = send.payload {
+        if let Payload::RecvBuf = send.payload {
             if send.begun {
                 return false;
             }
@@ -237,7 +237,7 @@ impl Engine {
             && let Some(start) = buffer.get_mut(..bytes.len())
         {
             start.copy_from_slice(bytes);
-            recv.space = Space::Lent;
+            recv.space = Space::RecvBuf;
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comm_core::{
-    GroupId, HostView, HostViewMut, Incoming, LaneId, LaneKind, Lanes, Outgoing, Received, Result, Source,
-    TagMatch,
+    ChannelId, ChannelKind, Fabric, GroupId, HostView, HostViewMut, Incoming, Outgoing, Received, Result,
+    Source, TagMatch,
 };
 use comm_sim::in_process::{InProcessConfig, InProcessTransport, run};
 
@@ -43,7 +43,7 @@ impl Incoming for In {
     }
 }
 
-/// One rank: its engine, its end of the lane, and what ended.
+/// One rank: its engine, its end of the channel, and what ended.
 struct End {
     engine: Engine,
     transport: InProcessTransport,
@@ -52,10 +52,10 @@ struct End {
 
 impl End {
     fn pair(config: &RingConfig) -> [Self; 2] {
-        let lane = LaneId { group: GroupId::WORLD, kind: LaneKind::PointToPoint };
-        let ends = run(2, &InProcessConfig::default(), |lanes| {
-            let transport = lanes.open(lane, lanes.now() + TIMEOUT).unwrap();
-            End { engine: Engine::new(lanes.group(), config), transport, log: Log::default() }
+        let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::PointToPoint };
+        let ends = run(2, &InProcessConfig::default(), |fabric| {
+            let transport = fabric.open(channel, fabric.now() + TIMEOUT).unwrap();
+            End { engine: Engine::new(fabric.group(), config), transport, log: Log::default() }
         });
         ends.try_into().ok().unwrap()
     }

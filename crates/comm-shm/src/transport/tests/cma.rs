@@ -32,7 +32,7 @@ fn send(transport: &mut SharedMemoryTransport, bytes: &[u8]) -> usize {
 fn exposed_memory_is_read_in_place_and_released_once_it_was_read() {
     let [mut near, mut far] = pair();
     let mut memory = pattern(LARGE);
-    near.expose(&[&memory]);
+    near.register(&[&memory]);
     assert_eq!(near.try_send(1, &[IoSlice::new(b"head"), IoSlice::new(&memory)]).unwrap(), LARGE + 4);
     assert_eq!(near.released(1), 4);
     memory.fill(255);
@@ -41,7 +41,7 @@ fn exposed_memory_is_read_in_place_and_released_once_it_was_read() {
     assert_eq!(&into[..4], b"head");
     assert!(into[4..].iter().all(|byte| *byte == 255), "it was copied when it was sent");
     assert_eq!(near.released(1), 4, "a byte is not read");
-    assert_eq!(far.lend(0, 100).unwrap().len(), 1);
+    assert_eq!(far.fill_buf(0, 100).unwrap().len(), 1);
     far.consume(0, 1).unwrap();
     assert_eq!(near.released(1), LARGE as u64 + 4);
 }
@@ -50,7 +50,7 @@ fn exposed_memory_is_read_in_place_and_released_once_it_was_read() {
 fn small_pieces_and_memory_that_is_not_exposed_are_copied() {
     let [mut near, _far] = pair();
     let memory = pattern(CMA_BYTES_MIN);
-    near.expose(&[&memory]);
+    near.register(&[&memory]);
     assert_eq!(send(&mut near, &memory[1..]), CMA_BYTES_MIN - 1);
     assert_eq!(near.released(1), CMA_BYTES_MIN as u64 - 1);
     assert_eq!(send(&mut near, &pattern(CMA_BYTES_MIN)), CMA_BYTES_MIN);
@@ -61,7 +61,7 @@ fn small_pieces_and_memory_that_is_not_exposed_are_copied() {
 fn memory_that_no_other_process_can_read_is_copied() {
     let [mut near, mut far] = pair();
     let Some(page) = crate::cma::secret() else { return };
-    near.expose(&[page]);
+    near.register(&[page]);
     assert_eq!(send(&mut near, page), CAPACITY);
     assert_eq!(near.released(1), CAPACITY as u64);
     assert_eq!(far.try_recv(0, &mut [0; CAPACITY]).unwrap(), CAPACITY);
@@ -75,7 +75,7 @@ fn memory_is_copied_for_a_peer_that_cannot_read_it() {
     // Neither does this side look whether it can, nor is the other told.
     let (mut near, mut far) = (transport(0, near, Some(&export)), transport(1, far, None));
     let memory = pattern(LARGE);
-    near.expose(&[&memory]);
+    near.register(&[&memory]);
     assert_eq!(send(&mut near, &memory), CAPACITY);
     assert_eq!(near.released(1), CAPACITY as u64);
     assert_eq!(far.try_recv(0, &mut vec![0; LARGE]).unwrap(), CAPACITY);
@@ -86,7 +86,7 @@ fn memory_is_copied_for_a_peer_that_cannot_read_it() {
 fn large_pieces_are_sent_in_a_few_descriptors_at_a_time() {
     let [mut near, mut far] = pair();
     let memory = pattern(10 * CMA_BYTES_MAX);
-    near.expose(&[&memory]);
+    near.register(&[&memory]);
     let mut sent = 0;
     for _ in 0..CMA_DESCRIPTORS_MAX {
         assert_eq!(send(&mut near, &memory[sent..]), CMA_BYTES_MAX);
@@ -115,7 +115,7 @@ fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
         let (mut sent, mut received) = (0, 0);
         while received < stream.len() {
             let memory = [&stream[..]];
-            near.expose(&memory[..usize::from(random.u8(..4) > 0)]);
+            near.register(&memory[..usize::from(random.u8(..4) > 0)]);
             let len = random.usize(..100_000) >> random.u32(..14);
             let (first, second) = stream[sent..].split_at(len.min(stream.len() - sent));
             let second = &second[..second.len().min(random.usize(..2) * 5000)];
@@ -124,7 +124,7 @@ fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
             let moved = if random.bool() {
                 far.try_recv(0, &mut into).unwrap()
             } else {
-                let lent = far.lend(0, into.len()).unwrap().copy_to(&mut into);
+                let lent = far.fill_buf(0, into.len()).unwrap().copy_to(&mut into);
                 let there = sent - received;
                 assert!(lent >= there.min(into.len()).min(8), "{lent} of {there} are no element");
                 let used = random.usize(..=lent);
@@ -143,9 +143,9 @@ fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
 fn revoked_memory_does_not_count_as_received() {
     let [mut near, mut far] = pair();
     let memory = pattern(LARGE);
-    near.expose(&[&memory]);
+    near.register(&[&memory]);
     send(&mut near, &memory);
-    let lent = far.lend(0, LARGE).unwrap().len();
+    let lent = far.fill_buf(0, LARGE).unwrap().len();
     assert_eq!(lent, LARGE);
     near.revoke();
     assert_eq!(near.released(1), LARGE as u64, "the memory is its owner's again");
@@ -156,7 +156,7 @@ fn revoked_memory_does_not_count_as_received() {
     let [mut near, mut far] = pair();
     let memory = crate::region::Region::create(1, LARGE).unwrap();
     let allocation = memory.allocation(LARGE, Box::new(()));
-    near.expose(&[allocation.bytes()]);
+    near.register(&[allocation.bytes()]);
     assert_eq!(send(&mut near, allocation.bytes()), LARGE);
     near.revoke();
     drop((allocation, memory));
@@ -183,7 +183,7 @@ fn unmapped_addresses_end_the_stream() {
             control.scribble(Some(100), None);
             let mut into = [0; 100];
             let result = if lends {
-                far.lend(0, 100).map(|lent| lent.copy_to(&mut into))
+                far.fill_buf(0, 100).map(|lent| lent.copy_to(&mut into))
             } else {
                 far.try_recv(0, &mut into)
             };

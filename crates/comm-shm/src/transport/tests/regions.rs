@@ -57,7 +57,7 @@ fn a_large_piece_is_sent_at_once_and_released_when_it_was_read() {
     assert_eq!(&into[..4], b"head");
     assert!(into[4..].iter().enumerate().all(|(at, byte)| *byte == pattern(at)));
     assert_eq!(near.released(1), 4, "a byte is not read");
-    assert_eq!(far.lend(0, 100).unwrap().len(), 1);
+    assert_eq!(far.fill_buf(0, 100).unwrap().len(), 1);
     far.consume(0, 1).unwrap();
     assert_eq!(near.released(1), LARGE as u64 + 4);
 }
@@ -120,12 +120,12 @@ fn an_element_in_two_pieces_is_lent_whole() {
         let (mut near, regions, mut far) = exporter(8);
         let memory = filled(&regions, 64);
         send(&mut near, &[7; 7][..first]);
-        assert_eq!(far.lend(0, 100).unwrap().len(), first);
+        assert_eq!(far.fill_buf(0, 100).unwrap().len(), first);
         assert_eq!(far.arm(&awaits(0, false)).unwrap(), Armed::Sleep);
         send(&mut near, memory.bytes());
         assert_eq!(far.arm(&awaits(0, false)).unwrap(), Armed::Ready);
         let mut element = [0; 8];
-        assert_eq!(far.lend(0, 100).unwrap().copy_to(&mut element), 8);
+        assert_eq!(far.fill_buf(0, 100).unwrap().copy_to(&mut element), 8);
         assert!(element[..first].iter().all(|byte| *byte == 7) && element[first] == 0);
         far.consume(0, 8).unwrap();
         let mut rest = [0; 64];
@@ -144,12 +144,12 @@ fn revoked_memory_does_not_count_as_received() {
     send(&mut near, memory.bytes());
     let mut into = vec![0; 6];
     assert_eq!(far.try_recv(0, &mut into).unwrap(), 6);
-    assert_eq!(far.lend(0, LARGE).unwrap().len(), LARGE);
+    assert_eq!(far.fill_buf(0, LARGE).unwrap().len(), LARGE);
     near.revoke();
     assert_eq!(near.released(1), LARGE as u64 + 6, "the memory is its owner's again");
     assert!(taken_back(&far.consume(0, LARGE)));
     assert!(taken_back(&far.try_recv(0, &mut into)));
-    assert!(taken_back(&far.lend(0, 1)));
+    assert!(taken_back(&far.fill_buf(0, 1)));
     assert!(taken_back(&near.try_send(1, &[IoSlice::new(b"more")])));
     assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
 
@@ -239,7 +239,7 @@ fn invalid_descriptors_end_the_stream() {
             assert!(is_garbage(&result), "{descriptor:?}");
         }
         // Behind the good one, the tail says that more follows than the ring holds.
-        assert!(is_garbage(&transport.lend(1, 1)), "{descriptor:?}");
+        assert!(is_garbage(&transport.fill_buf(1, 1)), "{descriptor:?}");
     }
     for descriptors in [DESCRIPTORS_MAX as u64 + 1, u64::MAX] {
         let (mut transport, peer) = with_peer();
@@ -299,7 +299,7 @@ fn random_descriptors_only_end_the_stream() {
             let outcome = match random.bool() {
                 true => transport.try_recv(1, &mut bytes).map(drop),
                 false => transport
-                    .lend(1, bytes.len())
+                    .fill_buf(1, bytes.len())
                     .map(|lent| lent.copy_to(&mut bytes))
                     .and_then(|lent| transport.consume(1, random.usize(..=lent))),
             };

@@ -3,25 +3,25 @@
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 
-use comm_core::Bell;
+use comm_core::Notify;
 use comm_mesh::pending_max;
 
 use super::*;
 use crate::socket;
 
-fn reactor(bell: &Bell, config: StoreConfig) -> (Reactor, SocketAddr) {
+fn reactor(notify: &Notify, config: StoreConfig) -> (Reactor, SocketAddr) {
     let listener = socket::listen("127.0.0.1:0".parse().unwrap(), &Options::store()).unwrap();
     let address = socket::local_address(&listener).unwrap();
-    let reactor = Reactor::new(listener, Options::store(), bell.as_fd(), config, Arc::default()).unwrap();
+    let reactor = Reactor::new(listener, Options::store(), notify.as_fd(), config, Arc::default()).unwrap();
     (reactor, address)
 }
 
 #[test]
 fn silent_connections_are_bounded() {
-    let bell = Bell::new().unwrap();
+    let notify = Notify::new().unwrap();
     for strangers_max in [3, usize::MAX] {
         let config = StoreConfig { strangers_max, ..StoreConfig::default() };
-        let (mut reactor, address) = reactor(&bell, config);
+        let (mut reactor, address) = reactor(&notify, config);
         let _silent: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
         let max = pending_max().min(strangers_max);
         let pending = |reactor: &Reactor| reactor.acceptor.as_ref().map(Acceptor::pending);

@@ -104,7 +104,7 @@ fn elements_are_lent_whole_across_stripes() {
         }
         let (mut received, mut copy) = (Vec::new(), [0; 240]);
         while received.len() < stream.len() {
-            let lent = transport.lend(1, 240).unwrap().copy_to(&mut copy);
+            let lent = transport.fill_buf(1, 240).unwrap().copy_to(&mut copy);
             let whole = lent - lent % element;
             assert!(whole > 0, "{lent} bytes of {element} are lent at {}", received.len());
             received.extend_from_slice(&copy[..whole]);

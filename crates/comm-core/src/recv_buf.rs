@@ -4,17 +4,17 @@ use std::marker::PhantomData;
 
 /// Bytes that a transport lends to the executor, to be copied out of or reduced from.
 ///
-/// There is no way to see a `Lent` as a slice: the memory may be shared with another process, which can write to it
+/// There is no way to see a `RecvBuf` as a slice: the memory may be shared with another process, which can write to it
 /// at any time. Its address has no alignment. Reads that race with such a writer give arbitrary values, never
 /// undefined behaviour of the address space: the transport's `consume` tells afterwards whether what was read counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Lent<'a> {
+pub struct RecvBuf<'a> {
     start: *const u8,
     len: usize,
     owner: PhantomData<&'a [u8]>,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> RecvBuf<'a> {
     /// Lends bytes of this process that nobody writes to.
     #[must_use]
     #[inline]
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn copies_what_fits() {
-        let lent = Lent::from_slice(b"abcdef");
+        let lent = RecvBuf::from_slice(b"abcdef");
         let mut into = [0; 4];
         assert_eq!(lent.copy_to(&mut into), 4);
         assert_eq!(&into, b"abcd");

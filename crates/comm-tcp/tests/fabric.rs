@@ -1,4 +1,4 @@
-//! Rendezvous and lanes, over real sockets, with a thread per rank.
+//! Rendezvous and channels, over real sockets, with a thread per rank.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -9,19 +9,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, GroupId, Invalid, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
-use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpLanes, TcpStore, TcpStoreServer};
+use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Invalid, Refusal, Result, Store, Transport};
+use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 use common::{SOON, WORLD, config, exchange, introduce, meet, open, run, store, store_at};
 
 #[test]
-fn worlds_of_many_sizes_meet_and_open_lanes() {
+fn worlds_of_many_sizes_meet_and_open_channels() {
     for n in [1, 2, 3, 5, 8] {
         let (_server, store) = store();
-        let outcomes = run((0..n).map(|rank| config(rank, n)).collect(), &store, |lanes| {
-            for kind in [LaneKind::Control, LaneKind::Collective] {
-                introduce(&mut open(&lanes, LaneId { kind, ..WORLD })?);
+        let outcomes = run((0..n).map(|rank| config(rank, n)).collect(), &store, |fabric| {
+            for kind in [ChannelKind::Control, ChannelKind::Collective] {
+                introduce(&mut open(&fabric, ChannelId { kind, ..WORLD })?);
             }
-            Ok(lanes.addresses().len())
+            Ok(fabric.addresses().len())
         });
         for outcome in outcomes {
             assert_eq!(outcome.unwrap(), if n == 1 { 0 } else { n });
@@ -39,9 +39,9 @@ fn ranks_meet_over_ipv6() {
         config.store = Some(server.local_addr());
         config
     });
-    for outcome in run(configs.collect(), &store, |lanes| {
-        assert!(lanes.addresses().iter().all(SocketAddr::is_ipv6));
-        introduce(&mut open(&lanes, WORLD)?);
+    for outcome in run(configs.collect(), &store, |fabric| {
+        assert!(fabric.addresses().iter().all(SocketAddr::is_ipv6));
+        introduce(&mut open(&fabric, WORLD)?);
         Ok(())
     }) {
         outcome.unwrap();
@@ -56,8 +56,8 @@ fn ranks_with_the_same_secret_meet() {
         config.secret = Some(Secret::new("sesame").unwrap());
         config
     });
-    for outcome in run(configs.collect(), &store, |lanes| {
-        introduce(&mut open(&lanes, WORLD)?);
+    for outcome in run(configs.collect(), &store, |fabric| {
+        introduce(&mut open(&fabric, WORLD)?);
         Ok(())
     }) {
         outcome.unwrap();
@@ -65,14 +65,14 @@ fn ranks_with_the_same_secret_meet() {
 }
 
 #[test]
-fn a_rank_with_another_secret_or_job_gets_no_lane() {
+fn a_rank_with_another_secret_or_job_gets_no_channel() {
     let (_server, store) = store();
     let mut stranger = config(1, 2);
     stranger.secret = Some(Secret::new("simsim").unwrap());
     let mut host = config(0, 2);
     host.secret = Some(Secret::new("sesame").unwrap());
-    let outcomes = run(vec![host, stranger], &store, |lanes| {
-        lanes.open(WORLD, Instant::now() + Duration::from_millis(500)).map(drop)
+    let outcomes = run(vec![host, stranger], &store, |fabric| {
+        fabric.open(WORLD, Instant::now() + Duration::from_millis(500)).map(drop)
     });
     assert!(matches!(&outcomes[0], Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]));
     match &outcomes[1] {
@@ -86,7 +86,7 @@ fn a_rank_with_another_secret_or_job_gets_no_lane() {
 #[test]
 fn one_of_two_processes_with_the_same_rank_is_refused() {
     let (_server, store) = store();
-    let meet = &|rank| TcpLanes::rendezvous(&store, &config(rank, 2)).map(drop);
+    let meet = &|rank| TcpFabric::rendezvous(&store, &config(rank, 2)).map(drop);
     thread::scope(|scope| {
         let rivals = [(); 2].map(|()| scope.spawn(move || meet(0)));
         while !rivals.iter().any(|rival| rival.is_finished()) {
@@ -166,7 +166,7 @@ fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
         let mut config = config(0, 2);
         change(&mut config);
         let began = Instant::now();
-        let error = TcpLanes::rendezvous(&store, &config).unwrap_err();
+        let error = TcpFabric::rendezvous(&store, &config).unwrap_err();
         assert!(matches!(&error, Error::Invalid(_)), "{error}");
         assert!(began.elapsed() < Duration::from_secs(1));
         error.to_string()
@@ -183,15 +183,15 @@ fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
 }
 
 #[test]
-fn lanes_of_one_name_open_in_any_order_and_from_several_threads() {
+fn channels_of_one_name_open_in_any_order_and_from_several_threads() {
     let (_server, store) = store();
-    let ids: Vec<LaneId> = (0..6).map(|group| LaneId { group: GroupId(group), ..WORLD }).collect();
-    let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |lanes| {
-        let rank = lanes.group().rank();
+    let ids: Vec<ChannelId> = (0..6).map(|group| ChannelId { group: GroupId(group), ..WORLD }).collect();
+    let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |fabric| {
+        let rank = fabric.group().rank();
         thread::scope(|scope| {
             for at in 0..ids.len() {
-                let (lanes, id) = (&lanes, ids[(at + rank) % ids.len()]);
-                scope.spawn(move || introduce(&mut open(lanes, id).unwrap()));
+                let (fabric, id) = (&fabric, ids[(at + rank) % ids.len()]);
+                scope.spawn(move || introduce(&mut open(fabric, id).unwrap()));
             }
         });
         // And one after the other, in opposite directions.
@@ -201,7 +201,7 @@ fn lanes_of_one_name_open_in_any_order_and_from_several_threads() {
         }
         let mut opened: Vec<_> = order
             .into_iter()
-            .map(|group| open(&lanes, LaneId { group: GroupId(group), ..WORLD }))
+            .map(|group| open(&fabric, ChannelId { group: GroupId(group), ..WORLD }))
             .collect::<Result<_>>()?;
         opened.sort_by_key(|transport| transport.group().id());
         opened.iter_mut().for_each(introduce);
@@ -224,13 +224,13 @@ fn disturb(address: SocketAddr) -> Vec<TcpStream> {
 #[test]
 fn strangers_on_the_listeners_delay_no_rank() {
     let (_server, store) = store();
-    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |lanes| {
-        let held: Vec<_> = lanes.addresses().into_iter().map(disturb).collect();
+    let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |fabric| {
+        let held: Vec<_> = fabric.addresses().into_iter().map(disturb).collect();
         let began = Instant::now();
-        introduce(&mut open(&lanes, WORLD)?);
+        introduce(&mut open(&fabric, WORLD)?);
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         drop(held);
-        introduce(&mut open(&lanes, LaneId { kind: LaneKind::Control, ..WORLD })?);
+        introduce(&mut open(&fabric, ChannelId { kind: ChannelKind::Control, ..WORLD })?);
         Ok(())
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
@@ -248,8 +248,8 @@ fn all_pairs_exchange_megabytes_through_tiny_buffers() {
         config.tcp = tcp;
         config
     });
-    let outcomes = run(configs.collect(), &store, |lanes| {
-        let mut transport = open(&lanes, WORLD)?;
+    let outcomes = run(configs.collect(), &store, |fabric| {
+        let mut transport = open(&fabric, WORLD)?;
         exchange(&mut transport, LEN)?;
         introduce(&mut transport);
         Ok(())
@@ -265,7 +265,7 @@ fn a_stopped_store_is_an_error() {
     let store = TcpStore::connect(server.local_addr(), patience, SOON).unwrap();
     store.set("k", b"v").unwrap();
     drop(server);
-    let error = TcpLanes::rendezvous(&store, &{
+    let error = TcpFabric::rendezvous(&store, &{
         let mut config = config(0, 2);
         config.member.timeout = Duration::from_millis(500);
         config
@@ -277,8 +277,8 @@ fn a_stopped_store_is_an_error() {
 #[test]
 fn a_rank_outside_the_group_is_the_callers_mistake() {
     let (_server, store) = store();
-    let lanes = TcpLanes::rendezvous(&store, &config(0, 1)).unwrap();
-    let mut alone = open(&lanes, WORLD).unwrap();
+    let fabric = TcpFabric::rendezvous(&store, &config(0, 1)).unwrap();
+    let mut alone = open(&fabric, WORLD).unwrap();
     for rank in [0, 1, usize::MAX] {
         assert!(matches!(alone.try_recv(rank, &mut [0]), Err(Error::Invalid(Invalid::Rank { .. }))));
         assert!(matches!(alone.try_send(rank, &[]), Err(Error::Invalid(Invalid::Rank { .. }))));

@@ -1,11 +1,11 @@
-//! Lanes between the ranks of a host.
+//! Channels between the ranks of a host.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{
-    Allocation, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Membership, Refusal, Result, Store,
-    Until,
+    Allocation, ChannelId, Error, Fabric, Group, GroupId, Link, LinkModel, Membership, Refusal, Result,
+    Store, Until,
 };
 use comm_mesh::{Mesh, Opening};
 use comm_rendezvous::{Rendezvous, Watch};
@@ -19,17 +19,17 @@ use crate::mesh::SharedMemoryProtocol;
 use crate::rendezvous::RendezvousConfig;
 use crate::transport::SharedMemoryTransport;
 
-/// Opens lanes of shared memory between the ranks of a host.
+/// Opens channels of shared memory between the ranks of a host.
 ///
-/// Each lane has its own memory for each pair of ranks: the higher rank creates it, and passes it
+/// Each channel has its own memory for each pair of ranks: the higher rank creates it, and passes it
 /// to the other over a Unix socket, which stays open to show that both are alive. A connection for
-/// a lane that is not opened here yet waits until it is, so ranks may open lanes in any order, and
-/// from several threads. Each lane is opened once.
+/// a channel that is not opened here yet waits until it is, so ranks may open channels in any order, and
+/// from several threads. Each channel is opened once.
 ///
-/// There is no background thread: connections are accepted while a lane is being opened. Nothing
+/// There is no background thread: connections are accepted while a channel is being opened. Nothing
 /// has a name in a file system, so the system frees all shared memory however processes exit.
 #[derive(Debug)]
-pub struct SharedMemoryLanes {
+pub struct SharedMemoryFabric {
     pub(crate) mesh: Mesh<SharedMemoryProtocol>,
     /// The host of each rank. Empty in a world of one.
     pub(crate) hosts: Vec<Option<HostId>>,
@@ -38,7 +38,7 @@ pub struct SharedMemoryLanes {
     pub(crate) watch: Option<Arc<Watch>>,
 }
 
-impl SharedMemoryLanes {
+impl SharedMemoryFabric {
     /// Meets the other ranks through a store, in which each writes a short value under a key that
     /// begins with `comm/`. All must be on this host. A world of one uses neither store nor socket.
     ///
@@ -54,31 +54,31 @@ impl SharedMemoryLanes {
             Group::new(GroupId::WORLD, config.member.membership())?;
             return Self::alone_with(&config.shm);
         }
-        Self::join(store, config).map(|(_, lanes)| lanes)
+        Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`SharedMemoryLanes::rendezvous`] does, in a world of more than
+    /// Meets the other ranks as [`SharedMemoryFabric::rendezvous`] does, in a world of more than
     /// one. Returns the rendezvous too, in which ranks may tell each other more.
     ///
     /// # Errors
-    /// As [`SharedMemoryLanes::rendezvous`].
+    /// As [`SharedMemoryFabric::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         let mut member = config.member.clone();
         member.settings.add("transport", "shm");
-        let (rendezvous, lanes) = comm_rendezvous::meet(store, member, SharedMemoryEndpoint::open(config))?;
+        let (rendezvous, fabric) = comm_rendezvous::meet(store, member, SharedMemoryEndpoint::open(config))?;
         // All ranks have the same records, so each finds the same.
-        if let Some(obstacle) = lanes.obstacle {
+        if let Some(obstacle) = fabric.obstacle {
             return Err(obstacle);
         }
-        let ranks: Vec<usize> = lanes.group().peers().filter(|rank| !lanes.is_neighbour(*rank)).collect();
+        let ranks: Vec<usize> = fabric.group().peers().filter(|rank| !fabric.is_neighbour(*rank)).collect();
         if ranks.is_empty() {
-            return Ok((rendezvous, lanes));
+            return Ok((rendezvous, fabric));
         }
         let refusal = Refusal::OtherHost { ranks };
         Err(Error::Handshake { with: "the other ranks".into(), refusal })
     }
 
-    /// Returns the lanes of a world of one, without a store.
+    /// Returns the channels of a world of one, without a store.
     ///
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
@@ -86,7 +86,7 @@ impl SharedMemoryLanes {
         Self::alone_with(&SharedMemoryConfig::default())
     }
 
-    /// Returns the lanes of a world of one, with these settings.
+    /// Returns the channels of a world of one, with these settings.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a setting that cannot be used.
@@ -128,23 +128,23 @@ impl SharedMemoryLanes {
         self.mesh.group().peers().any(|rank| self.is_neighbour(rank))
     }
 
-    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank with its
+    /// Begins to open a channel as [`Fabric::open_among`] does, which connects this rank with its
     /// neighbours among the members. In the transport, a call that concerns another rank is
     /// [`Error::Invalid`], and an interest in one has no effect.
     ///
     /// # Errors
-    /// As [`Lanes::open_among`], for a list of members that no group can have.
+    /// As [`Fabric::open_among`], for a list of members that no group can have.
     pub fn begin<'a>(
         &'a self,
-        lane: LaneId,
+        channel: ChannelId,
         members: &[usize],
-    ) -> Result<impl Opening<Lane = SharedMemoryTransport> + use<'a>> {
-        self.mesh.begin(lane, members, &|rank| self.is_neighbour(rank))
+    ) -> Result<impl Opening<Channel = SharedMemoryTransport> + use<'a>> {
+        self.mesh.begin(channel, members, &|rank| self.is_neighbour(rank))
     }
 }
 
-impl Lanes for SharedMemoryLanes {
-    type Lane = SharedMemoryTransport;
+impl Fabric for SharedMemoryFabric {
+    type Channel = SharedMemoryTransport;
 
     fn group(&self) -> Group {
         self.mesh.group()
@@ -163,12 +163,17 @@ impl Lanes for SharedMemoryLanes {
         LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, link, 1e-10, processors) }
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<SharedMemoryTransport> {
-        comm_mesh::complete(self.begin(lane, members)?, until, self.watch.as_deref())
+    fn open_among(
+        &self,
+        channel: ChannelId,
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<SharedMemoryTransport> {
+        comm_mesh::complete(self.begin(channel, members)?, until, self.watch.as_deref())
     }
 
     /// Allocates memory that neighbours read in place, if it is large enough; memory on the heap
-    /// otherwise, or if the kernel is older than 5.1. The lanes of all groups of these lanes lend
+    /// otherwise, or if the kernel is older than 5.1. The channels of all groups of these channels lend
     /// it, those of others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
@@ -182,7 +187,7 @@ impl Lanes for SharedMemoryLanes {
     }
 
     /// Allocates memory that neighbours read in place, if there are any.
-    fn stage(&self, bytes: usize) -> Option<Allocation> {
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         if !self.has_neighbours() || !self.config().lends() {
             return None;
         }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::{Allocation, Group, GroupId, LinkModel, Result, Transport};
 
-/// What flows on a lane.
+/// What flows on a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
-pub enum LaneKind {
+pub enum ChannelKind {
     /// Announcements, aborts and goodbyes.
     Control = 0,
     /// The data of collectives.
@@ -18,7 +18,7 @@ pub enum LaneKind {
     PointToPoint = 2,
 }
 
-impl LaneKind {
+impl ChannelKind {
     /// Returns the kind whose number on the wire is `code`: `kind as u8`.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -31,16 +31,16 @@ impl LaneKind {
     }
 }
 
-/// Names a lane: every member knows it by the same name.
+/// Names a channel: every member knows it by the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LaneId {
-    /// The group that the lane connects.
+pub struct ChannelId {
+    /// The group that the channel connects.
     pub group: GroupId,
     /// What flows on it.
-    pub kind: LaneKind,
+    pub kind: ChannelKind,
 }
 
-/// How long a rank waits for others to open a lane: until a deadline, or until something else says that they will not come.
+/// How long a rank waits for others to open a channel: until a deadline, or until something else says that they will not come.
 #[derive(Clone, Copy)]
 pub struct Until<'a> {
     deadline: Instant,
@@ -87,38 +87,38 @@ impl std::fmt::Debug for Until<'_> {
     }
 }
 
-/// What rendezvous yields: the ability to open lanes between ranks that know each other's addresses.
+/// What rendezvous yields: the ability to open channels between ranks that know each other's addresses.
 ///
-/// Flows that must not wait for each other never share a stream; each is a lane of its own.
-pub trait Lanes: Send + Sync {
-    /// What moves the bytes of a lane.
-    type Lane: Transport + 'static;
+/// Flows that must not wait for each other never share a stream; each is a channel of its own.
+pub trait Fabric: Send + Sync {
+    /// What moves the bytes of a channel.
+    type Channel: Transport + 'static;
 
     /// The group of all ranks that met.
     fn group(&self) -> Group;
 
-    /// The time, on the clock of the lanes.
+    /// The time, on the clock of the channels.
     fn now(&self) -> Instant;
 
-    /// What moving bytes over these lanes costs, as far as is known without measuring.
+    /// What moving bytes over these channels costs, as far as is known without measuring.
     fn links(&self) -> LinkModel;
 
-    /// Opens a lane between some of the ranks, which become ranks 0, 1, ... of the lane in the order of `members`. This
-    /// rank is one of them. Each of them, and no other rank, calls this with the same `lane` and the same list, in any
-    /// order of lanes and from any thread, and waits for the others as long as `until` says.
+    /// Opens a channel between some of the ranks, which become ranks 0, 1, ... of the channel in the order of `members`. This
+    /// rank is one of them. Each of them, and no other rank, calls this with the same `channel` and the same list, in any
+    /// order of channels and from any thread, and waits for the others as long as `until` says.
     ///
-    /// A lane of one name is opened once. Ranks that give unlike lists for it do not all get a lane; those without one
+    /// A channel of one name is opened once. Ranks that give unlike lists for it do not all get a channel; those without one
     /// wait until the deadline.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for a list that no group can have; see
     /// [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come,
-    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the lane. The error of the
+    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the channel. The error of the
     /// check of `until`, as it is.
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<Self::Lane>;
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel>;
 
-    /// Memory for a buffer, zeroed: where the ranks on this host can read it in place, if these lanes can do that. By
-    /// default it lies on the heap, which is as good where they cannot. It may outlive the lanes.
+    /// Memory for a buffer, zeroed: where the ranks on this host can read it in place, if these channels can do that. By
+    /// default it lies on the heap, which is as good where they cannot. It may outlive the channels.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) if there is not so much memory.
@@ -127,23 +127,23 @@ pub trait Lanes: Send + Sync {
     }
 
     /// Memory in which a rank puts what several ranks of this host are to read, so that it is written once and not for each
-    /// of them: lanes lend what is sent from it where it lies, from [`LinkModel::staged_from`] bytes on. `None` from lanes that
+    /// of them: channels lend what is sent from it where it lies, from [`LinkModel::staged_from`] bytes on. `None` from channels that
     /// cannot lend, or if there is not so much memory: the caller then uses any other memory, which is copied.
-    fn stage(&self, bytes: usize) -> Option<Allocation>;
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation>;
 
-    /// Opens a lane between all ranks, in their order.
+    /// Opens a channel between all ranks, in their order.
     ///
     /// # Errors
-    /// As [`Lanes::open_among`].
-    fn open(&self, lane: LaneId, deadline: Instant) -> Result<Self::Lane> {
+    /// As [`Fabric::open_among`].
+    fn open(&self, channel: ChannelId, deadline: Instant) -> Result<Self::Channel> {
         let all: Vec<usize> = (0..self.group().size()).collect();
-        self.open_among(lane, &all, deadline.into())
+        self.open_among(channel, &all, deadline.into())
     }
 }
 
 /// Shared by several owners.
-impl<L: Lanes + ?Sized> Lanes for Arc<L> {
-    type Lane = L::Lane;
+impl<L: Fabric + ?Sized> Fabric for Arc<L> {
+    type Channel = L::Channel;
 
     fn group(&self) -> Group {
         (**self).group()
@@ -157,15 +157,15 @@ impl<L: Lanes + ?Sized> Lanes for Arc<L> {
         (**self).links()
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<Self::Lane> {
-        (**self).open_among(lane, members, until)
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel> {
+        (**self).open_among(channel, members, until)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         (**self).allocate(bytes)
     }
 
-    fn stage(&self, bytes: usize) -> Option<Allocation> {
-        (**self).stage(bytes)
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
+        (**self).shared_buffer(bytes)
     }
 }

@@ -1,37 +1,37 @@
-//! What rendezvous yields: lanes between all ranks, each in the way in which they reach each other.
+//! What rendezvous yields: channels between all ranks, each in the way in which they reach each other.
 
 use std::time::Instant;
 
-use comm_core::{Allocation, Error, Group, GroupId, LaneId, Lanes, LinkModel, Result, Store, Until};
+use comm_core::{Allocation, ChannelId, Error, Fabric, Group, GroupId, LinkModel, Result, Store, Until};
 use comm_rendezvous::Rendezvous;
-use comm_tcp::TcpLanes;
+use comm_tcp::TcpFabric;
 
 use crate::both::Both;
 use crate::paths::{Path, Paths};
 use crate::rendezvous::{self, Met, RendezvousConfig};
 use crate::transport::HybridTransport;
 
-/// Opens lanes between the ranks of a job: through shared memory between those of one host, over TCP between the others.
+/// Opens channels between the ranks of a job: through shared memory between those of one host, over TCP between the others.
 ///
-/// That holds for every kind of lane. A lane uses what its members need: one whose members are all on one host opens no
-/// socket between hosts. Ranks may open lanes in any order, and from several threads. A lane of one name is opened
+/// That holds for every kind of channel. A channel uses what its members need: one whose members are all on one host opens no
+/// socket between hosts. Ranks may open channels in any order, and from several threads. A channel of one name is opened
 /// once.
 ///
-/// There is no thread in the background: connections are taken while some lane is being opened.
+/// There is no thread in the background: connections are taken while some channel is being opened.
 #[derive(Debug)]
-pub struct HybridLanes {
+pub struct HybridFabric {
     group: Group,
     met: Met,
 }
 
-impl HybridLanes {
+impl HybridFabric {
     /// Meets the other ranks through a store, in which each leaves a few short values under keys that begin with
     /// `comm/`. A world of one uses neither store nor socket. Ranks that are all on one host have no TCP sockets but
     /// that of the store.
     ///
     /// Ranks share memory if they are processes of one user and one boot of a kernel, in the same namespaces for
     /// network and users, and can make memory to share: see [`comm_shm::HostId`]. A rank that can share none is reached
-    /// over TCP by everybody, which [`HybridLanes::obstacle`] and a line in the log tell.
+    /// over TCP by everybody, which [`HybridFabric::obstacle`] and a line in the log tell.
     ///
     /// Who can read the store can share memory with this process if it belongs to the same user.
     /// A secret is asked of those who come over TCP.
@@ -44,14 +44,14 @@ impl HybridLanes {
             let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
             return Ok(Self { group, met: rendezvous::alone(config)? });
         }
-        Self::join(store, config).map(|(_, lanes)| lanes)
+        Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`HybridLanes::rendezvous`] does, in a world of more than one. Returns the rendezvous too,
+    /// Meets the other ranks as [`HybridFabric::rendezvous`] does, in a world of more than one. Returns the rendezvous too,
     /// in which ranks may tell each other more.
     ///
     /// # Errors
-    /// As [`HybridLanes::rendezvous`].
+    /// As [`HybridFabric::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
         let (rendezvous, met) = rendezvous::meet(store, config)?;
@@ -70,24 +70,24 @@ impl HybridLanes {
         self.met.memory.obstacle()
     }
 
-    /// Opens a lane that needs both: neither waits for the other, so that a loss on one side is heard at once.
+    /// Opens a channel that needs both: neither waits for the other, so that a loss on one side is heard at once.
     fn open_both(
         &self,
-        tcp: &TcpLanes,
-        lane: LaneId,
+        tcp: &TcpFabric,
+        channel: ChannelId,
         members: &[usize],
         until: Until<'_>,
     ) -> Result<HybridTransport> {
         let is_far = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
-        let both = (self.met.memory.begin(lane, members)?, tcp.begin(lane, members, &is_far)?);
+        let both = (self.met.memory.begin(channel, members)?, tcp.begin(channel, members, &is_far)?);
         let (near, far) = comm_mesh::complete(both, until, self.met.watch.as_deref())?;
         let is_far = members.iter().map(|rank| is_far(*rank)).collect();
         Ok(Both::new(near, far, is_far)?.into())
     }
 }
 
-impl Lanes for HybridLanes {
-    type Lane = HybridTransport;
+impl Fabric for HybridFabric {
+    type Channel = HybridTransport;
 
     fn group(&self) -> Group {
         self.group
@@ -110,16 +110,16 @@ impl Lanes for HybridLanes {
         LinkModel { within, ranks_per_host, staged_from, ..tcp.links() }
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<HybridTransport> {
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<HybridTransport> {
         // What no group can have is refused before anybody is looked up.
-        self.group.subgroup(lane.group, members)?;
+        self.group.subgroup(channel.group, members)?;
         let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
         match &self.met.tcp {
             Some(tcp) if any(Path::Tcp) && any(Path::SharedMemory) => {
-                self.open_both(tcp, lane, members, until)
+                self.open_both(tcp, channel, members, until)
             }
-            Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(lane, members, until)?.into()),
-            _ => Ok(self.met.memory.open_among(lane, members, until)?.into()),
+            Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(channel, members, until)?.into()),
+            _ => Ok(self.met.memory.open_among(channel, members, until)?.into()),
         }
     }
 
@@ -129,7 +129,7 @@ impl Lanes for HybridLanes {
     }
 
     /// As above.
-    fn stage(&self, bytes: usize) -> Option<Allocation> {
-        self.met.memory.stage(bytes)
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
+        self.met.memory.shared_buffer(bytes)
     }
 }

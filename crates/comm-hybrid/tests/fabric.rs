@@ -7,8 +7,10 @@ mod common;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, Error, Interest, LaneId, LaneKind, Lanes, LinkModel, Refusal, Result, Transport};
-use comm_hybrid::{HybridLanes, HybridTransport, Path};
+use comm_core::{
+    Armed, ChannelId, ChannelKind, Error, Fabric, Interest, LinkModel, Refusal, Result, Transport,
+};
+use comm_hybrid::{HybridFabric, HybridTransport, Path};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
 use common::{SOON, WORLD, config, meet, meet_in, open, spreads, store, world};
@@ -24,20 +26,20 @@ fn try_out(transport: &mut HybridTransport) {
 }
 
 #[test]
-fn ranks_however_spread_meet_and_open_lanes() {
+fn ranks_however_spread_meet_and_open_channels() {
     for n in 1..=9 {
         for hosts in spreads(n) {
-            comm_sim::run_each(world(&hosts), |lanes| {
-                for kind in [LaneKind::Control, LaneKind::Collective, LaneKind::PointToPoint] {
-                    try_out(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap());
+            comm_sim::run_each(world(&hosts), |fabric| {
+                for kind in [ChannelKind::Control, ChannelKind::Collective, ChannelKind::PointToPoint] {
+                    try_out(&mut open(&fabric, ChannelId { kind, ..WORLD }).unwrap());
                 }
-                let rank = lanes.group().rank();
+                let rank = fabric.group().rank();
                 let host = |at: usize| hosts.as_bytes()[at];
-                for peer in lanes.group().peers() {
+                for peer in fabric.group().peers() {
                     let path = if host(peer) == host(rank) { Path::SharedMemory } else { Path::Tcp };
-                    assert_eq!(lanes.paths().to(peer), Some(path), "{hosts}: {rank} to {peer}");
+                    assert_eq!(fabric.paths().to(peer), Some(path), "{hosts}: {rank} to {peer}");
                 }
-                assert!(lanes.obstacle().is_none());
+                assert!(fabric.obstacle().is_none());
             });
         }
     }
@@ -73,7 +75,7 @@ fn alone(part: &str) {
 }
 
 #[test]
-fn a_lane_opens_nothing_that_its_members_do_not_need() {
+fn a_channel_opens_nothing_that_its_members_do_not_need() {
     alone("count_descriptors");
 }
 
@@ -81,12 +83,12 @@ fn a_lane_opens_nothing_that_its_members_do_not_need() {
 #[ignore = "started by another test"]
 fn count_descriptors() {
     for (hosts, tcp, uses_memory) in [("a", 0, false), ("aaa", 0, true), ("abc", 3 + 6, false)] {
-        let lanes = world(hosts);
+        let fabric = world(hosts);
         let barrier = std::sync::Barrier::new(hosts.len());
-        let opened = comm_sim::run_each(lanes, |lanes| {
-            let lane = open(&lanes, WORLD).unwrap();
+        let opened = comm_sim::run_each(fabric, |fabric| {
+            let channel = open(&fabric, WORLD).unwrap();
             barrier.wait();
-            (lanes, lane)
+            (fabric, channel)
         });
         assert_eq!(tcp_sockets(), tcp, "{hosts}");
         let mapped = std::fs::read_to_string("/proc/self/maps").unwrap().contains("memfd:");
@@ -100,7 +102,7 @@ fn links_tell_hosts_that_hold_equal_runs_of_ranks() {
     for (hosts, ranks_per_host) in [("a", 1), ("aaaa", 4), ("aabb", 2), ("aabbc", 2), ("abab", 1), ("abb", 1)]
     {
         let all = world(hosts);
-        let links: Vec<LinkModel> = all.iter().map(Lanes::links).collect();
+        let links: Vec<LinkModel> = all.iter().map(Fabric::links).collect();
         for links in &links {
             assert_eq!(links, &LinkModel { ranks_per_host, ..*links }, "{hosts}");
             assert!(links.is_sound());
@@ -141,13 +143,13 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
         let (store, rank) = (&store, |rank, host: &str| config(rank, 2, host));
         let rivals = ["b", "c"].map(|host| {
             let config = rank(1, host);
-            scope.spawn(move || HybridLanes::rendezvous(store, &config).map(drop))
+            scope.spawn(move || HybridFabric::rendezvous(store, &config).map(drop))
         });
         while !rivals.iter().any(|rival| rival.is_finished()) {
             std::thread::yield_now();
         }
         // The other one is still there for rank 0.
-        HybridLanes::rendezvous(store, &rank(0, "a")).unwrap();
+        HybridFabric::rendezvous(store, &rank(0, "a")).unwrap();
         let outcomes = rivals.map(|rival| rival.join().unwrap());
         let refused = |outcome: &&Result<()>| {
             matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
@@ -159,14 +161,14 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
 
 /// At the deadline, those that are awaited are named, and nobody who only waits for them.
 #[test]
-fn a_rank_that_opens_no_lane_is_named_on_either_side() {
+fn a_rank_that_opens_no_channel_is_named_on_either_side() {
     for (hosts, missing) in [("aabb", 1), ("aabb", 2), ("abab", 3), ("abbb", 0)] {
         // All stay until the last has given up.
-        let outcomes = comm_sim::run_each(world(hosts), |lanes| {
+        let outcomes = comm_sim::run_each(world(hosts), |fabric| {
             let deadline = Instant::now() + Duration::from_millis(500);
-            let opens = lanes.group().rank() != missing;
-            let opened = opens.then(|| lanes.open(WORLD, deadline).map(drop));
-            (lanes, opened)
+            let opens = fabric.group().rank() != missing;
+            let opened = opens.then(|| fabric.open(WORLD, deadline).map(drop));
+            (fabric, opened)
         });
         for (_, opened) in outcomes {
             match opened {
@@ -206,14 +208,14 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
         };
         let store = AlteredStore { store, value };
         let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
-        comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |lanes| {
-            let rank = lanes.group().rank();
-            for peer in lanes.group().peers() {
+        comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |fabric| {
+            let rank = fabric.group().rank();
+            for peer in fabric.group().peers() {
                 let tcp = rank == without || peer == without;
                 let path = if tcp { Path::Tcp } else { Path::SharedMemory };
-                assert_eq!(lanes.paths().to(peer), Some(path));
+                assert_eq!(fabric.paths().to(peer), Some(path));
             }
-            try_out(&mut open(&lanes, WORLD).unwrap());
+            try_out(&mut open(&fabric, WORLD).unwrap());
         });
     }
 }
@@ -225,8 +227,8 @@ fn a_rank_that_cannot_be_reached_over_tcp_is_named_if_a_rank_needs_that() {
         let mut configs: Vec<_> =
             hosts.chars().enumerate().map(|(rank, host)| config(rank, 3, &host.to_string())).collect();
         configs[1].tcp.interface = Some("=none".into());
-        for (rank, lanes) in meet(configs).into_iter().enumerate() {
-            match lanes {
+        for (rank, fabric) in meet(configs).into_iter().enumerate() {
+            match fabric {
                 Ok(_) => assert!(!is_needed, "rank {rank}"),
                 Err(Error::Aborted { by: 1, reason }) => {
                     assert!(is_needed && rank != 1 && reason.contains("none"), "rank {rank}: {reason}");
@@ -240,9 +242,9 @@ fn a_rank_that_cannot_be_reached_over_tcp_is_named_if_a_rank_needs_that() {
 }
 
 /// Sleeps as a communicator does, until something in the interest may move.
-fn sleep(lane: &mut HybridTransport, interest: &Interest) -> Result<()> {
-    if lane.arm(interest)? == Armed::Sleep {
-        let descriptor = lane.descriptor();
+fn sleep(channel: &mut HybridTransport, interest: &Interest) -> Result<()> {
+    if channel.arm(interest)? == Armed::Sleep {
+        let descriptor = channel.descriptor();
         let timeout = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)), Ok(1), "overslept");
     }
@@ -252,10 +254,10 @@ fn sleep(lane: &mut HybridTransport, interest: &Interest) -> Result<()> {
 /// Whichever side a rank waits on, another thread's abort wakes it, and ends both.
 #[test]
 fn an_abort_ends_both_sides_with_the_first_cause() {
-    let mut all = comm_sim::run_each(world("aab"), |lanes| (open(&lanes, WORLD).unwrap(), lanes));
-    let (lane, _) = &mut all[0];
+    let mut all = comm_sim::run_each(world("aab"), |fabric| (open(&fabric, WORLD).unwrap(), fabric));
+    let (channel, _) = &mut all[0];
     let cause = |reason: &str| Error::Aborted { by: 0, reason: reason.into() };
-    let (handle, second) = (lane.abort_handle(), lane.abort_handle());
+    let (handle, second) = (channel.abort_handle(), channel.abort_handle());
     let end = std::thread::scope(|scope| {
         scope.spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -264,7 +266,7 @@ fn an_abort_ends_both_sides_with_the_first_cause() {
         let mut interest = Interest::default();
         [1, 2].into_iter().for_each(|peer| interest.add_recv(peer));
         loop {
-            if let Err(end) = sleep(lane, &interest) {
+            if let Err(end) = sleep(channel, &interest) {
                 break end;
             }
         }
@@ -273,11 +275,11 @@ fn an_abort_ends_both_sides_with_the_first_cause() {
     second.abort(cause("second"));
     for peer in [1, 2] {
         let ends = [
-            lane.try_send(peer, &[IoSlice::new(&[1])]).unwrap_err(),
-            lane.try_recv(peer, &mut [0]).unwrap_err(),
-            lane.lend(peer, 1).map(drop).unwrap_err(),
-            lane.consume(peer, 0).unwrap_err(),
-            lane.arm(&Interest::default()).unwrap_err(),
+            channel.try_send(peer, &[IoSlice::new(&[1])]).unwrap_err(),
+            channel.try_recv(peer, &mut [0]).unwrap_err(),
+            channel.fill_buf(peer, 1).map(drop).unwrap_err(),
+            channel.consume(peer, 0).unwrap_err(),
+            channel.arm(&Interest::default()).unwrap_err(),
         ];
         assert!(ends.iter().all(|end| end.to_string().contains("first")), "{ends:?}");
     }

@@ -1,4 +1,4 @@
-//! Where the threads meet and open lanes.
+//! Where the threads meet and open channels.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use comm_core::{
-    Allocation, During, Error, Group, GroupId, LaneId, Lanes, Link, LinkModel, Loss, Membership, Result,
+    Allocation, ChannelId, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss, Membership, Result,
     Until,
 };
 
@@ -15,9 +15,9 @@ use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
 use crate::endpoint::Endpoint;
 
-/// One rank's ability to open lanes to the other threads. Dropping it tells the others not to wait for this rank.
+/// One rank's ability to open channels to the other threads. Dropping it tells the others not to wait for this rank.
 #[derive(Debug)]
-pub struct InProcessLanes {
+pub struct InProcessFabric {
     group: Group,
     hub: Arc<Hub>,
 }
@@ -32,29 +32,29 @@ struct Hub {
 
 #[derive(Debug)]
 struct HubState {
-    /// Which ranks dropped their lanes.
+    /// Which ranks dropped their channels.
     gone: Vec<bool>,
-    /// Lanes for which some member is missing, by name and members: unlike lists never meet. A complete one is taken
+    /// Channels for which some member is missing, by name and members: unlike lists never meet. A complete one is taken
     /// out, so that its name can be used again.
-    meetings: HashMap<(LaneId, Vec<usize>), Meeting>,
-    /// Every open lane, to ask for unreleased bytes.
-    open: Vec<Weak<Lane>>,
+    meetings: HashMap<(ChannelId, Vec<usize>), Meeting>,
+    /// Every open channel, to ask for unreleased bytes.
+    open: Vec<Weak<Channel>>,
 }
 
 #[derive(Debug)]
 struct Meeting {
-    lane: Arc<Lane>,
-    /// By rank of the lane.
+    channel: Arc<Channel>,
+    /// By rank of the channel.
     present: Vec<bool>,
     /// Who was ever present: a rank that gave up waiting is not the one to blame.
     came: Vec<bool>,
 }
 
-/// What all ranks share of one lane.
+/// What all ranks share of one channel.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) id: LaneId,
-    /// The ranks of the world, in the order of their ranks of the lane.
+pub(super) struct Channel {
+    pub(super) id: ChannelId,
+    /// The ranks of the world, in the order of their ranks of the channel.
     members: Vec<usize>,
     pub(super) config: InProcessConfig,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
@@ -64,8 +64,8 @@ pub(super) struct Lane {
     pub(super) breaks: AtomicU64,
 }
 
-impl Lane {
-    fn new(id: LaneId, config: &InProcessConfig, members: &[usize]) -> Result<Self> {
+impl Channel {
+    fn new(id: ChannelId, config: &InProcessConfig, members: &[usize]) -> Result<Self> {
         let size = members.len();
         Ok(Self {
             id,
@@ -95,14 +95,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl InProcessLanes {
-    /// The lanes of `n` ranks, in rank order, to be moved into a thread each.
+impl InProcessFabric {
+    /// The channels of `n` ranks, in rank order, to be moved into a thread each.
     #[must_use]
     pub fn create(n: usize) -> Vec<Self> {
         Self::with_config(n, &InProcessConfig::default())
     }
 
-    /// The lanes of `n` ranks over queues that behave as `config` says.
+    /// The channels of `n` ranks over queues that behave as `config` says.
     #[must_use]
     pub fn with_config(n: usize, config: &InProcessConfig) -> Vec<Self> {
         let config = InProcessConfig { capacity: config.capacity.max(1), ..config.clone() };
@@ -112,57 +112,64 @@ impl InProcessLanes {
         (0..n).filter_map(group).map(|group| Self { group, hub: Arc::clone(&hub) }).collect()
     }
 
-    /// How many bytes this rank's open lanes have accepted and not released. Zero whenever a call has returned: an
+    /// How many bytes this rank's open channels have accepted and not released. Zero whenever a call has returned: an
     /// executor that forgets to wait for the release of what it sent is found by asking.
     #[must_use]
     pub fn unreleased(&self) -> u64 {
-        let lanes: Vec<_> = lock(&self.hub.state).open.iter().filter_map(Weak::upgrade).collect();
-        lanes.iter().map(|lane| lane.unreleased(self.group.rank())).sum()
+        let channels: Vec<_> = lock(&self.hub.state).open.iter().filter_map(Weak::upgrade).collect();
+        channels.iter().map(|channel| channel.unreleased(self.group.rank())).sum()
     }
 
-    /// Takes a seat, given by its rank of the lane; the last to come completes the lane.
-    fn enter(&self, state: &mut HubState, id: LaneId, members: &[usize], rank: usize) -> Result<Arc<Lane>> {
+    /// Takes a seat, given by its rank of the channel; the last to come completes the channel.
+    fn enter(
+        &self,
+        state: &mut HubState,
+        id: ChannelId,
+        members: &[usize],
+        rank: usize,
+    ) -> Result<Arc<Channel>> {
         let size = members.len();
         let name = (id, members.to_vec());
         let meeting = match state.meetings.entry(name.clone()) {
             Entry::Occupied(meeting) => meeting.into_mut(),
             Entry::Vacant(vacant) => {
-                let lane = Arc::new(Lane::new(id, &self.hub.config, members)?);
-                vacant.insert(Meeting { lane, present: vec![false; size], came: vec![false; size] })
+                let channel = Arc::new(Channel::new(id, &self.hub.config, members)?);
+                vacant.insert(Meeting { channel, present: vec![false; size], came: vec![false; size] })
             }
         };
         if std::mem::replace(&mut meeting.present[rank], true) {
             return Err(Error::Internal(format!("rank {rank} opens {id:?} twice at once")));
         }
         meeting.came[rank] = true;
-        let lane = Arc::clone(&meeting.lane);
+        let channel = Arc::clone(&meeting.channel);
         if meeting.present.iter().all(|&present| present) {
             state.meetings.remove(&name);
-            state.open.retain(|lane| lane.strong_count() > 0);
-            state.open.push(Arc::downgrade(&lane));
+            state.open.retain(|channel| channel.strong_count() > 0);
+            state.open.push(Arc::downgrade(&channel));
             self.hub.changed.notify_all();
         }
-        Ok(lane)
+        Ok(channel)
     }
 
-    /// Waits until the lane is complete, or it is certain that it will not be.
+    /// Waits until the channel is complete, or it is certain that it will not be.
     fn wait<'s>(
         &'s self,
         mut state: MutexGuard<'s, HubState>,
-        lane: &Arc<Lane>,
+        channel: &Arc<Channel>,
         group: Group,
         until: Until<'_>,
     ) -> Result<()> {
         let started = self.now();
         loop {
-            // The check looks at other lanes, which needs no lock of ours.
+            // The check looks at other channels, which needs no lock of ours.
             drop(state);
             let goes_on = until.goes_on(self.now());
             state = lock(&self.hub.state);
-            let Some(meeting) = meeting(&state, lane) else { return Ok(()) };
+            let Some(meeting) = meeting(&state, channel) else { return Ok(()) };
             let absent = missing(&meeting.present);
             let now = self.now();
-            let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[lane.members[rank]]) {
+            let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[channel.members[rank]])
+            {
                 Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed }
             } else if let Err(error) = goes_on {
                 error
@@ -178,15 +185,15 @@ impl InProcessLanes {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
-            withdraw(&mut state, lane, group.rank());
+            withdraw(&mut state, channel, group.rank());
             return Err(failure);
         }
     }
 }
 
 /// Gives up a seat, so that the others do not take its rank for present.
-fn withdraw(state: &mut HubState, lane: &Lane, rank: usize) {
-    let name = (lane.id, lane.members.clone());
+fn withdraw(state: &mut HubState, channel: &Channel, rank: usize) {
+    let name = (channel.id, channel.members.clone());
     if let Some(meeting) = state.meetings.get_mut(&name) {
         meeting.present[rank] = false;
         if !meeting.present.contains(&true) {
@@ -195,10 +202,10 @@ fn withdraw(state: &mut HubState, lane: &Lane, rank: usize) {
     }
 }
 
-/// Where ranks wait for each other to open this lane; `None` if it is complete.
-fn meeting<'a>(state: &'a HubState, lane: &Arc<Lane>) -> Option<&'a Meeting> {
-    let name = (lane.id, lane.members.clone());
-    state.meetings.get(&name).filter(|meeting| Arc::ptr_eq(&meeting.lane, lane))
+/// Where ranks wait for each other to open this channel; `None` if it is complete.
+fn meeting<'a>(state: &'a HubState, channel: &Arc<Channel>) -> Option<&'a Meeting> {
+    let name = (channel.id, channel.members.clone());
+    state.meetings.get(&name).filter(|meeting| Arc::ptr_eq(&meeting.channel, channel))
 }
 
 /// The ranks for which `here` is false.
@@ -206,8 +213,8 @@ fn missing(here: &[bool]) -> Vec<usize> {
     here.iter().enumerate().filter(|(_, here)| !**here).map(|(rank, _)| rank).collect()
 }
 
-impl Lanes for InProcessLanes {
-    type Lane = InProcessTransport;
+impl Fabric for InProcessFabric {
+    type Channel = InProcessTransport;
 
     fn group(&self) -> Group {
         self.group
@@ -223,20 +230,25 @@ impl Lanes for InProcessLanes {
     }
 
     /// Nothing is lent.
-    fn stage(&self, _bytes: usize) -> Option<Allocation> {
+    fn shared_buffer(&self, _bytes: usize) -> Option<Allocation> {
         None
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<InProcessTransport> {
-        let group = self.group.subgroup(lane.group, members)?;
+    fn open_among(
+        &self,
+        channel: ChannelId,
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<InProcessTransport> {
+        let group = self.group.subgroup(channel.group, members)?;
         let mut state = lock(&self.hub.state);
-        let lane = self.enter(&mut state, lane, members, group.rank())?;
-        self.wait(state, &lane, group, until)?;
-        Ok(InProcessTransport::new(group, lane))
+        let channel = self.enter(&mut state, channel, members, group.rank())?;
+        self.wait(state, &channel, group, until)?;
+        Ok(InProcessTransport::new(group, channel))
     }
 }
 
-impl Drop for InProcessLanes {
+impl Drop for InProcessFabric {
     fn drop(&mut self) {
         lock(&self.hub.state).gone[self.group.rank()] = true;
         self.hub.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Rendezvous and lanes, with a thread per rank.
+//! Rendezvous and channels, with a thread per rank.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -8,28 +8,28 @@ use std::io::IoSlice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, GroupId, LaneId, LaneKind, Lanes, Refusal, Result, Store, Transport};
-use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryLanes, SharedMemoryTransport};
+use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Refusal, Result, Store, Transport};
+use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryFabric, SharedMemoryTransport};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
 use common::{FolderStore, SOON, WORLD, config, meet, rings, world};
 
-fn open(lanes: &SharedMemoryLanes, lane: LaneId) -> Result<SharedMemoryTransport> {
-    lanes.open(lane, Instant::now() + SOON)
+fn open(fabric: &SharedMemoryFabric, channel: ChannelId) -> Result<SharedMemoryTransport> {
+    fabric.open(channel, Instant::now() + SOON)
 }
 
 #[test]
-fn worlds_of_many_sizes_meet_and_open_lanes() {
+fn worlds_of_many_sizes_meet_and_open_channels() {
     for n in [1, 2, 3, 5, 8, 13] {
-        comm_sim::run_each(world(n, 4096), |lanes| {
-            for kind in [LaneKind::Control, LaneKind::Collective] {
-                introduce(&mut open(&lanes, LaneId { kind, ..WORLD }).unwrap()).unwrap();
+        comm_sim::run_each(world(n, 4096), |fabric| {
+            for kind in [ChannelKind::Control, ChannelKind::Collective] {
+                introduce(&mut open(&fabric, ChannelId { kind, ..WORLD }).unwrap()).unwrap();
             }
             let here = HostId::of_this_process().unwrap();
-            assert!(lanes.obstacle().is_none());
-            assert_eq!(lanes.hosts(), vec![Some(here); if n == 1 { 0 } else { n }]);
-            let neighbours = (0..n + 1).filter(|rank| lanes.is_neighbour(*rank));
-            assert_eq!(neighbours.collect::<Vec<_>>(), lanes.group().peers().collect::<Vec<_>>());
+            assert!(fabric.obstacle().is_none());
+            assert_eq!(fabric.hosts(), vec![Some(here); if n == 1 { 0 } else { n }]);
+            let neighbours = (0..n + 1).filter(|rank| fabric.is_neighbour(*rank));
+            assert_eq!(neighbours.collect::<Vec<_>>(), fabric.group().peers().collect::<Vec<_>>());
         });
     }
 }
@@ -37,12 +37,12 @@ fn worlds_of_many_sizes_meet_and_open_lanes() {
 /// It goes at once, however small the ring is, which a copy cannot.
 #[test]
 fn staged_memory_is_lent_and_other_memory_copied() {
-    comm_sim::run_each(world(3, 4096), |lanes| {
-        let staged_from = lanes.links().staged_from.unwrap();
-        let mut transport = open(&lanes, WORLD).unwrap();
+    comm_sim::run_each(world(3, 4096), |fabric| {
+        let staged_from = fabric.links().staged_from.unwrap();
+        let mut transport = open(&fabric, WORLD).unwrap();
         introduce(&mut transport).unwrap();
-        if lanes.group().rank() == 0 {
-            let mut staged = lanes.stage(100_000).unwrap();
+        if fabric.group().rank() == 0 {
+            let mut staged = fabric.shared_buffer(100_000).unwrap();
             staged.bytes_mut().iter_mut().zip(0..).for_each(|(byte, at)| *byte = (at % 251) as u8);
             let until = [1, 2].map(|to| (to, transport.released(to) + 100_000));
             for (to, _) in until {
@@ -72,15 +72,15 @@ fn staged_memory_is_lent_and_other_memory_copied() {
 #[test]
 fn nothing_is_staged_without_neighbours_or_if_nothing_is_lent() {
     let alone = world(1, 4096).remove(0);
-    assert!(alone.stage(1000).is_none());
+    assert!(alone.shared_buffer(1000).is_none());
     let configs = (0..2).map(|rank| {
         let mut config = config(rank, 2, 4096);
         config.shm.lend_bytes = usize::MAX;
         config
     });
-    for lanes in meet(configs.collect()) {
-        let lanes = lanes.unwrap();
-        assert!(lanes.stage(1000).is_none() && lanes.links().staged_from.is_none());
+    for fabric in meet(configs.collect()) {
+        let fabric = fabric.unwrap();
+        assert!(fabric.shared_buffer(1000).is_none() && fabric.links().staged_from.is_none());
     }
 }
 
@@ -88,9 +88,9 @@ fn nothing_is_staged_without_neighbours_or_if_nothing_is_lent() {
 #[test]
 fn ranks_with_rings_of_other_sizes_understand_each_other() {
     let configs = (0..3).map(|rank| config(rank, 3, 4096 << rank)).collect();
-    let lanes = meet(configs).into_iter().map(Result::unwrap).collect();
-    comm_sim::run_each(lanes, |lanes: SharedMemoryLanes| {
-        introduce(&mut open(&lanes, WORLD).unwrap()).unwrap()
+    let fabric = meet(configs).into_iter().map(Result::unwrap).collect();
+    comm_sim::run_each(fabric, |fabric: SharedMemoryFabric| {
+        introduce(&mut open(&fabric, WORLD).unwrap()).unwrap()
     });
 }
 
@@ -106,7 +106,7 @@ fn a_setting_that_cannot_be_used_is_refused() {
 fn one_of_two_processes_with_the_same_rank_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = FolderStore(folder.path().to_owned());
-    let meet = &|rank| SharedMemoryLanes::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
+    let meet = &|rank| SharedMemoryFabric::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
     thread::scope(|scope| {
         let rivals = [(); 2].map(|()| scope.spawn(move || meet(1)));
         while !rivals.iter().any(|rival| rival.is_finished()) {
@@ -168,7 +168,7 @@ fn with_two_elsewhere<T: Send>(
 
 #[test]
 fn ranks_on_other_hosts_are_named() {
-    for outcome in with_two_elsewhere(|store, config| SharedMemoryLanes::rendezvous(store, config)) {
+    for outcome in with_two_elsewhere(|store, config| SharedMemoryFabric::rendezvous(store, config)) {
         let error = outcome.unwrap_err();
         assert!(error.to_string().contains("ranks 1 and 3 cannot share memory"), "{error}");
         match error {
@@ -178,44 +178,44 @@ fn ranks_on_other_hosts_are_named() {
     }
 }
 
-/// What a transport of several kinds stands on: lanes between those who share a host, and no word of the others.
+/// What a transport of several kinds stands on: channels between those who share a host, and no word of the others.
 #[test]
 fn neighbours_can_meet_alone() {
     let outcomes = with_two_elsewhere(|store, config| {
-        let (_, lanes) =
+        let (_, fabric) =
             comm_rendezvous::meet(store, config.member.clone(), SharedMemoryEndpoint::open(config))?;
-        let rank = lanes.group().rank();
+        let rank = fabric.group().rank();
         if rank % 2 == 1 {
             return Ok(());
         }
-        assert_eq!((0..4).filter(|rank| lanes.is_neighbour(*rank)).collect::<Vec<_>>(), [2 - rank]);
-        let mut lane = open(&lanes, WORLD)?;
-        assert_eq!(lane.group().size(), 4);
-        assert_eq!(lane.try_send(2 - rank, &[IoSlice::new(&[rank as u8])])?, 1);
+        assert_eq!((0..4).filter(|rank| fabric.is_neighbour(*rank)).collect::<Vec<_>>(), [2 - rank]);
+        let mut channel = open(&fabric, WORLD)?;
+        assert_eq!(channel.group().size(), 4);
+        assert_eq!(channel.try_send(2 - rank, &[IoSlice::new(&[rank as u8])])?, 1);
         let mut byte = [9];
-        while lane.try_recv(2 - rank, &mut byte)? == 0 {}
+        while channel.try_recv(2 - rank, &mut byte)? == 0 {}
         assert_eq!(usize::from(byte[0]), 2 - rank);
-        assert!(matches!(lane.try_send(1, &[IoSlice::new(&[1])]), Err(Error::Invalid(_))));
-        assert!(matches!(lane.try_recv(3, &mut byte), Err(Error::Invalid(_))));
+        assert!(matches!(channel.try_send(1, &[IoSlice::new(&[1])]), Err(Error::Invalid(_))));
+        assert!(matches!(channel.try_recv(3, &mut byte), Err(Error::Invalid(_))));
         Ok(())
     });
     outcomes.into_iter().for_each(Result::unwrap);
 }
 
-/// A rank that gave up opening a lane can open it later, with whoever waited.
+/// A rank that gave up opening a channel can open it later, with whoever waited.
 #[test]
-fn a_lane_can_be_opened_after_an_attempt_that_timed_out() {
+fn a_channel_can_be_opened_after_an_attempt_that_timed_out() {
     let barrier = std::sync::Barrier::new(2);
-    comm_sim::run_each(world(2, 4096), |lanes| {
-        let rank = lanes.group().rank();
+    comm_sim::run_each(world(2, 4096), |fabric| {
+        let rank = fabric.group().rank();
         for early in [0, 1] {
-            let lane = LaneId { group: GroupId(early as u64), kind: LaneKind::Collective };
+            let channel = ChannelId { group: GroupId(early as u64), kind: ChannelKind::Collective };
             if rank == early {
-                let error = lanes.open(lane, Instant::now() + Duration::from_millis(50)).unwrap_err();
+                let error = fabric.open(channel, Instant::now() + Duration::from_millis(50)).unwrap_err();
                 assert!(matches!(error, Error::Timeout { waiting_for, .. } if waiting_for == [1 - rank]));
             }
             barrier.wait();
-            introduce(&mut open(&lanes, lane).unwrap()).unwrap();
+            introduce(&mut open(&fabric, channel).unwrap()).unwrap();
         }
         barrier.wait();
     });
@@ -223,9 +223,9 @@ fn a_lane_can_be_opened_after_an_attempt_that_timed_out() {
 
 #[test]
 fn a_rank_whose_listener_is_closed_is_lost_at_once() {
-    let mut lanes = world(2, 4096);
-    let above = lanes.pop().unwrap();
-    drop(lanes);
+    let mut fabric = world(2, 4096);
+    let above = fabric.pop().unwrap();
+    drop(fabric);
     let began = Instant::now();
     let error = open(&above, WORLD).unwrap_err();
     assert!(matches!(error, Error::PeerLost { peer: 0, .. }), "{error}");
@@ -234,10 +234,10 @@ fn a_rank_whose_listener_is_closed_is_lost_at_once() {
 
 #[test]
 fn a_started_program_inherits_nothing() {
-    let lanes = world(2, 4096);
-    let opened = comm_sim::run_each(lanes, |lanes| {
-        let transport = open(&lanes, WORLD).unwrap();
-        (lanes, transport)
+    let fabric = world(2, 4096);
+    let opened = comm_sim::run_each(fabric, |fabric| {
+        let transport = open(&fabric, WORLD).unwrap();
+        (fabric, transport)
     });
     let listed = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
@@ -249,7 +249,7 @@ fn a_started_program_inherits_nothing() {
 
 #[test]
 fn connections_of_strangers_disturb_no_rank() {
-    let lanes = world(2, 4096);
+    let fabric = world(2, 4096);
     let names = std::fs::read_to_string("/proc/net/unix").unwrap();
     let listeners: Vec<&str> =
         names.lines().filter_map(|line| line.split_once("@comm-shm-")).map(|at| at.1).collect();
@@ -261,7 +261,7 @@ fn connections_of_strangers_disturb_no_rank() {
         }
     }
     assert!(strangers.len() >= 8, "no rank listens");
-    comm_sim::run_each(lanes, |lanes| introduce(&mut open(&lanes, WORLD).unwrap()).unwrap());
+    comm_sim::run_each(fabric, |fabric| introduce(&mut open(&fabric, WORLD).unwrap()).unwrap());
 }
 
 fn send_to(name: &str, bytes: &[u8]) -> Option<std::os::fd::OwnedFd> {

@@ -9,14 +9,14 @@ use crate::{AbortHandle, Error, Result};
 
 /// A descriptor that is readable from when it rings until it is silenced. Any thread may do either.
 #[derive(Debug)]
-pub struct Bell {
+pub struct Notify {
     /// Whether a byte is in the pipe, or on its way there, so that it never holds more than one per thread that rings.
     rings: AtomicBool,
     reader: PipeReader,
     writer: PipeWriter,
 }
 
-impl Bell {
+impl Notify {
     /// A bell that does not ring.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl Bell {
     }
 
     /// Makes the descriptor readable. Without a system call if it is.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         if !self.rings.swap(true, Ordering::SeqCst) {
             // It cannot fail: the pipe has room, and this end and the other are open.
             let _ = (&self.writer).write(&[1]);
@@ -35,7 +35,7 @@ impl Bell {
     }
 
     /// Makes the descriptor unreadable, until it rings again. What it rang for must be looked at after this, never before.
-    pub fn silence(&self) {
+    pub fn clear(&self) {
         if self.rings.swap(false, Ordering::SeqCst) {
             // Who set the mark has written the byte, or is about to.
             let _ = (&self.reader).read(&mut [0]);
@@ -43,7 +43,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Notify {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
@@ -53,16 +53,16 @@ impl AsFd for Bell {
 #[derive(Debug)]
 pub struct Abort {
     cause: OnceLock<Error>,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Abort {
     /// No abort yet.
     ///
     /// # Errors
-    /// As [`Bell::new`].
+    /// As [`Notify::new`].
     pub fn new() -> Result<Self> {
-        Ok(Self { cause: OnceLock::new(), bell: Bell::new()? })
+        Ok(Self { cause: OnceLock::new(), notify: Notify::new()? })
     }
 
     /// Fails with the cause once there is one.
@@ -80,14 +80,14 @@ impl Abort {
 
 impl AsFd for Abort {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.notify.as_fd()
     }
 }
 
 impl AbortHandle for Abort {
     fn abort(&self, cause: Error) {
         if self.cause.set(cause).is_ok() {
-            self.bell.ring();
+            self.notify.notify();
         }
     }
 }
@@ -98,34 +98,34 @@ mod tests {
 
     #[test]
     fn a_bell_that_rang_often_is_silenced_once() {
-        let bell = Bell::new().unwrap();
-        bell.silence();
+        let notify = Notify::new().unwrap();
+        notify.clear();
         for _ in 0..3 {
-            (0..100_000).for_each(|_| bell.ring());
-            bell.silence();
-            bell.silence();
+            (0..100_000).for_each(|_| notify.notify());
+            notify.clear();
+            notify.clear();
         }
-        bell.ring();
+        notify.notify();
         // The one byte that is left is the one of the last ring.
-        drop(bell.writer);
+        drop(notify.writer);
         let mut left = Vec::new();
-        (&bell.reader).read_to_end(&mut left).unwrap();
+        (&notify.reader).read_to_end(&mut left).unwrap();
         assert_eq!(left.len(), 1);
     }
 
     #[test]
     fn threads_that_ring_and_silence_at_once_leave_no_more_than_the_mark_says() {
-        let bell = Bell::new().unwrap();
+        let notify = Notify::new().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| (0..20_000).for_each(|_| bell.ring()));
-                scope.spawn(|| (0..20_000).for_each(|_| bell.silence()));
+                scope.spawn(|| (0..20_000).for_each(|_| notify.notify()));
+                scope.spawn(|| (0..20_000).for_each(|_| notify.clear()));
             }
         });
-        let rings = bell.rings.load(Ordering::SeqCst);
-        drop(bell.writer);
+        let rings = notify.rings.load(Ordering::SeqCst);
+        drop(notify.writer);
         let mut left = Vec::new();
-        (&bell.reader).read_to_end(&mut left).unwrap();
+        (&notify.reader).read_to_end(&mut left).unwrap();
         assert_eq!(left.len(), usize::from(rings));
     }
 }

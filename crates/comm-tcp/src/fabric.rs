@@ -1,11 +1,11 @@
-//! Lanes between all ranks.
+//! Channels between all ranks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{
-    Allocation, Group, GroupId, LaneId, Lanes, Link, LinkModel, Membership, Result, Store, Until,
+    Allocation, ChannelId, Fabric, Group, GroupId, Link, LinkModel, Membership, Result, Store, Until,
 };
 use comm_mesh::{Mesh, Opening};
 use comm_rendezvous::{Rendezvous, Watch};
@@ -17,23 +17,23 @@ use crate::mesh::TcpProtocol;
 use crate::rendezvous::RendezvousConfig;
 use crate::transport::TcpTransport;
 
-/// Opens lanes between ranks of a job over TCP.
+/// Opens channels between ranks of a job over TCP.
 ///
-/// Each lane is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] between two ranks:
+/// Each channel is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] between two ranks:
 /// a rank connects to the members with lower ranks in the world, and accepts connections of those
-/// with higher ranks. A connection for a lane that is not opened here yet waits until it is, so
-/// ranks may open lanes in any order, and from several threads. Each lane is opened once.
+/// with higher ranks. A connection for a channel that is not opened here yet waits until it is, so
+/// ranks may open channels in any order, and from several threads. Each channel is opened once.
 ///
-/// There is no background thread: connections are accepted while a lane is being opened, also those
-/// for other lanes. Connections of processes that are no members are rejected with a warning, and
+/// There is no background thread: connections are accepted while a channel is being opened, also those
+/// for other channels. Connections of processes that are no members are rejected with a warning, and
 /// delay no rank.
 #[derive(Debug)]
-pub struct TcpLanes {
+pub struct TcpFabric {
     mesh: Mesh<TcpProtocol>,
     watch: Option<Arc<Watch>>,
 }
 
-impl TcpLanes {
+impl TcpFabric {
     /// Meets the other ranks through a store, in which each leaves a few short values under keys
     /// that begin with `comm/`. A world of one uses neither store nor socket.
     ///
@@ -46,24 +46,24 @@ impl TcpLanes {
             config.check()?;
             return Self::alone(&config.tcp);
         }
-        Self::join(store, config).map(|(_, lanes)| lanes)
+        Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`TcpLanes::rendezvous`] does, in a world of more than one. Returns
+    /// Meets the other ranks as [`TcpFabric::rendezvous`] does, in a world of more than one. Returns
     /// the rendezvous too, in which ranks may tell each other more.
     ///
     /// # Errors
-    /// As [`TcpLanes::rendezvous`].
+    /// As [`TcpFabric::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         comm_rendezvous::meet(store, config.member_over("tcp"), TcpEndpoint::bind(config))
     }
 
-    /// Makes the lanes of ranks that have met.
+    /// Makes the channels of ranks that have met.
     pub(crate) const fn new(mesh: Mesh<TcpProtocol>, watch: Option<Arc<Watch>>) -> Self {
         Self { mesh, watch }
     }
 
-    /// Returns the lanes of a world of one, without a store.
+    /// Returns the channels of a world of one, without a store.
     ///
     /// # Errors
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
@@ -81,26 +81,26 @@ impl TcpLanes {
 }
 
 /// For transports that reach some of the ranks by other means.
-impl TcpLanes {
-    /// Begins to open a lane as [`Lanes::open_among`] does, which connects this rank only with
+impl TcpFabric {
+    /// Begins to open a channel as [`Fabric::open_among`] does, which connects this rank only with
     /// those ranks of the world for which `reaches` holds. It must hold on both sides of a pair or
     /// on neither. In the transport, a call that concerns another rank is [`Error::Invalid`](comm_core::Error::Invalid), and
     /// an interest in one has no effect.
     ///
     /// # Errors
-    /// As [`Lanes::open_among`], for a list of members that no group can have.
+    /// As [`Fabric::open_among`], for a list of members that no group can have.
     pub fn begin<'a>(
         &'a self,
-        lane: LaneId,
+        channel: ChannelId,
         members: &[usize],
         reaches: &dyn Fn(usize) -> bool,
-    ) -> Result<impl Opening<Lane = TcpTransport> + use<'a>> {
-        self.mesh.begin(lane, members, reaches)
+    ) -> Result<impl Opening<Channel = TcpTransport> + use<'a>> {
+        self.mesh.begin(channel, members, reaches)
     }
 }
 
-impl Lanes for TcpLanes {
-    type Lane = TcpTransport;
+impl Fabric for TcpFabric {
+    type Channel = TcpTransport;
 
     fn group(&self) -> Group {
         self.mesh.group()
@@ -119,11 +119,11 @@ impl Lanes for TcpLanes {
     }
 
     /// Returns `None`: nothing is read in place.
-    fn stage(&self, _bytes: usize) -> Option<Allocation> {
+    fn shared_buffer(&self, _bytes: usize) -> Option<Allocation> {
         None
     }
 
-    fn open_among(&self, lane: LaneId, members: &[usize], until: Until<'_>) -> Result<TcpTransport> {
-        comm_mesh::complete(self.begin(lane, members, &|_| true)?, until, self.watch.as_deref())
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<TcpTransport> {
+        comm_mesh::complete(self.begin(channel, members, &|_| true)?, until, self.watch.as_deref())
     }
 }
