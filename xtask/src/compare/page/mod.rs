@@ -16,11 +16,11 @@ use super::record::Record;
 /// All that a program writes into the page.
 pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -> String {
     let mut text = String::from(
-        "\nWritten by `cargo xtask compare`. Ratios are our time by that of a peer, measured in the same round: below 1 this \
-         library is faster. A cell is the median over the rounds; a round's time is the median of its samples, and a sample that \
-         of as many calls in a row as fill it, by their number, on the slowest rank. Sizes are those of nccl-tests; elements are \
-         `f32`, reductions are sums, and every result was checked. *Better MPI* is whichever of Open MPI and MPICH, \
-         as they are shipped, was faster in a round; the *tuned* ones are told to keep memory that they allocated.\n\n",
+        "\nWritten by `cargo xtask compare`. A ratio is the time of comm divided by that of a peer in the same round: below 1, \
+         comm is faster. A cell is the median over the rounds, and the time of a round the median of its samples. A sample is the \
+         average time of consecutive calls on the slowest rank. Sizes are those of nccl-tests, elements are `f32`, reductions \
+         are sums, and every result was checked. *Better MPI* is the faster of Open MPI and MPICH in a round, with default \
+         settings; the *tuned* ones are configured to keep allocated memory.\n\n",
     );
     text += &place::section(records);
     text += &verdicts::section(comparison);

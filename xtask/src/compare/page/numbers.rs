@@ -19,7 +19,7 @@ pub(super) fn means(comparison: &Comparison) -> String {
     if pairs.is_empty() {
         return String::new();
     }
-    let mut text = String::from("## Geometric means\n\nOf the ratios over all sizes.\n\n");
+    let mut text = String::from("## Geometric means\n\nGeometric means of the ratios over all sizes.\n\n");
     for ranks in cases.iter().map(|case| case.ranks).collect::<BTreeSet<_>>() {
         let collectives: Vec<_> =
             cases.iter().filter(|case| case.ranks == ranks).map(|case| case.collective).collect();
@@ -60,7 +60,7 @@ fn of_case(comparison: &Comparison, case: Case) -> String {
     let ratios =
         column_per(&pairs, &cells, "size", title, |cell, (ours, peer)| cell.ratio(ours, peer).map(spread));
     format!(
-        "<details><summary>{collective} of {ranks} ranks</summary>\n\nTimes:\n\n{times}Ratios, and between which they lay:\
+        "<details><summary>{collective} of {ranks} ranks</summary>\n\nTimes:\n\n{times}Ratios, with their range over the rounds:\
          \n\n{ratios}</details>\n\n"
     )
 }

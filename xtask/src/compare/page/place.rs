@@ -58,7 +58,7 @@ fn describe(run: &Run, records: &[Record]) -> String {
         })
         .collect();
     if !limits.is_empty() {
-        let head = ["what the machine can do, at best", "", ""].map(String::from);
+        let head = ["limits of the machine", "", ""].map(String::from);
         let row = |limit: &&Limit| {
             vec![limit.limit.clone(), limit.detail.clone(), format!("{} {}", short(limit.value), limit.unit)]
         };

@@ -27,8 +27,7 @@ pub(super) fn section(comparison: &Comparison) -> String {
         return String::new();
     }
     format!(
-        "## Bars\n\nWhat this library is held to. A cell names the ratio that is highest. A bar is missed if the median is above its \
-         limit, and most rounds are.\n\n{}",
+        "## Bars\n\nA cell shows the highest ratio. A bar is missed if the median and most rounds are above its limit.\n\n{}",
         table(&head, &rows)
     )
 }

@@ -120,8 +120,8 @@ impl Calibration {
         };
         let (name, bytes) = (point.plan.operation.name(), point.bytes);
         format!(
-            "Where a collective has several algorithms, the one that the model chooses takes at most {factor:.2} times as \
-             long as the fastest ({name} of {bytes} bytes)."
+            "For collectives with several algorithms, the chosen one takes at most {factor:.2} times as long as the \
+             fastest ({name} of {bytes} bytes)."
         )
     }
 

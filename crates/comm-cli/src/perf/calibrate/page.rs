@@ -29,10 +29,11 @@ fn measured(calibration: &Calibration, session: &Session, picture: &str) -> Stri
     let mut text = format!(
         "\nMeasured by `commctl perf --calibrate` {}: {ranks} ranks on {hosts} host(s) with {cores} cores, over {}.\n\n\
          ```text\n{}\n```\n\n\
-         In the middle, predictions are wrong by a factor of **{all:.2}**: {fitted:.2} at the points that the model was \
-         fitted to, {held_out:.2} at those that it was not. {choices}\n\n\
+         The median factor between predicted and measured times is **{all:.2}**: {fitted:.2} at the points that the model \
+         was fitted to, {held_out:.2} at the points held out. {choices}\n\n\
          ![Predicted over measured times]({picture})\n\n\
-         Ratios are predicted by measured times, in bold where they are off by more than a factor of {OUTLIER}.\n\n\
+         A ratio is the predicted time divided by the measured time; ratios that are off by more than a factor of \
+         {OUTLIER} are in bold.\n\n\
          | collective | algorithm | median ratio | worst ratio | at bytes |\n\
          |---|---|--:|--:|--:|\n",
         env!("CARGO_PKG_VERSION"),
