@@ -37,20 +37,24 @@ impl<M: Memory> Call<'_, M> {
     /// [`Invalid`], naming what does not fit.
     #[inline]
     pub fn check(&self, group: Group, options: &CallOptions) -> Result<Signature> {
-        let (root, op, dtype) = (self.root(), self.op(), self.dtype(group.rank()));
+        let (root, op) = (self.root(), self.op());
         if let Some(root) = root {
             group.check_root(root)?;
         }
-        if let Some((op, dtype)) = op.zip(dtype) {
+        let (dtype, count) = self.check_buffers(group)?;
+        let mut accumulate = Accumulate::Native;
+        let mut order = ReduceOrder::Any;
+        if let (Some(op), Some(dtype)) = (op, dtype) {
             self.check_op(op, dtype)?;
+            order = options.order;
+            if options.accumulate.dtype(op, dtype) != dtype {
+                accumulate = options.accumulate;
+            }
         }
-        let count = self.count(group)? as u64;
         let algorithm = match &options.algorithm {
             Some(name) if !matches!(self, Self::MonitoredBarrier | Self::Finalize) => name.clone(),
             _ => Cow::Borrowed(""),
         };
-        let reduces = op.zip(dtype);
-        let is_wide = reduces.is_some_and(|(op, dtype)| options.accumulate.dtype(op, dtype) != dtype);
         // Written once, where the caller wants it: small calls feel every copy.
         Ok(Signature {
             group: group.id(),
@@ -58,35 +62,13 @@ impl<M: Memory> Call<'_, M> {
             op,
             user_op: None,
             dtype,
-            accumulate: if is_wide { options.accumulate } else { Accumulate::Native },
-            order: if reduces.is_some() { options.order } else { ReduceOrder::Any },
-            count,
+            accumulate,
+            order,
+            count: count as u64,
             root,
             extra_fingerprint: options.extra_fingerprint,
             algorithm,
         })
-    }
-
-    /// The element type, unless no data moves.
-    #[inline]
-    fn dtype(&self, rank: usize) -> Option<DType> {
-        match self {
-            Self::AllReduce { buffers, .. }
-            | Self::Reduce { buffers, .. }
-            | Self::AllGather { buffers, .. }
-            | Self::ReduceScatter { buffers, .. }
-            | Self::Gather { buffers, .. }
-            | Self::AllToAll { buffers, .. }
-            | Self::Scan { buffers, .. }
-            | Self::ExScan { buffers, .. } => Some(buffers.dtype()),
-            // What another rank than the root gives to send is ignored, its type too.
-            Self::Scatter { root, buffers: Buffers::Separate { recv, .. }, .. } if *root != rank => {
-                Some(recv.dtype())
-            }
-            Self::Scatter { buffers, .. } => Some(buffers.dtype()),
-            Self::Broadcast { buffer, .. } => Some(buffer.dtype()),
-            Self::Barrier | Self::MonitoredBarrier | Self::Finalize => None,
-        }
     }
 
     #[inline]
@@ -97,35 +79,40 @@ impl<M: Memory> Call<'_, M> {
         Ok(op.check(dtype)?)
     }
 
-    /// Checks the lengths and returns the count of [`Signature::count`].
+    /// Checks the buffers and returns the element type, unless no data moves, and the count of
+    /// [`Signature::count`].
     #[inline]
-    fn count(&self, group: Group) -> Result<usize> {
+    fn check_buffers(&self, group: Group) -> Result<(Option<DType>, usize)> {
         let rank = group.rank();
-        match self {
+        let (buffers, count) = match self {
             Self::AllReduce { buffers, .. } | Self::Scan { buffers, .. } | Self::ExScan { buffers, .. } => {
-                OWN.same(buffers)
+                (buffers, OWN.same(buffers)?)
             }
-            Self::Reduce { root, buffers, .. } if *root == rank => ROOTS.same(buffers),
+            Self::Reduce { root, buffers, .. } if *root == rank => (buffers, ROOTS.same(buffers)?),
             Self::Gather { root, buffers, counts } if *root == rank => {
-                ROOTS.gathered(buffers, *counts, group)
+                (buffers, ROOTS.gathered(buffers, *counts, group)?)
             }
-            Self::Reduce { buffers, .. } | Self::Gather { buffers, .. } => Ok(buffers.len()),
-            Self::Scatter { root, buffers: Buffers::SendOnly(send), counts } if *root == rank => {
-                counts.check(ROOTS.send, send.len(), None, group)
+            Self::Reduce { buffers, .. } | Self::Gather { buffers, .. } => (buffers, buffers.len()),
+            Self::Scatter { root, buffers: buffers @ Buffers::SendOnly(send), counts } if *root == rank => {
+                (buffers, counts.check(ROOTS.send, send.len(), None, group)?)
             }
             Self::Scatter { root, buffers, counts } if *root == rank => {
-                ROOTS.scattered(buffers, *counts, group)
+                (buffers, ROOTS.scattered(buffers, *counts, group)?)
             }
+            // What another rank than the root gives to send is ignored, its type too.
             Self::Scatter { buffers, .. } => match buffers {
-                Buffers::InPlace(recv) | Buffers::Separate { recv, .. } => Ok(recv.len()),
-                Buffers::SendOnly(_) => Err(Invalid::WithoutRecv.into()),
+                Buffers::InPlace(recv) | Buffers::Separate { recv, .. } => {
+                    return Ok((Some(recv.dtype()), recv.len()));
+                }
+                Buffers::SendOnly(_) => return Err(Invalid::WithoutRecv.into()),
             },
-            Self::Broadcast { buffer, .. } => Ok(buffer.len()),
-            Self::AllGather { buffers, counts } => OWN.gathered(buffers, *counts, group),
-            Self::ReduceScatter { buffers, counts, .. } => OWN.scattered(buffers, *counts, group),
-            Self::AllToAll { buffers, send, recv } => exchanged(buffers, *send, *recv, group),
-            Self::Barrier | Self::MonitoredBarrier | Self::Finalize => Ok(0),
-        }
+            Self::Broadcast { buffer, .. } => return Ok((Some(buffer.dtype()), buffer.len())),
+            Self::AllGather { buffers, counts } => (buffers, OWN.gathered(buffers, *counts, group)?),
+            Self::ReduceScatter { buffers, counts, .. } => (buffers, OWN.scattered(buffers, *counts, group)?),
+            Self::AllToAll { buffers, send, recv } => (buffers, exchanged(buffers, *send, *recv, group)?),
+            Self::Barrier | Self::MonitoredBarrier | Self::Finalize => return Ok((None, 0)),
+        };
+        Ok((Some(buffers.dtype()), count))
     }
 }
 

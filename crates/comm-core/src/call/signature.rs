@@ -183,6 +183,15 @@ impl Signature {
         Some(short(name))
     }
 
+    /// Whether both have the same operator, whatever the factor of a [`ReduceOp::PreMulSum`].
+    #[inline]
+    fn has_op_of(&self, other: &Self) -> bool {
+        match (self.user_op_name(), other.user_op_name()) {
+            (None, None) => self.op.map(ReduceOp::code) == other.op.map(ReduceOp::code),
+            (name, other) => name == other,
+        }
+    }
+
     /// The count, as far as every rank knows it.
     #[inline]
     fn known_count(&self) -> u64 {
@@ -234,8 +243,8 @@ fn unknown(what: &'static str, code: u8) -> WireError {
 /// Whether two names are equal. Does not compare empty ones, which point nowhere: `memcmp` with masked
 /// vector loads takes about 200 ns there, as the processor has to suppress a page fault.
 #[inline]
-fn is_same_name(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && (one.is_empty() || one == other)
+fn is_same_name(one: &str, other: &str) -> bool {
+    (one.is_empty() && other.is_empty()) || short(one) == short(other)
 }
 
 /// Two calls are equal if a rank in one may talk to a rank in the other.
@@ -244,13 +253,13 @@ impl PartialEq for Signature {
     fn eq(&self, other: &Self) -> bool {
         self.group == other.group
             && self.collective == other.collective
-            && self.op_code() == other.op_code()
-            && is_same_name(self.user_op_name().unwrap_or_default(), other.user_op_name().unwrap_or_default())
-            && self.dtype == other.dtype
             && self.known_count() == other.known_count()
+            && (self.accumulate, self.order) == (other.accumulate, other.order)
+            && self.has_op_of(other)
+            && self.dtype == other.dtype
             && self.root == other.root
             && self.extra_fingerprint == other.extra_fingerprint
-            && is_same_name(self.name(), other.name())
+            && is_same_name(&self.algorithm, &other.algorithm)
     }
 }
 

@@ -75,9 +75,9 @@ impl<T: Transport> Engine<T> {
     pub(super) fn call(&mut self, signature: &Signature, call: Call<'_>, timeout: Duration) -> Result<()> {
         let checked = CheckedCall::new(signature, call.counts());
         let rank = self.session().group.rank();
-        let mut bytes = Bytes::new(call.into_operands(rank), signature.collective);
+        let bytes = Bytes::new(call.into_operands(rank), signature.collective);
         match checked.widening() {
-            None => self.inputs.run(&checked, &mut bytes, timeout),
+            None => self.inputs.run(&checked, bytes, timeout),
             Some(widening) => self.wide.run(&checked, bytes, widening, timeout, &mut self.inputs),
         }
     }
@@ -86,10 +86,10 @@ impl<T: Transport> Engine<T> {
     pub(super) fn execute(
         &mut self,
         call: &CheckedCall<'_>,
-        bytes: &mut Bytes<'_>,
+        bytes: Bytes<'_>,
         timeout: Duration,
     ) -> Result<()> {
-        self.inputs.runner.execute(call, bytes, timeout)
+        self.inputs.runner.execute(call, bytes.input, bytes.output, bytes.in_place, timeout)
     }
 }
 
@@ -99,11 +99,11 @@ impl<T: Transport> InputCopies<T> {
     }
 
     /// Runs a call after its contribution was copied and multiplied, where that is needed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run(
         &mut self,
         call: &CheckedCall<'_>,
-        bytes: &mut Bytes<'_>,
+        mut bytes: Bytes<'_>,
         timeout: Duration,
     ) -> Result<()> {
         let group = self.runner.session.group;
@@ -117,7 +117,7 @@ impl<T: Transport> InputCopies<T> {
                 if let Some(reduction) = factor {
                     reduction.start(bytes.output, group.size());
                 }
-                self.runner.execute(call, bytes, timeout)
+                self.runner.execute(call, bytes.input, bytes.output, bytes.in_place, timeout)
             }
         }
     }
@@ -126,7 +126,7 @@ impl<T: Transport> InputCopies<T> {
     fn run_on_copy(
         &mut self,
         call: &CheckedCall<'_>,
-        bytes: &mut Bytes<'_>,
+        bytes: Bytes<'_>,
         factor: Option<Reduction>,
         timeout: Duration,
     ) -> Result<()> {
@@ -135,21 +135,28 @@ impl<T: Transport> InputCopies<T> {
         if let Some(reduction) = factor {
             reduction.start(&mut self.copy, self.runner.session.group.size());
         }
-        let mut bytes = Bytes { input: &self.copy, output: bytes.output, in_place: false };
-        self.runner.execute(call, &mut bytes, timeout)
+        self.runner.execute(call, &self.copy, bytes.output, false, timeout)
     }
 }
 
 impl<T: Transport> Runner<T> {
-    /// Compiles the call, unless it was made before, and runs it.
-    fn execute(&mut self, call: &CheckedCall<'_>, bytes: &mut Bytes<'_>, timeout: Duration) -> Result<()> {
+    /// Compiles the call, unless it was made before, and runs it. The buffers are parameters of
+    /// their own and so travel in registers: small calls feel every copy through memory.
+    fn execute(
+        &mut self,
+        call: &CheckedCall<'_>,
+        input: &[u8],
+        output: &mut [u8],
+        in_place: bool,
+        timeout: Duration,
+    ) -> Result<()> {
         let Self { programs, scratch, session } = self;
-        let program = programs.get(call, bytes.in_place)?;
+        let program = programs.get(call, in_place)?;
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
         let sequence = session.history.push(&program.signature, fingerprint);
         let job = Job { reduction, ranks: session.group.size(), sequence, fingerprint };
         let scratch = scratch.bytes(program.scratch_bytes, program.is_staged());
-        let mut buffers = Regions { input: bytes.input, output: bytes.output, scratch };
+        let mut buffers = Regions { input, output, scratch };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         session.data.register(if program.registers { &memory } else { &[] });
         match program.kept() {

@@ -126,8 +126,8 @@ fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Durat
     let mut signature = Signature::new(engine.session().group.id(), Collective::Broadcast, "binomial");
     (signature.dtype, signature.root) = (Some(u8::DTYPE), Some(0));
     signature.count = bytes.len() as u64;
-    let mut buffer = Bytes::in_place(HostViewMut::new(&mut bytes));
-    engine.execute(&CheckedCall::equal(&signature), &mut buffer, timeout)?;
+    let buffer = Bytes::in_place(HostViewMut::new(&mut bytes));
+    engine.execute(&CheckedCall::equal(&signature), buffer, timeout)?;
     match Tuning::decode(&bytes) {
         Ok(tuning) => {
             engine.adopt(tuning);

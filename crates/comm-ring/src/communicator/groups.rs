@@ -56,8 +56,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// Returns the number of a call that is through when every member has made it.
     fn agree_on(&self, signature: &Signature, operands: Operands<'_>, options: &CallOptions) -> Result<u64> {
         let mut engine = self.engine()?;
-        let mut bytes = Bytes::new(operands, signature.collective);
-        engine.execute(&CheckedCall::equal(signature), &mut bytes, options.timeout)?;
+        let bytes = Bytes::new(operands, signature.collective);
+        engine.execute(&CheckedCall::equal(signature), bytes, options.timeout)?;
         Ok(engine.session().history.last())
     }
 

@@ -31,8 +31,8 @@ impl Wide {
         } else {
             self.output.resize(Widening::wide_bytes(bytes.output.len()), 0);
         }
-        let mut wide = Bytes { input: &self.input, output: &mut self.output, in_place: bytes.in_place };
-        calls.run(call, &mut wide, timeout)?;
+        let wide = Bytes { input: &self.input, output: &mut self.output, in_place: bytes.in_place };
+        calls.run(call, wide, timeout)?;
         // Rank 0 of an exclusive scan gets no result.
         if call.signature.collective != Collective::ExScan || calls.rank() != 0 {
             widening.narrow(&self.output, bytes.output);
