@@ -122,7 +122,9 @@ mod tests {
         let subgroup = group.subgroup(GroupId(9), &list).unwrap();
         assert_eq!(subgroup, Group::new(GroupId(9), Membership { rank: 2, size: 3 }).unwrap());
         assert_eq!(group.check_members(&[]).unwrap(), None);
-        for (list, message) in [(&[2, 5][..], "rank 5"), (&[2, 0, 2], "twice"), (&[0, 1], "not a member")] {
+        for (list, message) in
+            [(&[2, 5][..], "rank 5"), (&[2, 0, 2], "twice"), (&[0, 1], "not in the list of members")]
+        {
             let error = group.subgroup(GroupId(9), list).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         }

@@ -212,6 +212,9 @@ fn a_peer_that_says_hello_in_another_way_is_refused_and_told_why() {
         let refusal = Refusal::Version { ours: 1, theirs: 2 };
         assert!(matches!(&error, Error::Handshake { refusal: why, .. } if *why == refusal), "{error}");
         assert_eq!(words, error.to_string());
-        assert!(words.contains("rank 1") && words.contains("version 2, this side speaks 1"), "{words}");
+        assert!(
+            words.contains("rank 1") && words.contains("protocol version 2, and this process 1"),
+            "{words}"
+        );
     });
 }

@@ -85,7 +85,7 @@ fn short_buffers() {
                     },
                     options,
                 ),
-                "do not divide",
+                "not a multiple",
             ),
             (
                 comm.run(
@@ -227,7 +227,7 @@ fn types_that_differ() {
         let buffers = Buffers::Separate { send: send.view(), recv: recv.view_mut() };
         vec![(
             rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options()),
-            "i32, the receive buffer f32",
+            "i32 and the receive buffer f32",
         )]
     });
 }
@@ -250,7 +250,7 @@ fn ranks_that_are_none() {
             ),
             (comm.send(2, send.view(), options), "rank 2 is out of range for a group of size 2"),
             (comm.recv(9, recv.view_mut(), options), "rank 9"),
-            (comm.shrink(&[rank.rank], mode, options).map(drop), "is not a member"),
+            (comm.shrink(&[rank.rank], mode, options).map(drop), "not in the list of members"),
             (comm.shrink(&[7], mode, options).map(drop), "rank 7"),
             (comm.shrink(&[], ShrinkMode::Abort, options).map(drop), "met in no store"),
         ]
