@@ -1,27 +1,29 @@
-//! In which type reductions compute.
+//! The type in which reductions compute.
 
 use crate::{Comm, DType, Memory, ReduceOp};
 
-/// The type in which a reduction of 16-bit floats keeps its partial sums, on every rank and between ranks.
+/// The type in which a reduction of 16-bit floats keeps its partial sums, on every rank and between
+/// ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Accumulate {
-    /// The type of the elements. Every combination of two contributions is rounded to 16 bits: a ring of four ranks adds
-    /// 2048, 1, 1 and 1 up to 2048 in `f16`.
+    /// The type of the elements. Each combination of two contributions is rounded to 16 bits: a
+    /// ring of four ranks adds 2048, 1, 1 and 1 up to 2048 in `f16`.
     #[default]
     Native,
-    /// `f32`, for sums, premultiplied sums, products and averages of `f16` and `bf16`; other reductions are as with
-    /// [`Accumulate::Native`]. Contributions are converted once, combined in `f32`, and the result is rounded once: 2048,
-    /// 1, 1 and 1 are 2052 in `f16`, as the nearest elements to 2051 are 2050 and 2052, of which the second is even. No sum
-    /// overflows on the way.
+    /// `f32`, for sums, premultiplied sums, products and averages of `f16` and `bf16`; other
+    /// reductions are as with [`Accumulate::Native`]. Contributions are converted once, combined in
+    /// `f32`, and the result is rounded once: 2048, 1, 1 and 1 give 2052 in `f16`, the even one of
+    /// the two elements nearest to 2051. No partial sum overflows.
     ///
-    /// It costs twice the bytes between ranks, and memory and time to copy all contributions and results of the call.
-    /// Communicators on top of NCCL refuse it with [`Error::Invalid`](crate::Error::Invalid), as NCCL has no such sums.
+    /// It moves twice the bytes between ranks and copies all contributions and results of the call.
+    /// Communicators on top of NCCL return [`Error::Invalid`](crate::Error::Invalid), because NCCL
+    /// has no such sums.
     F32,
 }
 
 impl Accumulate {
-    /// The type in which contributions of this type are combined by this operator.
+    /// Returns the type in which `op` combines contributions of type `dtype`.
     #[must_use]
     #[inline]
     pub const fn dtype(self, op: ReduceOp, dtype: DType) -> DType {
@@ -34,8 +36,9 @@ impl Accumulate {
 }
 
 impl<M: Memory> Comm<M> {
-    /// A handle to the same communicator whose reductions keep their partial sums in this type. Every rank must give the
-    /// same; ranks that do not get [`Error::Desync`](crate::Error::Desync).
+    /// Returns a handle to the same communicator whose reductions keep partial sums in this type.
+    /// Every rank must give the same type; otherwise calls fail with
+    /// [`Error::Desync`](crate::Error::Desync).
     #[must_use]
     pub fn with_accumulate(&self, accumulate: Accumulate) -> Self {
         let mut options = self.options().clone();

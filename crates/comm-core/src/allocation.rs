@@ -1,4 +1,4 @@
-//! Memory that somebody else may have a part in.
+//! Memory that other processes may read.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -8,31 +8,32 @@ use std::ptr::NonNull;
 
 use crate::{Error, Result};
 
-/// Where allocations start: on a page, and so aligned for every element.
+/// The alignment of allocations: a page, which is enough for every element.
 const ALIGNMENT: NonZero<usize> = NonZero::new(4096).unwrap();
 
-/// Bytes that were zero at first, and whoever takes them back.
+/// Bytes, zeroed at first, and the owner that frees them.
 ///
-/// A backend says where they lie: on the heap, or where other processes can read them. They are given back when this is
-/// dropped, whatever became of the communicator.
+/// A backend decides where they lie: on the heap, or where other processes can read them. They are
+/// freed when this is dropped, and may outlive the communicator.
 pub struct Allocation {
     start: NonNull<u8>,
     len: usize,
-    /// Gives the memory back when it is dropped.
+    /// Frees the memory when it is dropped.
     #[allow(dead_code, reason = "it is only dropped")]
     owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the bytes belong to the allocation alone, as who makes one promises, and its owner may change threads.
+// SAFETY: the caller of `from_raw` promises that only the allocation accesses the bytes, and the
+// owner is `Send`.
 unsafe impl Send for Allocation {}
-// SAFETY: shared, it only shows bytes to be read.
+// SAFETY: a shared allocation only gives out `&[u8]`.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Memory on the heap, which no other process can read.
+    /// Allocates memory on the heap, which no other process can read.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is not so much memory.
+    /// [`Error::Io`] if there is not enough memory.
     pub fn on_heap(len: usize) -> Result<Self> {
         if len == 0 {
             let start = NonNull::without_provenance(ALIGNMENT);
@@ -45,25 +46,26 @@ impl Allocation {
         Ok(Self { start, len, owner: Box::new(Heap { start, layout }) })
     }
 
-    /// Memory that `owner` gives back when it is dropped.
+    /// Creates an allocation from memory that `owner` frees when it is dropped.
     ///
     /// # Safety
-    /// `len` bytes from `start`, a multiple of 4096, must be readable and writable until `owner` is dropped, and hold
-    /// what was stored there last. Until then nothing in any process writes to them, and nothing in this process reads
-    /// them, but through the allocation, except as [`Transport::try_send`](crate::Transport::try_send) was asked to.
+    /// `len` bytes from `start`, a multiple of 4096, must be readable and writable until `owner` is
+    /// dropped, and must hold the values stored last. Until then nothing in any process writes to
+    /// them, and nothing in this process reads them, except through the allocation, or as requested
+    /// by [`Transport::try_send`](crate::Transport::try_send).
     #[must_use]
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         Self { start, len, owner }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub const fn bytes(&self) -> &[u8] {
         // SAFETY: they are readable while the owner lives, and written to only through `bytes_mut`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     #[must_use]
     pub const fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: they are writable while the owner lives, and `self` is borrowed mutably.
@@ -77,35 +79,36 @@ impl std::fmt::Debug for Allocation {
     }
 }
 
-/// The error of a buffer of so many bytes that there is no memory for.
+/// Returns the error of a failed allocation of `bytes` bytes.
 pub(crate) fn no_memory(bytes: usize) -> Error {
     Error::io(format!("allocate a buffer of {bytes} bytes"), io::ErrorKind::OutOfMemory.into())
 }
 
-/// Memory of the heap.
+/// Memory on the heap.
 struct Heap {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the heap takes memory back from any thread.
+// SAFETY: heap memory can be freed from any thread.
 unsafe impl Send for Heap {}
-// SAFETY: shared, it does nothing.
+// SAFETY: a shared `Heap` has no operations.
 unsafe impl Sync for Heap {}
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and whoever used it is gone.
+        // SAFETY: it was allocated with this layout, and the allocation that used it is gone.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// What gives out memory for buffers, from where its transfers are cheapest.
+/// Allocates memory for buffers where the backend's transfers are cheapest.
 pub trait Allocate: Send + Sync {
-    /// So many bytes, all zero. The default is memory on the heap: as good as any where no peer can read it in place.
+    /// Allocates `bytes` zeroed bytes. The default is the heap, which is as good as any other
+    /// memory if no peer can read it in place.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is not so much memory. The communicator remains usable.
+    /// [`Error::Io`] if there is not enough memory. The communicator remains usable.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         Allocation::on_heap(bytes)
     }
@@ -129,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_can_be_is_an_error() {
+    fn an_allocation_beyond_the_address_space_is_an_error() {
         for len in [usize::MAX, isize::MAX as usize, 1 << 62] {
             assert!(matches!(Allocation::on_heap(len), Err(Error::Io { .. })), "{len}");
         }
     }
 
     #[test]
-    fn the_owner_is_dropped_with_the_memory_and_not_before() {
+    fn the_owner_is_dropped_with_the_allocation() {
         let mut page = Allocation::on_heap(10).unwrap();
         let start = NonNull::new(page.bytes_mut().as_mut_ptr()).unwrap();
         let owner = Arc::new(page);

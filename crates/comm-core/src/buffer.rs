@@ -1,4 +1,4 @@
-//! Elements in memory that a communicator gave out.
+//! Buffers in memory that a communicator allocated.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,16 +7,17 @@ use std::ops::{Deref, DerefMut};
 use crate::allocation::no_memory;
 use crate::{Allocate, Allocation, Element, Result};
 
-/// A slice of elements in memory that a communicator gave out: see [`Comm::alloc`](crate::Comm::alloc).
+/// A slice of elements in memory that a communicator allocated: see
+/// [`Comm::alloc`](crate::Comm::alloc).
 ///
-/// It is used as a slice is, and in calls as a vector is. It has its length for good.
+/// It dereferences to a slice, is accepted by calls like a vector, and has a fixed length.
 pub struct Buffer<T> {
     allocation: Allocation,
     elements: PhantomData<T>,
 }
 
 impl<T: Element> Buffer<T> {
-    /// A buffer of so many zeros, in memory from `source`.
+    /// Creates a buffer of `len` zeros, in memory from `source`.
     ///
     /// # Errors
     /// As [`Allocate::allocate`].
@@ -63,20 +64,20 @@ mod tests {
     use super::*;
     use crate::{AsView, AsViewMut, Shape};
 
-    struct Heap;
+    struct SliceAllocator;
 
-    impl Allocate for Heap {}
+    impl Allocate for SliceAllocator {}
 
     #[test]
-    fn a_buffer_is_a_slice_and_goes_wherever_one_goes() {
+    fn a_buffer_is_accepted_wherever_a_slice_is() {
         for len in [0, 1, 1000] {
-            let mut buffer: Buffer<f64> = Buffer::zeroed(&Heap, len).unwrap();
+            let mut buffer: Buffer<f64> = Buffer::zeroed(&SliceAllocator, len).unwrap();
             assert!(buffer.iter().all(|element| element.to_bits() == 0) && buffer.len() == len);
             buffer.fill(2.5);
             assert_eq!(buffer[..], vec![2.5; len]);
             assert_eq!(buffer.as_view().unwrap().len(), len);
             assert_eq!(buffer.as_view_mut().unwrap().len(), len);
         }
-        assert!(Buffer::<f64>::zeroed(&Heap, usize::MAX / 4).is_err());
+        assert!(Buffer::<f64>::zeroed(&SliceAllocator, usize::MAX / 4).is_err());
     }
 }

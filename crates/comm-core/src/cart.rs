@@ -1,4 +1,4 @@
-//! Cartesian groups: ranks on a grid, and the exchange of halos between neighbors.
+//! Cartesian groups: ranks on a grid, and halo exchange between neighbors.
 
 use std::ops::Deref;
 
@@ -16,20 +16,20 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis with two ends.
+    /// Creates an axis with two ends.
     #[must_use]
     pub const fn open(len: usize) -> Self {
         Self { len, periodic: false }
     }
 
-    /// An axis whose ends are neighbors.
+    /// Creates an axis whose ends are neighbors.
     #[must_use]
     pub const fn periodic(len: usize) -> Self {
         Self { len, periodic: true }
     }
 }
 
-/// A rank next to this one on a grid, or none past the end of an open axis.
+/// A rank next to this one on a grid, or none beyond the end of an open axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Neighbor {
     /// This rank, which may be the calling one on a short periodic axis.
@@ -38,7 +38,7 @@ pub enum Neighbor {
     Null,
 }
 
-/// The neighbor that is none: MPI's `MPI_PROC_NULL`.
+/// The missing neighbor: MPI's `MPI_PROC_NULL`.
 pub const PROC_NULL: Neighbor = Neighbor::Null;
 
 /// The two ranks at a distance along an axis, as `MPI_Cart_shift` returns them.
@@ -52,9 +52,9 @@ pub struct Shift {
 
 /// A communicator whose ranks lie on a grid, in row-major order: the last coordinate changes first.
 ///
-/// It is a group of its own, so its messages and collectives do not meet those of its parent. It dereferences to its
-/// [`Comm`], so all calls are methods of it, but for [`Comm::finalize`], which takes its handle by value:
-/// `grid.comm().clone().finalize()`.
+/// It is a group of its own, so its messages and collectives are separate from those of its parent.
+/// It dereferences to its [`Comm`], so all calls are methods of it, except [`Comm::finalize`],
+/// which takes its handle by value: `grid.comm().clone().finalize()`.
 ///
 /// The halo exchange of a grid that is cut along one axis takes one line:
 ///
@@ -77,13 +77,13 @@ pub struct Cart {
 }
 
 impl Comm<Host> {
-    /// Makes a Cartesian group of the first ranks of this one, as many as the axes have places: MPI's
-    /// `MPI_Cart_create` without reordering. Every rank calls this with the same axes; a rank that has no place on the
-    /// grid gets no group.
+    /// Makes a Cartesian group of the first ranks of this one, as many as the grid has cells: MPI's
+    /// `MPI_Cart_create` without reordering. Every rank calls this with the same axes; a rank that
+    /// has no cell gets no group.
     ///
     /// # Errors
-    /// As [`Comm::new_group`], and [`Error::Invalid`](crate::Error::Invalid) if the grid has no places or more than there
-    /// are ranks.
+    /// As [`Comm::new_group`], and [`Error::Invalid`](crate::Error::Invalid) if the grid has no
+    /// cells or more cells than there are ranks.
     pub fn cart(&self, axes: &[Axis]) -> Result<Option<Cart>> {
         let places = axes.iter().try_fold(1_usize, |places, axis| places.checked_mul(axis.len));
         let places = places.filter(|places| (1..=self.size()).contains(places));
@@ -97,25 +97,26 @@ impl Comm<Host> {
 }
 
 impl Cart {
-    /// The communicator of the ranks on the grid.
+    /// Returns the communicator of the ranks on the grid.
     #[must_use]
     pub const fn comm(&self) -> &Comm {
         &self.comm
     }
 
-    /// The axes of the grid.
+    /// Returns the axes of the grid.
     #[must_use]
     pub fn axes(&self) -> &[Axis] {
         &self.axes
     }
 
-    /// The coordinates of this rank, one per axis.
+    /// Returns the coordinates of this rank, one per axis.
     #[must_use]
     pub fn coords(&self) -> Vec<usize> {
         coords(&self.axes, self.comm.rank())
     }
 
-    /// The rank at these coordinates: [`PROC_NULL`] past the end of an open axis. Coordinates wrap around on periodic axes.
+    /// Returns the rank at these coordinates: [`PROC_NULL`] past the end of an open axis.
+    /// Coordinates wrap around on periodic axes.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if there is not one coordinate per axis.
@@ -124,7 +125,7 @@ impl Cart {
         Ok(rank_at(&self.axes, coords))
     }
 
-    /// The neighbors at a distance along an axis: MPI's `MPI_Cart_shift`.
+    /// Returns the neighbors at a distance along an axis: MPI's `MPI_Cart_shift`.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if there is no such axis.
@@ -141,12 +142,13 @@ impl Cart {
         Ok(Shift { source: at(displacement.saturating_neg()), dest: at(displacement) })
     }
 
-    /// Sends one message and receives another at once, as [`Comm::sendrecv`], with tag 0, where either neighbor may be
-    /// [`PROC_NULL`]. Returns `None` if `from` is: the buffer is left as it was.
+    /// Sends one message and receives another at once, as [`Comm::send_recv`], with tag 0, where
+    /// either neighbor may be [`PROC_NULL`]. Returns `None` if `from` is, and leaves the buffer
+    /// unchanged.
     ///
     /// # Errors
-    /// As [`Comm::sendrecv`].
-    pub fn sendrecv(
+    /// As [`Comm::send_recv`].
+    pub fn send_recv(
         &self,
         to: Neighbor,
         message: &(impl AsView + ?Sized),
@@ -155,7 +157,7 @@ impl Cart {
     ) -> Result<Option<Received>> {
         match (to, from) {
             (Neighbor::Rank(to), Neighbor::Rank(from)) => {
-                self.comm.sendrecv((to, 0), message, (from, 0), buffer).map(Some)
+                self.comm.send_recv((to, 0), message, (from, 0), buffer).map(Some)
             }
             (Neighbor::Rank(to), Neighbor::Null) => self.comm.send(to, 0, message).map(|()| None),
             (Neighbor::Null, Neighbor::Rank(from)) => self.comm.recv(from, 0, buffer).map(Some),
@@ -163,18 +165,19 @@ impl Cart {
         }
     }
 
-    /// Exchanges the ends of `cells` with both neighbors along an axis: the first and the last `width` elements are ghost
-    /// cells and get the neighbors' elements, the `width` elements next to them are sent. At the end of an open axis ghost
-    /// cells are left as they were.
+    /// Exchanges the ends of `cells` with both neighbors along an axis: the first and the last
+    /// `width` elements are ghost cells and get the neighbors' elements, the `width` elements next
+    /// to them are sent. At the end of an open axis ghost cells are left unchanged.
     ///
-    /// Cells of several dimensions have one row after the other, cut along the first dimension, and `width` is the size of
-    /// a row, or of several. Every rank gives the same `width`; the lengths of `cells` may differ. Cells next to a cut along
-    /// another dimension, such as columns, do not lie in one piece: copy them into a buffer, exchange that with
-    /// [`Cart::shift`] and [`Cart::sendrecv`], and copy back.
+    /// Cells of several dimensions have one row after the other, cut along the first dimension, and
+    /// `width` is the size of a row, or of several. Every rank gives the same `width`; the lengths
+    /// of `cells` may differ. Cells next to a cut along another dimension, such as columns, are not
+    /// contiguous: copy them into a buffer, exchange that with [`Cart::shift`] and
+    /// [`Cart::send_recv`], and copy back.
     ///
     /// # Errors
-    /// As [`Comm::sendrecv`], and [`Error::Invalid`](crate::Error::Invalid) if `cells` has no `width` elements between its
-    /// ghost cells.
+    /// As [`Comm::send_recv`], and [`Error::Invalid`](crate::Error::Invalid) if `cells` has no
+    /// `width` elements between its ghost cells.
     pub fn exchange_halo<T: Element>(&self, axis: usize, cells: &mut [T], width: usize) -> Result<()> {
         let needed = width.saturating_mul(3);
         if cells.len() < needed {
@@ -184,9 +187,9 @@ impl Cart {
         }
         let Shift { source: before, dest: after } = self.shift(axis, 1)?;
         let (first, rest) = cells.split_at_mut(width);
-        self.sendrecv(after, &rest[rest.len() - 2 * width..rest.len() - width], before, first)?;
+        self.send_recv(after, &rest[rest.len() - 2 * width..rest.len() - width], before, first)?;
         let (rest, last) = cells.split_at_mut(cells.len() - width);
-        self.sendrecv(before, &rest[width..2 * width], after, last)?;
+        self.send_recv(before, &rest[width..2 * width], after, last)?;
         Ok(())
     }
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::{Allocation, Group, GroupId, LinkModel, Result, Transport};
 
-/// What flows on a channel.
+/// The kind of traffic on a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum ChannelKind {
-    /// Announcements, aborts and goodbyes.
+    /// Announcements, aborts and goodbye messages.
     Control = 0,
     /// The data of collectives.
     Collective = 1,
@@ -31,28 +31,29 @@ impl ChannelKind {
     }
 }
 
-/// Names a channel: every member knows it by the same name.
+/// The name of a channel, the same on every member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChannelId {
     /// The group that the channel connects.
     pub group: GroupId,
-    /// What flows on it.
+    /// The kind of its traffic.
     pub kind: ChannelKind,
 }
 
-/// How long a rank waits for others to open a channel: until a deadline, or until something else says that they will not come.
+/// The limit of a wait for other ranks that open a channel: a deadline, and a check that may end
+/// the wait earlier.
 #[derive(Clone, Copy)]
 pub struct Until<'a> {
     deadline: Instant,
     check: Option<&'a dyn Fn() -> Result<()>>,
 }
 
-/// How often [`Until`] is checked.
+/// The interval at which the check of [`Until`] is called.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 impl<'a> Until<'a> {
-    /// Waits no longer than `check` succeeds, either. It is called every few milliseconds, by the thread that waits, and
-    /// must not block.
+    /// Also ends the wait when `check` fails. The waiting thread calls it every few milliseconds;
+    /// it must not block.
     #[must_use]
     pub const fn while_ok(self, check: &'a dyn Fn() -> Result<()>) -> Self {
         Self { check: Some(check), ..self }
@@ -67,7 +68,7 @@ impl<'a> Until<'a> {
         Ok(now < self.deadline)
     }
 
-    /// How long a rank may sleep before it asks again whether to go on.
+    /// Returns the time at which the waiting thread must call [`Until::goes_on`] again.
     #[must_use]
     pub fn next_check(&self, now: Instant) -> Instant {
         let check = self.check.and_then(|_| now.checked_add(CHECK_EVERY));
@@ -87,48 +88,51 @@ impl std::fmt::Debug for Until<'_> {
     }
 }
 
-/// What rendezvous yields: the ability to open channels between ranks that know each other's addresses.
+/// Opens channels between ranks that have met in a rendezvous.
 ///
 /// Flows that must not wait for each other never share a stream; each is a channel of its own.
 pub trait Fabric: Send + Sync {
-    /// What moves the bytes of a channel.
+    /// The transport that moves the bytes of a channel.
     type Channel: Transport + 'static;
 
-    /// The group of all ranks that met.
+    /// Returns the group of all ranks that met.
     fn group(&self) -> Group;
 
-    /// The time, on the clock of the channels.
+    /// Returns the time on the clock of the channels.
     fn now(&self) -> Instant;
 
-    /// What moving bytes over these channels costs, as far as is known without measuring.
+    /// Returns the cost of messages over these channels, as far as it is known without measuring.
     fn links(&self) -> LinkModel;
 
-    /// Opens a channel between some of the ranks, which become ranks 0, 1, ... of the channel in the order of `members`. This
-    /// rank is one of them. Each of them, and no other rank, calls this with the same `channel` and the same list, in any
-    /// order of channels and from any thread, and waits for the others as long as `until` says.
+    /// Opens a channel between some of the ranks, which become ranks 0, 1, ... of the channel in
+    /// the order of `members`. This rank is one of them. Each member, and no other rank, calls this
+    /// with the same `channel` and the same list, in any order of channels and from any thread, and
+    /// waits for the others as long as `until` allows.
     ///
-    /// A channel of one name is opened once. Ranks that give unlike lists for it do not all get a channel; those without one
-    /// wait until the deadline.
+    /// A channel of one name is opened once. Members that give unequal lists for it do not all get
+    /// a channel; the others wait until the deadline.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for a list that no group can have; see
-    /// [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not come,
-    /// [`Error::PeerLost`](crate::Error::PeerLost) for one that went away; both name ranks of the channel. The error of the
-    /// check of `until`, as it is.
+    /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for a list that no group
+    /// can have; see [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the
+    /// ranks that did not come, [`Error::PeerLost`](crate::Error::PeerLost) for one that died or
+    /// left; both name ranks of the channel. The error of the check of `until`, unchanged.
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel>;
 
-    /// Memory for a buffer, zeroed: where the ranks on this host can read it in place, if these channels can do that. By
-    /// default it lies on the heap, which is as good where they cannot. It may outlive the channels.
+    /// Allocates zeroed memory for a buffer: where the ranks on this host can read it in place, if
+    /// these channels support that, else on the heap, which is the default. It may outlive the
+    /// channels.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is not so much memory.
+    /// [`Error::Io`](crate::Error::Io) if there is not enough memory.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         Allocation::on_heap(bytes)
     }
 
-    /// Memory in which a rank puts what several ranks of this host are to read, so that it is written once and not for each
-    /// of them: channels lend what is sent from it where it lies, from [`LinkModel::staged_from`] bytes on. `None` from channels that
-    /// cannot lend, or if there is not so much memory: the caller then uses any other memory, which is copied.
+    /// Allocates memory for data that several ranks of this host read in place, so that it is
+    /// written once and not once per rank. It is read in place from [`LinkModel::staged_from`]
+    /// bytes on. Returns `None` if these channels cannot do that or if there is not enough memory:
+    /// the caller then uses ordinary memory, which is copied.
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation>;
 
     /// Opens a channel between all ranks, in their order.
@@ -141,7 +145,7 @@ pub trait Fabric: Send + Sync {
     }
 }
 
-/// Shared by several owners.
+/// A fabric shared by several owners.
 impl<L: Fabric + ?Sized> Fabric for Arc<L> {
     type Channel = L::Channel;
 

@@ -8,17 +8,17 @@ use bytemuck::cast_slice_mut;
 use crate::call::check_len;
 use crate::{Comm, Element, Host, ReduceOp, Result, Signature};
 
-/// Memory that is kept for the next call, at most this many bytes: what is larger is not small buffers.
+/// The most memory in bytes that is kept for the next call: larger buffers are not small.
 const KEPT_MAX: usize = 64 << 20;
 
-/// The memory into which buffers are packed, kept between the calls of all clones of a handle. Its words are as aligned
-/// as any element.
+/// The memory into which buffers are packed, shared by the calls of all clones of a handle. Words
+/// of 8 bytes are aligned for every element.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Packing(Arc<Mutex<Vec<u64>>>);
 
 impl Packing {
-    /// Lends memory for so many elements to `call`. Their contents are whatever was there before. If another thread has
-    /// the kept memory, fresh memory serves.
+    /// Passes memory for `elements` elements to `call`, with unspecified contents. Uses fresh
+    /// memory while another thread holds the kept memory.
     pub(crate) fn with<T: Element, R>(&self, elements: usize, call: impl FnOnce(&mut [T]) -> R) -> R {
         let mut fresh = Vec::new();
         let mut kept = match self.0.try_lock() {
@@ -40,18 +40,19 @@ impl Packing {
     }
 }
 
-/// These make one collective of many buffers, so that its latency is paid once: the buffers are copied into one, and
-/// the result is copied back. There may be any number of buffers, of any lengths, empty ones and none at all included.
-/// All ranks give the same number of buffers with the same lengths, in the same order; otherwise they get
+/// Coalesced calls make one collective of many buffers and pay its latency once: the buffers are
+/// copied into one, and the result is copied back. There may be any number of buffers of any
+/// lengths, including none and empty ones. All ranks pass the same number of buffers with the same
+/// lengths, in the same order; otherwise the call fails with
 /// [`Error::Desync`](crate::Error::Desync), also if only the total is the same.
 ///
-/// After any error the buffers hold what they held before.
+/// After an error the buffers are unchanged.
 ///
-/// Which elements are combined in which order follows from where they lie in the buffer of all, so floating point
-/// results may differ in their last bits from those of one call per buffer, unless the order is
-/// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic).
+/// The order in which elements are combined follows from their position in the packed buffer, so
+/// floating point results may differ in their last bits from those of one call per buffer, unless
+/// the order is [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic).
 impl Comm<Host> {
-    /// [`Comm::all_reduce`] of many buffers at once.
+    /// Makes one [`Comm::all_reduce`] of many buffers.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -83,7 +84,7 @@ impl Comm<Host> {
         })
     }
 
-    /// [`Comm::broadcast`] of many buffers at once.
+    /// Makes one [`Comm::broadcast`] of many buffers.
     ///
     /// # Errors
     /// As [`Comm::broadcast`], and as written above.
@@ -107,8 +108,8 @@ impl Comm<Host> {
         })
     }
 
-    /// [`Comm::all_gather`] of many buffers at once: `recvs[i]`, which is `size` times as long as `sends[i]`, gets the
-    /// `sends[i]` of all ranks in rank order.
+    /// Makes one [`Comm::all_gather`] of many buffers: `recvs[i]`, which is `size` times as long as
+    /// `sends[i]`, gets the `sends[i]` of all ranks in rank order.
     ///
     /// # Errors
     /// As [`Comm::all_gather`], and as written above.
@@ -137,8 +138,8 @@ impl Comm<Host> {
         })
     }
 
-    /// [`Comm::reduce_scatter`] of many buffers at once: `recvs[i]` gets this rank's block of the reduction of
-    /// `sends[i]`, which has one block of the length of `recvs[i]` per rank.
+    /// Makes one [`Comm::reduce_scatter`] of many buffers: `recvs[i]` gets this rank's block of the
+    /// reduction of `sends[i]`, which has one block of the length of `recvs[i]` per rank.
     ///
     /// # Errors
     /// As [`Comm::reduce_scatter`], and as written above.
@@ -165,7 +166,8 @@ impl Comm<Host> {
         })
     }
 
-    /// Makes a call with memory for `elements` elements, on a handle whose calls must agree on the lengths.
+    /// Makes a call with memory for `elements` elements, on a handle whose fingerprint covers the
+    /// lengths.
     fn packed<T: Element>(
         &self,
         lengths: &[usize],
@@ -179,7 +181,7 @@ impl Comm<Host> {
     }
 }
 
-/// Checks that there is a buffer for each of these lengths, and that it is as long for each rank.
+/// Checks that there is a buffer for each of `lengths`, each `ranks` times as long.
 fn check([list, each]: [&'static str; 2], ranks: usize, lengths: &[usize], got: &[usize]) -> Result<()> {
     check_len(list, got.len(), lengths.len())?;
     let mut pairs = got.iter().zip(lengths);
@@ -190,7 +192,7 @@ fn lengths_mut<T, B: AsMut<[T]>>(buffers: &mut [B]) -> Vec<usize> {
     buffers.iter_mut().map(|buffer| buffer.as_mut().len()).collect()
 }
 
-/// Where buffers of these lengths lie when one follows the other.
+/// Returns the ranges of consecutive buffers of these lengths.
 fn ranges(lengths: &[usize]) -> impl Iterator<Item = Range<usize>> {
     lengths.iter().scan(0, |end, length| {
         let start = *end;

@@ -36,14 +36,14 @@ pub enum Collective {
     /// Every rank gets the reduction of the contributions of the ranks up to it.
     Scan = 15,
     /// Every rank but the first gets the reduction of the contributions of the ranks before it.
-    ExScan = 16,
-    /// Every color becomes a group.
+    Exscan = 16,
+    /// The ranks that give the same color become a group.
     Split = 17,
-    /// Some ranks become a group.
+    /// The listed ranks become a group.
     NewGroup = 18,
     /// All ranks become another group.
     Duplicate = 19,
-    /// A barrier that tells which ranks did not come.
+    /// A barrier that names the ranks that did not arrive.
     MonitoredBarrier = 20,
 }
 
@@ -65,15 +65,15 @@ impl Collective {
         Self::AllToAll,
         Self::AllToAllV,
         Self::Scan,
-        Self::ExScan,
+        Self::Exscan,
         Self::Split,
         Self::NewGroup,
         Self::Duplicate,
         Self::MonitoredBarrier,
     ];
 
-    /// The collective with the same messages between the same ranks: the one without the V, where all have the same
-    /// length, and the one with which a group is made.
+    /// Returns the collective with the same messages between the same ranks: without the V, where
+    /// all lengths are equal, and the one that creates a group.
     #[must_use]
     pub const fn base(self) -> Self {
         match self {
@@ -87,27 +87,27 @@ impl Collective {
         }
     }
 
-    /// Whether every rank knows the lengths of all: in a gather or scatter with counts, only the
-    /// root does.
+    /// Returns whether every rank knows the lengths of all ranks: in a gather or scatter with
+    /// counts, only the root does.
     #[must_use]
     #[inline]
     pub const fn is_known_everywhere(self) -> bool {
         !matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
     }
 
-    /// The code on the wire, never zero.
+    /// Returns the code on the wire, never zero.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The collective with this code on the wire.
+    /// Returns the collective with this code on the wire.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|collective| collective.code() == code)
     }
 
-    /// The name of the method that makes the call.
+    /// Returns the name of the method that makes the call.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl Collective {
             Self::AllToAll => "all_to_all",
             Self::AllToAllV => "all_to_all_v",
             Self::Scan => "scan",
-            Self::ExScan => "exscan",
+            Self::Exscan => "exscan",
             Self::Split => "split",
             Self::NewGroup => "new_group",
             Self::Duplicate => "duplicate",

@@ -1,6 +1,6 @@
 //! The handle on which calls are made.
 
-// The first module, as rustdoc shows methods in the order of modules.
+// Declared first: rustdoc shows methods in the order of modules.
 mod collectives;
 
 mod alloc;
@@ -16,12 +16,13 @@ use crate::{
     CallOptions, Communicator, Error, Host, HostCommunicator, LinkModel, Memory, ReduceOrder, Result, Worker,
 };
 
-/// A group of ranks that communicate: the handle on which collectives are called.
+/// A handle on a group of ranks; all collectives are methods of it.
 ///
-/// Clones are handles to the same communicator with their own options; they share its one order of calls. Buffers
-/// are slices, vectors and arrays of [`Element`](crate::Element)s for [`Host`], device buffers for other memories.
-/// What holds for every call, its errors and its thread-safety, is written at [`Communicator`]. A call has five minutes
-/// unless [`Comm::with_timeout`] says otherwise.
+/// Clones are handles to the same communicator with their own options, and share its one order of
+/// calls. Buffers are slices, vectors and arrays of [`Element`](crate::Element)s for [`Host`],
+/// device buffers for other memories. [`Communicator`] documents the rules, errors and
+/// thread-safety that all calls share. A call has a timeout of five minutes unless
+/// [`Comm::with_timeout`] sets another.
 ///
 /// | calls | memory |
 /// |---|---|
@@ -30,10 +31,11 @@ use crate::{
 /// | `send`, `recv`, `probe`, in the background too, and Cartesian groups | [`Host`] |
 /// | `device`, `stream`, `work`, `synchronize`, `_coalesced`: the trait `DeviceComm` of comm-nccl | CUDA devices |
 ///
-/// A communicator belongs to the process that made it. In a child that is made by `fork` and goes on without `exec`, every
-/// call is [`Invalid::Forked`](crate::Invalid::Forked), before anything is sent: the child must make its own. Dropping its
-/// copies closes its copies of the descriptors and tells nobody. While it keeps them, ranks that reach the parent by TCP
-/// alone learn of the parent's death only at their deadlines.
+/// A communicator belongs to the process that made it. In a child that is made by `fork` and goes
+/// on without `exec`, every call fails with [`Invalid::Forked`](crate::Invalid::Forked) before
+/// anything is sent: the child must make its own. Dropping the child's copies closes its copies of
+/// the descriptors and tells no peer. While the child keeps them, ranks that reach the parent by
+/// TCP alone learn of the parent's death only at their deadlines.
 ///
 /// ```
 /// use comm::ReduceOp;
@@ -48,17 +50,17 @@ use crate::{
 pub struct Comm<M: Memory = Host> {
     communicator: Arc<M::Communicator>,
     options: CallOptions,
-    /// Runs calls in the background, from the first one on.
+    /// Runs calls in the background; started by the first one.
     worker: Arc<OnceLock<Worker<M>>>,
-    /// Where buffers that travel together are packed.
+    /// The memory into which coalesced buffers are packed.
     packing: Packing,
-    /// Sees to messages in the background, which do not queue behind calls.
+    /// Drives messages in the background, which do not queue behind calls.
     messenger: Arc<OnceLock<Worker<M>>>,
 }
 
 /// Handles, and the options of their calls.
 impl<M: Memory> Comm<M> {
-    /// A handle to a communicator for any memory, with the default options.
+    /// Creates a handle to a communicator for any memory, with the default options.
     #[must_use]
     pub fn over(communicator: Arc<M::Communicator>) -> Self {
         Self {
@@ -70,42 +72,44 @@ impl<M: Memory> Comm<M> {
         }
     }
 
-    /// What carries out the calls, for what communicators for this memory can do beyond the calls of a handle;
-    /// they are given its [`Comm::options`].
+    /// Returns the communicator, for calls that are specific to this memory; pass them
+    /// [`Comm::options`].
     #[must_use]
     pub fn communicator(&self) -> &M::Communicator {
         &self.communicator
     }
 
-    /// What every call is given: for what communicators for this memory can do beyond the calls of a handle.
+    /// Returns the options of the calls of this handle, for calls that are specific to this memory.
     #[must_use]
     pub const fn options(&self) -> &CallOptions {
         &self.options
     }
 
-    /// The handle with these options.
+    /// Returns the handle with these options.
     pub(crate) fn with_options(mut self, options: CallOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// What the calls of this handle must agree on besides what they say themselves: [`CallOptions::extra_fingerprint`].
+    /// Returns the fingerprint that calls of this handle must agree on in addition to their
+    /// signature: [`CallOptions::extra_fingerprint`].
     #[must_use]
     pub const fn extra_fingerprint(&self) -> u64 {
         self.options.extra_fingerprint
     }
 
-    /// Where buffers that travel together are packed.
+    /// Returns the memory into which coalesced buffers are packed.
     pub(crate) const fn packing(&self) -> &Packing {
         &self.packing
     }
 
-    /// A handle with the same options that does not share the workers, and so does not keep them waiting for itself.
+    /// Returns a handle with the same options that does not share the workers, so that dropping it
+    /// does not wait for them.
     pub(crate) fn in_foreground(&self) -> Self {
         Self { worker: Arc::default(), messenger: Arc::default(), ..self.clone() }
     }
 
-    /// The worker that runs the calls of all clones.
+    /// Returns the worker that runs the calls of all clones.
     pub(crate) fn worker(&self) -> Result<&Worker<M>> {
         self.started(&self.worker, |_| {})
     }
@@ -114,20 +118,21 @@ impl<M: Memory> Comm<M> {
         if worker.get().is_none() {
             let ours = Worker::new(self.in_foreground())?.on_drop(on_drop);
             if let Err(spare) = worker.set(ours) {
-                // Another thread was first: this worker has nothing to do, and ends without a trace.
+                // Another thread was first: this worker has nothing to do.
                 drop(spare.on_drop(|_| {}));
             }
         }
         worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
     }
 
-    /// What messages cost between the ranks, as far as algorithms are chosen by it; see [`Communicator::links`].
+    /// Returns the cost model of messages between the ranks by which algorithms are chosen; see
+    /// [`Communicator::links`].
     #[must_use]
     pub fn links(&self) -> Option<LinkModel> {
         self.communicator.links()
     }
 
-    /// A handle to the same communicator whose calls have this long from start to deadline, instead of
+    /// Returns a handle to the same communicator whose calls have this timeout instead of
     /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), five minutes.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
@@ -136,7 +141,8 @@ impl<M: Memory> Comm<M> {
         handle
     }
 
-    /// A handle to the same communicator whose calls use the algorithm of this name. Every rank must name the same.
+    /// Returns a handle to the same communicator whose calls use the algorithm of this name. Every
+    /// rank must name the same.
     #[must_use]
     pub fn with_algorithm(&self, name: impl Into<Cow<'static, str>>) -> Self {
         let mut handle = self.clone();
@@ -144,7 +150,7 @@ impl<M: Memory> Comm<M> {
         handle
     }
 
-    /// A handle to the same communicator whose reductions keep this order.
+    /// Returns a handle to the same communicator whose reductions keep this order.
     #[must_use]
     pub fn with_reduce_order(&self, order: ReduceOrder) -> Self {
         let mut handle = self.clone();
@@ -152,8 +158,8 @@ impl<M: Memory> Comm<M> {
         handle
     }
 
-    /// A handle to the same communicator whose calls are only compatible with calls of the same
-    /// [`CallOptions::extra_fingerprint`]. Every rank must give the same number.
+    /// Returns a handle to the same communicator whose calls are only compatible with calls of the
+    /// same [`CallOptions::extra_fingerprint`]. Every rank must give the same number.
     #[must_use]
     pub fn with_extra_fingerprint(&self, fingerprint: u64) -> Self {
         let mut handle = self.clone();
@@ -163,13 +169,13 @@ impl<M: Memory> Comm<M> {
 }
 
 impl Comm<Host> {
-    /// A handle to a communicator, with the default options.
+    /// Creates a handle to a communicator, with the default options.
     #[must_use]
     pub fn new(communicator: impl HostCommunicator + 'static) -> Self {
         Self::over(Arc::new(communicator))
     }
 
-    /// The worker that sees to the messages of all clones.
+    /// Returns the worker that drives the messages of all clones.
     pub(crate) fn messenger(&self) -> Result<&Worker> {
         self.started(&self.messenger, |comm| comm.communicator().cancel_recvs())
     }

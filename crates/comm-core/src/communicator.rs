@@ -5,41 +5,42 @@ use std::time::Duration;
 
 use crate::{Accumulate, Allocate, Call, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result};
 
-/// How long a call may take unless the caller says otherwise: five minutes.
+/// The timeout of a call unless the caller sets another: five minutes.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How a call is to be carried out. None of it changes what the call means, but for the rounding of floats.
+/// Options of a call. None of them changes its meaning, except for the rounding of floats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// The time to the deadline from when the call first waits for another rank, which is at its start as a rule. It may
-    /// differ from rank to rank.
+    /// The time to the deadline, counted from when the call first waits for another rank, usually
+    /// its start. It may differ from rank to rank.
     pub timeout: Duration,
-    /// The algorithm to use instead of the one that the backend would choose, by its name. Equal on every rank.
+    /// The algorithm to use instead of the one that the backend would choose. Equal on every rank.
     pub algorithm: Option<Cow<'static, str>>,
-    /// In which order contributions are combined. Equal on every rank.
+    /// The order in which contributions are combined. Equal on every rank.
     pub order: ReduceOrder,
-    /// In which type partial sums of 16-bit floats are kept. Equal on every rank.
+    /// The type in which partial sums of 16-bit floats are kept. Equal on every rank.
     pub accumulate: Accumulate,
-    /// What else must be equal on every rank for the call to mean the same, as a number: [`Signature::fingerprint_of`] the lengths
-    /// of the buffers that were packed into one, for example. 0 if there is nothing. Ranks that give unequal numbers get
-    /// [`Error::Desync`].
+    /// The fingerprint of anything else that must be equal on every rank for the call to mean the
+    /// same: [`Signature::fingerprint_of`] the lengths of coalesced buffers, for example. 0 if
+    /// there is nothing. If ranks give unequal numbers, the call fails with [`Error::Desync`].
     ///
     /// [`Signature::fingerprint_of`]: crate::Signature::fingerprint_of
     /// [`Error::Desync`]: crate::Error::Desync
     pub extra_fingerprint: u64,
 }
 
-/// In which order a reduction combines the contributions of the ranks. It shows in the last bits of floating point
-/// results, as their addition is not associative.
+/// The order in which a reduction combines the contributions of the ranks. It affects the last bits
+/// of floating point results, because their addition is not associative.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOrder {
-    /// Whichever is fastest: the same for the same call on the same group, but another for another length.
+    /// The fastest order: the same for the same call on the same group, but another for another
+    /// length.
     #[default]
     Any,
-    /// One tree over the ranks for every element: the same bits whatever the length, the way the data is cut into
-    /// calls, the algorithm or the collective. An algorithm that combines in another order is refused.
+    /// One tree over the ranks for every element: the same bits for every length, division into
+    /// calls, algorithm and collective. An algorithm that combines in another order is refused.
     Deterministic,
 }
 
@@ -57,35 +58,35 @@ impl Default for CallOptions {
 
 /// Setters, as in `CallOptions::default().timeout(Duration::from_secs(10))`.
 impl CallOptions {
-    /// The options with this timeout.
+    /// Returns the options with this timeout.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The options with the algorithm of this name.
+    /// Returns the options with the algorithm of this name.
     #[must_use]
     pub fn algorithm(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.algorithm = Some(name.into());
         self
     }
 
-    /// The options with this order of reductions.
+    /// Returns the options with this order of reductions.
     #[must_use]
     pub const fn order(mut self, order: ReduceOrder) -> Self {
         self.order = order;
         self
     }
 
-    /// The options with partial sums kept in this way.
+    /// Returns the options with partial sums kept in this way.
     #[must_use]
     pub const fn accumulate(mut self, accumulate: Accumulate) -> Self {
         self.accumulate = accumulate;
         self
     }
 
-    /// The options with this extra fingerprint: see the field of this name.
+    /// Returns the options with this extra fingerprint: see the field of this name.
     #[must_use]
     pub const fn extra_fingerprint(mut self, fingerprint: u64) -> Self {
         self.extra_fingerprint = fingerprint;
@@ -95,48 +96,50 @@ impl CallOptions {
 
 /// A group of ranks that runs collectives on buffers in memory `M`.
 ///
-/// Every member makes the same calls in the same order; a member that does not gets [`Error::Desync`] or
-/// [`Error::Timeout`], on itself and on the others. One call runs at a time: calls from several threads queue, and
-/// their order must be the same on every rank. Any length is valid, zero included, and so is a group of one.
+/// Every member makes the same calls in the same order; a member that does not gets
+/// [`Error::Desync`] or [`Error::Timeout`], on itself and on the others. One call runs at a time:
+/// calls from several threads queue, and their order must be the same on every rank. Any length is
+/// valid, zero included, and so is a group of one.
 ///
-/// Results are equal bit for bit on every rank and on every repetition with the same algorithm and group, except for
-/// the payload of a NaN.
+/// Results are equal bit for bit on every rank and on every repetition with the same algorithm and
+/// group, except for the payload of a NaN.
 ///
 /// In a child that was made by `fork` every call is [`Invalid::Forked`](crate::Invalid::Forked).
 ///
-/// After an error for which [`Error::is_fatal`] holds, every call fails with [`Error::Poisoned`], and the contents of
-/// the buffer that was being written are unspecified.
+/// After an error for which [`Error::is_fatal`] holds, every call fails with [`Error::Poisoned`],
+/// and the contents of the buffer that was being written are unspecified.
 ///
 /// [`Error::Desync`]: crate::Error::Desync
 /// [`Error::Timeout`]: crate::Error::Timeout
 /// [`Error::Poisoned`]: crate::Error::Poisoned
 /// [`Error::is_fatal`]: crate::Error::is_fatal
 pub trait Communicator<M: Memory = Host>: Send + Sync {
-    /// The group, seen by this member.
+    /// Returns the group, seen by this member.
     fn group(&self) -> Group;
 
-    /// What messages cost between the members, as far as algorithms are chosen by it; the same on every rank. `None` from
-    /// a backend that chooses by something else.
+    /// Returns the cost model of messages between the members by which algorithms are chosen; the
+    /// same on every rank. `None` from a backend that does not use one.
     fn links(&self) -> Option<LinkModel> {
         None
     }
 
     /// Makes a call, which returns when this rank has its result.
     ///
-    /// A backend that lacks a collective returns [`Invalid::Unsupported`](crate::Invalid::Unsupported)
-    /// on every rank, before anything is sent.
+    /// A backend that lacks a collective returns
+    /// [`Invalid::Unsupported`](crate::Invalid::Unsupported) on every rank, before anything is
+    /// sent.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the call does not fit the group, which leaves
-    /// the communicator and the buffers as they were; see [`Error`](crate::Error) for all others.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the call does not fit the group; the
+    /// communicator and the buffers are unchanged. See [`Error`](crate::Error) for all others.
     fn run(&self, call: Call<'_, M>, options: &CallOptions) -> Result<()>;
 
-    /// Ends the call in progress, here and on every other rank, and makes the communicator unusable. Any thread may
-    /// call this while another is in a collective.
+    /// Ends the call in progress, here and on every other rank, and makes the communicator
+    /// unusable. Any thread may call this while another is in a collective.
     fn abort(&self, reason: &str);
 }
 
-/// What every backend for the memory of this process can do.
+/// A communicator for the memory of this process, with all capabilities.
 pub trait HostCommunicator: Communicator<Host> + Groups<Host> + PointToPoint + Allocate {}
 
 impl<C> HostCommunicator for C where C: Communicator<Host> + Groups<Host> + PointToPoint + Allocate + ?Sized {}

@@ -6,12 +6,12 @@ use bytemuck::Pod;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// The size of a [`Plain`] type, which is not zero.
+/// The size in bytes of a [`Plain`] type, which is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlainType(NonZeroU32);
 
 impl PlainType {
-    /// The type of so many bytes. `None` for 0.
+    /// Creates the type from its size in bytes. `None` for 0.
     #[must_use]
     pub const fn new(size: u32) -> Option<Self> {
         match NonZeroU32::new(size) {
@@ -20,7 +20,7 @@ impl PlainType {
         }
     }
 
-    /// The size of one element in bytes.
+    /// Returns the size of one element in bytes.
     #[must_use]
     #[inline]
     pub const fn size(self) -> usize {
@@ -71,13 +71,14 @@ pub enum DType {
     F32 = 11,
     /// IEEE 754 binary64.
     F64 = 12,
-    /// Four bits of exponent and three of mantissa, finite but for NaN: E4M3 of the OCP specification of 8-bit floating
-    /// point. The host moves it; devices reduce it.
+    /// Four bits of exponent and three of mantissa, finite but for NaN: E4M3 of the OCP
+    /// specification of 8-bit floating point. The host moves it; devices reduce it.
     F8E4M3 = 13,
-    /// Five bits of exponent and two of mantissa, E5M2 of the same specification. The host moves it; devices reduce it.
+    /// Five bits of exponent and two of mantissa, E5M2 of the same specification. The host moves
+    /// it; devices reduce it.
     F8E5M2 = 14,
-    /// A plain struct of the program, of which the library knows the size alone: see [`Plain`]. Only operators of the
-    /// program reduce it: see [`Operator`](crate::Operator).
+    /// A plain struct of the program, of which only the size is known: see [`Plain`]. Only
+    /// user-defined operators reduce it: see [`Operator`](crate::Operator).
     Plain(PlainType) = 15,
 }
 
@@ -102,7 +103,7 @@ impl DType {
         Self::F8E5M2,
     ];
 
-    /// The size of one element in bytes.
+    /// Returns the size of one element in bytes.
     #[must_use]
     #[inline]
     pub const fn size(self) -> usize {
@@ -115,38 +116,40 @@ impl DType {
         }
     }
 
-    /// How views of erased elements are aligned, in bytes: built-in types as they are large, others at will.
+    /// Returns the alignment of views of elements in bytes: the size of a built-in type, 1 for
+    /// others.
     pub(crate) const fn align(self) -> usize {
         if let Self::Plain(_) = self { 1 } else { self.size() }
     }
 
-    /// Whether this is the same type, in constants.
+    /// Compares two types in constants.
     pub(crate) const fn is(self, other: Self) -> bool {
         self.code() == other.code() && self.size() == other.size()
     }
 
-    /// Whether this is one of the floating point types.
+    /// Returns whether this is one of the floating point types.
     #[must_use]
     #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64) || self.is_float8()
     }
 
-    /// Whether this is one of the floating point types of 16 bits: `f16` or `bf16`.
+    /// Returns whether this is one of the floating point types of 16 bits: `f16` or `bf16`.
     #[must_use]
     #[inline]
     pub const fn is_float16(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
 
-    /// Whether this is one of the floating point types of eight bits, with which the host does not compute.
+    /// Returns whether this is one of the floating point types of eight bits, with which the host
+    /// does not compute.
     #[must_use]
     #[inline]
     pub const fn is_float8(self) -> bool {
         matches!(self, Self::F8E4M3 | Self::F8E5M2)
     }
 
-    /// The code on the wire, never zero.
+    /// Returns the code on the wire, never zero.
     #[must_use]
     #[inline]
     pub const fn code(self) -> u8 {
@@ -169,13 +172,14 @@ impl DType {
         }
     }
 
-    /// What is on the wire beside the code: the size of a [`DType::Plain`], 0 for others.
+    /// Returns the size of a [`DType::Plain`], which accompanies its code on the wire; 0 for
+    /// others.
     #[must_use]
     pub const fn plain_size(self) -> u32 {
         if let Self::Plain(plain) = self { plain.0.get() } else { 0 }
     }
 
-    /// The type with this code and this [`plain_size`](Self::plain_size) on the wire.
+    /// Returns the type with this code and this [`plain_size`](Self::plain_size) on the wire.
     #[must_use]
     pub fn from_wire(code: u8, plain_size: u32) -> Option<Self> {
         match Self::from_code(code) {
@@ -184,13 +188,13 @@ impl DType {
         }
     }
 
-    /// The built-in type with this code on the wire.
+    /// Returns the built-in type with this code on the wire.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// The name as in Rust: `f32`, `u8`, `bf16`; `struct` for plain structs.
+    /// Returns the name as in Rust: `f32`, `u8`, `bf16`; `struct` for plain structs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -228,14 +232,15 @@ mod sealed {
 
 /// A type whose values can be communicated: the Rust side of a [`DType`].
 ///
-/// These are `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`, `f32`, `f64`, [`half`](crate::half)'s `f16` and `bf16`,
-/// [`float8`](crate::float8)'s `F8E4M3` and `F8E5M2`, `usize` and `isize`, which are integers of their width, and types of the
-/// program that are [`Plain`]. The trait is sealed, so that a `DType` is never guessed from a size: what a buffer holds is known
-/// from its type.
+/// These are `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`, `f32`, `f64`,
+/// [`half`](crate::half)'s `f16` and `bf16`, [`float8`](crate::float8)'s `F8E4M3` and `F8E5M2`,
+/// `usize` and `isize`, which are integers of their width, and types of the program that are
+/// [`Plain`]. The trait is sealed, so that a `DType` is never guessed from a size.
 ///
-/// `bool` and `char` are no elements: a call writes bytes of other ranks to a buffer, and not all bytes are one of their
-/// values. Send `u8::from(flag)`, and read what comes as `byte != 0`; with [`ReduceOp::Min`](crate::ReduceOp::Min) it is the
-/// conjunction of all flags, with [`ReduceOp::Max`](crate::ReduceOp::Max) the disjunction:
+/// `bool` and `char` are not elements: a call writes bytes of other ranks to a buffer, and not
+/// every byte is a valid value of them. Send `u8::from(flag)`, and compare the result with 0; with
+/// [`ReduceOp::Min`](crate::ReduceOp::Min) it is the conjunction of all flags, with
+/// [`ReduceOp::Max`](crate::ReduceOp::Max) the disjunction:
 ///
 /// ```
 /// use comm::ReduceOp;
@@ -260,13 +265,13 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
     const DTYPE: DType;
 }
 
-/// A type of the program that may be communicated: a struct without references, padding or invalid values, moved as its
-/// bytes. `MPI_Type_contiguous` over bytes.
+/// A type of the program that may be communicated: a struct without references, padding or invalid
+/// values, moved as its bytes. `MPI_Type_contiguous` over bytes.
 ///
-/// `#[derive(Pod, Zeroable)]` of [`bytemuck`] checks at compile time that a type is like that; an `impl Plain` then makes slices
-/// of it buffers of all calls: broadcasts, gathers, messages, with counts in elements. Reductions take it with an
-/// [`Operator`](crate::Operator) of the program. Ranks compare the size of the type, and nothing else of it: all must
-/// declare it alike.
+/// `#[derive(Pod, Zeroable)]` of [`bytemuck`] checks this at compile time; an `impl Plain` then
+/// makes slices of the type buffers of all calls: broadcasts, gathers, messages, with counts in
+/// elements. Reductions need a user-defined [`Operator`](crate::Operator). Ranks compare only the
+/// size of the type: all must declare it alike.
 ///
 /// ```
 /// use comm::bytemuck::{Pod, Zeroable};
@@ -290,12 +295,14 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
 /// # Ok::<_, comm::Error>(())
 /// ```
 ///
-/// The derive macros name the crate `bytemuck`; without a dependency on it, add `#[bytemuck(crate = "comm::bytemuck")]`. The type
-/// has at least one byte and is aligned to at most 8; a type that is not does not compile.
+/// The derive macros name the crate `bytemuck`; without a dependency on it, add `#[bytemuck(crate =
+/// "comm::bytemuck")]`. The type has at least one byte and is aligned to at most 8; other types do
+/// not compile.
 ///
-/// For a type of another crate, such as `num_complex::Complex<f64>`, wrap it in a `#[repr(transparent)]` struct. A sum of
-/// complex numbers needs no wrapper: cast the slice to one of `f64`, as `bytemuck::cast_slice_mut` does. Both need that
-/// crate's `Pod`, for `num_complex` its feature `bytemuck`. `bool` cannot be `Plain`, as not every byte is one: use `u8`.
+/// Wrap a type of another crate, such as `num_complex::Complex<f64>`, in a `#[repr(transparent)]`
+/// struct. A sum of complex numbers needs no wrapper: cast the slice to one of `f64`, as
+/// `bytemuck::cast_slice_mut` does. Both need that crate's `Pod`, for `num_complex` its feature
+/// `bytemuck`. `bool` cannot be `Plain`, because not every byte is a valid one: use `u8`.
 pub trait Plain: Pod + Send + Sync + std::fmt::Debug + PartialEq {}
 
 impl<T: Plain> sealed::Sealed for T {}
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_of_the_rust_types() {
+    fn sizes_equal_those_of_the_rust_types() {
         fn check<T: Element>() {
             assert_eq!(T::DTYPE.size(), size_of::<T>(), "{}", T::DTYPE);
         }
@@ -377,9 +384,9 @@ mod tests {
         check::<F8E5M2>();
     }
 
-    /// They are on the wire, and are never given to another type.
+    /// Codes are on the wire and are never reused.
     #[test]
-    fn codes_are_those_of_the_wire_format() {
+    fn codes_of_the_wire_format_are_pinned() {
         let names = [
             "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "f8e4m3",
             "f8e5m2",

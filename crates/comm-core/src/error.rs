@@ -17,24 +17,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of a failed call.
 ///
-/// An error of a communicator is fatal unless stated otherwise here: every later call returns it as [`Error::Poisoned`],
-/// and no later call returns data. These errors are not fatal:
+/// An error of a communicator is fatal unless stated otherwise here: every later call returns it as
+/// [`Error::Poisoned`], and no later call returns data. These errors are not fatal:
 ///
 /// - [`Error::Invalid`]: the arguments are wrong; nothing was sent;
-/// - [`Error::Timeout`] with [`During::Await`], and [`Error::PeerLost`] while a message is sent, expected or received: they
-///   concern that message alone;
+/// - [`Error::Timeout`] with [`During::Await`], and [`Error::PeerLost`] while a message is sent,
+///   expected or received: they concern that message alone;
 /// - [`Error::NotConnected`]: the parent of the new group stays usable;
 /// - [`Error::Cancelled`].
 ///
 /// Collectives and messages fail separately: an error that is fatal to one leaves the other usable.
 /// [`Error::is_fatal`] tells which errors are fatal.
 ///
-/// The text of an error includes its causes, so none of them is a [`source`](std::error::Error::source) and a report of
-/// the chain of sources prints nothing twice. `Debug` prints the same text, for programs whose `main` returns a [`Result`].
+/// The text of an error includes its causes, so none of them is a
+/// [`source`](std::error::Error::source) and a report of the chain of sources prints nothing twice.
+/// `Debug` prints the same text, for programs whose `main` returns a [`Result`].
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The arguments or the configuration are wrong. Nothing was sent, and the communicator stays usable.
+    /// The arguments or the configuration are wrong. Nothing was sent, and the communicator stays
+    /// usable.
     #[error("invalid: {0}")]
     Invalid(Invalid),
     /// A rank died, left, or can no longer be reached.
@@ -76,7 +78,8 @@ pub enum Error {
         /// The reason.
         refusal: Refusal,
     },
-    /// The operating system failed an operation that concerns no rank: binding a port, reading a file.
+    /// The operating system failed an operation that concerns no rank: binding a port, reading a
+    /// file.
     #[error("could not {doing}: {source}")]
     Io {
         /// The operation, as in "bind 10.0.0.1:29500".
@@ -102,26 +105,29 @@ pub enum Error {
         /// The reason, and where the backend was searched for.
         detail: String,
     },
-    /// The members of a new group agreed to create it and could then not be connected. Ranks in the cause are those of
-    /// the parent communicator, which stays usable unless one of its members died.
+    /// The members of a new group agreed to create it and could then not be connected. Ranks in the
+    /// cause are those of the parent communicator, which stays usable unless one of its members
+    /// died.
     #[error("cannot connect the members of the new group: {0}")]
     NotConnected(Arc<Error>),
-    /// The caller's code panicked in a background operation: for example the `AsMut` of a buffer. In a collective, the
-    /// communicator was aborted, because other ranks may be in the same call. While a message was being sent, all
-    /// messages failed. While a message was being received, that receive alone failed.
+    /// The caller's code panicked in a background operation: for example the `AsMut` of a buffer.
+    /// In a collective, the communicator was aborted, because other ranks may be in the same call.
+    /// While a message was being sent, all messages failed. While a message was being received,
+    /// that receive alone failed.
     #[error("a background operation panicked: {message}")]
     Panicked {
         /// The message of the panic.
         message: String,
     },
-    /// The last handle to the communicator was dropped before a message matched a background receive.
+    /// The last handle to the communicator was dropped before a message matched a background
+    /// receive.
     #[error("the receive was cancelled: its communicator was dropped before a message arrived")]
     Cancelled,
     /// An earlier call failed with a fatal error; this call did nothing.
     #[error("the communicator is unusable after an earlier error: {0}")]
     Poisoned(Arc<Error>),
-    /// Another process wrote a record in the store, or an answer during an agreement between ranks, that no process of
-    /// this version of the library writes.
+    /// Another process wrote a record in the store, or an answer during an agreement between ranks,
+    /// that no process of this version of the library writes.
     #[error(
         "{what} is malformed: {content}; it comes from another program, or another version of this library"
     )]
@@ -279,7 +285,8 @@ pub struct Desync {
 }
 
 impl Desync {
-    /// Creates the error from two ranks, each with its call under this sequence number if it is known.
+    /// Creates the error from two ranks, each with its call under this sequence number if it is
+    /// known.
     #[must_use]
     pub fn new(
         sequence: u64,
@@ -300,8 +307,9 @@ pub struct Lengths {
 }
 
 impl Error {
-    /// Returns whether every later call fails as well: every collective after an error of a collective, every message
-    /// after an error of a message. [`Error::PeerLost`] of a message is not fatal: messages with other ranks go on.
+    /// Returns whether every later call fails as well: every collective after an error of a
+    /// collective, every message after an error of a message. [`Error::PeerLost`] of a message is
+    /// not fatal: messages with other ranks go on.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
         match self {
@@ -312,7 +320,8 @@ impl Error {
         }
     }
 
-    /// Returns the cause of [`Error::Poisoned`] and [`Error::NotConnected`], and every other error itself.
+    /// Returns the cause of [`Error::Poisoned`] and [`Error::NotConnected`], and every other error
+    /// itself.
     #[must_use]
     pub fn root_cause(&self) -> &Self {
         match self {
@@ -347,7 +356,8 @@ impl std::fmt::Debug for Error {
     }
 }
 
-/// Not derived: a derived conversion would also make the cause a source, and the text already includes it.
+/// Not derived: a derived conversion would also make the cause a source, and the text already
+/// includes it.
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid)
@@ -360,7 +370,7 @@ impl From<Desync> for Error {
     }
 }
 
-/// As in "rank 3", "ranks 0, 2 and 7".
+/// Formats ranks as in "rank 3", "ranks 0, 2 and 7".
 pub(crate) fn ranks(ranks: &[usize]) -> String {
     match ranks {
         [] => "the operating system".into(),
@@ -372,7 +382,7 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
     }
 }
 
-/// As in ", where rank 0 expected 5 bytes and rank 1 sent 6".
+/// Formats lengths as in ", where rank 0 expected 5 bytes and rank 1 sent 6".
 fn told(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
     let told = |Lengths { expected, sent }: &Lengths| {
         format!(", where rank {rank} expected {expected} bytes and rank {peer} sent {sent}")

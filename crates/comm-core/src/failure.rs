@@ -1,17 +1,18 @@
-//! Why something cannot be used any more, and who is to know.
+//! The first failure of a shared object, and its observers.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// Somebody who is told of a failure, once.
+/// A callback that is called once with a failure.
 type Observer = Box<dyn FnOnce(&Error) + Send>;
 
-/// The first failure of something that threads share, if there was one, and those who are to know of it.
+/// The first failure of an object that threads share, and the observers to notify of it.
 ///
-/// Any thread may call any method; none blocks but [`Failure::await_cause`]. A failure is kept first and told afterwards, so that
-/// whoever keeps it under a lock can tell of it without: observers may do whatever they like.
+/// Any thread may call any method; only [`Failure::await_cause`] blocks. Recording a failure and
+/// notifying observers are separate, so that a caller can record it under a lock and notify after
+/// releasing it: observers may run any code.
 #[derive(Default)]
 pub struct Failure {
     state: Mutex<State>,
@@ -26,13 +27,13 @@ struct State {
 }
 
 impl Failure {
-    /// The cause of the failure, if there was one.
+    /// Returns the cause of the failure, if there was one.
     #[must_use]
     pub fn cause(&self) -> Option<Arc<Error>> {
         self.lock().cause.clone()
     }
 
-    /// Refuses to go on after a failure.
+    /// Returns an error if there was a failure.
     ///
     /// # Errors
     /// [`Error::Poisoned`], with the cause.
@@ -40,7 +41,7 @@ impl Failure {
         self.cause().map_or(Ok(()), |cause| Err(Error::Poisoned(cause)))
     }
 
-    /// Keeps a failure, unless there was one before. Returns whether it is the first.
+    /// Records a failure, unless there was one before. Returns whether it is the first.
     #[must_use = "observers of the first failure are to be told"]
     pub fn keep(&self, cause: &Error) -> bool {
         let mut state = self.lock();
@@ -52,8 +53,8 @@ impl Failure {
         is_first
     }
 
-    /// Tells all observers of the failure that was kept, on this thread. A failure that nobody is told of, such as an end
-    /// in order, stays between those who ask.
+    /// Notifies all observers of the recorded failure, on this thread. A failure of which observers
+    /// are not notified, such as a normal end, is seen only by those who ask.
     pub fn tell(&self) {
         let mut state = self.lock();
         let Some(cause) = state.cause.clone() else { return };
@@ -63,7 +64,8 @@ impl Failure {
         observers.into_iter().for_each(|observer| observer(&cause));
     }
 
-    /// Has `observer` called with the cause, once: when observers are told, or at once if they have been.
+    /// Calls `observer` once with the cause: when observers are notified, or at once if they have
+    /// been.
     pub fn observe(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         let mut state = self.lock();
         match state.cause.clone().filter(|_| state.is_told) {
@@ -75,7 +77,7 @@ impl Failure {
         }
     }
 
-    /// As [`Failure::cause`], for which it waits so long at most.
+    /// Waits for the cause of a failure, for at most `at_most`.
     #[must_use]
     pub fn await_cause(&self, at_most: Duration) -> Option<Arc<Error>> {
         let waited = self.kept.wait_timeout_while(self.lock(), at_most, |state| state.cause.is_none());
@@ -83,7 +85,7 @@ impl Failure {
         state.cause.clone()
     }
 
-    /// What is guarded is whole whenever it is free.
+    /// Ignores poisoning: the state is consistent whenever the lock is free.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_stays() {
+    fn the_first_failure_is_kept() {
         let failure = Failure::default();
         assert!(failure.cause().is_none() && failure.usable().is_ok());
         assert!(failure.keep(&aborted("first")));
@@ -120,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn observers_are_told_once_whether_they_come_before_or_after() {
+    fn observers_are_called_once_whether_added_before_or_after_the_failure() {
         let failure = Arc::new(Failure::default());
         let told = Arc::new(Mutex::new(Vec::new()));
         let observe = |name: &'static str| {
             let (told, within) = (Arc::clone(&told), Arc::clone(&failure));
-            // Asks the failure while it is told.
+            // Queries the failure from an observer.
             failure.observe(move |cause| {
                 told.lock().unwrap().push(format!("{name}: {cause}, {}", within.usable().is_err()));
             });
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_cause_gets_it_when_it_is_kept() {
+    fn await_cause_returns_when_a_failure_is_recorded() {
         let failure = Failure::default();
         assert!(failure.await_cause(Duration::from_millis(1)).is_none());
         thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use crate::{Invalid, Result};
 
-/// Names a group: every member knows it by the same number, and no two groups of a job share one.
+/// The name of a group: the same number on every member, and unique within a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u64);
 
@@ -35,14 +35,15 @@ pub struct Group {
 }
 
 impl Group {
-    /// The most ranks a group may have: ranks travel as 32-bit numbers, and the largest stands for "none".
+    /// The largest size of a group: ranks are 32-bit numbers on the wire, and the largest stands
+    /// for "none".
     pub const SIZE_MAX: usize = u32::MAX as usize - 1;
 
-    /// The group `id`, seen by one of its members.
+    /// Creates the group `id`, seen by one of its members.
     ///
     /// # Errors
-    /// [`Invalid::Rank`] if the rank is not below the size, which also refuses a group of no ranks, or if the size is
-    /// above [`Group::SIZE_MAX`].
+    /// [`Invalid::Rank`] if the rank is not below the size, which also refuses an empty group, or
+    /// if the size is above [`Group::SIZE_MAX`].
     pub fn new(id: GroupId, Membership { rank, size }: Membership) -> Result<Self> {
         if rank < size && size <= Self::SIZE_MAX {
             Ok(Self { id, rank, size })
@@ -51,40 +52,42 @@ impl Group {
         }
     }
 
-    /// The group's name.
+    /// Returns the group's name.
     #[must_use]
     pub const fn id(&self) -> GroupId {
         self.id
     }
 
-    /// This member's rank.
+    /// Returns this member's rank.
     #[must_use]
     #[inline]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     #[must_use]
     #[inline]
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// The group `id` of some members of this one, in the order of the list, seen by the same process.
+    /// Returns the group `id` of some members of this one, in the order of the list, seen by the
+    /// same process.
     ///
     /// # Errors
-    /// [`Invalid::Rank`] if the list names a rank that is no member, [`Invalid::Repeated`] if it names one twice, and
-    /// [`Invalid::Absent`] if this rank is not in it.
+    /// [`Invalid::Rank`] if the list names a rank out of range, [`Invalid::Repeated`] if it
+    /// contains a duplicate, and [`Invalid::Absent`] if this rank is not in it.
     pub fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Self> {
         let position = self.check_members(members)?.ok_or(Invalid::Absent { rank: self.rank })?;
         Self::new(id, Membership { rank: position, size: members.len() })
     }
 
-    /// Refuses a list of members that names a rank which is none, or one twice. Returns where this rank is in it.
+    /// Returns this rank's index in `members`, if it is listed.
     ///
     /// # Errors
-    /// [`Invalid::Rank`], [`Invalid::Repeated`].
+    /// [`Invalid::Rank`] if `members` contains a rank out of range, [`Invalid::Repeated`] if it
+    /// contains a duplicate.
     pub fn check_members(&self, members: &[usize]) -> Result<Option<usize>> {
         let mut seen = vec![false; self.size];
         for &rank in members {
@@ -96,13 +99,13 @@ impl Group {
         Ok(members.iter().position(|&rank| rank == self.rank))
     }
 
-    /// Every rank but this one.
+    /// Returns every rank but this one.
     pub fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let Self { rank, size, .. } = *self;
         (0..size).filter(move |&peer| peer != rank)
     }
 
-    /// Refuses a root that is not a member.
+    /// Returns an error if `root` is not a member.
     ///
     /// # Errors
     /// [`Invalid::Root`].

@@ -1,4 +1,4 @@
-//! Groups made of groups.
+//! Creation of groups from groups.
 
 use std::sync::Arc;
 
@@ -6,23 +6,25 @@ use crate::{CallOptions, Comm, Communicator, Host, Memory, Result};
 
 /// Makes communicators for some or all members of a communicator.
 ///
-/// Each call is a collective call on the communicator from which the group is made, the parent: every member makes it,
-/// in the same order among all other calls, and its number and description are compared like those of any other. What
-/// comes out is a communicator that is whole in itself: calls on it neither wait for calls on the parent nor need to be
-/// in any order among them, it may outlive the parent, and a failure of one ends only that one. Ranks of the new group
-/// count from 0, and groups can be made of groups.
+/// Each call is a collective call on the communicator from which the group is made, the parent:
+/// every member makes it, in the same order among all other calls, and its sequence number and
+/// signature are compared like those of any other. The new communicator is independent: calls on it
+/// neither wait for calls on the parent nor need an order among them, it may outlive the parent,
+/// and a failure of one does not affect the other. Ranks of the new group count from 0, and groups
+/// can be made of groups.
 ///
-/// The call's timeout covers all of it, the connections between the members included, which are opened when all
-/// members of the parent have agreed; from then on the parent serves other calls, and an abort of it does not end this
-/// one. The algorithm and the order of the options do not matter here.
+/// The call's timeout includes connecting the members, which begins when all members of the parent
+/// have agreed; from then on the parent serves other calls, and an abort of it does not end this
+/// one. The algorithm and the order of the options are ignored.
 ///
 /// # Errors
 /// As written at [`Communicator`]. If the members agreed and then could not be connected,
-/// [`Error::NotConnected`](crate::Error::NotConnected): the parent is as good as before, and there is no new group.
+/// [`Error::NotConnected`](crate::Error::NotConnected): the parent stays usable, and there is no
+/// new group.
 pub trait Groups<M: Memory = Host>: Communicator<M> {
-    /// Makes a group of all members that give the same `color`; they are ranked by `key`, equal ones by their rank in
-    /// the parent. A member that gives no color takes part in the call and gets no group. This is MPI's
-    /// `MPI_Comm_split`.
+    /// Makes a group of all members that give the same `color`, ranked by `key` and then by their
+    /// rank in the parent. A member without a color takes part in the call and gets no group. This
+    /// is MPI's `MPI_Comm_split`.
     ///
     /// # Errors
     /// See [`Groups`].
@@ -33,29 +35,31 @@ pub trait Groups<M: Memory = Host>: Communicator<M> {
         options: &CallOptions,
     ) -> Result<Option<Box<M::Communicator>>>;
 
-    /// Makes a group of the members that `ranks` lists, each once, which are ranked in the order of the list. Every
-    /// member gives the same list, also those that are not in it, which get no group. This is `new_group` of c10d,
-    /// called on any group.
+    /// Makes a group of the members that `ranks` lists, ranked in the order of the list. Every
+    /// member gives the same list, including those that are not in it, which get no group. This is
+    /// `new_group` of c10d, called on any group.
     ///
     /// # Errors
-    /// See [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) for a rank that is no member or is listed twice.
+    /// See [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) for a rank that is out of range or
+    /// listed twice.
     fn new_group(&self, ranks: &[usize], options: &CallOptions) -> Result<Option<Box<M::Communicator>>>;
 
-    /// Makes a group of the same members in the same order, for calls that shall not wait for those on the parent.
+    /// Makes a group of the same members in the same order, for calls that must not wait for those
+    /// on the parent.
     ///
     /// # Errors
     /// See [`Groups`].
     fn duplicate(&self, options: &CallOptions) -> Result<Box<M::Communicator>>;
 }
 
-/// Groups made of this one. Handles to them start with the options of this handle, and have background work of their
-/// own. What holds for all of them is written at [`Groups`].
+/// Creation of groups. Handles to new groups start with the options of this handle, and have
+/// background work of their own. [`Groups`] documents the rules that all of them share.
 impl<M: Memory> Comm<M>
 where
     M::Communicator: Groups<M>,
 {
-    /// Makes a group of all ranks that give the same `color`, ranked by `key` and, where keys are equal, by their rank
-    /// in this group. Every rank calls this; one that gives no color gets no group.
+    /// Makes a group of all ranks that give the same `color`, ranked by `key` and then by their
+    /// rank in this group. Every rank calls this; one that gives no color gets no group.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -76,8 +80,8 @@ where
         Ok(group.map(|group| self.sibling(group)))
     }
 
-    /// Makes a group of the listed ranks, in the order of the list. Every rank calls this with the same list; one that
-    /// is not in it gets no group.
+    /// Makes a group of the listed ranks, in the order of the list. Every rank calls this with the
+    /// same list; one that is not in it gets no group.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -90,13 +94,15 @@ where
     /// ```
     ///
     /// # Errors
-    /// As written at [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) if the list cannot be.
+    /// As written at [`Groups`]; [`Error::Invalid`](crate::Error::Invalid) if the list is not
+    /// valid.
     pub fn new_group(&self, ranks: &[usize]) -> Result<Option<Self>> {
         let group = self.communicator().new_group(ranks, self.options())?;
         Ok(group.map(|group| self.sibling(group)))
     }
 
-    /// Makes a group of the same ranks, on which another thread can call without regard to the calls on this one.
+    /// Makes a group of the same ranks, on which another thread can call independently of the calls
+    /// on this one.
     ///
     /// # Errors
     /// As written at [`Groups`].
@@ -104,7 +110,7 @@ where
         self.communicator().duplicate(self.options()).map(|group| self.sibling(group))
     }
 
-    /// A handle to another communicator with the options of this one.
+    /// Returns a handle to another communicator with the options of this one.
     fn sibling(&self, communicator: Box<M::Communicator>) -> Self {
         Self::over(Arc::from(communicator)).with_options(self.options().clone())
     }

@@ -1,22 +1,24 @@
 //! The vocabulary of the `comm` collective communication library.
 //!
-//! This crate holds the words that every other crate speaks, and nothing that moves a byte:
+//! This crate defines the types and traits that all other crates share, and moves no byte:
 //!
-//! - what is communicated: [`DType`], [`Element`], [`ReduceOp`] and the reduction kernels ([`Reduction`]);
-//! - how a collective is described: [`Step`], [`Partition`], [`Layout`];
-//! - who communicates, and what they call: [`Group`], [`Call`], [`Signature`];
-//! - the seams between the crates: [`Transport`] (moves bytes), [`Fabric`] (opens transports), [`Communicator`]
-//!   (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`] (sends messages),
-//!   [`Allocate`] (gives out memory for buffers), [`Store`] (rendezvous), [`Memory`] (where buffers live);
+//! - data: [`DType`], [`Element`], [`ReduceOp`] and the reduction kernels ([`Reduction`]);
+//! - schedules of collectives: [`Step`], [`Partition`], [`Layout`];
+//! - groups and calls: [`Group`], [`Call`], [`Signature`];
+//! - the traits between the crates: [`Transport`] (moves bytes), [`Fabric`] (opens transports),
+//!   [`Communicator`] (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`]
+//!   (sends messages), [`Allocate`] (allocates buffers), [`Store`] (rendezvous), [`Memory`] (kinds
+//!   of memory);
 //! - the handles of users: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
-//! - what can go wrong, and whose fault it is: [`Error`]; and who is to know: [`Failure`].
+//! - errors: [`Error`], and [`Failure`] for objects that threads share.
 //!
-//! It opens no socket, reads no clock and no environment. The one file that owns a thread is `worker.rs`.
+//! It opens no socket, reads no clock and no environment. The one file that owns a thread is
+//! `worker.rs`.
 
 pub use {bytemuck, float8, half};
 
 mod accumulate;
-// First, as rustdoc shows the methods of `Comm` in the order of modules, and users look for its collectives.
+// Declared first: rustdoc shows the methods of `Comm` in the order of modules.
 mod comm;
 
 mod allocation;
@@ -74,7 +76,7 @@ pub use groups::Groups;
 pub use link::{Link, LinkModel};
 pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
 pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, RecvFrom, SendTo, Source, TagMatch};
-pub use notify::{Abort, Notify};
+pub use notify::{AbortSignal, Notify};
 pub use op::ReduceOp;
 pub use partition::{Layout, Partition};
 pub use prefix_store::PrefixStore;

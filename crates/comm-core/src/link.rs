@@ -1,4 +1,4 @@
-//! What it costs to move bytes between ranks.
+//! The cost of moving bytes between ranks.
 
 mod text;
 
@@ -6,20 +6,21 @@ use std::num::NonZero;
 
 /// The cost of messages between two ranks, after Hockney's and the LogGP model.
 ///
-/// A message of `b` bytes that starts at time 0 keeps the sender for `overhead`, its outgoing port for
-/// `b * per_byte`, and has arrived at `overhead + latency + b * per_byte`; then it keeps the receiver for another
-/// `overhead`. Messages to and from a rank pass its two ports one behind the other. All times are in seconds.
+/// A message of `b` bytes that starts at time 0 occupies the sender for `overhead`, its outgoing
+/// port for `b * per_byte`, and has arrived at `overhead + latency + b * per_byte`; then it
+/// occupies the receiver for another `overhead`. A rank has one outgoing and one incoming port,
+/// each of which serves one message at a time. All times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// The time on the way, during which the ports are free for other messages. The model's alpha.
+    /// The time in flight, during which the ports are free for other messages. The model's alpha.
     pub latency: f64,
-    /// The time that each message takes of a rank, however short it is.
+    /// The time that a rank spends on each message, of any length.
     pub overhead: f64,
-    /// The time that each byte takes of a port. The model's beta, the inverse of the bandwidth.
+    /// The time that a port spends on each byte. The model's beta, the inverse of the bandwidth.
     pub per_byte: f64,
 }
 
-/// The cost of communication in a group: its links, and how its ranks are spread over hosts.
+/// The cost of communication in a group: its links, and the distribution of its ranks over hosts.
 ///
 /// Hosts hold consecutive ranks, `ranks_per_host` each; the last may hold fewer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,28 +29,30 @@ pub struct LinkModel {
     pub within: Link,
     /// Between ranks of different hosts.
     pub between: Link,
-    /// The time that combining two bytes of contributions takes of a rank, in seconds per byte of the result. The
-    /// model's gamma.
+    /// The time that a rank spends on combining two bytes of contributions, in seconds per byte of
+    /// the result. The model's gamma.
     pub reduce: f64,
-    /// How many ranks a host holds, at least 1.
+    /// The number of ranks per host, at least 1.
     pub ranks_per_host: usize,
-    /// How many processors the ranks of a host share; 0 if there is one for each.
+    /// The number of processors that the ranks of a host share; 0 if there is one for each.
     pub processors: usize,
-    /// From how many bytes on the ranks of a host read a message where it is staged, which takes half of the time per byte;
-    /// `None` if they cannot. See [`Fabric::shared_buffer`](crate::Fabric::shared_buffer).
+    /// The size in bytes from which on the ranks of a host read a message from shared memory in
+    /// place, which halves the time per byte; `None` if they cannot. See
+    /// [`Fabric::shared_buffer`](crate::Fabric::shared_buffer).
     pub staged_from: Option<usize>,
 }
 
 impl LinkModel {
-    /// One kind of link between all ranks, which are on hosts of their own.
+    /// Creates a model with one kind of link between all ranks, each on a host of its own.
     #[must_use]
     pub const fn uniform(link: Link, reduce: f64) -> Self {
         Self { within: link, between: link, reduce, ranks_per_host: 1, processors: 0, staged_from: None }
     }
 
-    /// One kind of link between all ranks, which share the processors of their hosts. `hosts` has the host of every rank;
-    /// unless they hold equal runs of ranks, every rank counts as a host. `processors` is what the standard library says
-    /// is available, if it knows.
+    /// Creates a model with one kind of link between all ranks, which share the processors of their
+    /// hosts. `hosts` has the host of every rank; unless each host holds a run of ranks of equal
+    /// length, every rank counts as a host. `processors` is the number that the standard library
+    /// reports, if it does.
     #[must_use]
     pub fn on_hosts<H: PartialEq>(
         hosts: &[H],
@@ -62,7 +65,7 @@ impl LinkModel {
         Self { ranks_per_host, processors, ..Self::uniform(link, reduce) }
     }
 
-    /// The host of a rank.
+    /// Returns the host of a rank.
     #[must_use]
     pub const fn host(&self, rank: usize) -> usize {
         match rank.checked_div(self.ranks_per_host) {
@@ -71,41 +74,42 @@ impl LinkModel {
         }
     }
 
-    /// The link between two ranks.
+    /// Returns the link between two ranks.
     #[must_use]
     pub const fn link(&self, a: usize, b: usize) -> &Link {
         if self.host(a) == self.host(b) { &self.within } else { &self.between }
     }
 
-    /// The slowest link in a group of so many ranks.
+    /// Returns the slowest link in a group of `ranks` ranks.
     #[must_use]
     pub const fn slowest(&self, ranks: usize) -> &Link {
         if ranks <= self.ranks_per_host { &self.within } else { &self.between }
     }
 
-    /// How many ranks of a host share a processor in a group of so many ranks: 1 if they need not share, more if a rank
-    /// has to wait for its turn.
+    /// Returns the oversubscription of processors in a group of `ranks` ranks: the number of ranks
+    /// that share one, 1 if each rank has its own.
     #[must_use]
-    pub fn crowd(&self, ranks: usize) -> f64 {
+    pub fn oversubscription(&self, ranks: usize) -> f64 {
         let together = ranks.min(self.ranks_per_host);
         if self.processors == 0 { 1.0 } else { (together as f64 / self.processors as f64).max(1.0) }
     }
 
-    /// Whether all of a group of so many ranks read messages of this size where they are staged.
+    /// Returns whether all of a group of `ranks` ranks read messages of this size in place.
     #[must_use]
     pub fn reads_in_place(&self, ranks: usize, bytes: f64) -> bool {
         ranks <= self.ranks_per_host && self.staged_from.is_some_and(|from| bytes >= from as f64)
     }
 
-    /// The model of the group of some of these ranks, in the order of the list.
+    /// Returns the model of the group of some of these ranks, in the order of the list.
     #[must_use]
     pub fn among(&self, members: &[usize]) -> Self {
         let hosts: Vec<usize> = members.iter().map(|&rank| self.host(rank)).collect();
         Self { ranks_per_host: Self::regular_hosts(&hosts).unwrap_or(1), ..*self }
     }
 
-    /// How many consecutive ranks each host holds, if all hold as many but the last, which may hold fewer. `hosts` has
-    /// the host of every rank; one whose ranks come in several runs counts as several hosts.
+    /// Returns the number of consecutive ranks per host, if all hosts but the last hold the same
+    /// number, and the last no more. `hosts` has the host of every rank; one whose ranks are not
+    /// consecutive counts as several hosts.
     #[must_use]
     pub fn regular_hosts<H: PartialEq>(hosts: &[H]) -> Option<usize> {
         let mut runs = hosts.chunk_by(PartialEq::eq).map(<[H]>::len);
@@ -114,7 +118,7 @@ impl LinkModel {
         (runs.all(|run| run == first) && last <= first).then_some(first)
     }
 
-    /// Whether every cost is a finite number that is not negative, so that times can be compared.
+    /// Returns whether every cost is finite and not negative, so that times can be compared.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let costs = |link: &Link| [link.latency, link.overhead, link.per_byte];
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_is_read_in_place_within_a_host_from_some_size_on() {
+    fn messages_are_read_in_place_within_a_host_from_staged_from_bytes_on() {
         let link = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
         let model = LinkModel { ranks_per_host: 4, ..LinkModel::uniform(link, 0.0) };
         assert!(!model.reads_in_place(2, 1e9));
@@ -196,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn ranks_crowd_where_processors_are_fewer() {
+    fn ranks_oversubscribe_a_host_with_fewer_processors() {
         let link = Link { latency: 1e-5, overhead: 0.0, per_byte: 1e-9 };
         let model = LinkModel { ranks_per_host: 8, processors: 2, ..LinkModel::uniform(link, 0.0) };
-        assert_eq!([1, 2, 3, 8, 20].map(|ranks| model.crowd(ranks)), [1.0, 1.0, 1.5, 4.0, 4.0]);
-        assert_eq!(LinkModel { processors: 0, ..model }.crowd(20), 1.0);
+        assert_eq!([1, 2, 3, 8, 20].map(|ranks| model.oversubscription(ranks)), [1.0, 1.0, 1.5, 4.0, 4.0]);
+        assert_eq!(LinkModel { processors: 0, ..model }.oversubscription(20), 1.0);
     }
 }

@@ -1,16 +1,16 @@
-//! Where buffers live.
+//! Kinds of memory, and views of buffers in them.
 
 use crate::{Communicator, DType, Element, HostCommunicator};
 
-/// What is known of a buffer without touching it.
+/// The type and length of a buffer.
 pub trait Shape {
-    /// The type of its elements.
+    /// Returns the type of its elements.
     fn dtype(&self) -> DType;
 
-    /// How many elements it has.
+    /// Returns the number of its elements.
     fn len(&self) -> usize;
 
-    /// Whether it has none.
+    /// Returns whether it has no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -18,16 +18,16 @@ pub trait Shape {
 
 /// A kind of memory: of the host, or of a device.
 ///
-/// Views are erased: a backend sees a place, a length and a [`DType`], never a type parameter.
+/// Views are erased: a backend sees an address, a length and a [`DType`], never a type parameter.
 pub trait Memory: Send + Sync + Sized + 'static {
-    /// What every backend for this memory can do: a [`Communicator`], and the traits beside it that all of them have.
+    /// The capabilities of every backend for this memory: a [`Communicator`] and further traits.
     type Communicator: Communicator<Self> + ?Sized;
     /// A buffer that is only read.
     type View<'a>: Shape + Send;
     /// A buffer that is written.
     type ViewMut<'a>: Shape + Send;
 
-    /// The same buffer, only to be read from now on.
+    /// Converts the view of a buffer to a read-only one.
     fn into_view(buffer: Self::ViewMut<'_>) -> Self::View<'_>;
 }
 
@@ -46,7 +46,7 @@ impl Memory for Host {
     }
 }
 
-/// Elements in the memory of this process, to be read.
+/// A read-only view of elements in the memory of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct HostView<'a> {
     bytes: &'a [u8],
@@ -54,21 +54,21 @@ pub struct HostView<'a> {
 }
 
 impl<'a> HostView<'a> {
-    /// The view of a slice.
+    /// Returns the view of a slice.
     #[must_use]
     #[inline]
     pub fn new<T: Element>(elements: &'a [T]) -> Self {
         Self { bytes: bytemuck::cast_slice(elements), dtype: T::DTYPE }
     }
 
-    /// The view of bytes that are elements of this type. `None` if they are no whole number of elements, or do not lie as
-    /// elements of this type must.
+    /// Returns the view of bytes that are elements of this type. `None` if they are not a whole
+    /// number of elements, or not aligned for the type.
     #[must_use]
     pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Option<Self> {
         are_elements(bytes, dtype).then_some(Self { bytes, dtype })
     }
 
-    /// The elements as bytes.
+    /// Returns the elements as bytes.
     #[must_use]
     #[inline]
     pub const fn bytes(&self) -> &'a [u8] {
@@ -88,7 +88,7 @@ impl Shape for HostView<'_> {
     }
 }
 
-/// Elements in the memory of this process, to be written.
+/// A mutable view of elements in the memory of this process.
 #[derive(Debug)]
 pub struct HostViewMut<'a> {
     bytes: &'a mut [u8],
@@ -96,41 +96,41 @@ pub struct HostViewMut<'a> {
 }
 
 impl<'a> HostViewMut<'a> {
-    /// The view of a slice.
+    /// Returns the view of a slice.
     #[must_use]
     #[inline]
     pub fn new<T: Element>(elements: &'a mut [T]) -> Self {
         Self { bytes: bytemuck::cast_slice_mut(elements), dtype: T::DTYPE }
     }
 
-    /// The view of bytes that are elements of this type, as [`HostView::from_bytes`].
+    /// Returns the view of bytes that are elements of this type, as [`HostView::from_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Option<Self> {
         are_elements(bytes, dtype).then_some(Self { bytes, dtype })
     }
 
-    /// The elements as bytes.
+    /// Returns the elements as bytes.
     #[must_use]
     #[inline]
     pub const fn into_bytes(self) -> &'a mut [u8] {
         self.bytes
     }
 
-    /// The same elements, borrowed for a shorter time.
+    /// Returns the same elements, borrowed for a shorter time.
     #[must_use]
     #[inline]
     pub const fn reborrow(&mut self) -> HostViewMut<'_> {
         HostViewMut { bytes: self.bytes, dtype: self.dtype }
     }
 
-    /// The same elements, to be read.
+    /// Returns a read-only view of the same elements.
     #[must_use]
     #[inline]
     pub const fn as_view(&self) -> HostView<'_> {
         HostView { bytes: self.bytes, dtype: self.dtype }
     }
 
-    /// The same elements, only to be read from now on.
+    /// Converts the view to a read-only one of the same elements.
     #[must_use]
     #[inline]
     pub const fn into_read_only(self) -> HostView<'a> {
@@ -150,7 +150,8 @@ impl Shape for HostViewMut<'_> {
     }
 }
 
-/// Elements of every built-in type are as aligned as they are large; of others only the bytes are touched.
+/// Checks length and alignment. Built-in types are aligned to their size; others are only moved as
+/// bytes.
 fn are_elements(bytes: &[u8], dtype: DType) -> bool {
     bytes.len().is_multiple_of(dtype.size()) && bytes.as_ptr().addr().is_multiple_of(dtype.align())
 }

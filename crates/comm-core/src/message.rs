@@ -1,13 +1,13 @@
-//! Messages between two ranks: the trait that backends implement, and its words.
+//! Messages between two ranks: the trait that backends implement, and its types.
 
 use crate::{CallOptions, DType, HostView, HostViewMut, Invalid, Result};
 
-/// From whom a message is received.
+/// The source of a message to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// From this rank.
+    /// This rank.
     Rank(usize),
-    /// From whoever sends.
+    /// Any rank: MPI's `MPI_ANY_SOURCE`.
     Any,
 }
 
@@ -26,16 +26,16 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Which tag a message must have to be received.
+/// The tags of messages to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TagMatch {
-    /// This one.
+    /// This tag.
     Is(u64),
-    /// Whichever it has.
+    /// Any tag.
     Any,
 }
 
-/// Takes a message whatever its tag is.
+/// Matches any tag: MPI's `MPI_ANY_TAG`.
 pub const ANY_TAG: TagMatch = TagMatch::Any;
 
 impl From<u64> for TagMatch {
@@ -104,32 +104,34 @@ impl<S: Into<Source>, T: Into<TagMatch>> From<(S, T)> for RecvFrom {
     }
 }
 
-/// What is known of a message that came.
+/// The envelope of a message that has arrived.
 #[must_use = "the message may be shorter than the buffer: `len` says how long it is, and `exactly` insists"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Who sent it.
+    /// The sender.
     pub source: usize,
     /// Its tag.
     pub tag: u64,
-    /// How many elements it has, which may be fewer than the buffer has room for.
+    /// The number of its elements, which may be less than the length of the buffer.
     pub len: usize,
     /// The type of its elements.
     pub dtype: DType,
 }
 
 impl Received {
-    /// A message from this rank, with this tag, of so many elements.
+    /// Creates the envelope of a message.
     pub const fn new(source: usize, tag: u64, dtype: DType, len: usize) -> Self {
         Self { source, tag, len, dtype }
     }
 
-    /// Insists that the message has `len` elements, as in `comm.recv(0, 7, &mut buffer)?.exactly(buffer.len())?`: a
-    /// receive also takes a shorter one than its buffer, the rest of which it leaves as it was.
+    /// Checks that the message has `len` elements, as in `comm.recv(0, 7, &mut
+    /// buffer)?.exactly(buffer.len())?`: a receive also takes a message shorter than its buffer,
+    /// and leaves the rest of the buffer unchanged.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if it has another length. It has been received all the same.
+    /// [`Error::Invalid`](crate::Error::Invalid) if it has another length. It has been received
+    /// nevertheless.
     pub fn exactly(self, len: usize) -> Result<()> {
         let Self { source, tag, len: got, .. } = self;
         let unlike = Invalid::MessageLength { source_rank: source, tag, expected: len, got };
@@ -139,68 +141,76 @@ impl Received {
 
 /// A message that the communicator owns while it is sent in the background.
 pub trait Outgoing: Send {
-    /// What is to be sent: the same elements whenever this is asked.
+    /// Returns the elements to send, the same on every call.
     ///
     /// # Errors
-    /// The reason why there is none. It ends this operation when it begins, and all messages later, since nothing can
-    /// follow half a message.
+    /// The reason why there are none. It ends this operation when it begins, and all messages
+    /// later, because no message can follow half a message.
     fn view(&self) -> Result<HostView<'_>>;
 
-    /// Called once, when the message no longer needs its memory or cannot be sent, on any thread that communicates.
+    /// Called once, when the message no longer needs its memory or cannot be sent, on any thread
+    /// that communicates.
     fn complete(self: Box<Self>, outcome: Result<()>);
 }
 
 /// A buffer that the communicator owns while a message is received in the background.
 pub trait Incoming: Send {
-    /// Where the message goes: the same memory whenever this is asked.
+    /// Returns the memory for the message, the same on every call.
     ///
     /// # Errors
-    /// The reason why there is none, which ends this operation. The rest of its message is thrown away.
+    /// The reason why there is none, which ends this operation. The rest of its message is
+    /// discarded.
     fn view_mut(&mut self) -> Result<HostViewMut<'_>>;
 
-    /// Called once, when the message is there or cannot come, on any thread that communicates.
+    /// Called once, when the message has arrived or cannot arrive, on any thread that communicates.
     fn complete(self: Box<Self>, outcome: Result<Received>);
 }
 
 /// Messages between two ranks of a group.
 ///
 /// # Order
-/// A receive takes the oldest message that matches its source and tag; a message goes to the oldest receive that
-/// matches it. Between two ranks messages are in the order in which they were sent, so of two that match the same
-/// receive the first sent is received first. Messages that do not match are not in each other's way.
+/// A receive takes the oldest message that matches its source and tag; a message goes to the oldest
+/// receive that matches it. Messages between two ranks do not overtake each other: of two that
+/// match the same receive the first sent is received first. Messages that do not match do not block
+/// each other.
 ///
 /// # Independence
-/// Any number of threads may make these calls at once, and while others are in collectives; neither waits for the
-/// other. Messages and collectives also fail apart: only [`Communicator::abort`](crate::Communicator::abort) ends both.
+/// Any number of threads may make these calls at once, and while others are in collectives; neither
+/// waits for the other. Messages and collectives also fail separately: only
+/// [`Communicator::abort`](crate::Communicator::abort) ends both.
 ///
 /// # Progress
-/// A small message is sent whether or not it is received, while the receiver's memory for unexpected messages lasts:
-/// [`PointToPoint::send`] returns once it is on its way. Any other send returns when the message is being received, so
-/// two ranks that send to each other before they receive may wait for each other for good, up to their deadlines: use
-/// [`PointToPoint::send_recv`].
+/// A small message is sent whether or not it is received, while the receiver has memory for
+/// unexpected messages: [`PointToPoint::send`] returns once it is buffered. Any other send returns
+/// when the message is being received, so two ranks that send to each other before they receive may
+/// block each other until their deadlines: use [`PointToPoint::send_recv`].
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): a rank outside the group; or a message that is longer than the buffer or
-///   of another type, which is then not lost, and comes with the next receive that matches it.
-/// - [`Error::Timeout`](crate::Error::Timeout) of a receive or probe that no message matched names the ranks that did
-///   not send. It leaves everything usable, and [`Error::is_fatal`](crate::Error::is_fatal) says so. In every other call
-///   the deadline may pass in the middle of a message: then no more messages can be sent or received on this
-///   communicator, here and, as [`Error::Aborted`](crate::Error::Aborted), on every other rank.
-/// - [`Error::PeerLost`](crate::Error::PeerLost) from every call that needs the rank that is gone, and only from those:
-///   it is not fatal. Messages that came before are received first. A receive from any source fails as soon as some rank has died,
-///   since that rank may be the one that was to send; of ranks that leave in order it takes no notice while another is
-///   left.
-/// - [`Error::Aborted`](crate::Error::Aborted), and [`Error::Poisoned`](crate::Error::Poisoned) afterwards.
+/// - [`Error::Invalid`](crate::Error::Invalid): a rank outside the group; or a message that is
+///   longer than the buffer or of another type, which is then kept for the next receive that
+///   matches it.
+/// - [`Error::Timeout`](crate::Error::Timeout) of a receive or probe that no message matched names
+///   the ranks that did not send. It is not fatal: see [`Error::is_fatal`](crate::Error::is_fatal).
+///   In every other call the deadline may pass in the middle of a message: then no more messages
+///   can be sent or received on this communicator, here and, as
+///   [`Error::Aborted`](crate::Error::Aborted), on every other rank.
+/// - [`Error::PeerLost`](crate::Error::PeerLost) from every call that needs the lost rank, and only
+///   from those: it is not fatal. Messages that arrived before are received first. A receive from
+///   any source fails as soon as some rank has died, because that rank may be the expected sender;
+///   ranks that left in order do not matter while another is left.
+/// - [`Error::Aborted`](crate::Error::Aborted), and [`Error::Poisoned`](crate::Error::Poisoned)
+///   afterwards.
 ///
-/// After an error the contents of a buffer that was to be received into are unspecified.
+/// After an error the contents of a receive buffer are unspecified.
 pub trait PointToPoint: Send + Sync {
-    /// Sends a message, to this rank itself too. The buffer may be used again when this returns.
+    /// Sends a message to a rank, which may be this one. The buffer may be used again when this
+    /// returns.
     ///
     /// # Errors
     /// As written at [`PointToPoint`].
     fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()>;
 
-    /// Receives a message into a buffer that has room for it.
+    /// Receives a message into a buffer that is long enough for it.
     ///
     /// # Errors
     /// As written at [`PointToPoint`].
@@ -212,8 +222,9 @@ pub trait PointToPoint: Send + Sync {
         options: &CallOptions,
     ) -> Result<Received>;
 
-    /// Sends one message and receives another at once, so that ranks which do this in a circle do not wait for each
-    /// other. If one half fails, so does the call; what became of the other half is unspecified.
+    /// Sends one message and receives another at once, so that ranks which do this in a circle do
+    /// not wait for each other. If one half fails, so does the call, and the state of the other
+    /// half is unspecified.
     ///
     /// # Errors
     /// As written at [`PointToPoint`].
@@ -226,30 +237,30 @@ pub trait PointToPoint: Send + Sync {
         options: &CallOptions,
     ) -> Result<Received>;
 
-    /// Waits until a message that matches is there, and tells of it without receiving it. Another thread may receive
-    /// it first.
+    /// Waits for a message that matches, and returns its envelope without receiving it. Another
+    /// thread may receive it first.
     ///
     /// # Errors
     /// As written at [`PointToPoint`].
     fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received>;
 
-    /// Tells of a message that matches, if one is there.
+    /// Returns the envelope of a message that matches, if one has arrived.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`], but for the deadline. That a rank is gone is no error here.
+    /// As written at [`PointToPoint`], except for the deadline. A lost rank is no error here.
     fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>>;
 
-    /// Begins to send a message. It is completed by whichever thread then communicates, in [`PointToPoint::drive`] at
-    /// the latest.
+    /// Begins to send a message. Any thread that communicates completes it, at the latest
+    /// [`PointToPoint::drive`].
     fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions);
 
     /// Begins to receive a message, as [`PointToPoint::post_send`].
     fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions);
 
-    /// Communicates until everything that was begun has completed.
+    /// Communicates until every posted operation has completed.
     fn drive(&self);
 
-    /// Ends every receive that was begun in the background and that no message has matched, with
+    /// Ends every posted receive that no message has matched with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     fn cancel_recvs(&self);
 }
@@ -263,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_ranks_and_tags() {
+    fn numbers_convert_to_ranks_and_tags() {
         assert_eq!(matched(3, 7), "rank 3, tag 7");
         assert_eq!(matched(Source::Any, ANY_TAG), "any rank, any tag");
     }

@@ -1,16 +1,18 @@
-//! A barrier that names the ranks that did not come.
+//! A barrier that names the ranks that did not arrive.
 
 use std::time::Duration;
 
 use crate::{Call, Comm, Host, Result};
 
 impl Comm<Host> {
-    /// A barrier that names exactly the ranks that did not arrive within `timeout`, on every rank that did.
+    /// Waits for all ranks, and names exactly those that did not arrive within `timeout`, on every
+    /// rank that did.
     ///
-    /// Rank 0 hears from every rank itself, at the cost of two messages per rank, so this is for debugging and for the
-    /// start of a program. The timeout takes the place of the handle's, whose algorithm does not matter. The timeout
-    /// may differ from rank to rank; whichever passes first ends the barrier on all of them. Ranks that call
-    /// [`Comm::barrier`] instead are in another call.
+    /// Rank 0 hears from every rank itself, at the cost of two messages per rank, so this is for
+    /// debugging and for the start of a program. The timeout takes the place of the handle's, whose
+    /// algorithm does not matter. The timeout may differ from rank to rank; whichever passes first
+    /// ends the barrier on all of them. Ranks that call [`Comm::barrier`] instead are in another
+    /// call.
     ///
     /// ```
     /// use std::time::Duration;
@@ -31,10 +33,11 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive; a rank that learns of them from
-    /// another knows the first 64. Ranks that have not been heard of are asked before they are named, so it comes up to
-    /// 200 ms after the deadline, but no more than a quarter of the timeout. Otherwise as written at
-    /// [`Communicator`](crate::Communicator). All of these are fatal to the communicator.
+    /// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive; a rank that
+    /// learns of them from another knows the first 64. Ranks that have not been heard of are asked
+    /// before they are named, so it comes up to 200 ms after the deadline, but no more than a
+    /// quarter of the timeout. Otherwise as written at [`Communicator`](crate::Communicator). All
+    /// of these are fatal to the communicator.
     pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
         self.with_timeout(timeout).run(Call::MonitoredBarrier)
     }

@@ -1,4 +1,4 @@
-//! What one thread rings to wake another one that sleeps on descriptors.
+//! Wakes a thread that sleeps on descriptors.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,37 +7,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{AbortHandle, Error, Result};
 
-/// A descriptor that is readable from when it rings until it is silenced. Any thread may do either.
+/// A descriptor that is readable from [`Notify::notify`] until [`Notify::clear`]. Any thread may
+/// call either.
 #[derive(Debug)]
 pub struct Notify {
-    /// Whether a byte is in the pipe, or on its way there, so that it never holds more than one per thread that rings.
-    rings: AtomicBool,
+    /// Whether a byte is in the pipe, or about to be written, so that it never holds more than one
+    /// per notifying thread.
+    is_set: AtomicBool,
     reader: PipeReader,
     writer: PipeWriter,
 }
 
 impl Notify {
-    /// A bell that does not ring.
+    /// Creates a descriptor that is not readable.
     ///
     /// # Errors
     /// [`Error::Io`] if the system has no descriptors left.
     pub fn new() -> Result<Self> {
         let (reader, writer) = std::io::pipe().map_err(|source| Error::io("create a pipe", source))?;
-        Ok(Self { rings: AtomicBool::new(false), reader, writer })
+        Ok(Self { is_set: AtomicBool::new(false), reader, writer })
     }
 
-    /// Makes the descriptor readable. Without a system call if it is.
+    /// Makes the descriptor readable, without a system call if it is already.
     pub fn notify(&self) {
-        if !self.rings.swap(true, Ordering::SeqCst) {
-            // It cannot fail: the pipe has room, and this end and the other are open.
+        if !self.is_set.swap(true, Ordering::SeqCst) {
+            // This cannot fail: the pipe has space, and both ends are open.
             let _ = (&self.writer).write(&[1]);
         }
     }
 
-    /// Makes the descriptor unreadable, until it rings again. What it rang for must be looked at after this, never before.
+    /// Makes the descriptor unreadable until the next [`Notify::notify`]. Check the reason for the
+    /// notification after this, never before.
     pub fn clear(&self) {
-        if self.rings.swap(false, Ordering::SeqCst) {
-            // Who set the mark has written the byte, or is about to.
+        if self.is_set.swap(false, Ordering::SeqCst) {
+            // The thread that set the mark has written the byte, or is about to.
             let _ = (&self.reader).read(&mut [0]);
         }
     }
@@ -49,15 +52,16 @@ impl AsFd for Notify {
     }
 }
 
-/// The first cause of an abort, and a bell that rings from then on: what a transport's [`AbortHandle`] is made of.
+/// The first cause of an abort, and a descriptor that is readable from then on: transports
+/// implement their [`AbortHandle`] with it.
 #[derive(Debug)]
-pub struct Abort {
+pub struct AbortSignal {
     cause: OnceLock<Error>,
     notify: Notify,
 }
 
-impl Abort {
-    /// No abort yet.
+impl AbortSignal {
+    /// Creates the state without an abort.
     ///
     /// # Errors
     /// As [`Notify::new`].
@@ -65,10 +69,10 @@ impl Abort {
         Ok(Self { cause: OnceLock::new(), notify: Notify::new()? })
     }
 
-    /// Fails with the cause once there is one.
+    /// Returns the cause of the abort as an error, if there was one.
     ///
     /// # Errors
-    /// What was given to [`AbortHandle::abort`] first.
+    /// The cause given to [`AbortHandle::abort`] first.
     #[inline]
     pub fn check(&self) -> Result<()> {
         match self.cause.get() {
@@ -78,13 +82,13 @@ impl Abort {
     }
 }
 
-impl AsFd for Abort {
+impl AsFd for AbortSignal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.notify.as_fd()
     }
 }
 
-impl AbortHandle for Abort {
+impl AbortHandle for AbortSignal {
     fn abort(&self, cause: Error) {
         if self.cause.set(cause).is_ok() {
             self.notify.notify();
@@ -97,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_that_rang_often_is_silenced_once() {
+    fn one_clear_suffices_after_many_notifications() {
         let notify = Notify::new().unwrap();
         notify.clear();
         for _ in 0..3 {
@@ -106,7 +110,7 @@ mod tests {
             notify.clear();
         }
         notify.notify();
-        // The one byte that is left is the one of the last ring.
+        // The byte that is left is that of the last notification.
         drop(notify.writer);
         let mut left = Vec::new();
         (&notify.reader).read_to_end(&mut left).unwrap();
@@ -114,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_ring_and_silence_at_once_leave_no_more_than_the_mark_says() {
+    fn concurrent_notify_and_clear_leave_at_most_the_byte_of_the_mark() {
         let notify = Notify::new().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -122,10 +126,10 @@ mod tests {
                 scope.spawn(|| (0..20_000).for_each(|_| notify.clear()));
             }
         });
-        let rings = notify.rings.load(Ordering::SeqCst);
+        let is_set = notify.is_set.load(Ordering::SeqCst);
         drop(notify.writer);
         let mut left = Vec::new();
         (&notify.reader).read_to_end(&mut left).unwrap();
-        assert_eq!(left.len(), usize::from(rings));
+        assert_eq!(left.len(), usize::from(is_set));
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::{DType, Invalid, Operator, UserOp};
 
-/// How the contributions of the ranks are combined.
+/// The operator that combines the contributions of the ranks.
 ///
-/// Every combination of operator and element type either works or is refused with [`Invalid::Op`] before any byte
-/// moves; see [`ReduceOp::check`].
+/// Every combination of operator and element type either works or is refused with [`Invalid::Op`]
+/// before any byte moves; see [`ReduceOp::check`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -13,24 +13,27 @@ pub enum ReduceOp {
     Sum,
     /// The product. Integers wrap around.
     Prod,
-    /// The minimum. A NaN anywhere gives NaN, and -0 is less than +0, so the order of operands never shows.
+    /// The minimum. NaN if any operand is NaN; -0 is less than +0, so the result does not depend on
+    /// the order of operands.
     Min,
     /// The maximum, with the same rules as the minimum.
     Max,
     /// The sum divided by the number of ranks. Floating point only.
     ///
-    /// `f32` and `f64` are added up and then divided. An average of `f16` or `bf16` does not overflow on the way, where the
-    /// sum would: with n ranks, and 2^k the smallest power of two that is at least n, contributions are multiplied by
-    /// 2^-k, added, and the sum is divided by n * 2^-k, each time rounded to the nearest element. The
-    /// multiplication is exact but for contributions below 2^k times the smallest normal number, which lose up to k bits;
-    /// the division is left out where n is a power of two. The error is at most `n u m + 2 n s`, up to a factor of
-    /// `1 + n u`, where m is the average of the contributions' magnitudes, u is 2^-11 for `f16` and 2^-8 for `bf16`, and s
-    /// is half of the smallest subnormal number: 2^-25 for `f16` and 2^-134 for `bf16`. On the host they are added in the
-    /// tree of [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic) unless an algorithm is named, so that equal
-    /// contributions of a power of two ranks are their own average.
+    /// `f32` and `f64` are added up and then divided. An average of `f16` or `bf16` does not
+    /// overflow on the way, where the sum would: with n ranks, and 2^k the smallest power of two
+    /// that is at least n, contributions are multiplied by 2^-k, added, and the sum is divided by
+    /// `n * 2^-k`, each time rounded to the nearest element. The multiplication is exact but for
+    /// contributions below 2^k times the smallest normal number, which lose up to k bits; the
+    /// division is left out where n is a power of two. The error is at most `n u m + 2 n s`, up to
+    /// a factor of `1 + n u`, where m is the average of the contributions' magnitudes, u is 2^-11
+    /// for `f16` and 2^-8 for `bf16`, and s is half of the smallest subnormal number: 2^-25 for
+    /// `f16` and 2^-134 for `bf16`. On the host they are added in the tree of
+    /// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic) unless an algorithm is
+    /// named, so that equal contributions of a power of two ranks are their own average.
     Avg,
-    /// The sum of the contributions, each multiplied first by this rank's factor. Floating point only. The factor
-    /// may differ from rank to rank.
+    /// The sum of the contributions, each multiplied first by this rank's factor. Floating point
+    /// only. The factor may differ from rank to rank.
     PreMulSum(f64),
     /// Bitwise and. Integers only.
     BitAnd,
@@ -38,18 +41,19 @@ pub enum ReduceOp {
     BitOr,
     /// Bitwise exclusive or. Integers only.
     BitXor,
-    /// An operator of the program, on the element type that it is for. Made by [`ReduceOp::of`].
+    /// A user-defined operator, on the element type for which it is defined. Created by
+    /// [`ReduceOp::of`].
     User(UserOp),
 }
 
 impl ReduceOp {
-    /// The operator of the program, for calls on the host.
+    /// Returns the user-defined operator `O`, for calls on the host.
     #[must_use]
     pub const fn of<O: Operator>() -> Self {
         Self::User(UserOp::of::<O>())
     }
 
-    /// One of every built-in operator, with a factor of 0.5 for [`ReduceOp::PreMulSum`].
+    /// Every built-in operator, with a factor of 0.5 for [`ReduceOp::PreMulSum`].
     pub const ALL: [Self; 9] = [
         Self::Sum,
         Self::Prod,
@@ -62,7 +66,7 @@ impl ReduceOp {
         Self::BitXor,
     ];
 
-    /// Whether the operator is defined on this element type.
+    /// Returns whether the operator is defined on this element type.
     #[must_use]
     #[inline]
     pub const fn supports(self, dtype: DType) -> bool {
@@ -75,7 +79,7 @@ impl ReduceOp {
         }
     }
 
-    /// Refuses an operator that is not defined on this element type.
+    /// Returns an error if the operator is not defined on this element type.
     ///
     /// # Errors
     /// [`Invalid::Op`] naming both.
@@ -84,7 +88,8 @@ impl ReduceOp {
         if self.supports(dtype) { Ok(()) } else { Err(Invalid::Op { op: self, dtype }) }
     }
 
-    /// The code on the wire, never zero. It does not carry the factor of [`ReduceOp::PreMulSum`].
+    /// Returns the code on the wire, never zero. It does not carry the factor of
+    /// [`ReduceOp::PreMulSum`].
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -101,10 +106,11 @@ impl ReduceOp {
         }
     }
 
-    /// The code of all operators of programs, which are known by their names.
+    /// The code of all user-defined operators, which are identified by their names.
     pub(crate) const USER_CODE: u8 = 10;
 
-    /// The built-in operator with this code on the wire; the factor of [`ReduceOp::PreMulSum`] is unknown and reads as NaN.
+    /// Returns the built-in operator with this code on the wire; the factor of
+    /// [`ReduceOp::PreMulSum`] is unknown and reads as NaN.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         match Self::ALL.get(usize::from(code).checked_sub(1)?)? {
@@ -113,7 +119,8 @@ impl ReduceOp {
         }
     }
 
-    /// The name that NCCL and c10d use, in lower case; that which an operator of the program gives itself.
+    /// Returns the name: that of NCCL and c10d in lower case, or the name of a user-defined
+    /// operator.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_type_cannot_do_is_refused_by_name() {
+    fn an_operator_that_a_type_does_not_support_is_refused_by_name() {
         let refused = ReduceOp::BitAnd.check(DType::F32).unwrap_err().to_string();
         assert!(refused.contains("band") && refused.contains("f32"), "{refused}");
         assert!(ReduceOp::Avg.check(DType::I32).is_err());

@@ -1,11 +1,11 @@
-//! Panics of the caller's code on threads that also work for others.
+//! Panics of the caller's code on threads that also serve others.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{Error, Result};
 
-/// Runs code of the caller. Nothing that it broke may be used afterwards.
+/// Runs code of the caller. Values that it modified must not be used after a panic.
 ///
 /// # Errors
 /// [`Error::Panicked`] if it panics.

@@ -1,15 +1,15 @@
-//! Where blocks lie in memory.
+//! The layout of blocks in memory.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{Blocks, Place};
 
-/// Cuts an array into blocks: first into chunks, one per rank as a rule, then each chunk into the same number of
-/// segments. Block `chunk * segments + segment` is that segment.
+/// A division of an array into blocks: first into chunks, usually one per rank, then each chunk
+/// into the same number of segments. Block `chunk * segments + segment` is that segment.
 ///
-/// Sizes of blocks differ by at most one element, unless the caller gave the chunks' counts. Blocks follow each other
-/// without gaps, so a range of blocks is a range of bytes.
+/// Sizes of blocks differ by at most one element, unless the caller gave the chunks' counts. Blocks
+/// are contiguous, so a range of blocks is a range of bytes.
 #[derive(Debug, Clone)]
 pub struct Partition {
     chunks: Chunks,
@@ -21,23 +21,24 @@ pub struct Partition {
 
 #[derive(Debug, Clone)]
 enum Chunks {
-    /// `elements = chunks * quotient + remainder`; the first `remainder` chunks have one element more.
+    /// `elements = chunks * quotient + remainder`; the first `remainder` chunks have one element
+    /// more.
     Even { quotient: usize, remainder: usize, chunks: usize },
-    /// Where each chunk starts, and the end. They are the chunks `first`, `first + step` and so on; the array holds no
-    /// other.
+    /// The start of each chunk, and the end of the last. They are the chunks `first`, `first +
+    /// step` and so on; the array holds no other.
     Given { starts: Arc<[usize]>, first: usize, step: usize },
 }
 
 impl Partition {
-    /// Cuts `elements` elements evenly into `chunks` chunks. Both may be anything, zero elements included; zero
-    /// chunks or segments count as one.
+    /// Divides `elements` elements evenly into `chunks` chunks. Both may be 0; zero chunks or
+    /// segments count as one.
     #[must_use]
     pub fn even(elements: usize, chunks: usize) -> Self {
         let chunks = chunks.max(1);
         Self::of(Chunks::Even { quotient: elements / chunks, remainder: elements % chunks, chunks })
     }
 
-    /// Cuts an array into chunks of these counts of elements.
+    /// Divides an array into chunks of these counts of elements.
     #[must_use]
     pub fn given(counts: &[usize]) -> Self {
         let mut starts = Vec::with_capacity(counts.len() + 1);
@@ -50,9 +51,9 @@ impl Partition {
         Self::of(Chunks::Given { starts: starts.into(), first: 0, step: 1 })
     }
 
-    /// Cuts an array into chunks of these counts, which are the chunks `first`, `first + step` and so on of the
-    /// collective's data: an all-to-all's input is a row of the matrix of all chunks, its output a column. Such an
-    /// array has no other chunks, and with a step above 1 no ranges of several blocks.
+    /// Declares the chunks as `first`, `first + step` and so on of the collective's data: an
+    /// all-to-all's input is a row of the matrix of all chunks, its output a column. Such an array
+    /// has no other chunks, and with a step above 1 no ranges of several blocks.
     #[must_use]
     pub fn every(mut self, step: usize, from: usize) -> Self {
         if let Chunks::Given { first, step: old, .. } = &mut self.chunks {
@@ -65,28 +66,29 @@ impl Partition {
         Self { chunks, segments: 1, element_bytes: 1, origin: 0 }
     }
 
-    /// The same partition with each chunk cut into this many segments.
+    /// Returns the same partition with each chunk cut into this many segments.
     #[must_use]
     pub fn segments(mut self, segments: usize) -> Self {
         self.segments = segments.max(1);
         self
     }
 
-    /// The same partition for elements of this size.
+    /// Returns the same partition for elements of this size.
     #[must_use]
     pub fn element_bytes(mut self, bytes: usize) -> Self {
         self.element_bytes = bytes;
         self
     }
 
-    /// The same partition for an array that starts with this chunk: an all-gather's input holds only the rank's own.
+    /// Returns the same partition for an array that starts with this chunk: an all-gather's input
+    /// holds only the rank's own.
     #[must_use]
     pub fn starting_at(mut self, chunk: usize) -> Self {
         self.origin = self.chunk(chunk).map_or(0, |elements| elements.start);
         self
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
         let chunks = match &self.chunks {
@@ -96,7 +98,7 @@ impl Partition {
         chunks * self.segments
     }
 
-    /// The size of the largest block in bytes.
+    /// Returns the size of the largest block in bytes.
     #[must_use]
     pub fn block_bytes_max(&self) -> usize {
         let largest = match &self.chunks {
@@ -108,13 +110,15 @@ impl Partition {
         largest.div_ceil(self.segments) * self.element_bytes
     }
 
-    /// The size of a range of blocks in bytes. `None` if the array does not hold them in a row.
+    /// Returns the size of a range of blocks in bytes. `None` if the array does not hold them
+    /// contiguously.
     #[must_use]
     pub fn size(&self, blocks: Blocks) -> Option<usize> {
         self.elements(blocks).map(|elements| elements.len() * self.element_bytes)
     }
 
-    /// Where a range of blocks lies in the array, in bytes. `None` if the array does not hold them in a row.
+    /// Returns the range in bytes of a range of blocks in the array. `None` if the array does not
+    /// hold them contiguously.
     #[must_use]
     pub fn bytes(&self, blocks: Blocks) -> Option<Range<usize>> {
         let elements = self.elements(blocks)?;
@@ -122,7 +126,7 @@ impl Partition {
         Some(start..start + elements.len() * self.element_bytes)
     }
 
-    /// The elements of a range of blocks.
+    /// Returns the elements of a range of blocks.
     fn elements(&self, blocks: Blocks) -> Option<Range<usize>> {
         let first = self.block(blocks.first)?;
         match blocks.count {
@@ -133,7 +137,7 @@ impl Partition {
         }
     }
 
-    /// The elements of a chunk.
+    /// Returns the elements of a chunk.
     fn chunk(&self, chunk: usize) -> Option<Range<usize>> {
         match &self.chunks {
             Chunks::Even { quotient, remainder, .. } => {
@@ -148,7 +152,7 @@ impl Partition {
         }
     }
 
-    /// The elements of a block.
+    /// Returns the elements of a block.
     fn block(&self, block: usize) -> Option<Range<usize>> {
         if self.segments == 1 {
             return self.chunk(block);
@@ -161,7 +165,7 @@ impl Partition {
     }
 }
 
-/// Where every block of a collective lies, for all three arrays.
+/// The layout of every block of a collective in all three arrays.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// Blocks of the input.
@@ -170,29 +174,29 @@ pub struct Layout {
     pub output: Partition,
     /// Sizes of the blocks that go through scratch.
     pub scratch: Partition,
-    /// Whether slots of scratch follow each other without gaps, so that a range of blocks can be put together slot by
+    /// Whether slots of scratch are contiguous, so that a range of blocks can be assembled slot by
     /// slot. All blocks must have the same size.
     pub gapless: bool,
 }
 
 impl Layout {
-    /// One partition for all three arrays.
+    /// Uses one partition for all three arrays.
     #[must_use]
     pub fn uniform(partition: &Partition) -> Self {
         let [input, output, scratch] = [(); 3].map(|()| partition.clone());
         Self { input, output, scratch, gapless: false }
     }
 
-    /// The distance between two slots of scratch in bytes: the largest block, rounded up to a cache line unless slots
-    /// are without gaps.
+    /// Returns the distance between two slots of scratch in bytes: the largest block, rounded up to
+    /// a cache line unless slots are without gaps.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         let block = self.scratch.block_bytes_max();
         if self.gapless { block } else { block.next_multiple_of(64) }
     }
 
-    /// Where blocks lie in the array of `place`, in bytes. `None` if that array does not hold them, or if they are
-    /// smaller than slots that should be without gaps.
+    /// Returns the range in bytes of blocks in the array of `place`. `None` if that array does not
+    /// hold them, or if they are smaller than slots that must be contiguous.
     #[must_use]
     pub fn bytes(&self, place: Place, blocks: Blocks) -> Option<Range<usize>> {
         match place {
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_columns_of_a_matrix_of_chunks() {
+    fn strided_partitions_are_rows_and_columns_of_the_matrix_of_chunks() {
         let row = Partition::given(&[3, 0, 2]).every(1, 6).element_bytes(2);
         assert_eq!(row.bytes(Blocks::one(6)), Some(0..6));
         assert_eq!(row.bytes(Blocks { first: 6, count: 3 }), Some(0..10));

@@ -9,16 +9,18 @@ use crate::{
     Received, RecvFrom, Result, SendTo, Source, TagMatch, Work,
 };
 
-/// Messages between two ranks. What holds for them, their order, errors and thread-safety, is written at
-/// [`PointToPoint`](crate::PointToPoint).
+/// Messages between two ranks. [`PointToPoint`](crate::PointToPoint) documents their order, errors
+/// and thread-safety.
 ///
-/// Those in the background (`_async`) return at once, with a handle that owns the buffer until the message is sent or
-/// received. Thousands may be under way, and they complete in any order: unlike collectives in the background they do
-/// not queue behind each other. A thread that the first of them starts, and all clones of the handle share, sees to
-/// them, whether or not anybody waits. Dropping the last clone of the communicator cancels the receives that no message
-/// has matched, with [`Error::Cancelled`], and waits for the rest.
+/// Background calls (`_async`) return at once, with a handle that owns the buffer until the message
+/// is sent or received. Thousands may be pending, and they complete in any order: unlike
+/// collectives in the background they do not queue behind each other. A thread that the first of
+/// them starts, shared by all clones of the handle, drives them, whether or not anybody waits.
+/// Dropping the last clone of the communicator cancels the receives that no message has matched,
+/// with [`Error::Cancelled`], and waits for the rest.
 impl Comm<Host> {
-    /// Sends `message` to rank `to`, which may be this one. The buffer may be used again when this returns.
+    /// Sends `message` to rank `to`, which may be this one. The buffer may be used again when this
+    /// returns.
     ///
     /// ```
     /// use comm::{ANY_TAG, Source};
@@ -42,8 +44,8 @@ impl Comm<Host> {
         self.communicator().send(to, tag, message.as_view()?, self.options())
     }
 
-    /// Receives the oldest message that matches into a buffer with room for it, and tells what came: the buffer may be
-    /// longer than the message.
+    /// Receives the oldest message that matches into a buffer that is long enough for it, and
+    /// returns its envelope: the buffer may be longer than the message.
     ///
     /// # Errors
     /// As written at [`PointToPoint`](crate::PointToPoint).
@@ -56,10 +58,11 @@ impl Comm<Host> {
         self.communicator().recv(from.into(), tag.into(), buffer.as_view_mut()?, self.options())
     }
 
-    /// Receives the oldest message that matches into a vector of its length, for messages of unknown length.
+    /// Receives the oldest message that matches into a vector of its length, for messages of
+    /// unknown length.
     ///
-    /// The message is probed first, so the call may take up to twice the timeout. Another thread that receives the
-    /// probed message meanwhile does no harm: this call then receives the next one.
+    /// The message is probed first, so the call may take up to twice the timeout. If another thread
+    /// receives the probed message meanwhile, this call receives the next one.
     ///
     /// ```
     /// use comm::{ANY_TAG, Source};
@@ -78,7 +81,8 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::recv`]: [`Error::Invalid`](crate::Error::Invalid) if the message has elements of another type.
+    /// As [`Comm::recv`]: [`Error::Invalid`](crate::Error::Invalid) if the message has elements of
+    /// another type.
     pub fn recv_vec<T: Element>(
         &self,
         from: impl Into<Source>,
@@ -93,7 +97,7 @@ impl Comm<Host> {
                     buffer.truncate(received.len);
                     return Ok((buffer, received));
                 }
-                // The probed message went to another thread, and the next one is longer.
+                // Another thread received the probed message, and the next one is longer.
                 Err(Error::Invalid(Invalid::Message { len: next, dtype, .. }))
                     if dtype == T::DTYPE && next > len =>
                 {
@@ -104,21 +108,21 @@ impl Comm<Host> {
         }
     }
 
-    /// Sends one message and receives another at once, so that ranks which do this in a circle do not wait for each
-    /// other. The two may differ in length and type.
+    /// Sends one message and receives another at once, so that ranks which do this in a circle do
+    /// not wait for each other. The two may differ in length and type.
     ///
-    /// `to` is a rank, for tag 0, or a rank and a tag; `from` is a rank or [`Source::Any`], for any tag, or one of these
-    /// and a tag. In a line of ranks, whose ends have no neighbor, [`Cart::sendrecv`](crate::Cart::sendrecv) takes
-    /// [`PROC_NULL`](crate::PROC_NULL).
+    /// `to` is a rank, for tag 0, or a rank and a tag; `from` is a rank or [`Source::Any`], for any
+    /// tag, or one of these and a tag. In a line of ranks, whose ends have no neighbor,
+    /// [`Cart::send_recv`](crate::Cart::send_recv) takes [`PROC_NULL`](crate::PROC_NULL).
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
     ///     let (next, last) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
     ///     let mut theirs = [0; 2];
-    ///     comm.sendrecv(next, &[comm.rank(), 10], last, &mut theirs).unwrap();
+    ///     comm.send_recv(next, &[comm.rank(), 10], last, &mut theirs).unwrap();
     ///     assert_eq!(theirs, [last, 10]);
     ///
-    ///     comm.sendrecv((next, 7), &comm.rank(), (last, 7), &mut theirs[1]).unwrap();
+    ///     comm.send_recv((next, 7), &comm.rank(), (last, 7), &mut theirs[1]).unwrap();
     ///     assert_eq!(theirs, [last, last]);
     /// })?;
     /// # Ok::<_, comm::Error>(())
@@ -126,7 +130,7 @@ impl Comm<Host> {
     ///
     /// # Errors
     /// As written at [`PointToPoint`](crate::PointToPoint).
-    pub fn sendrecv(
+    pub fn send_recv(
         &self,
         to: impl Into<SendTo>,
         message: &(impl AsView + ?Sized),
@@ -137,8 +141,8 @@ impl Comm<Host> {
         self.communicator().send_recv(to.into(), message, from.into(), buffer, self.options())
     }
 
-    /// Waits until a message that matches is there, and tells of it without receiving it. Another thread may receive
-    /// it first.
+    /// Waits for a message that matches, and returns its envelope without receiving it. Another
+    /// thread may receive it first.
     ///
     /// # Errors
     /// As written at [`PointToPoint`](crate::PointToPoint).
@@ -146,7 +150,7 @@ impl Comm<Host> {
         self.communicator().probe(from.into(), tag.into(), self.options())
     }
 
-    /// Tells of a message that matches, if one is there.
+    /// Returns the envelope of a message that matches, if one has arrived.
     ///
     /// # Errors
     /// As written at [`PointToPoint::try_probe`](crate::PointToPoint::try_probe).
@@ -154,11 +158,11 @@ impl Comm<Host> {
         self.communicator().try_probe(from.into(), tag.into())
     }
 
-    /// [`Comm::send`] in the background. Dropping the handle does not cancel the message.
+    /// Runs [`Comm::send`] in the background. Dropping the handle does not cancel the message.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had. What can go wrong with the message itself comes
-    /// out of the handle.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread. The handle yields the
+    /// errors of the message itself.
     pub fn send_async<T: Element, B: AsRef<[T]> + Send + 'static>(
         &self,
         to: usize,
@@ -173,7 +177,8 @@ impl Comm<Host> {
         Ok(work)
     }
 
-    /// [`Comm::recv`] in the background. The buffer comes back with what is known of the message.
+    /// Runs [`Comm::recv`] in the background. The handle yields the buffer and the envelope of the
+    /// message.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -204,14 +209,14 @@ impl Comm<Host> {
     }
 }
 
-/// What the thread behind messages in the background does for each of them: mostly nothing, since the first time takes
-/// care of all.
+/// Drives messages in the background. Submitted once per message; usually returns at once, because
+/// the first call drives all of them.
 fn drive(comm: &Comm<Host>) -> Result<()> {
     comm.communicator().drive();
     Ok(())
 }
 
-/// A buffer on its way, and the other end of its handle.
+/// A posted buffer, and the completer of its handle.
 struct Posted<T, B, Output> {
     buffer: B,
     completer: Completer<Output>,
@@ -241,8 +246,8 @@ impl<T: Element, B: AsMut<[T]> + Send> Incoming for Posted<T, B, (B, Received)> 
     }
 }
 
-/// Tells the owner of a buffer. Dropping the buffer and waking the owner run the owner's code, perhaps on the thread of
-/// another call: a panic there has been printed, and ends here.
+/// Completes a handle. Dropping the buffer and waking the owner run the owner's code, perhaps on
+/// the thread of another call: a panic there has been printed, and is contained here.
 fn complete<B, R, Output>(
     completer: Completer<Output>,
     buffer: B,

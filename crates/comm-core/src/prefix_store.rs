@@ -1,4 +1,4 @@
-//! A store of its own for each group that meets in one store.
+//! A store of its own for each group that meets in a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::{LastWill, Presence, Result, Store};
 /// # }
 /// ```
 ///
-/// Errors name the keys of the store. [`Store::num_keys`] counts all of them.
+/// Errors name the keys of the underlying store. [`Store::num_keys`] counts all of its keys.
 #[derive(Clone)]
 pub struct PrefixStore {
     prefix: String,
@@ -27,7 +27,7 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// The part of `store` under this prefix, which may be any text.
+    /// Creates the part of `store` under this prefix, which may be any text.
     pub fn new(prefix: impl Into<String>, store: Arc<dyn Store>) -> Self {
         Self { prefix: prefix.into(), store }
     }
@@ -82,7 +82,7 @@ impl Store for PrefixStore {
         self.store.num_keys()
     }
 
-    fn attend(
+    fn register_last_will(
         &self,
         will: &LastWill<'_>,
         watch: &str,
@@ -92,7 +92,7 @@ impl Store for PrefixStore {
         let key = self.key(key);
         self.with_keys(keys, |keys| {
             let will = LastWill { condition: (&key, expected), keys, value };
-            self.store.attend(&will, &self.key(watch), timeout)
+            self.store.register_last_will(&will, &self.key(watch), timeout)
         })
     }
 }
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that notes the calls it gets.
+    /// A store that records the calls it gets.
     #[derive(Default)]
     struct Notes(Mutex<Vec<String>>);
 
@@ -153,14 +153,14 @@ mod tests {
             Ok(42)
         }
 
-        fn attend(
+        fn register_last_will(
             &self,
             will: &LastWill<'_>,
             watch: &str,
             timeout: Duration,
         ) -> Result<Option<Box<dyn Presence>>> {
             let LastWill { condition, keys, value } = will;
-            self.note(format!("attend {condition:?} {keys:?} {value:?} {watch} {timeout:?}"));
+            self.note(format!("register_last_will {condition:?} {keys:?} {value:?} {watch} {timeout:?}"));
             Ok(None)
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         assert!(store.check(&["a", "b"]).unwrap());
         assert_eq!(store.num_keys().unwrap(), 42);
         let will = LastWill { condition: ("a", &[1]), keys: &["b", "c"], value: &[9] };
-        assert!(store.attend(&will, "d", time).unwrap().is_none());
+        assert!(store.register_last_will(&will, "d", time).unwrap().is_none());
         let expected = [
             "set p/a [1]",
             "get p/a 3s",
@@ -188,7 +188,7 @@ mod tests {
             r#"wait ["p/a", "p/b/c"] 3s"#,
             "delete p/a",
             r#"check ["p/a", "p/b"]"#,
-            r#"attend ("p/a", [1]) ["p/b", "p/c"] [9] p/d 3s"#,
+            r#"register_last_will ("p/a", [1]) ["p/b", "p/c"] [9] p/d 3s"#,
         ];
         assert_eq!(*notes.0.lock().unwrap(), expected);
     }

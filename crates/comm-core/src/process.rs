@@ -1,8 +1,9 @@
 //! Detection of forks.
 //!
-//! A child that is made by `fork` has the sockets, the shared memory and the handles of its parent, and none of its
-//! threads. The kernel clears a page for it (`MADV_WIPEONFORK`), so that a check is one load. Unlike a handler of
-//! `pthread_atfork` this also notices children of `clone` and `_Fork`, and runs no code in forks of others.
+//! A child that is made by `fork` has the sockets, the shared memory and the handles of its parent,
+//! and none of its threads. The kernel zeroes a page in the child (`MADV_WIPEONFORK`), so that a
+//! check is one load. Unlike a handler of `pthread_atfork` this also detects children of `clone`
+//! and `_Fork`, and runs no code in unrelated forks.
 
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -13,7 +14,7 @@ use rustix::process::getpid;
 
 use crate::{Invalid, Result};
 
-/// The process that made a value, for values that no child of a fork may use.
+/// The process that created a value, for values that no child of a fork may use.
 ///
 /// A check costs one load, and a system call where the kernel is older than 4.14.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl Process {
         Self { generation: generation(), id: own_id() }
     }
 
-    /// Whether this is the process that the code runs in, and not a parent or another ancestor of it.
+    /// Returns whether the code runs in this process, and not in a child or other descendant of it.
     #[inline]
     #[must_use]
     pub fn is_current(self) -> bool {
@@ -51,10 +52,11 @@ impl Process {
     }
 }
 
-/// The highest generation so far. Unlike the page it is copied to children, so that no child has that of an ancestor.
+/// The highest generation so far. Unlike the page it is copied to children, so that no child has
+/// the generation of an ancestor.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// The number of this process, which differs from that of each ancestor.
+/// Returns the generation of this process, which differs from that of each ancestor.
 #[inline]
 fn generation() -> u64 {
     static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
@@ -67,27 +69,28 @@ fn generation() -> u64 {
     }
 }
 
-/// Numbers a process that has just been forked. Several threads of it may do so at once: the first one decides.
+/// Assigns a generation to a process that has just been forked. If several threads do so at once,
+/// the first one wins.
 #[cold]
 fn renew(page: &AtomicU64) -> u64 {
     let next = LATEST.fetch_add(1, Ordering::Relaxed) + 1;
     page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(next)
 }
 
-/// Maps a word that is 0 in every new child, if the kernel can do that.
+/// Maps a word that is 0 in every new child, if the kernel supports that.
 fn page() -> Option<&'static AtomicU64> {
     let len = rustix::param::page_size();
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a mapping of its own at an address that the kernel chooses overlaps no other memory.
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps no other memory.
     let page = unsafe { mmap_anonymous(null_mut(), len, protection, flags) }.ok()?;
-    // SAFETY: the advice concerns this mapping alone, and changes nothing in this process.
+    // SAFETY: the advice affects only this mapping, and changes nothing in this process.
     if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: nobody has the address.
+        // SAFETY: no other code has the address.
         let _ = unsafe { munmap(page, len) };
         return None;
     }
-    // SAFETY: the mapping is aligned, zeroed, written by atomic operations alone and by the kernel before a child runs,
-    // and is never unmapped.
+    // SAFETY: the mapping is aligned, zeroed, written only by atomic operations and by the kernel
+    // before a child runs, and is never unmapped.
     Some(unsafe { AtomicU64::from_ptr(page.cast()) })
 }
 

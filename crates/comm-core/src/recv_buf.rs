@@ -1,12 +1,13 @@
-//! Received bytes that still lie where the transport holds them.
+//! Received bytes that still lie in the transport's memory.
 
 use std::marker::PhantomData;
 
-/// Bytes that a transport lends to the executor, to be copied out of or reduced from.
+/// Received bytes in the transport's memory, to be copied or reduced from there.
 ///
-/// There is no way to see a `RecvBuf` as a slice: the memory may be shared with another process, which can write to it
-/// at any time. Its address has no alignment. Reads that race with such a writer give arbitrary values, never
-/// undefined behaviour of the address space: the transport's `consume` tells afterwards whether what was read counts.
+/// A `RecvBuf` cannot be viewed as a slice: the memory may be shared with another process, which
+/// can write to it at any time. Its address has no alignment. Reads that race with such a writer
+/// give arbitrary values, but never undefined behaviour: the transport's `consume` tells afterwards
+/// whether they are valid.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvBuf<'a> {
     start: *const u8,
@@ -15,53 +16,53 @@ pub struct RecvBuf<'a> {
 }
 
 impl<'a> RecvBuf<'a> {
-    /// Lends bytes of this process that nobody writes to.
+    /// Creates a buffer from bytes of this process that nobody writes to.
     #[must_use]
     #[inline]
     pub const fn from_slice(bytes: &'a [u8]) -> Self {
         Self { start: bytes.as_ptr(), len: bytes.len(), owner: PhantomData }
     }
 
-    /// Lends memory that may be shared with another process.
+    /// Creates a buffer from memory that may be shared with another process.
     ///
     /// # Safety
-    /// `len` bytes from `start` must stay mapped and readable for `'a`. No reference of this process may be used to
-    /// write to them in that time.
+    /// `len` bytes from `start` must stay mapped and readable for `'a`. No reference of this
+    /// process may be used to write to them in that time.
     #[must_use]
     #[inline]
     pub const unsafe fn from_raw(start: *const u8, len: usize) -> Self {
         Self { start, len, owner: PhantomData }
     }
 
-    /// How many bytes are lent.
+    /// Returns the number of bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is lent: no byte has arrived.
+    /// Returns whether it is empty: no byte has arrived.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address, for kernels that read it unaligned.
+    /// Returns the address, for kernels that read it unaligned.
     #[must_use]
     #[inline]
     pub const fn as_ptr(&self) -> *const u8 {
         self.start
     }
 
-    /// The first `len` bytes, or all if there are fewer.
+    /// Returns the first `len` bytes, or all if there are fewer.
     #[must_use]
     #[inline]
     pub fn first(self, len: usize) -> Self {
         Self { len: self.len.min(len), ..self }
     }
 
-    /// What follows the first `len` bytes, or nothing if there are fewer.
+    /// Returns the bytes after the first `len`, or none if there are fewer.
     #[must_use]
     #[inline]
     pub fn skip(self, len: usize) -> Self {
@@ -69,24 +70,25 @@ impl<'a> RecvBuf<'a> {
         Self { start: self.start.wrapping_add(len), len: self.len - len, ..self }
     }
 
-    /// The first `N` bytes, or `None` if there are fewer.
+    /// Returns the first `N` bytes, or `None` if there are fewer.
     #[inline]
     #[must_use]
     pub fn read<const N: usize>(&self) -> Option<[u8; N]> {
         if self.len < N {
             return None;
         }
-        // SAFETY: `start` is readable for `N` bytes for the life of `self`, any bytes are an array of bytes, and none
-        // needs to be aligned.
+        // SAFETY: `start` is readable for `N` bytes for the life of `self`, any bytes are an array
+        // of bytes, and an array of bytes needs no alignment.
         Some(unsafe { self.start.cast::<[u8; N]>().read() })
     }
 
-    /// Copies as many bytes as fit, and returns how many.
+    /// Copies as many bytes as fit, and returns their number.
     #[inline]
     pub fn copy_to(&self, into: &mut [u8]) -> usize {
         let len = self.len.min(into.len());
-        // SAFETY: `start` is readable for `len` bytes for the life of `self`, `into` is writable for them, and the two
-        // cannot overlap because `into` is borrowed mutably while `start` is lent to readers only.
+        // SAFETY: `start` is readable for `len` bytes for the life of `self`, `into` is writable
+        // for them, and the two cannot overlap because `into` is borrowed mutably while `start` is
+        // only read.
         unsafe { std::ptr::copy_nonoverlapping(self.start, into.as_mut_ptr(), len) };
         len
     }
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_what_fits() {
+    fn copy_to_copies_as_many_bytes_as_fit() {
         let lent = RecvBuf::from_slice(b"abcdef");
         let mut into = [0; 4];
         assert_eq!(lent.copy_to(&mut into), 4);

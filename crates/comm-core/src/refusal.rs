@@ -6,7 +6,7 @@ use crate::error;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The other side does not speak this protocol, or is not the process that was meant.
+    /// The other side does not speak this protocol, or is not the expected process.
     #[error(
         "it does not speak the protocol of comm, or is not the process that was meant; check the address and the port"
     )]
@@ -50,11 +50,12 @@ pub enum Refusal {
         /// The rank.
         rank: usize,
     },
-    /// The rank that serves the store is closing it because the rendezvous has ended, or has closed it and another store is
-    /// now served at its address. A later rendezvous has a new store.
+    /// The rank that serves the store is closing it because the rendezvous has ended, or has closed
+    /// it and another store is now served at its address. A later rendezvous has a new store.
     #[error("the store is closing")]
     StoreClosing,
-    /// The rank that serves the store cannot do so: the system gives it no thread or fails one of its calls.
+    /// The rank that serves the store cannot do so: the system gives it no thread or fails one of
+    /// its calls.
     #[error("the store cannot be served: {}", std::io::Error::from_raw_os_error(*.errno))]
     StoreUnavailable {
         /// The `errno` of the failure on that rank.
@@ -63,7 +64,8 @@ pub enum Refusal {
     /// The shared secret is wrong, or one side has none.
     #[error("authentication failed; the secret (COMM_SECRET) must be equal on all ranks")]
     Authentication,
-    /// Ranks that were told to share memory cannot: they are on different hosts, in different containers or of different users.
+    /// Ranks that were configured to share memory cannot: they are on different hosts, in different
+    /// containers or of different users.
     #[error("{} cannot share memory with this rank: different host, container or user; use TCP between them \
          (COMM_TRANSPORT=auto or tcp)", error::ranks(.ranks))]
     OtherHost {

@@ -20,21 +20,21 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// The range of one block.
+    /// Returns the range of one block.
     #[must_use]
     #[inline]
     pub const fn one(block: usize) -> Self {
         Self { first: block, count: 1 }
     }
 
-    /// The block after the last one.
+    /// Returns the block after the last one.
     #[must_use]
     #[inline]
     pub const fn end(self) -> usize {
         self.first + self.count
     }
 
-    /// Whether a block is in the range.
+    /// Returns whether a block is in the range.
     #[must_use]
     pub const fn contains(self, block: usize) -> bool {
         self.first <= block && block < self.end()
@@ -126,7 +126,7 @@ impl Touch {
         Self { array, first, end: first + blocks.count, writes }
     }
 
-    /// Whether the two overlap and at least one of them is written.
+    /// Returns whether the two overlap and at least one of them is written.
     #[must_use]
     #[inline]
     pub const fn conflicts(self, other: Self) -> bool {
@@ -179,7 +179,7 @@ impl Step {
         Self { blocks, place, action: Action::Finish }
     }
 
-    /// The second place that the step reads: the addend or the source.
+    /// Returns the second place that the step reads: the addend or the source.
     #[must_use]
     #[inline]
     pub const fn src(&self) -> Option<Place> {
@@ -191,7 +191,7 @@ impl Step {
         }
     }
 
-    /// Whether the step combines what it receives or reads into blocks that stay where they are.
+    /// Returns whether the step combines received or read blocks into blocks that stay in place.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         match self.action {
@@ -201,7 +201,7 @@ impl Step {
         }
     }
 
-    /// The operands in memory: the blocks at the place of the step, and those at
+    /// Returns the operands in memory: the blocks at the place of the step, and those at
     /// [`src`](Self::src).
     #[must_use]
     #[inline]
@@ -214,8 +214,8 @@ impl Step {
         (Touch::new(self.place, self.blocks, writes), src)
     }
 
-    /// Whether this step must wait for an `earlier` unfinished one: two of their operands overlap,
-    /// and one is written.
+    /// Returns whether this step must wait for an `earlier` unfinished one: two of their operands
+    /// overlap, and one is written.
     #[must_use]
     #[inline]
     pub fn conflicts(&self, earlier: &Self) -> bool {

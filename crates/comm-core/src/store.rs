@@ -7,12 +7,13 @@ use crate::{Error, Result};
 
 /// A key-value store shared by all ranks of a job: c10d's `Store`.
 ///
-/// Every method may be called from any thread and takes effect once: operations on one key are linearizable. Keys are
-/// UTF-8, values are bytes. Times are how long the caller is ready to wait.
+/// Every method may be called from any thread and takes effect once: operations on one key are
+/// linearizable. Keys are UTF-8, values are bytes. Each `timeout` limits how long the caller waits.
 ///
 /// # Errors
-/// [`Error::Timeout`](crate::Error::Timeout) with the key when the time is over, [`Error::Io`](crate::Error::Io) or
-/// [`Error::Handshake`](crate::Error::Handshake) when the store cannot be reached.
+/// [`Error::Timeout`](crate::Error::Timeout) with the key when the time is over,
+/// [`Error::Io`](crate::Error::Io) or [`Error::Handshake`](crate::Error::Handshake) when the store
+/// cannot be reached.
 pub trait Store: Send + Sync {
     /// Sets a key.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
@@ -20,12 +21,12 @@ pub trait Store: Send + Sync {
     /// Waits until the key exists, and returns its value.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// Adds to a decimal number, which starts at zero, and returns the sum. A value that is no number is
-    /// [`Error::Invalid`](crate::Error::Invalid).
+    /// Adds to a decimal number, which starts at zero, and returns the sum. A value that is not a
+    /// number is [`Error::Invalid`](crate::Error::Invalid).
     fn add(&self, key: &str, amount: i64) -> Result<i64>;
 
-    /// Sets a key to `desired` if it holds `expected`; a missing key equals an empty `expected`. Returns the value
-    /// after the operation, which is empty if the key is still missing.
+    /// Sets a key to `desired` if it holds `expected`; a missing key equals an empty `expected`.
+    /// Returns the value after the operation, which is empty if the key is still missing.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>>;
 
     /// Waits until all keys exist.
@@ -43,15 +44,17 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Returns how many keys exist. A store that cannot tell says so with an [`Error::Io`](crate::Error::Io) of kind
-    /// [`Unsupported`](std::io::ErrorKind::Unsupported), as does one that does not implement this method.
+    /// Returns the number of keys. A store that cannot count them returns an
+    /// [`Error::Io`](crate::Error::Io) of kind [`Unsupported`](std::io::ErrorKind::Unsupported),
+    /// which is the default.
     fn num_keys(&self) -> Result<u64> {
         Err(Error::io("count the keys of a store", std::io::ErrorKind::Unsupported.into()))
     }
 
-    /// Leaves a will, which the store executes when this client's process ends, and watches a key, for as long as the
-    /// returned value lives. Returns `None` if the store cannot notice that a client has ended; that is the default.
-    fn attend(
+    /// Registers a last will, which the store executes when this client's process ends, and watches
+    /// a key, for as long as the returned value lives. Returns `None` if the store cannot detect
+    /// that a client has ended; that is the default.
+    fn register_last_will(
         &self,
         will: &LastWill<'_>,
         watch: &str,
@@ -62,10 +65,11 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// The keys that a store sets for a client whose connection has ended, which MQTT calls a last will.
+/// The keys that a store sets for a client whose connection has ended, which MQTT calls a last
+/// will.
 ///
-/// Nothing is changed unless `condition` holds. The first of `keys` is set to `value` if it is missing; each further one, if it is
-/// missing, to the value of the first.
+/// Nothing is changed unless `condition` holds. The first of `keys` is set to `value` if it is
+/// missing; each further one, if it is missing, to the value of the first.
 #[derive(Debug, Clone, Copy)]
 pub struct LastWill<'a> {
     /// A key and the value that it must have.
@@ -76,9 +80,10 @@ pub struct LastWill<'a> {
     pub value: &'a [u8],
 }
 
-/// A connection to a store whose end executes a will. Dropping it ends it.
+/// A connection to a store whose end executes a last will. Dropping it ends it.
 pub trait Presence: std::fmt::Debug + Send + Sync {
-    /// Becomes readable when the watched key exists, when the time is over or when the store has ended.
+    /// Becomes readable when the watched key exists, when the time is over or when the store has
+    /// ended.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Returns the value of the watched key if it exists, without waiting.

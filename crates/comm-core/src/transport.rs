@@ -1,4 +1,4 @@
-//! How bytes move between the members of a group.
+//! The trait of byte streams between the members of a group.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -9,85 +9,95 @@ use crate::{Error, Group, RecvBuf, Result};
 
 /// Ordered, reliable byte streams to and from every other member of a group. No call blocks.
 ///
-/// A transport knows nothing of messages: it moves bytes, and tells when more may move. It is used by one thread at
-/// a time; only its [`AbortHandle`] is shared.
+/// A transport has no notion of messages: it moves bytes, and reports when more may move. One
+/// thread at a time uses it; only its [`AbortHandle`] is shared.
 ///
 /// Positions count the bytes of one direction to or from one peer since the transport was opened.
 ///
 /// # Errors
-/// Every method that returns an error returns [`Error::PeerLost`] naming the peer if its stream ended or broke, and
-/// the error given to [`AbortHandle::abort`] after an abort. After an error the stream to that peer stays broken;
-/// streams to others go on. Bytes that arrived before a stream ended are delivered first.
+/// Every method that returns an error returns [`Error::PeerLost`] naming the peer if its stream
+/// ended or broke, and the error given to [`AbortHandle::abort`] after an abort. After an error the
+/// stream to that peer stays broken; streams to others continue. Bytes that arrived before a stream
+/// ended are delivered first.
 pub trait Transport: Send {
-    /// The group whose members the streams connect.
+    /// Returns the group whose members the streams connect.
     fn group(&self) -> Group;
 
-    /// The time. Real in a real transport, virtual in a simulation. Nobody above a transport reads a clock.
+    /// Returns the time: real in a real transport, virtual in a simulation. Code above a transport
+    /// never reads a clock.
     fn now(&self) -> Instant;
 
-    /// The time, or one up to some milliseconds before or behind it, for who asks so often that it should cost nothing.
+    /// Returns the time to within some milliseconds, for callers that ask so often that it must
+    /// cost nothing.
     fn now_roughly(&mut self) -> Instant {
         self.now()
     }
 
-    /// Sends as many bytes as can go at once, gathered from `bytes` in order. Returns how many were accepted, zero
-    /// if none can go now.
+    /// Sends as many bytes as can be sent now, gathered from `bytes` in order. Returns the number
+    /// of bytes that were accepted, which may be zero.
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize>;
 
-    /// The position in the stream to a peer below which the sender's bytes are no longer read. A transport that
-    /// copies has released what it accepted; one that lends the sender's memory to the receiver releases when the
-    /// receiver has consumed. Until then the memory must hold still.
+    /// Returns the position in the stream to a peer below which the sender's bytes are no longer
+    /// read. A transport that copies has released the bytes it accepted; one whose receivers read
+    /// the sender's memory releases them when the receiver has consumed them. Until then the memory
+    /// must not change.
     fn released(&self, to: usize) -> u64;
 
-    /// Lets receivers on this host read what is sent from these pieces of memory, and from no others, in place from now on.
-    /// At first there are none. It is permission, not a duty: a transport that copies everything does nothing here, and one
-    /// that lends may take only the first few. What is sent from the pieces must not change until it is
-    /// [`Transport::released`].
+    /// Registers memory that receivers on this host may read in place from now on, in place of all
+    /// memory registered before. Initially there is none. It is a permission: a transport that
+    /// copies everything does nothing here, and others may use only the first few pieces. Bytes
+    /// that are sent from the memory must not change until they are [`Transport::released`].
     fn register(&mut self, memory: &[&[u8]]);
 
-    /// Receives into `into` as many bytes as have arrived and fit. Returns how many, zero if none.
+    /// Receives as many bytes as have arrived and fit into `into`. Returns their number, which may
+    /// be zero.
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize>;
 
-    /// The bytes from a peer that have arrived, where they lie: at least one element if one has arrived whole, not
-    /// necessarily all, and none only if there is none. They stay until [`Transport::consume`]d; what is not consumed is
-    /// lent or received again. `at_most` is how many bytes the caller can use now.
+    /// Returns bytes from a peer that have arrived, in place: at least one element if one has
+    /// arrived whole, not necessarily all, and none only if none has arrived. They stay until
+    /// [`Transport::consume`]d; bytes that are not consumed are returned again. `at_most` is the
+    /// number of bytes that the caller can use now.
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>>;
 
-    /// Whether [`Transport::fill_buf`] copies bytes from a peer to a buffer first, so that [`Transport::try_recv`] costs one copy
-    /// less.
+    /// Returns whether [`Transport::fill_buf`] copies bytes from a peer to a buffer first, so that
+    /// [`Transport::try_recv`] saves a copy.
     fn fill_buf_copies(&mut self, from: usize) -> bool {
         let _ = from;
         false
     }
 
-    /// Gives back the first `bytes` of what was lent last. Fails if the bytes were revoked meanwhile, so that torn
-    /// data never counts as received.
+    /// Releases the first `bytes` of what [`Transport::fill_buf`] returned last. Fails if the bytes
+    /// were revoked meanwhile, so that torn data never counts as received.
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()>;
 
-    /// Takes back memory that is lent to receivers, before its owner gets it back from a call that failed. Receivers
-    /// that still read it fail in [`Transport::consume`].
+    /// Revokes registered memory from receivers, before a call that failed returns it to its owner.
+    /// Receivers that still read it fail in [`Transport::consume`].
     fn revoke(&mut self);
 
-    /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] says that something may be able to
-    /// move already, and so says a stream that has ended: the next attempt tells how. After [`Armed::Sleep`] the descriptor becomes readable when something can, when any stream of
-    /// any peer breaks, and on abort. It may become readable without need. Bytes that were lent, are fewer than the largest element
-    /// has, and were all left can wait for more: they need not keep anybody awake.
+    /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] means that
+    /// something may be able to move already, or that a stream has ended: the next attempt tells.
+    /// After [`Armed::Sleep`] the descriptor becomes readable when something can move, when any
+    /// stream of any peer breaks, and on abort. Wakeups may be spurious. Bytes that
+    /// [`Transport::fill_buf`] returned, of which the caller consumed none because they are fewer
+    /// than the largest element has, need not prevent sleep.
     fn arm(&mut self, interest: &Interest) -> Result<Armed>;
 
-    /// What to poll for reading after [`Armed::Sleep`]. A composite sleeps on several transports at once.
+    /// Returns the descriptor to poll for reading after [`Armed::Sleep`]. A composite sleeps on
+    /// several transports at once.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// A handle with which any thread ends all waiting on this transport.
+    /// Returns a handle with which any thread can abort this transport.
     fn abort_handle(&self) -> Arc<dyn AbortHandle>;
 }
 
-/// Ends all waiting on a transport, from any thread.
+/// Aborts a transport, from any thread.
 pub trait AbortHandle: Send + Sync {
-    /// From now on every method of the transport fails with `cause`, and a sleeper wakes. The first cause stays.
+    /// Makes every later method of the transport fail with `cause`, and wakes a sleeper. The first
+    /// cause stays.
     fn abort(&self, cause: Error);
 }
 
-/// What [`Transport::arm`] found.
+/// The answer of [`Transport::arm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed {
     /// Something may be able to move: try again.
@@ -96,7 +106,7 @@ pub enum Armed {
     Sleep,
 }
 
-/// What somebody waits for: bytes from some peers, room for bytes to others.
+/// The peers from which bytes are awaited, and those to which bytes wait for space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interest {
     recv: Vec<usize>,
@@ -104,39 +114,39 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// An interest in nothing, with room for so many peers: adding them allocates nothing.
+    /// Creates an empty interest, with capacity for `peers` peers: adding them allocates nothing.
     #[must_use]
-    pub fn with_room(peers: usize) -> Self {
+    pub fn with_capacity(peers: usize) -> Self {
         Self { recv: Vec::with_capacity(peers), send: Vec::with_capacity(peers) }
     }
 
-    /// Forgets everything, and keeps the memory.
+    /// Removes all peers, and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.recv.clear();
         self.send.clear();
     }
 
-    /// Waits for bytes from this peer too.
+    /// Adds a peer from which bytes are awaited.
     #[inline]
     pub fn add_recv(&mut self, from: usize) {
         add(&mut self.recv, from);
     }
 
-    /// Waits for room to send to this peer too, or for the release of what was sent.
+    /// Adds a peer to which bytes wait for space, or for release.
     #[inline]
     pub fn add_send(&mut self, to: usize) {
         add(&mut self.send, to);
     }
 
-    /// The peers from which bytes are awaited.
+    /// Returns the peers from which bytes are awaited.
     #[must_use]
     #[inline]
     pub fn recv(&self) -> &[usize] {
         &self.recv
     }
 
-    /// The peers to which bytes wait to be sent or released.
+    /// Returns the peers to which bytes wait to be sent or released.
     #[must_use]
     #[inline]
     pub fn send(&self) -> &[usize] {
@@ -144,7 +154,7 @@ impl Interest {
     }
 }
 
-/// Windows are small, so a scan beats a set.
+/// Windows are small, so a scan is faster than a set.
 #[inline]
 fn add(peers: &mut Vec<usize>, peer: usize) {
     if !peers.contains(&peer) {

@@ -7,9 +7,9 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
 
 /// A buffer that calls can read: the bound of every `send` parameter.
 ///
-/// In [`Host`] memory these are an [`Element`] (`f32`, `u8`, ...), `[T]`, `[T; N]`, `Vec<T>`, `Box<[T]>`, `Box<[T; N]>`
-/// and [`Buffer<T>`] of elements, a [`HostView`] or [`HostViewMut`], references to any of them, and with the feature
-/// `ndarray` the arrays and views of that crate.
+/// In [`Host`] memory these are an [`Element`] (`f32`, `u8`, ...), `[T]`, `[T; N]`, `Vec<T>`,
+/// `Box<[T]>`, `Box<[T; N]>` and [`Buffer<T>`] of elements, a [`HostView`] or [`HostViewMut`],
+/// references to any of them, and with the feature `ndarray` the arrays and views of that crate.
 ///
 /// A function over any buffer takes it by reference, as calls do:
 ///
@@ -49,20 +49,22 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
     note = "buffers of a CUDA device are `DeviceBuffer<T>` and `DeviceSlice<T>`"
 )]
 pub trait AsView<M: Memory = Host> {
-    /// The type of the elements, so that the buffers of one call must agree. [`Erased`] if it is known at run time only.
+    /// The type of the elements, so that the buffers of one call must agree. [`Erased`] if it is
+    /// known at run time only.
     type Element;
 
-    /// The buffer as the backend sees it.
+    /// Returns the buffer as the backend sees it.
     ///
     /// # Errors
-    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements do not lie one after the other in memory.
+    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements do not lie one
+    /// after the other in memory.
     fn as_view(&self) -> Result<M::View<'_>>;
 }
 
 /// A buffer that calls can write: the bound of every `buffer` and `recv` parameter.
 ///
-/// The types are those of [`AsView`] that can be written. A function over any buffer takes it by mutable reference, and
-/// may pass it to several calls:
+/// The types are those of [`AsView`] that can be written. A function over any buffer takes it by
+/// mutable reference, and may pass it to several calls:
 ///
 /// ```
 /// use comm::{AsViewMut, Comm, ReduceOp, Result};
@@ -93,17 +95,20 @@ pub trait AsView<M: Memory = Host> {
     note = "buffers of a CUDA device are `DeviceBuffer<T>` and `DeviceSliceMut<T>`"
 )]
 pub trait AsViewMut<M: Memory = Host> {
-    /// The type of the elements, so that the buffers of one call must agree. [`Erased`] if it is known at run time only.
+    /// The type of the elements, so that the buffers of one call must agree. [`Erased`] if it is
+    /// known at run time only.
     type Element;
 
-    /// The buffer as the backend sees it.
+    /// Returns the buffer as the backend sees it.
     ///
     /// # Errors
-    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements do not lie one after the other in memory.
+    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements do not lie one
+    /// after the other in memory.
     fn as_view_mut(&mut self) -> Result<M::ViewMut<'_>>;
 }
 
-/// The element type of buffers whose type is known at run time only: it is checked when the call is made.
+/// The element type of buffers whose type is known at run time only; it is checked when the call is
+/// made.
 #[derive(Debug, Clone, Copy)]
 pub enum Erased {}
 
@@ -134,7 +139,8 @@ impl AsViewMut for HostViewMut<'_> {
     }
 }
 
-/// Everything that holds a slice. The expression is a slice of the elements of `buffer`.
+/// Implements the traits for types that hold a slice. The expression is a slice of the elements of
+/// `buffer`.
 macro_rules! host_buffers {
     ($( [$($param:tt)*] $buffer:ty ),+ $(,)?) => {
         $(
@@ -168,7 +174,7 @@ host_buffers!(
     [] Buffer<T>,
 );
 
-/// A single element is a buffer of one.
+/// Implements the traits for single elements.
 macro_rules! element_buffers {
     ($($element:ty),+ $(,)?) => {
         $(

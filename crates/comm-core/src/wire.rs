@@ -1,8 +1,9 @@
 //! Encoding and decoding of messages between processes.
 //!
-//! A message is a sequence of fields; numbers are little-endian. A [`Writer`] appends fields, and a [`Reader`] takes them off
-//! in the same order. A reader never panics, whatever the bytes are, and allocates no more than they justify. [`words`] and
-//! [`read_words`] are for headers that stand before every message.
+//! A message is a sequence of fields; numbers are little-endian. A [`Writer`] appends fields, and a
+//! [`Reader`] takes them off in the same order. A reader never panics, whatever the bytes are, and
+//! allocates no more than they justify. [`words`] and [`read_words`] are for headers that stand
+//! before every message.
 //!
 //! ```
 //! use comm_core::wire::{self, WireError, Writer};
@@ -17,7 +18,7 @@
 //! assert_eq!(decode(&bytes[..9]), Err(WireError::Short { missing: 2 }));
 //! ```
 
-/// The reason why bytes are not the message that was expected.
+/// The reason why bytes are not the expected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -126,10 +127,10 @@ pub fn encode(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     writer.into_vec()
 }
 
-/// Reads a whole message.
+/// Decodes a whole message.
 ///
 /// # Errors
-/// Those of `read`, and [`WireError::Trailing`] if it leaves bytes.
+/// The errors of `read`, and [`WireError::Trailing`] if it leaves bytes.
 pub fn decode<'a, T>(bytes: &'a [u8], read: impl FnOnce(&mut Reader<'a>) -> Result<T>) -> Result<T> {
     let mut reader = Reader::new(bytes);
     let message = read(&mut reader)?;
@@ -139,10 +140,10 @@ pub fn decode<'a, T>(bytes: &'a [u8], read: impl FnOnce(&mut Reader<'a>) -> Resu
     }
 }
 
-/// The fields of a message that are still to be read.
+/// The remaining fields of a message.
 ///
 /// # Errors
-/// A method returns [`WireError::Short`] if the bytes end within its field. Nothing is read then.
+/// A method returns [`WireError::Short`] if the bytes end within its field, and reads nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -150,19 +151,19 @@ pub struct Reader<'a> {
 
 #[expect(clippy::missing_errors_doc, reason = "said once, for all methods")]
 impl<'a> Reader<'a> {
-    /// A reader at the start of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// Whether everything has been read.
+    /// Returns whether everything has been read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Reads all that is left.
+    /// Reads all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.bytes)
     }
@@ -196,7 +197,7 @@ impl<'a> Reader<'a> {
         self.code(what, |code| (code < 2).then_some(code == 1))
     }
 
-    /// Reads a byte and what it stands for; [`WireError::Unknown`] if `known` does not know it.
+    /// Reads a byte and decodes it with `known`; [`WireError::Unknown`] if that returns `None`.
     pub fn code<T>(&mut self, what: &'static str, known: impl FnOnce(u8) -> Option<T>) -> Result<T> {
         let code = self.get::<u8>()?;
         known(code).ok_or(WireError::Unknown { what, value: code.into() })
@@ -227,7 +228,7 @@ impl<'a> Reader<'a> {
         max: usize,
         mut item: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<Vec<T>> {
-        // Grows with the items that are there: a count alone allocates nothing.
+        // Grows with the items that are present: a count alone allocates nothing.
         (0..self.length::<L>(max)?).map(|_| item(self)).collect()
     }
 
@@ -260,7 +261,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty message.
+    /// Creates an empty message.
     #[must_use]
     pub const fn new() -> Self {
         Self { bytes: Vec::new() }
@@ -288,7 +289,8 @@ impl Writer {
         self.size::<L>(bytes.len()).raw(bytes)
     }
 
-    /// Appends the length of a text in bytes, and the text. One that is longer than `max` is cut between characters.
+    /// Appends the length of a text in bytes, and the text. One that is longer than `max` is cut
+    /// between characters.
     pub fn text<L: Length>(&mut self, text: &str, max: usize) -> &mut Self {
         self.bytes::<L>(&text.as_bytes()[..text.floor_char_boundary(max)])
     }
@@ -302,20 +304,21 @@ impl Writer {
         self
     }
 
-    /// Appends the count of `items`, and each of them with `item`. They must be no more than the largest `L`.
+    /// Appends the count of `items`, and each of them with `item`. They must be no more than the
+    /// largest `L`.
     pub fn list<L: Length, T>(&mut self, items: &[T], mut item: impl FnMut(&mut Self, &T)) -> &mut Self {
         self.size::<L>(items.len());
         items.iter().for_each(|each| item(self, each));
         self
     }
 
-    /// The message.
+    /// Returns the message.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// The message with zeros after it, up to a fixed size, which must be large enough for it.
+    /// Returns the message padded with zeros to a fixed size, which must be large enough for it.
     #[must_use]
     pub fn into_array<const N: usize>(self) -> [u8; N] {
         debug_assert!(self.bytes.len() <= N, "a message of {} bytes in {N}", self.bytes.len());
@@ -328,7 +331,7 @@ impl Writer {
 /// Encodes a message after its length as a `u32`.
 ///
 /// # Errors
-/// [`WireError::TooLong`] if it is longer than that can say.
+/// [`WireError::TooLong`] if the length does not fit.
 pub fn frame(write: impl FnOnce(&mut Writer)) -> Result<Vec<u8>> {
     let mut writer = Writer { bytes: vec![0; size_of::<u32>()] };
     write(&mut writer);
@@ -338,7 +341,7 @@ pub fn frame(write: impl FnOnce(&mut Writer)) -> Result<Vec<u8>> {
     Ok(writer.bytes)
 }
 
-/// Encodes a header that is all words. `B` is 8 times `N`.
+/// Encodes a header of words. `B` is 8 times `N`.
 #[inline]
 #[must_use]
 pub fn words<const N: usize, const B: usize>(words: [u64; N]) -> [u8; B] {
@@ -349,7 +352,7 @@ pub fn words<const N: usize, const B: usize>(words: [u64; N]) -> [u8; B] {
     bytes
 }
 
-/// Decodes a header that is all words. `B` is 8 times `N`.
+/// Decodes a header of words. `B` is 8 times `N`.
 #[inline]
 #[must_use]
 pub fn read_words<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u64; N] {
@@ -360,14 +363,16 @@ pub fn read_words<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u64; N] {
     words
 }
 
-/// Returns a digest of a list of numbers, the same on every machine. Those of unequal lists are equal with a chance of 2^-64.
+/// Returns a digest of a list of numbers, the same on every machine. Unequal lists have unequal
+/// digests, but for a chance of 2^-64.
 #[must_use]
 pub fn digest(list: impl IntoIterator<Item = u64>) -> u64 {
     let (hash, length) = list.into_iter().fold((0, 0), |(hash, length), word| (mix(hash, word), length + 1));
     mix(hash, length)
 }
 
-/// One round of splitmix64 over the sum: every bit of the word changes about half the bits of the hash.
+/// One round of splitmix64 over the sum: every bit of the word changes about half the bits of the
+/// hash.
 pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     let mut z = (hash.rotate_left(23) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

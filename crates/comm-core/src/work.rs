@@ -12,24 +12,25 @@ use crate::{Error, Process, Result};
 
 /// An operation that runs in the background and owns its buffer meanwhile.
 ///
-/// It completes whether or not anybody waits: dropping the handle neither cancels nor blocks. It can be awaited on
-/// any runtime. In a child that is made by `fork` nothing completes it: waiting for it is an error there.
+/// It completes whether or not it is waited for: dropping the handle neither cancels nor blocks. It
+/// can be awaited on any runtime. In a child that is made by `fork` it never completes: waiting for
+/// it is an error there.
 #[derive(Debug)]
 #[must_use = "the buffer comes back through the handle"]
 pub struct Work<B> {
-    state: Arc<State<B>>,
+    state: Arc<Shared<B>>,
     /// The process in which the operation runs.
     process: Process,
 }
 
-/// The other end of a [`Work`]. If it is dropped without an outcome the waiter gets an error instead of a hang.
+/// The other end of a [`Work`]. If it is dropped without an outcome the waiter gets an error.
 #[derive(Debug)]
 pub(crate) struct Completer<B> {
-    state: Arc<State<B>>,
+    state: Arc<Shared<B>>,
 }
 
 #[derive(Debug)]
-struct State<B> {
+struct Shared<B> {
     slot: Mutex<Slot<B>>,
     done: Condvar,
 }
@@ -41,8 +42,8 @@ struct Slot<B> {
     waker: Option<Waker>,
 }
 
-impl<B> State<B> {
-    /// A panic of another holder cannot leave the slot half written, so its mark is ignored.
+impl<B> Shared<B> {
+    /// Ignores poisoning: a panic of another holder cannot leave the slot half written.
     fn lock(&self) -> MutexGuard<'_, Slot<B>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,14 +51,14 @@ impl<B> State<B> {
 
 impl<B> Work<B> {
     pub(crate) fn new() -> (Self, Completer<B>) {
-        let state = Arc::new(State {
+        let state = Arc::new(Shared {
             slot: Mutex::new(Slot { outcome: None, done: false, waker: None }),
             done: Condvar::new(),
         });
         (Self { state: Arc::clone(&state), process: Process::current() }, Completer { state })
     }
 
-    /// Whether the operation has ended, well or not.
+    /// Returns whether the operation has ended, with or without an error.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state.lock().done
@@ -81,7 +82,8 @@ impl<B> Work<B> {
 
     // Loom has no time that could pass.
     #[cfg(not(loom))]
-    /// Waits for the end, but not longer than `timeout`. If the operation is still running the handle comes back.
+    /// Waits for the end, but not longer than `timeout`. If the operation is still running the
+    /// handle comes back.
     ///
     /// # Errors
     /// The handle itself if the time is over.
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_awaited() {
+    fn work_can_be_awaited() {
         let (mut work, completer) = Work::new();
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut work).poll(&mut context).is_pending());
@@ -179,7 +181,7 @@ mod tests {
     }
 }
 
-/// Every order in which two threads can meet at a handle.
+/// Every interleaving of two threads that use a handle.
 #[cfg(all(test, loom))]
 mod interleavings {
     use loom::future::block_on;
@@ -198,7 +200,7 @@ mod interleavings {
     }
 
     #[test]
-    fn a_waiter_hears_of_a_lost_worker() {
+    fn a_waiter_gets_an_error_when_the_worker_is_lost() {
         model(|| {
             let (work, completer) = Work::<()>::new();
             let other = thread::spawn(move || drop(completer));

@@ -7,21 +7,21 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbound
 use crate::panics::caught;
 use crate::{Comm, Error, Host, Memory, Process, Result, Work};
 
-/// Runs an operation, or ends it with the error that ended the worker's calls.
+/// Runs an operation, or ends it with the error that cancelled the worker.
 type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
 
 /// Runs operations on a communicator in the background, first in, first out.
 ///
-/// Ranks must submit the same collectives in the same order, as with direct calls. Dropping the worker lets the
-/// operations that were submitted complete, and waits for them, unless it is dropped on its own thread: by an operation
-/// that owned the last handle. Dropped in a panic, it aborts the communicator first.
+/// Ranks must submit the same collectives in the same order, as with direct calls. Dropping the
+/// worker waits for all submitted operations, unless it is dropped on its own thread, by an
+/// operation that owned the last handle. Dropped during a panic, it aborts the communicator first.
 ///
-/// The thread does not exist in a child that is made by `fork`. There, what is submitted ends with
-/// [`Invalid::Forked`](crate::Invalid::Forked), and dropping the worker does nothing.
+/// The thread does not exist in a child that is made by `fork`. There, submitted operations end
+/// with [`Invalid::Forked`](crate::Invalid::Forked), and dropping the worker does nothing.
 #[derive(Debug)]
 pub struct Worker<M: Memory = Host> {
     comm: Comm<M>,
-    /// What is done on `comm` when the last handle is dropped, before the rest of the queue is waited for.
+    /// Called on `comm` when the last handle is dropped, before waiting for the rest of the queue.
     on_drop: fn(&Comm<M>),
     jobs: Option<Sender<Job<M>>>,
     cancel: Sender<Error>,
@@ -48,16 +48,17 @@ impl<M: Memory> Worker<M> {
         Ok(Self { comm, on_drop: |_| {}, jobs, cancel, thread, process })
     }
 
-    /// The worker, which does this on the communicator when it is dropped, before it waits for what was submitted.
+    /// Sets a function that is called on the communicator when the worker is dropped, before it
+    /// waits for the queue.
     pub(crate) fn on_drop(self, on_drop: fn(&Comm<M>)) -> Self {
         let mut worker = self;
         worker.on_drop = on_drop;
         worker
     }
 
-    /// Queues an operation. It runs after everything that was submitted before, whether or not the handle is kept.
-    /// If it panics, its handle yields [`Error::Panicked`] and the communicator is aborted: other ranks may be in a call
-    /// that the operation was to make.
+    /// Queues an operation. It runs after everything that was submitted before, whether or not the
+    /// handle is kept. If it panics, its handle yields [`Error::Panicked`] and the communicator is
+    /// aborted: other ranks may be in a call that the operation was to make.
     pub fn submit<B, F>(&self, operation: F) -> Work<B>
     where
         B: Send + 'static,
@@ -78,16 +79,17 @@ impl<M: Memory> Worker<M> {
             completer.complete(outcome);
         });
         if let Some(jobs) = &self.jobs {
-            // A send fails only if the thread is gone; then the job is dropped, which completes the work with an error.
+            // A send fails only if the thread is gone; then the job is dropped, which completes the
+            // work with an error.
             let _ = jobs.send(job);
         }
         work
     }
 
-    /// Ends the operations that have not begun, and those that are submitted from now on, with this error. The first
-    /// one stays.
+    /// Ends the operations that have not begun, and those that are submitted from now on, with this
+    /// error. The first one stays.
     pub(crate) fn cancel(&self, cause: Error) {
-        // A cause that finds no room came second.
+        // The channel holds one cause; a second one is ignored.
         let _ = self.cancel.try_send(cause);
     }
 }
@@ -109,7 +111,8 @@ fn run<M: Memory>(comm: &Comm<M>, queue: &Receiver<Job<M>>, mut cancelled: Recei
     }
 }
 
-/// Returns true while this thread unwinds after a panic: a communicator that is dropped now does not leave in order.
+/// Returns whether this thread unwinds after a panic: a communicator that is dropped then does not
+/// leave in order.
 #[must_use]
 pub fn is_unwinding() -> bool {
     thread::panicking()
@@ -118,7 +121,7 @@ pub fn is_unwinding() -> bool {
 impl<M: Memory> Drop for Worker<M> {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // There is no thread to tell or to join, and the queue may be locked by one that does not exist here.
+            // The thread does not exist here, and the queue may be locked by it.
             std::mem::forget((self.jobs.take(), self.thread.take()));
             return;
         }
@@ -129,7 +132,7 @@ impl<M: Memory> Drop for Worker<M> {
         self.jobs = None;
         let own = thread::current().id();
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != own) {
-            // Operations catch their panics, so there is nothing to learn from the result.
+            // Operations catch their panics, so the result holds no information.
             let _ = thread.join();
         }
     }

@@ -125,7 +125,7 @@ fn groups_within_and_across_hosts_work_side_by_side() {
         let mut message = [rank as u64];
         let (next, before) = ((rank + 1) % 6, (rank + 5) % 6);
         let mut heard = [0_u64];
-        comm.sendrecv((next, 3), &message, (before, 3), &mut heard).unwrap().exactly(heard.len()).unwrap();
+        comm.send_recv((next, 3), &message, (before, 3), &mut heard).unwrap().exactly(heard.len()).unwrap();
         assert_eq!(heard, [before as u64]);
         comm.all_reduce(&mut message, ReduceOp::Sum).unwrap();
         assert_eq!(message, [15]);

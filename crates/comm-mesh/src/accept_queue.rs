@@ -99,7 +99,7 @@ impl<P: Protocol> Registration<'_, P> {
         self.queue.lock().acceptor.next_deadline()
     }
 
-    /// Why no connection can be accepted at present.
+    /// Returns the reason why no connection can be accepted at present, if there is one.
     pub(crate) fn accept_error(&self) -> Option<Error> {
         let copy = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
         let error = self.queue.lock().acceptor.accept_error().map(copy)?;

@@ -90,7 +90,7 @@ pub struct Limits {
     /// The most connections that may be pending; [`pending_max`](crate::pending_max) suits most
     /// listeners.
     pub pending_max: usize,
-    /// How long a handshake may take, if it is limited.
+    /// The longest time that a handshake may take, if it is limited.
     pub handshake_timeout: Option<Duration>,
 }
 

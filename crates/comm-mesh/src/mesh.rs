@@ -12,7 +12,7 @@ use crate::acceptor::Accept;
 use crate::connect::{ConnId, Connect, LivenessProbe};
 use crate::opening::{MeshOpening, Opening};
 
-/// What a transport supplies to connect ranks.
+/// The parts that a transport supplies to connect ranks.
 pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debug + Sized {
     /// Names a channel on both sides of a connection.
     type Key: Copy + Debug + Eq + Hash;

@@ -12,13 +12,13 @@ use rustix::process::{Resource, getrlimit};
 
 /// The most connections to accept before other work gets its turn.
 pub(crate) const ACCEPTS_PER_TURN: usize = 16;
-/// How long a listener is not watched when no pending connection can be closed in favour of the
-/// next one.
+/// The time for which a listener is not watched when no pending connection can be closed in favour
+/// of the next one.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// The most connections that may be pending on one listener, however many descriptors there are.
 const PENDING_MAX: usize = 64;
-/// How long a connection that has begun its handshake is not closed. Peers answer within it unless
-/// their machine is overloaded.
+/// The time for which a connection that has begun its handshake is not closed. Peers answer within
+/// it unless their machine is overloaded.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// Returns the most descriptors that this process may have open.

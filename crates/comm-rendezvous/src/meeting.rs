@@ -59,7 +59,7 @@ impl Meeting<'_> {
 
     /// Has the store end the meeting if this process ends, provided that it has its rank. Returns `None` if the store
     /// cannot.
-    pub(crate) fn attend(&self) -> Result<Option<Box<dyn Presence>>> {
+    pub(crate) fn register_last_will(&self) -> Result<Option<Box<dyn Presence>>> {
         let rank = self.own.member.rank;
         let keys = Phase::ALL.map(|phase| self.phase_key(phase));
         let (claim, lost) = (self.claim_text(), Outcome::Failed(Failure::Lost { rank }).encode());
@@ -68,7 +68,7 @@ impl Meeting<'_> {
             keys: &keys.each_ref().map(String::as_str),
             value: lost.as_bytes(),
         };
-        self.store.attend(&will, &self.phase_key(Phase::Opened), self.own.left())
+        self.store.register_last_will(&will, &self.phase_key(Phase::Opened), self.own.left())
     }
 
     fn claim_text(&self) -> String {

@@ -24,7 +24,7 @@ const LATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Ranks that have found each other through a store.
 ///
 /// While it lives, the store tells all other ranks if this process ends, provided that the store can notice it:
-/// [`Store::attend`]. In other stores the others wait until their deadline.
+/// [`Store::register_last_will`]. In other stores the others wait until their deadline.
 pub struct Rendezvous<'a> {
     store: &'a dyn Store,
     own: Arc<Own>,
@@ -173,7 +173,7 @@ impl<'a> Rendezvous<'a> {
         loop {
             self.number = self.current()?;
             // Before the claim, or nobody would notice a death between the two.
-            let presence = self.meeting().attend()?;
+            let presence = self.meeting().register_last_will()?;
             self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.own), presence)));
             let holder = self.meeting().claim()?;
             let passed = if holder == self.own.process {

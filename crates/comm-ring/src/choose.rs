@@ -169,7 +169,7 @@ fn is_eligible(shape: &CallShape, row: &Algorithm) -> bool {
             | Collective::Reduce
             | Collective::ReduceScatter
             | Collective::Scan
-            | Collective::ExScan
+            | Collective::Exscan
     );
     !reduces || shape.order == ReduceOrder::Any || row.traits.keeps_order
 }

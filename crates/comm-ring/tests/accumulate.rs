@@ -134,7 +134,7 @@ fn reduce_scatters<T: Half>(comm: &Comm) {
 }
 
 fn scans<T: Half>(comm: &Comm) {
-    for collective in [Collective::Scan, Collective::ExScan] {
+    for collective in [Collective::Scan, Collective::Exscan] {
         cases(comm, collective, |comm, op, len, what| {
             let scan = |buffer: &mut [f32]| match collective {
                 Collective::Scan => comm.scan(buffer, op),

@@ -110,7 +110,7 @@ fn factor_max(row: &Algorithm) -> f64 {
         (Collective::ReduceScatter, "linear") => 1.25,
         // Ways of unlike lengths overlap, so that small groups or some that are no power of two are off.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
-        (Collective::ExScan, "recursive_doubling") => 1.65,
+        (Collective::Exscan, "recursive_doubling") => 1.65,
         (Collective::Broadcast, "double_tree") => 1.5,
         (Collective::AllGather | Collective::Scan, "recursive_doubling")
         | (Collective::AllToAll, "bruck") => 1.4,

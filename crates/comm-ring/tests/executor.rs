@@ -66,7 +66,7 @@ fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
         Collective::Scatter => (block == params.rank).then(|| contribution(params.root, at)),
         Collective::AllToAll => (block % ranks == params.rank).then(|| contribution(block / ranks, at)),
         Collective::Scan => Some(sum_of(params.rank + 1)),
-        Collective::ExScan => (params.rank > 0).then(|| sum_of(params.rank)),
+        Collective::Exscan => (params.rank > 0).then(|| sum_of(params.rank)),
         _ => None,
     }
 }

@@ -87,7 +87,7 @@ impl Rank {
                 Collective::ReduceScatter if owner == rank => sum(at),
                 Collective::Scan => (0..=rank).map(|rank| contribution(rank, at)).sum(),
                 // Rank 0's output, which holds its contribution as everybody's does, stays as it is.
-                Collective::ExScan => (0..rank.max(1)).map(|rank| contribution(rank, at)).sum(),
+                Collective::Exscan => (0..rank.max(1)).map(|rank| contribution(rank, at)).sum(),
                 Collective::Broadcast => contribution(root, at),
                 Collective::AllGather => contribution(owner, at),
                 Collective::Gather if rank == root => contribution(owner, at),

@@ -47,7 +47,7 @@ fn exscan<T: Sample>(comm: &Comm, algorithm: &'static str) {
 
 fn every_algorithm<T: Sample>(comm: &Comm) {
     Algorithm::for_collective(Collective::Scan).for_each(|row| scan::<T>(comm, row.name));
-    Algorithm::for_collective(Collective::ExScan).for_each(|row| exscan::<T>(comm, row.name));
+    Algorithm::for_collective(Collective::Exscan).for_each(|row| exscan::<T>(comm, row.name));
 }
 
 macro_rules! every_type {

@@ -84,7 +84,7 @@ fn call(comm: &Comm, collective: Collective) -> Result<()> {
         Collective::Scatter => comm.scatter(root, &[0_u64; 0], &mut one),
         Collective::AllToAll => comm.all_to_all(&all.clone(), &mut all),
         Collective::Scan => comm.scan(&mut one, ReduceOp::Sum),
-        Collective::ExScan => comm.exscan(&mut one, ReduceOp::Sum),
+        Collective::Exscan => comm.exscan(&mut one, ReduceOp::Sum),
         _ => comm.barrier(),
     }
 }
@@ -141,7 +141,7 @@ fn a_stopped_rank_and_no_other_is_named_in_every_algorithm() {
         Collective::Scatter,
         Collective::AllToAll,
         Collective::Scan,
-        Collective::ExScan,
+        Collective::Exscan,
         Collective::Barrier,
     ];
     let rows = collectives.into_iter().flat_map(Algorithm::for_collective);

@@ -191,7 +191,7 @@ fn every_algorithm_combines_structs_by_the_operator_of_the_program() {
             comm.scan(&mut buffer, BLEND).unwrap();
             assert!(buffer == blended::<Blend>(rank + 1, len), "scan {what}");
         });
-        cases(&comm, Collective::ExScan, |comm, len, what| {
+        cases(&comm, Collective::Exscan, |comm, len, what| {
             let mut buffer = pixels(rank, len);
             comm.exscan(&mut buffer, BLEND).unwrap();
             let expected = if rank == 0 { pixels(0, len) } else { blended::<Blend>(rank, len) };

@@ -10,9 +10,10 @@ use crate::cma;
 pub struct SharedMemoryConfig {
     /// The capacity of a ring in bytes: how far a sender can be ahead of its receiver. A power of
     /// two, from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`];
-    /// at least a page of memory is used. Each pair of ranks has two rings per channel, whose memory
-    /// is allocated at once, so a channel of more than eight ranks has proportionally smaller ones,
-    /// down to 64 KiB. A control channel, which carries short frames, has smaller ones too.
+    /// at least a page of memory is used. Each pair of ranks has two rings per channel, whose
+    /// memory is allocated at once, so a channel of more than eight ranks has proportionally
+    /// smaller ones, down to 64 KiB. A control channel, which carries short frames, has smaller
+    /// ones too.
     pub ring_bytes: usize,
     /// The least size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
     /// that other ranks read in place in collectives, instead of being copied through the ring.

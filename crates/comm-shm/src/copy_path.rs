@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// How to copy a piece into the ring.
+/// The way to copy a piece into the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// By this path.

@@ -10,15 +10,15 @@ use crate::region::Region;
 use crate::regions::Regions;
 use crate::socket;
 
-/// The most regions of one rank that a peer keeps mapped on one channel. The least recently used one
-/// is evicted.
+/// The most regions of one rank that a peer keeps mapped on one channel. The least recently used
+/// one is evicted.
 pub(crate) const REGIONS_MAX: usize = 256;
 /// The first word of a message that exports a region.
 const REGION: u64 = 2;
 /// The size of such a message.
 pub(crate) const REGION_MESSAGE_BYTES: usize = 24;
 
-/// Which memory peers read in place.
+/// The memory that peers may read in place.
 #[derive(Debug, Clone)]
 pub(crate) struct ExportConfig {
     pub(crate) regions: Arc<Regions>,

@@ -21,10 +21,10 @@ use crate::transport::SharedMemoryTransport;
 
 /// Opens channels of shared memory between the ranks of a host.
 ///
-/// Each channel has its own memory for each pair of ranks: the higher rank creates it, and passes it
-/// to the other over a Unix socket, which stays open to show that both are alive. A connection for
-/// a channel that is not opened here yet waits until it is, so ranks may open channels in any order, and
-/// from several threads. Each channel is opened once.
+/// Each channel has its own memory for each pair of ranks: the higher rank creates it, and passes
+/// it to the other over a Unix socket, which stays open to show that both are alive. A connection
+/// for a channel that is not opened here yet waits until it is, so ranks may open channels in any
+/// order, and from several threads. Each channel is opened once.
 ///
 /// There is no background thread: connections are accepted while a channel is being opened. Nothing
 /// has a name in a file system, so the system frees all shared memory however processes exit.
@@ -33,7 +33,7 @@ pub struct SharedMemoryFabric {
     pub(crate) mesh: Mesh<SharedMemoryProtocol>,
     /// The host of each rank. Empty in a world of one.
     pub(crate) hosts: Vec<Option<HostId>>,
-    /// Why this rank cannot share memory, if it cannot.
+    /// The reason why this rank cannot share memory, if it cannot.
     pub(crate) obstacle: Option<Error>,
     pub(crate) watch: Option<Arc<Watch>>,
 }
@@ -173,8 +173,8 @@ impl Fabric for SharedMemoryFabric {
     }
 
     /// Allocates memory that neighbours read in place, if it is large enough; memory on the heap
-    /// otherwise, or if the kernel is older than 5.1. The channels of all groups of these channels lend
-    /// it, those of others copy it. It takes a file descriptor.
+    /// otherwise, or if the kernel is older than 5.1. The channels of all groups of these channels
+    /// lend it, those of others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
             return Allocation::on_heap(bytes);

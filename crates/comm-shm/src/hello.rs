@@ -1,4 +1,4 @@
-//! What is said on a connection before memory is shared: one packet each way.
+//! The messages on a connection before memory is shared: one packet each way.
 
 use comm_core::wire::{self, WireError, Writer};
 use comm_core::{ChannelId, ChannelKind, GroupId};
@@ -7,11 +7,11 @@ use comm_core::{ChannelId, ChannelKind, GroupId};
 const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x04";
 /// The size of a hello in bytes.
 pub(crate) const HELLO_BYTES: usize = 72;
-/// What the acceptor answers. The dialer may use the segment from then on.
+/// The answer of the acceptor. The dialer may use the segment from then on.
 pub(crate) const WELCOME: [u8; 8] = MAGIC;
 
-/// Which channel a connection is for. Ranks that list different members for a channel of one name mean
-/// different channels.
+/// The channel that a connection is for. If ranks list different members for a channel of one name,
+/// these are different channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ChannelKey {
     pub(crate) channel: ChannelId,
@@ -24,13 +24,13 @@ impl ChannelKey {
     }
 }
 
-/// What the dialer says. The memory comes with it.
+/// The message of the dialer. The memory is attached to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) key: ChannelKey,
     /// The rank of the dialer in the world.
     pub(crate) rank: u32,
-    /// What only a process knows that can read the dialer's record in the store.
+    /// A token that only a process with access to the dialer's record in the store knows.
     pub(crate) token: u128,
     /// The same of the acceptor.
     pub(crate) to_token: u128,

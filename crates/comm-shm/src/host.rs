@@ -14,8 +14,8 @@ use crate::credentials::own_user;
 /// hosts the same. The network namespace is, because ranks find each other's sockets in it, and the
 /// user, because no rank shares memory with a process of another user.
 ///
-/// Machines that were restored from one image of a running machine may have equal ids for a while; a
-/// connection between their processes is refused.
+/// Machines that were restored from one image of a running machine may have equal ids for a while;
+/// a connection between their processes is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId {
     boot: u128,

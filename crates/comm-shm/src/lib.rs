@@ -2,8 +2,9 @@
 //! host.
 //!
 //! [`SharedMemoryFabric::rendezvous`] makes the processes of a host that share a store a group of
-//! ranks, and opens channels between them. A channel is a [`SharedMemoryTransport`]: for every other rank
-//! two rings of shared memory, one per direction. Ranks may also be threads of one process.
+//! ranks, and opens channels between them. A channel is a [`SharedMemoryTransport`]: for every
+//! other rank two rings of shared memory, one per direction. Ranks may also be threads of one
+//! process.
 //!
 //! While both sides are awake, a byte costs two copies and no system call. Large pieces of memory
 //! that the channels allocated are read in place, which saves one of the copies. So is any other

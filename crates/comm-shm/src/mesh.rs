@@ -1,4 +1,4 @@
-//! How ranks that share memory connect in a mesh.
+//! Connects ranks that share memory in a mesh.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -31,7 +31,7 @@ const STRIDES_MIN: usize = 4;
 /// The most packets that are read from a socket before other work gets its turn.
 const PACKETS_PER_TURN: usize = 64;
 
-/// What two ranks share on a channel.
+/// The shared state of two ranks on a channel.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Shows that the other side is alive, wakes it when it sleeps, and carries the file
@@ -74,12 +74,12 @@ pub(crate) struct Peer {
     /// Reads memory of the peer that is not mapped, if that is possible.
     cma: Option<CmaPeer>,
     fetched: Fetched,
-    /// What the last attempt to send lacked.
+    /// The reason why the last attempt to send stopped.
     shortage: Shortage,
     /// The released position that was reported last, if bytes were outstanding then.
     last_released: Option<u64>,
-    /// Why nothing can be sent any more although receiving goes on: memory that the peer had not
-    /// read yet was revoked.
+    /// The error of further sends, although receiving goes on: memory that the peer had not read
+    /// yet was revoked.
     revoked: Option<Error>,
     partial: PartialElement,
     /// The inline message that was received last.

@@ -48,7 +48,7 @@ const fn validate(found: u64, least: u64, most: u64) -> Result<u64, InvalidPosit
 #[derive(Debug)]
 pub(crate) struct Writer {
     capacity: u64,
-    /// How far this side has written.
+    /// The position to which this side has written.
     tail: u64,
     /// The tail that was published last.
     published: u64,
@@ -78,7 +78,7 @@ impl Writer {
         }
     }
 
-    /// How far this side has written.
+    /// Returns the position to which this side has written.
     #[inline]
     pub(crate) const fn position(&self) -> u64 {
         self.tail
@@ -181,7 +181,7 @@ impl Writer {
 #[derive(Debug)]
 pub(crate) struct Reader {
     capacity: u64,
-    /// How far this side has read.
+    /// The position to which this side has read.
     head: u64,
     /// The head that was published last.
     published: u64,
@@ -218,7 +218,7 @@ impl Reader {
         self.head - self.described
     }
 
-    /// How far this side has read.
+    /// Returns the position to which this side has read.
     #[inline]
     pub(crate) const fn position(&self) -> u64 {
         self.head

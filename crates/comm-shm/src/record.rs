@@ -1,4 +1,4 @@
-//! What ranks write into the store to find each other, as text.
+//! The text records that ranks write into the store to find each other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,11 +24,11 @@ pub(crate) struct Place {
     pub(crate) member: Address,
 }
 
-/// What a process says of itself: where it shares memory, if it can share any.
+/// The record of a process: the address where it shares memory, if it can share any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record(pub(crate) Option<Place>);
 
-/// What stands for the place of a rank that has none.
+/// The text of a rank without an address.
 const NOWHERE: &str = "-";
 
 impl fmt::Display for Record {

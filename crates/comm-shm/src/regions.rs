@@ -27,8 +27,8 @@ struct Entry {
 }
 
 impl Regions {
-    /// Allocates memory that the channels lend, in pieces of at least `piece_min` bytes, until it is
-    /// dropped.
+    /// Allocates memory that the channels lend, in pieces of at least `piece_min` bytes, until it
+    /// is dropped.
     ///
     /// # Errors
     /// As [`Region::create`].

@@ -1,4 +1,5 @@
-//! What ranks of shared memory tell each other through a store, and must have alike.
+//! The data that ranks of shared memory exchange through a store, and the settings that must be
+//! equal.
 
 use comm_core::{Error, Membership, Result};
 use comm_rendezvous::Member;
@@ -15,7 +16,8 @@ pub struct RendezvousConfig {
     /// Names a part of this host: ranks that give another name, or none, count as being on another
     /// host. For containers that are not to share memory, or to try several hosts on one machine.
     pub part: Option<String>,
-    /// How the rings of channels are set up. The rank with the higher number decides for a pair.
+    /// The configuration of the rings of channels. The rank with the higher number decides for a
+    /// pair.
     pub shm: SharedMemoryConfig,
 }
 

@@ -1,4 +1,4 @@
-//! What ranks share goes through these, so that loom can try every order in which they meet.
+//! Synchronization types, which loom replaces to explore all interleavings of threads.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

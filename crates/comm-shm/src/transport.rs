@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, RecvBuf, Result, Transport};
+use comm_core::{
+    AbortHandle, AbortSignal, Armed, Error, Group, Interest, Invalid, RecvBuf, Result, Transport,
+};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -39,9 +41,9 @@ const ATTEMPTS_MAX: u32 = 4096;
 /// Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
 /// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is revoked with [`Transport::revoke`].
 ///
-/// On the same channels, large pieces of memory that was exposed with [`Transport::register`] are read
-/// in place by cross-memory attach, if the system lets the peer read the memory of this process.
-/// They are released likewise, but are lost when this process exits.
+/// On the same channels, large pieces of memory that was exposed with [`Transport::register`] are
+/// read in place by cross-memory attach, if the system lets the peer read the memory of this
+/// process. They are released likewise, but are lost when this process exits.
 ///
 /// Nothing is allocated after opening, except a record of each region when it is first exported to
 /// a peer, and 64 KiB for each peer whose memory is reduced by cross-memory attach.
@@ -67,7 +69,7 @@ pub struct SharedMemoryTransport {
     attempts: u32,
     /// Whether a stream has ended since the transport was armed last.
     has_unreported_end: bool,
-    abort: Arc<Abort>,
+    abort: Arc<AbortSignal>,
 }
 
 impl SharedMemoryTransport {
@@ -83,11 +85,11 @@ impl SharedMemoryTransport {
             clock: CoarseClock::new(),
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
-            armed: Interest::with_room(group.size()),
+            armed: Interest::with_capacity(group.size()),
             exposed: Exposed::default(),
             attempts: 0,
             has_unreported_end: false,
-            abort: Arc::new(Abort::new()?),
+            abort: Arc::new(AbortSignal::new()?),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
         epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
@@ -275,7 +277,7 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
-        Arc::<Abort>::clone(&self.abort)
+        Arc::<AbortSignal>::clone(&self.abort)
     }
 }
 

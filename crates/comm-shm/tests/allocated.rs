@@ -28,7 +28,7 @@ fn value(rank: usize, at: usize) -> f32 {
     (mixed >> 40) as f32 / 1000.0
 }
 
-/// What a collective is run on: a buffer of the heap, or one that others read.
+/// The buffer of a collective: on the heap, or one that others can read in place.
 fn filled(comm: &Comm, len: usize, allocated: bool) -> Memory {
     let values = (0..len).map(|at| value(comm.rank(), at));
     if !allocated {
@@ -140,7 +140,7 @@ fn large_buffers_have_the_same_bits() {
     same_bits(64 << 10, &[2, 3], |_| vec![700_001]);
 }
 
-/// What is read where it lies on the heap comes to the same bits as what is copied through the ring.
+/// Heap memory that is read in place gives the same bits as memory that is copied through the ring.
 #[test]
 fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
     let run = |n, bytes, len| {
@@ -195,8 +195,8 @@ fn what_the_caller_gave_is_not_copied_when_it_is_sent_and_other_memory_is() {
     }
 }
 
-/// A rank that gives its own memory and one that gives the communicator's understand each other, as do ranks that lend
-/// from unlike sizes on.
+/// A rank that gives its own memory and one that gives the communicator's understand each other, as
+/// do ranks that lend from unlike sizes on.
 #[test]
 fn some_ranks_may_lend_and_others_not() {
     for n in [2, 3, 5] {
@@ -212,8 +212,9 @@ fn some_ranks_may_lend_and_others_not() {
     }
 }
 
-/// What is staged comes to the same bits as what travels from rank to rank, in pieces that are lent, in others that are too
-/// small for it, and in more of them than are staged at once; also after a larger call, for which more was staged.
+/// A staged collective gives the same bits as one from rank to rank, in pieces that are read in
+/// place, in smaller ones that are not, and in more of them than are staged at once; also after a
+/// larger call, for which more was staged.
 #[test]
 fn what_is_staged_has_the_same_bits() {
     for n in [1, 2, 3, 5, 8] {
@@ -266,8 +267,8 @@ fn buffers_and_communicators_go_in_any_order() {
     });
 }
 
-/// A rank whose call timed out writes to its buffer, which the others were to read: they fail, and none takes what is
-/// there now for the data of the call.
+/// A rank whose call timed out writes to its buffer, which the others were to read: they fail, and
+/// none takes what is there now for the data of the call.
 #[test]
 fn a_call_that_timed_out_gives_the_buffer_back() {
     for n in [2, 3, 5] {
@@ -289,7 +290,8 @@ fn a_call_that_timed_out_gives_the_buffer_back() {
     }
 }
 
-/// The same of memory of the heap that was to be read where it lies, and is given back to the system.
+/// The same of memory of the heap that was to be read where it lies, and is given back to the
+/// system.
 #[test]
 fn a_call_that_timed_out_gives_any_memory_back() {
     const LEN: usize = 8 << 20;

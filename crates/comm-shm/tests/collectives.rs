@@ -1,4 +1,5 @@
-//! Collectives over shared memory are exact, also when rings are far smaller than what goes through them.
+//! Collectives over shared memory are exact, also when rings are far smaller than what goes through
+//! them.
 
 #![allow(clippy::unwrap_used)]
 

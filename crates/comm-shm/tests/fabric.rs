@@ -143,7 +143,7 @@ fn ranks_that_do_not_connect_are_named() {
     }
 }
 
-/// What stands in a store in which two of the ranks say that they are elsewhere.
+/// Alters the records in a store so that two of the ranks claim to be on another host.
 fn displace(key: &str, value: Vec<u8>) -> Vec<u8> {
     let host = HostId::of_this_process().unwrap().to_string();
     let text = String::from_utf8(value).unwrap();
@@ -178,7 +178,8 @@ fn ranks_on_other_hosts_are_named() {
     }
 }
 
-/// What a transport of several kinds stands on: channels between those who share a host, and no word of the others.
+/// Ranks that share a host can open channels without the others, as a transport of several kinds
+/// does.
 #[test]
 fn neighbours_can_meet_alone() {
     let outcomes = with_two_elsewhere(|store, config| {

@@ -1,4 +1,5 @@
-//! Nothing is left behind. A test binary of its own, with one test: descriptors and mappings belong to the process.
+//! Nothing is left behind. A test binary of its own, with one test: descriptors and mappings belong
+//! to the process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,7 +35,7 @@ fn own_sockets() -> BTreeSet<String> {
     links.filter_map(number).collect()
 }
 
-/// What of ours has a name that others can see.
+/// Returns the names of our objects that other processes can see.
 fn names() -> BTreeSet<String> {
     let own = own_sockets();
     let is_own = |line: &&str| line.split_whitespace().nth(6).is_some_and(|number| own.contains(number));
@@ -79,13 +80,14 @@ fn fill_buf() {
                 thread::yield_now();
             }
             assert_eq!(into, [0; 5000]);
-            // Two mappings of two segments and of the memory of this round and the last, from both sides.
+            // Two mappings of two segments and of the memory of this round and the last, from both
+            // sides.
             assert!(mappings() < 50 && descriptors() < 50, "{} {}", mappings(), descriptors());
         }
     });
 }
 
-/// What a process does when it is started by the test: to open a channel, and to wait for being killed.
+/// The process that the test starts: opens a channel, and waits to be killed.
 fn child(store: &FolderStore) {
     let fabric = SharedMemoryFabric::rendezvous(store, &config(1, 2, 4096)).unwrap();
     let _lane = fabric.open(WORLD, Instant::now() + SOON).unwrap();

@@ -1,6 +1,7 @@
 //! Ranks as real processes, which are killed and stopped.
 //!
-//! The test is rank 0. It starts its own binary as rank 1, asking for the ignored test `rank`, which plays a part.
+//! The test is rank 0. It starts its own binary as rank 1, asking for the ignored test `rank`,
+//! which plays a part.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -26,7 +27,8 @@ const LAST: usize = 60_001;
 /// Far more than the ring holds.
 const LENT: usize = 5_000_001;
 
-/// A process that plays a part. It is killed with the test, so that a failure leaves nothing behind.
+/// A process that plays a part. It is killed with the test, so that a failure leaves nothing
+/// behind.
 struct Rank {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -69,7 +71,7 @@ impl Drop for Rank {
     }
 }
 
-/// What a process does when it is started for a test.
+/// The process that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {

@@ -163,12 +163,12 @@ impl<S: Store, F: Fn(&str, Vec<u8>) -> Vec<u8> + Send + Sync> Store for AlteredS
         self.store.num_keys()
     }
 
-    fn attend(
+    fn register_last_will(
         &self,
         will: &LastWill<'_>,
         watch: &str,
         timeout: Duration,
     ) -> Result<Option<Box<dyn Presence>>> {
-        self.store.attend(will, watch, timeout)
+        self.store.register_last_will(will, watch, timeout)
     }
 }

@@ -86,7 +86,12 @@ impl Store for MemoryStore {
         Ok(self.0.table().values.remove(key).is_some())
     }
 
-    fn attend(&self, will: &LastWill<'_>, watch: &str, _: Duration) -> Result<Option<Box<dyn Presence>>> {
+    fn register_last_will(
+        &self,
+        will: &LastWill<'_>,
+        watch: &str,
+        _: Duration,
+    ) -> Result<Option<Box<dyn Presence>>> {
         let (store, client) = UnixStream::pair().map_err(|error| Error::io("watch a key", error))?;
         let owned = |(key, value): (&str, &[u8])| (key.to_owned(), value.to_vec());
         let presence = MemoryPresence {

@@ -302,7 +302,7 @@ fn a_prefix_is_of_the_ranks_before_and_no_other() {
     let skipping = changed(chain_scan, 1, |steps| steps.reverse());
     let fault = check(spec(Collective::Scan, 3, 1), 0, skipping).unwrap_err();
     assert!(matches!(fault, Fault::Result { rank: 2, required: Required::First(3), .. }), "{fault}");
-    let exscan = Spec { buffers: Buffers::Separate, ..spec(Collective::ExScan, 3, 1) };
+    let exscan = Spec { buffers: Buffers::Separate, ..spec(Collective::Exscan, 3, 1) };
     let inclusive = changed(chain_exscan, 2, |steps| steps.push(Step::reduce(OUT, IN, Blocks::one(0))));
     let fault = check(exscan, 1, inclusive).unwrap_err();
     assert!(matches!(fault, Fault::Result { rank: 2, required: Required::First(2), .. }), "{fault}");

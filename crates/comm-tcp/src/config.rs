@@ -33,9 +33,9 @@ pub struct TcpConfig {
     /// When the kernel probes whether the machine of a silent peer is alive. The peer is lost after
     /// [`TcpConfig::KEEPALIVE_PROBES`] unanswered probes. `None` means no probes.
     pub keepalive: Option<Keepalive>,
-    /// How long bytes of a control channel may stay unacknowledged before the peer is lost
-    /// (`TCP_USER_TIMEOUT`). It is not set on channels that carry data, where the kernel would also
-    /// count the time in which a busy peer does not read.
+    /// The time for which bytes of a control channel may stay unacknowledged before the peer is
+    /// lost (`TCP_USER_TIMEOUT`). It is not set on channels that carry data, where the kernel would
+    /// also count the time in which a busy peer does not read.
     pub control_timeout: Option<Duration>,
     /// The timeout of the handshake of an accepted connection.
     pub handshake_timeout: Duration,
@@ -124,7 +124,7 @@ pub enum Congestion {
     /// system that defaults to BBR paces even its loopback, at a fraction of what it can carry.
     #[default]
     Auto,
-    /// What the system chooses.
+    /// The algorithm that the system chooses.
     System,
     /// The one of this name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`. It is an
     /// error if the kernel refuses it.

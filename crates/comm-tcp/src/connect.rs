@@ -188,7 +188,8 @@ impl Connector {
         }
     }
 
-    /// Why there is no connection yet: the last error, or the answer that is missing.
+    /// Returns the reason why there is no connection yet: the last error, or the answer that is
+    /// missing.
     pub(crate) fn reason(&self) -> io::Error {
         match (&self.last_error, &self.state) {
             (Some(last), _) => io::Error::new(last.kind(), last.to_string()),

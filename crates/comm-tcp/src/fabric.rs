@@ -19,14 +19,15 @@ use crate::transport::TcpTransport;
 
 /// Opens channels between ranks of a job over TCP.
 ///
-/// Each channel is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] between two ranks:
-/// a rank connects to the members with lower ranks in the world, and accepts connections of those
-/// with higher ranks. A connection for a channel that is not opened here yet waits until it is, so
-/// ranks may open channels in any order, and from several threads. Each channel is opened once.
+/// Each channel is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] between two
+/// ranks: a rank connects to the members with lower ranks in the world, and accepts connections of
+/// those with higher ranks. A connection for a channel that is not opened here yet waits until it
+/// is, so ranks may open channels in any order, and from several threads. Each channel is opened
+/// once.
 ///
-/// There is no background thread: connections are accepted while a channel is being opened, also those
-/// for other channels. Connections of processes that are no members are rejected with a warning, and
-/// delay no rank.
+/// There is no background thread: connections are accepted while a channel is being opened, also
+/// those for other channels. Connections of processes that are no members are rejected with a
+/// warning, and delay no rank.
 #[derive(Debug)]
 pub struct TcpFabric {
     mesh: Mesh<TcpProtocol>,
@@ -39,8 +40,8 @@ impl TcpFabric {
     ///
     /// # Errors
     /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
-    /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) for a setting that cannot be used, [`Error::Io`](comm_core::Error::Io) if
-    /// the store or a port cannot be had.
+    /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) for a setting that cannot
+    /// be used, [`Error::Io`](comm_core::Error::Io) if the store or a port cannot be had.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.member.world_size == 1 {
             config.check()?;
@@ -49,8 +50,8 @@ impl TcpFabric {
         Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`TcpFabric::rendezvous`] does, in a world of more than one. Returns
-    /// the rendezvous too, in which ranks may tell each other more.
+    /// Meets the other ranks as [`TcpFabric::rendezvous`] does, in a world of more than one.
+    /// Returns the rendezvous too, in which ranks may tell each other more.
     ///
     /// # Errors
     /// As [`TcpFabric::rendezvous`].
@@ -84,8 +85,8 @@ impl TcpFabric {
 impl TcpFabric {
     /// Begins to open a channel as [`Fabric::open_among`] does, which connects this rank only with
     /// those ranks of the world for which `reaches` holds. It must hold on both sides of a pair or
-    /// on neither. In the transport, a call that concerns another rank is [`Error::Invalid`](comm_core::Error::Invalid), and
-    /// an interest in one has no effect.
+    /// on neither. In the transport, a call that concerns another rank is
+    /// [`Error::Invalid`](comm_core::Error::Invalid), and an interest in one has no effect.
     ///
     /// # Errors
     /// As [`Fabric::open_among`], for a list of members that no group can have.

@@ -5,7 +5,8 @@ use comm_core::{ChannelId, ChannelKind, GroupId, Refusal};
 
 use crate::secret::PROOF_BYTES;
 
-/// The first bytes on every connection. The first is no ASCII, so that no text protocol begins like this.
+/// The first bytes on every connection. The first is no ASCII, so that no text protocol begins like
+/// this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
 /// The version of everything that this crate puts on a connection.
 pub(crate) const VERSION: u16 = 2;
@@ -16,7 +17,7 @@ pub(crate) const VERDICT_BYTES: usize = 16;
 /// The longest message together with its proof.
 pub(crate) const MESSAGE_BYTES_MAX: usize = HELLO_BYTES + PROOF_BYTES;
 
-/// Which end of a connection a side is.
+/// The end of a connection that a side is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Role {
@@ -32,7 +33,7 @@ impl Role {
         }
     }
 
-    /// What keeps a proof of one side from being a proof of the other.
+    /// Returns a label that makes proofs of the two sides differ.
     pub(crate) const fn label(self) -> &'static [u8] {
         match self {
             Self::Dialer => b"comm-tcp dialer\0",
@@ -41,7 +42,7 @@ impl Role {
     }
 }
 
-/// What a side says first: that it speaks this protocol, and a number that was never used before.
+/// The first message of a side: the protocol, and a number that was never used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting {
     pub(crate) authenticates: bool,
@@ -57,8 +58,8 @@ impl Greeting {
         to.into_array()
     }
 
-    /// Refuses the first bytes of a greeting as early as they show a stranger or another version. Only these ten
-    /// bytes are the same in every version.
+    /// Refuses the first bytes of a greeting as early as they show a stranger or another version.
+    /// Only these ten bytes are the same in every version.
     pub(crate) fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {
@@ -82,7 +83,7 @@ impl Greeting {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Requests to a store.
@@ -91,7 +92,7 @@ pub(crate) enum Purpose {
     Channel(ChannelId),
 }
 
-/// Who dials, whom it means, and for what.
+/// The dialer, the expected acceptor and the purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) purpose: Purpose,
@@ -108,7 +109,7 @@ pub(crate) struct Hello {
     pub(crate) to_process: u64,
     /// The number of this socket among those of the channel between the two, zero for a store.
     pub(crate) socket: u8,
-    /// How many sockets the channel has between the two, zero for a store.
+    /// The number of sockets of the channel between the two, zero for a store.
     pub(crate) sockets: u8,
 }
 
@@ -162,7 +163,7 @@ impl Hello {
     }
 }
 
-/// What the acceptor thinks of a hello.
+/// The acceptor's answer to a hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict(pub(crate) Result<(), Refusal>);
 
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(Verdict::decode(&sizes.encode(), &HELLO), seen);
     }
 
-    /// What `docs/wire-tcp.md` says. A change here is a change of the version.
+    /// `docs/wire-tcp.md` documents these bytes. A change here needs a new version.
     #[test]
     fn messages_are_pinned_to_the_byte() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -19,8 +19,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The stripes of a channel: those of rank 0, except on control channels, whose frames are few and
-    /// short.
+    /// The stripes of a channel: those of rank 0, except on control channels, whose frames are few
+    /// and short.
     pub(crate) fn stripes(&self, channel: ChannelId) -> Stripes {
         match channel.kind {
             ChannelKind::Control => Stripes::NONE,

@@ -1,4 +1,4 @@
-//! How TCP connects the ranks of a mesh.
+//! Connects the ranks of a mesh with TCP.
 
 use std::io;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use crate::probe::Probe;
 use crate::socket::Options;
 use crate::transport::TcpTransport;
 
-/// What a control channel reads ahead per peer, in bytes: its frames are short, and there may be many
-/// peers.
+/// The number of bytes that a control channel reads ahead per peer: its frames are short, and there
+/// may be many peers.
 const CONTROL_READ_AHEAD: usize = 4096;
 
 /// The sockets and handshakes of the channels of one rank.

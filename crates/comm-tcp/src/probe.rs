@@ -12,7 +12,7 @@ use crate::socket::Options;
 
 const FIRST_AFTER: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// How long to wait for one rank's machine to answer before the next rank is probed.
+/// The time to wait for one rank's machine to answer before the next rank is probed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connects to the awaited ranks now and then, one after the other, and closes the connection: a

@@ -1,4 +1,4 @@
-//! What ranks write into the store to find each other, as text.
+//! The text records that ranks write into the store to find each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub(crate) struct Record {
     pub(crate) process: u64,
     /// Where it listens.
     pub(crate) address: SocketAddr,
-    /// How it was told to deal out streams to sockets.
+    /// The configured assignment of streams to sockets.
     pub(crate) stripes: Stripes,
 }
 

@@ -1,4 +1,4 @@
-//! What ranks of TCP tell each other through a store, and must have alike.
+//! The data that ranks of TCP exchange through a store, and the settings that must be equal.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -18,19 +18,21 @@ pub struct RendezvousConfig {
     pub member: Member,
     /// The shared secret. A side that has one refuses a side that has not.
     pub secret: Option<Secret>,
-    /// Where the store is, unless it is on this machine. The address that the others are told is the one from which
-    /// packets to the store leave. Without it, that address is loopback, and all ranks must be on one machine.
+    /// Where the store is, unless it is on this machine. The address that the others are told is
+    /// the one from which packets to the store leave. Without it, that address is loopback, and all
+    /// ranks must be on one machine.
     pub store: Option<SocketAddr>,
-    /// The network interfaces whose addresses may be told to the others, in NCCL's syntax: `eth` for all whose names
-    /// begin like this, `=eth0` for exactly this one, `^docker,lo` for all others, and lists with commas.
+    /// The network interfaces whose addresses may be told to the others, in NCCL's syntax: `eth`
+    /// for all whose names begin like this, `=eth0` for exactly this one, `^docker,lo` for all
+    /// others, and lists with commas.
     pub interface: Option<String>,
-    /// The address to listen on. It is also told to the others unless it is unspecified (`0.0.0.0`, `::`). Without it,
-    /// it is the address that the others are told.
+    /// The address to listen on. It is also told to the others unless it is unspecified (`0.0.0.0`,
+    /// `::`). Without it, it is the address that the others are told.
     pub bind: Option<IpAddr>,
-    /// The ports to listen on: the first of them that is free, beginning at this rank's place. Each rank of a host needs
-    /// one. `None` lets the system choose.
+    /// The ports to listen on: the first of them that is free, beginning at this rank's place. Each
+    /// rank of a host needs one. `None` lets the system choose.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How the sockets of channels are set up.
+    /// The configuration of the sockets of channels.
     pub tcp: TcpConfig,
 }
 
@@ -76,8 +78,8 @@ pub(crate) fn read(records: &[String]) -> Result<Vec<Record>> {
     Ok(members)
 }
 
-/// Refuses a rank that told the others its loopback address while others are elsewhere. A host name that resolves to
-/// 127.0.1.1 on its own host does that.
+/// Refuses a rank that told the others its loopback address while others are elsewhere. A host name
+/// that resolves to 127.0.1.1 on its own host does that.
 fn check_reach(members: &[Record]) -> Result<()> {
     let loopback = members.iter().position(|member| member.address.ip().is_loopback());
     let elsewhere = members.iter().position(|member| !member.address.ip().is_loopback());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{
-    Abort, AbortHandle, Armed, Error, Group, Interest, Invalid, Process, RecvBuf, Result, Transport,
+    AbortHandle, AbortSignal, Armed, Error, Group, Interest, Invalid, Process, RecvBuf, Result, Transport,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -40,7 +40,7 @@ pub struct TcpTransport {
     epoll: OwnedFd,
     /// Whether a stream has ended since the transport was armed last.
     has_unreported_end: bool,
-    abort: Arc<Abort>,
+    abort: Arc<AbortSignal>,
     /// The process that owns the streams.
     process: Process,
 }
@@ -60,7 +60,7 @@ impl TcpTransport {
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             has_unreported_end: false,
-            abort: Arc::new(Abort::new()?),
+            abort: Arc::new(AbortSignal::new()?),
             process: Process::current(),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
@@ -176,7 +176,7 @@ impl Transport for TcpTransport {
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
-        Arc::<Abort>::clone(&self.abort)
+        Arc::<AbortSignal>::clone(&self.abort)
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use comm_core::Membership;
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 
-/// The channels of `n` ranks, in rank order. The store is gone when they are there: channels do not need it.
+/// The channels of `n` ranks, in rank order. The store is gone when they are there: channels do not
+/// need it.
 fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
     let timeout = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! Nothing is left behind. A test binary of its own, with one test: descriptors and threads belong to the process.
+//! Nothing is left behind. A test binary of its own, with one test: descriptors and threads belong
+//! to the process.
 
 #![allow(clippy::unwrap_used)]
 

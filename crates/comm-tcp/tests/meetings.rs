@@ -35,7 +35,8 @@ fn ranks_meet_any_number_of_times_under_one_name() {
     meet_again(&FileStore::open(folder.path()).unwrap(), 3, 10);
 }
 
-/// A process claims its rank and dies, in a store that does not notice; then all come again, this rank first or last.
+/// A process claims its rank and dies, in a store that does not notice; then all come again, this
+/// rank first or last.
 #[test]
 fn a_restarted_job_leaves_the_claims_of_dead_processes_behind() {
     let folder = tempfile::tempdir().unwrap();

@@ -351,7 +351,7 @@ fn a_client_does_not_take_another_server_at_the_address_for_its_own() {
     let address = server.local_addr();
     // It keeps the only connection, so that the next operation needs another one.
     let will = LastWill { condition: ("a", b"1"), keys: &["b"], value: b"2" };
-    let presence = store.attend(&will, "c", SOON).unwrap();
+    let presence = store.register_last_will(&will, "c", SOON).unwrap();
     server.drain(Duration::ZERO, SOON);
     let other = TcpStoreServer::bind(address, StoreConfig::default()).unwrap();
     let error = store.set("key", b"value").unwrap_err();

@@ -1,4 +1,4 @@
-//! What a store does for clients that end, and how it closes.
+//! A store executes the last wills of clients that end, and closes.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -16,10 +16,11 @@ fn client(server: &TcpStoreServer) -> TcpStore {
     TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON).unwrap()
 }
 
-/// Leaves a will for the keys `first` and `second`, which counts while `mine` holds "me", and watches `first`.
-fn attend(store: &TcpStore) -> Box<dyn Presence> {
+/// Leaves a will for the keys `first` and `second`, which counts while `mine` holds "me", and
+/// watches `first`.
+fn register_last_will(store: &TcpStore) -> Box<dyn Presence> {
     let will = LastWill { condition: ("mine", b"me"), keys: &["first", "second"], value: b"gone" };
-    store.attend(&will, "first", SOON).unwrap().unwrap()
+    store.register_last_will(&will, "first", SOON).unwrap().unwrap()
 }
 
 fn exists(store: &TcpStore, key: &str) -> bool {
@@ -39,8 +40,8 @@ fn a_will_is_executed_when_its_client_exits_and_wakes_waiters() {
     let (server, store) = store();
     store.set("mine", b"me").unwrap();
     let (leaver, watcher) = (client(&server), client(&server));
-    let presence = attend(&leaver);
-    let watching = attend(&watcher);
+    let presence = register_last_will(&leaver);
+    let watching = register_last_will(&watcher);
     assert_eq!(watching.poll().unwrap(), None);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| store.get("second", SOON).unwrap());
@@ -56,7 +57,7 @@ fn a_will_changes_nothing_that_is_decided() {
     let (server, store) = store();
     store.set("mine", b"me").unwrap();
     store.set("first", b"done").unwrap();
-    drop(attend(&client(&server)));
+    drop(register_last_will(&client(&server)));
     // Further keys get what the first one holds.
     assert_eq!(store.get("second", SOON).unwrap(), b"done");
     assert_eq!(store.get("first", SOON).unwrap(), b"done");
@@ -69,10 +70,10 @@ fn a_will_whose_condition_does_not_hold_is_void() {
         store.set("mine", mine).unwrap();
         let leaver = client(&server);
         let will = LastWill { condition: ("mine", b"me"), keys: &["first"], value: b"gone" };
-        drop(leaver.attend(&will, "never", SOON).unwrap());
+        drop(leaver.register_last_will(&will, "never", SOON).unwrap());
         // The will of another client that ends later shows that the first has been dealt with.
         let will = LastWill { condition: ("mine", mine), keys: &["later"], value: b"gone" };
-        drop(leaver.attend(&will, "never", SOON).unwrap());
+        drop(leaver.register_last_will(&will, "never", SOON).unwrap());
         store.get("later", SOON).unwrap();
         store.delete("later").unwrap();
         assert!(!exists(&store, "first"));
@@ -84,7 +85,7 @@ fn a_will_that_is_too_long_is_refused() {
     let (server, _) = store();
     let value = vec![0; 5000];
     let will = LastWill { condition: ("mine", b"me"), keys: &["first"], value: &value };
-    client(&server).attend(&will, "first", SOON).unwrap_err();
+    client(&server).register_last_will(&will, "first", SOON).unwrap_err();
 }
 
 fn is_closing<T>(result: Result<T>) -> bool {
@@ -95,7 +96,7 @@ fn is_closing<T>(result: Result<T>) -> bool {
 fn a_draining_server_frees_its_address_and_serves_connected_clients() {
     let (server, store) = store();
     let address = server.local_addr();
-    let presence = attend(&store);
+    let presence = register_last_will(&store);
     store.set("there", b"value").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| store.get("never", SOON));
@@ -138,7 +139,7 @@ fn a_store_that_closes_heeds_no_will() {
     let (server, store) = store();
     store.set("mine", b"me").unwrap();
     let leaver = client(&server);
-    let presence = attend(&leaver);
+    let presence = register_last_will(&leaver);
     server.drain(Duration::ZERO, SOON);
     drop((presence, leaver));
     let until = Instant::now() + Duration::from_millis(300);

@@ -102,7 +102,7 @@ fn call(comm: Comm) {
     refused("duplicate", comm.duplicate());
     refused("send", comm.send(peer, 0, &buffer));
     refused("recv", comm.recv(peer, 0, &mut buffer));
-    refused("sendrecv", comm.sendrecv(peer, &[1_u8], peer, &mut [0_u8]));
+    refused("send_recv", comm.send_recv(peer, &[1_u8], peer, &mut [0_u8]));
     refused("probe", comm.probe(peer, 0));
     refused("try_probe", comm.try_probe(peer, 0));
     refused(
@@ -122,7 +122,7 @@ fn all_reduce(comm: &Comm, times: usize) {
         let sum: u64 = (0..comm.size()).map(|rank| (rank + round) as u64).sum();
         assert!(buffer.iter().all(|&element| element == sum));
         let mut received = [0];
-        comm.sendrecv(next, &[(comm.rank() + round) as u64], last, &mut received)
+        comm.send_recv(next, &[(comm.rank() + round) as u64], last, &mut received)
             .unwrap()
             .exactly(1)
             .unwrap();

@@ -75,7 +75,7 @@ impl Call {
             Collective::Scatter => comm.scatter(0, &*one, &mut two[..share]),
             Collective::AllToAll => comm.all_to_all(&*one, two),
             Collective::Scan => comm.scan_into(&*one, two, ReduceOp::Max),
-            Collective::ExScan => comm.exscan_into(&*one, two, ReduceOp::Max),
+            Collective::Exscan => comm.exscan_into(&*one, two, ReduceOp::Max),
             Collective::Barrier => comm.barrier(),
             other => panic!("a collective that this test does not know: {other:?}"),
         }

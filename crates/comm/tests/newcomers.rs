@@ -160,7 +160,7 @@ fn ranks_without_a_place_on_the_grid_get_no_group() {
         let expected = if coords[0] == 0 { Neighbor::Rank(comm.rank() + 2) } else { PROC_NULL };
         assert_eq!(down.dest, expected);
         let mut buffer = [7_u8];
-        let received = grid.sendrecv(down.dest, &[comm.rank() as u8], down.source, &mut buffer).unwrap();
+        let received = grid.send_recv(down.dest, &[comm.rank() as u8], down.source, &mut buffer).unwrap();
         match down.source {
             Neighbor::Rank(from) => assert_eq!((buffer, received.unwrap().source), ([from as u8], from)),
             Neighbor::Null => assert!(buffer == [7] && received.is_none()),

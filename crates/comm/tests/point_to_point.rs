@@ -57,7 +57,7 @@ fn a_circle_of_exchanges_of_large_messages() {
             let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
             let mut buffer = vec![0; 1_000_000];
             let message = payload(comm.rank(), 1, 1_000_000);
-            comm.sendrecv((next, 1), &message, (last, ANY_TAG), &mut buffer)
+            comm.send_recv((next, 1), &message, (last, ANY_TAG), &mut buffer)
                 .unwrap()
                 .exactly(buffer.len())
                 .unwrap();
@@ -84,7 +84,7 @@ fn thousands_in_the_background_beside_collectives_and_threads_that_wait() {
             scope.spawn(|| {
                 for number in 0..200 {
                     let mut buffer = [0];
-                    comm.sendrecv((next, 1 << 40), &[number], (last, 1 << 40), &mut buffer)
+                    comm.send_recv((next, 1 << 40), &[number], (last, 1 << 40), &mut buffer)
                         .unwrap()
                         .exactly(buffer.len())
                         .unwrap();

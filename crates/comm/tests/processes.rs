@@ -135,7 +135,7 @@ fn exchange_forever(comm: &Comm) {
     let exchange = |peer: usize| {
         let (message, mut buffer) = (vec![comm.rank() as u8; 100_000], vec![0_u8; 100_000]);
         for round in 0_u64.. {
-            match comm.sendrecv((peer, round), &message, (peer, round), &mut buffer) {
+            match comm.send_recv((peer, round), &message, (peer, round), &mut buffer) {
                 Ok(_) => assert!(buffer.iter().all(|&byte| byte == peer as u8)),
                 Err(Error::PeerLost { peer: lost, .. }) => return println!("said: lost {lost}"),
                 Err(other) => return println!("said: other: {other}"),

@@ -27,7 +27,7 @@ fn calls_and_messages_and_groups_work_over_tiny_rings() {
 
             let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
             let (message, mut heard) = (vec![rank as u16; len], vec![0_u16; len]);
-            comm.sendrecv((next, 7), &message, (before, 7), &mut heard)
+            comm.send_recv((next, 7), &message, (before, 7), &mut heard)
                 .unwrap()
                 .exactly(heard.len())
                 .unwrap();

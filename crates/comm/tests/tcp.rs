@@ -94,7 +94,7 @@ fn every_collective_over_several_sockets() {
             let (next, previous) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
             let mut got = vec![0.0; 10_000];
             let sent = contributions(comm.rank(), 10_000);
-            let _ = comm.sendrecv((next, 3), &sent[..], (previous, 3), &mut got[..]).unwrap();
+            let _ = comm.send_recv((next, 3), &sent[..], (previous, 3), &mut got[..]).unwrap();
             assert_eq!(got, contributions(previous, 10_000));
         });
     }

@@ -92,7 +92,7 @@ impl Operation {
             Self::Scatter => (C::Scatter, false, true, true, ONLY_OUT, Once),
             Self::AllToAll => (C::AllToAll, false, false, true, BOTH, Once),
             Self::Scan => (C::Scan, true, false, false, IN_PLACE_FIRST, Whole),
-            Self::Exscan => (C::ExScan, true, false, false, IN_PLACE_FIRST, Whole),
+            Self::Exscan => (C::Exscan, true, false, false, IN_PLACE_FIRST, Whole),
             Self::Barrier => (C::Barrier, false, false, false, ONLY_IN, Whole),
         };
         Facts { collective, reduces, rooted, divided, places, bus }

@@ -1,13 +1,13 @@
-//! Collectives of many buffers at once that run in the background.
+//! Collectives of many buffers that run in the background.
 
 use crate::{Comm, Element, Host, ReduceOp, Result, Work};
 
-/// What holds for these is written at [`Comm::all_reduce_async`] and its like.
+/// See [`Comm::all_reduce_async`] for the rules that all background calls share.
 impl Comm<Host> {
-    /// [`Comm::all_reduce_coalesced`] in the background.
+    /// Runs [`Comm::all_reduce_coalesced`] in the background.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
     pub fn all_reduce_coalesced_async<T: Element, B: AsMut<[T]> + Send + 'static>(
         &self,
         buffers: Vec<B>,
@@ -16,10 +16,10 @@ impl Comm<Host> {
         self.in_background(buffers, move |comm, buffers| comm.all_reduce_coalesced(buffers, op))
     }
 
-    /// [`Comm::broadcast_coalesced`] in the background.
+    /// Runs [`Comm::broadcast_coalesced`] in the background.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
     pub fn broadcast_coalesced_async<T: Element, B: AsMut<[T]> + Send + 'static>(
         &self,
         root: usize,
@@ -28,10 +28,10 @@ impl Comm<Host> {
         self.in_background(buffers, move |comm, buffers| comm.broadcast_coalesced(root, buffers))
     }
 
-    /// [`Comm::all_gather_coalesced`] in the background. All buffers come back.
+    /// Runs [`Comm::all_gather_coalesced`] in the background. The handle yields all buffers.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
     pub fn all_gather_coalesced_async<T: Element, S, R>(
         &self,
         sends: Vec<S>,
@@ -44,10 +44,10 @@ impl Comm<Host> {
         self.in_background((sends, recvs), |comm, (sends, recvs)| comm.all_gather_coalesced(sends, recvs))
     }
 
-    /// [`Comm::reduce_scatter_coalesced`] in the background. All buffers come back.
+    /// Runs [`Comm::reduce_scatter_coalesced`] in the background. The handle yields all buffers.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
     pub fn reduce_scatter_coalesced_async<T: Element, S, R>(
         &self,
         sends: Vec<S>,

@@ -4,14 +4,14 @@ mod coalesced;
 
 use crate::{AsView, AsViewMut, Comm, Host, Memory, ReduceOp, Result, Work};
 
-/// Defines background forms of calls with one buffer in memory `M`: parameters before the buffer, and after it.
+/// Defines background forms of calls with one buffer in memory `M`, given the parameters before and
+/// after the buffer.
 macro_rules! with_one_buffer {
     ($M:ty; $( $(#[$doc:meta])* $name:ident = $call:ident [$($before:ident: $B:ty)?] [$($after:ident: $A:ty)?] )+) => { $(
         #[doc = concat!("[`Comm::", stringify!($call), "`] in the background.")]
         $(#[$doc])*
-        ///
         /// # Errors
-        /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+        /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
         pub fn $name<B: AsViewMut<$M> + Send + 'static>(
             &self,
             $($before: $B,)?
@@ -23,14 +23,13 @@ macro_rules! with_one_buffer {
     )+ };
 }
 
-/// Defines background forms of calls with a send and a receive buffer: parameters before them, and
-/// after them with what the call takes.
+/// Defines background forms of calls with a send and a receive buffer, given the parameters before
+/// and after them.
 macro_rules! with_two_buffers {
     ($( $name:ident = $call:ident [$($before:ident: $B:ty)?] [$($after:ident: $A:ty => $given:expr),*] )+) => { $(
         #[doc = concat!("[`Comm::", stringify!($call), "`] in the background. Both buffers come back.")]
-        ///
         /// # Errors
-        /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+        /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
         pub fn $name<S, R>(&self, $($before: $B,)? send: S, recv: R, $($after: $A),*) -> Result<Work<(S, R)>>
         where
             S: AsView<M> + Send + 'static,
@@ -43,24 +42,25 @@ macro_rules! with_two_buffers {
     )+ };
 }
 
-/// Each of these returns at once, with a handle that owns the buffers until the call has ended. The calls run one after
-/// the other, in the order in which they were made, on a thread that the first of them starts and all clones of the
-/// handle share. They complete whether or not anybody waits for their handle; dropping the last clone of the
-/// communicator waits for them.
+/// Background calls: each returns at once with a handle that owns the buffers until the call has
+/// ended. The calls run in the order in which they were made, on one thread that the first of them
+/// starts and all clones of the handle share. They complete whether or not their handles are waited
+/// for; dropping the last clone of the communicator waits for them.
 ///
-/// Direct calls do not queue behind them. Ranks must agree on the order of all calls, so wait for the handles before a
-/// direct call, or make that call in the background too.
+/// Direct calls do not queue behind them. Ranks must agree on the order of all calls, so wait for
+/// the handles before a direct call, or make that call in the background too.
 ///
-/// The buffers are those of direct calls, of the host or of a device. Calls with a count per rank take the lists of counts,
-/// as these must outlive the call that starts them. Calls on buffers of devices are done when they lie on the stream of
-/// their buffers, as direct calls are.
+/// The buffers are those of direct calls, of the host or of a device. Calls with a count per rank
+/// take ownership of the lists of counts, which must outlive the method. A call on device buffers
+/// is done when it has been enqueued on the stream of its buffers, as a direct call is.
 ///
-/// A buffer that panics aborts the communicator on every rank, since the others may be in the call by then.
+/// A buffer whose code panics aborts the communicator on every rank, because other ranks may
+/// already be in the call.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io) if there is no thread to be had. What can go wrong with the call itself comes out of
-/// the handle, also [`Error::Invalid`](crate::Error::Invalid), and [`Error::Panicked`](crate::Error::Panicked) for a
-/// buffer that panicked.
+/// [`Error::Io`](crate::Error::Io) if the system cannot start a thread. The handle yields the
+/// errors of the call itself, including [`Error::Invalid`](crate::Error::Invalid), and
+/// [`Error::Panicked`](crate::Error::Panicked) if a buffer panicked.
 impl<M: Memory> Comm<M> {
     with_one_buffer! { M;
         ///
@@ -96,10 +96,10 @@ impl<M: Memory> Comm<M> {
         scatter_v_async = scatter_v [root: usize] [counts: Vec<usize> => &counts]
     }
 
-    /// [`Comm::all_to_all_v`] in the background. Both buffers come back.
+    /// Runs [`Comm::all_to_all_v`] in the background. The handle yields both buffers.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
     pub fn all_to_all_v_async<S, R>(
         &self,
         send: S,
@@ -116,15 +116,15 @@ impl<M: Memory> Comm<M> {
         })
     }
 
-    /// [`Comm::barrier`] in the background.
+    /// Runs [`Comm::barrier`] in the background.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is no thread to be had.
+    /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
     pub fn barrier_async(&self) -> Result<Work<()>> {
         self.in_background((), |comm, ()| comm.barrier())
     }
 
-    /// Runs a call on buffers after all calls that were made before it.
+    /// Runs a call on buffers after all background calls that were made before it.
     fn in_background<B: Send + 'static>(
         &self,
         mut buffers: B,
@@ -135,7 +135,7 @@ impl<M: Memory> Comm<M> {
     }
 }
 
-/// Prefix reductions, which communicators of host memory have.
+/// Prefix reductions, which communicators of host memory support.
 impl Comm<Host> {
     with_one_buffer! { Host;
         scan_async = scan [] [op: ReduceOp]

@@ -11,7 +11,7 @@ struct Names {
     whole: &'static str,
     send: &'static str,
     recv: &'static str,
-    /// The error of a rank that gives nothing to receive into.
+    /// The error of a rank that passes no receive buffer although it needs one.
     without_recv: Invalid,
 }
 
@@ -30,11 +30,11 @@ const ROOTS: Names = Names {
 };
 
 impl<M: Memory> Call<'_, M> {
-    /// Checks the call for a member of `group` and returns what the members compare of it. The
-    /// algorithm is the one that the options name, if they do.
+    /// Checks the call for a member of `group` and returns its signature. The algorithm is the one
+    /// named by the options, or empty.
     ///
     /// # Errors
-    /// [`Invalid`], naming what does not fit.
+    /// [`Invalid`], naming the argument.
     #[inline]
     pub fn check(&self, group: Group, options: &CallOptions) -> Result<Signature> {
         let (root, op) = (self.root(), self.op());
@@ -55,7 +55,7 @@ impl<M: Memory> Call<'_, M> {
             Some(name) if !matches!(self, Self::MonitoredBarrier | Self::Finalize) => name.clone(),
             _ => Cow::Borrowed(""),
         };
-        // Written once, where the caller wants it: small calls feel every copy.
+        // Built in place: small calls feel every copy.
         Ok(Signature {
             group: group.id(),
             collective: self.collective(),
@@ -73,7 +73,7 @@ impl<M: Memory> Call<'_, M> {
 
     #[inline]
     fn check_op(&self, op: ReduceOp, dtype: DType) -> Result<()> {
-        if op == ReduceOp::Avg && matches!(self, Self::Scan { .. } | Self::ExScan { .. }) {
+        if op == ReduceOp::Avg && matches!(self, Self::Scan { .. } | Self::Exscan { .. }) {
             return Err(Invalid::OpOf { op, collective: self.collective().name() }.into());
         }
         Ok(op.check(dtype)?)
@@ -85,7 +85,7 @@ impl<M: Memory> Call<'_, M> {
     fn check_buffers(&self, group: Group) -> Result<(Option<DType>, usize)> {
         let rank = group.rank();
         let (buffers, count) = match self {
-            Self::AllReduce { buffers, .. } | Self::Scan { buffers, .. } | Self::ExScan { buffers, .. } => {
+            Self::AllReduce { buffers, .. } | Self::Scan { buffers, .. } | Self::Exscan { buffers, .. } => {
                 (buffers, OWN.same(buffers)?)
             }
             Self::Reduce { root, buffers, .. } if *root == rank => (buffers, ROOTS.same(buffers)?),
@@ -117,7 +117,7 @@ impl<M: Memory> Call<'_, M> {
 }
 
 impl Names {
-    /// Send and receive buffer have the same length.
+    /// Checks that send and receive buffer have the same length.
     #[inline]
     fn same<M: Memory>(&self, buffers: &Buffers<'_, M>) -> Result<usize> {
         match buffers {
@@ -131,7 +131,8 @@ impl Names {
         }
     }
 
-    /// The receive buffer has a block for each rank, of which this rank's is sent.
+    /// Checks that the receive buffer has a block for each rank, and that this rank sends the
+    /// length of its own block.
     fn gathered<M: Memory>(
         &self,
         buffers: &Buffers<'_, M>,
@@ -148,7 +149,8 @@ impl Names {
         }
     }
 
-    /// The send buffer has a block for each rank, of which this rank's is received.
+    /// Checks that the send buffer has a block for each rank, and that this rank receives the
+    /// length of its own block.
     fn scattered<M: Memory>(
         &self,
         buffers: &Buffers<'_, M>,
@@ -166,7 +168,8 @@ impl Names {
     }
 }
 
-/// Both buffers have a block for each rank, and what a rank sends to itself it receives.
+/// Checks that both buffers have a block for each rank, and that a rank receives from itself the
+/// length that it sends.
 fn exchanged<M: Memory>(
     buffers: &Buffers<'_, M>,
     sends: Counts<'_>,
@@ -197,7 +200,7 @@ fn exchanged<M: Memory>(
     Ok(if let Counts::Equal = sends { sent } else { received })
 }
 
-/// Send and receive buffer have elements of the same type.
+/// Checks that send and receive buffer have elements of the same type.
 #[inline]
 fn check_dtypes<M: Memory>(send: &M::View<'_>, recv: &M::ViewMut<'_>) -> Result<()> {
     let (send, recv) = (send.dtype(), recv.dtype());
@@ -217,7 +220,7 @@ mod tests {
         Buffers::Separate { send: HostView::new(send), recv: HostViewMut::new(recv) }
     }
 
-    /// The count of a call of rank 0 of two, or why it is refused.
+    /// Returns the count of a call of rank 0 of two.
     fn count(call: &Call<'_>) -> Result<u64> {
         count_at(0, call)
     }
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_root_needs_a_place_for_the_result() {
+    fn only_the_root_needs_a_receive_buffer() {
         let (send, op) = ([0.0_f32; 3], ReduceOp::Sum);
         let only = |root| Call::Reduce { root, buffers: Buffers::SendOnly(HostView::new(&send)), op };
         assert!(count(&only(0)).is_err());
@@ -292,7 +295,7 @@ mod tests {
         assert!(count(&Call::Scan { buffers, op: ReduceOp::BitXor }).is_ok());
         let mut floats = [0.0_f32; 2];
         let buffers = Buffers::InPlace(HostViewMut::new(&mut floats));
-        let average = count(&Call::ExScan { buffers, op: ReduceOp::Avg }).unwrap_err().to_string();
+        let average = count(&Call::Exscan { buffers, op: ReduceOp::Avg }).unwrap_err().to_string();
         assert!(average.contains("exscan does not support the operator avg"), "{average}");
     }
 }

@@ -7,14 +7,15 @@ use crate::{Group, Invalid, Result};
 /// The lengths of the blocks of a buffer that has one for each rank.
 #[derive(Debug, Clone, Copy)]
 pub enum Counts<'a> {
-    /// All are as long as each other.
+    /// All blocks have the same length.
     Equal,
-    /// In elements and in rank order: MPI's `counts` of the collectives with a V.
+    /// The lengths in elements, in rank order: MPI's `counts` of the V collectives.
     PerRank(&'a [usize]),
 }
 
 impl Counts<'_> {
-    /// Where each rank's block lies in a buffer of `total` elements, which was checked to fit.
+    /// Returns the range of each rank's block in a buffer of `total` elements, whose length was
+    /// checked.
     pub fn blocks(self, total: usize, ranks: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
         let mut end = 0;
         (0..ranks).map(move |rank| {
@@ -27,9 +28,9 @@ impl Counts<'_> {
         })
     }
 
-    /// Checks a buffer of `all` elements for all ranks, in which this rank's block has `own` if
-    /// that is known, and returns the count of the call: the length of one block where they are
-    /// equal, else of all together.
+    /// Checks a buffer of `all` elements for all ranks, in which this rank's block has `own`
+    /// elements if that is known. Returns the count of the call: the length of one block if blocks
+    /// are equal, else the length of all blocks together.
     pub(super) fn check(
         self,
         what: &'static str,
@@ -57,7 +58,7 @@ impl Counts<'_> {
         }
     }
 
-    /// The length of `rank`'s block, where equal blocks have `count` elements.
+    /// Returns the length of `rank`'s block; equal blocks have `count` elements.
     pub(super) fn of(self, rank: usize, count: usize) -> usize {
         match self {
             Self::Equal => count,

@@ -12,10 +12,10 @@ pub use signature::Signature;
 
 use crate::{Collective, DType, Host, Memory, ReduceOp, Shape};
 
-/// A collective call, as one rank makes it: the collective, its buffers, and its operator and root.
+/// A collective call as one rank makes it: the collective, its buffers, its operator and its root.
 ///
 /// Lengths are in elements. A backend checks a call with [`Call::check`] and takes its buffers with
-/// [`Call::into_operands`], so that all backends accept the same calls and touch the same memory.
+/// [`Call::into_operands`], so all backends accept the same calls and touch the same memory.
 #[non_exhaustive]
 pub enum Call<'a, M: Memory = Host> {
     /// Combines the contributions of all ranks; every rank gets the result. All buffers have the
@@ -64,8 +64,8 @@ pub enum Call<'a, M: Memory = Host> {
         op: ReduceOp,
     },
     /// `root` gets the contributions of all ranks, in rank order. On other ranks every buffer is
-    /// only read. In place, the root's contribution lies where its block of the result goes. Only
-    /// the root's counts are looked at.
+    /// only read. In place, the root's contribution lies where its block of the result goes. The
+    /// counts of ranks other than the root are ignored.
     Gather {
         /// The rank that gets the result.
         root: usize,
@@ -74,10 +74,10 @@ pub enum Call<'a, M: Memory = Host> {
         /// The lengths of the contributions.
         counts: Counts<'a>,
     },
-    /// Every rank gets its block of `root`'s data, which has one block per rank. Other ranks than
-    /// the root give a buffer to receive into; what they give to send is ignored. The root keeps
-    /// its own block where it is if it gives no separate buffer to receive into. Only the root's
-    /// counts are looked at.
+    /// Every rank gets its block of `root`'s data, which has one block per rank. Ranks other than
+    /// the root pass a receive buffer; their send buffer is ignored. The root keeps its own block
+    /// where it is unless it passes a separate receive buffer. The counts of ranks other than the
+    /// root are ignored.
     Scatter {
         /// The rank whose data is scattered.
         root: usize,
@@ -90,19 +90,19 @@ pub enum Call<'a, M: Memory = Host> {
     /// the sender's number. Each rank's `send` counts are what the others expect of it in their
     /// `recv` counts; no rank knows all of them. In place, the two must be equal.
     AllToAll {
-        /// What is sent and what is received.
+        /// The blocks to send and the blocks to receive.
         buffers: Buffers<'a, M>,
-        /// How much goes to each rank.
+        /// The number of elements sent to each rank.
         send: Counts<'a>,
-        /// How much comes from each rank.
+        /// The number of elements received from each rank.
         recv: Counts<'a>,
     },
     /// Combines the contributions of ranks 0 to `r`; rank `r` gets the result. `MPI_Scan`.
     ///
-    /// The result is another one on each rank, and the same on every repetition with the same
-    /// algorithm. [`ReduceOp::Avg`] is refused: it is open by how many one would divide. With
+    /// The result differs from rank to rank, and is the same on every repetition with the same
+    /// algorithm. [`ReduceOp::Avg`] is refused, because the divisor would be ambiguous. With
     /// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic), contributions are
-    /// combined one after the other in the order of ranks.
+    /// combined one by one in rank order.
     Scan {
         /// The contribution and the result.
         buffers: Buffers<'a, M>,
@@ -110,9 +110,9 @@ pub enum Call<'a, M: Memory = Host> {
         op: ReduceOp,
     },
     /// Combines the contributions of the ranks below `r`; rank `r` gets the result. Rank 0 gets
-    /// none: its receive buffer, or its buffer in place, is left as it was. Otherwise as
+    /// none: its receive buffer, or its buffer in place, is left unchanged. Otherwise as
     /// [`Call::Scan`]. `MPI_Exscan`.
-    ExScan {
+    Exscan {
         /// The contribution and the result.
         buffers: Buffers<'a, M>,
         /// The operator.
@@ -120,15 +120,15 @@ pub enum Call<'a, M: Memory = Host> {
     },
     /// Returns once every rank has called it.
     Barrier,
-    /// A barrier that fails with exactly the ranks that did not arrive, on every rank that did:
-    /// rank 0 hears from every other rank itself.
+    /// A barrier that fails on every rank that arrived, naming exactly the ranks that did not: rank
+    /// 0 receives a message from every other rank.
     MonitoredBarrier,
-    /// The last call: leaves the group, and returns once every rank has done so. Every later call
-    /// fails. Backends that count calls compare here what all ranks called last.
+    /// Leaves the group, and returns once every rank has done so. Every later call fails. Backends
+    /// that count calls compare the last calls of all ranks here.
     Finalize,
 }
 
-/// The buffers of a call: where a rank's contribution comes from and where its result goes.
+/// The buffers of a call: the source of a rank's contribution and the destination of its result.
 #[derive(Debug)]
 pub enum Buffers<'a, M: Memory = Host> {
     /// One buffer holds the contribution and then the result.
@@ -153,7 +153,7 @@ impl<M: Memory> std::fmt::Debug for Call<'_, M> {
 }
 
 impl<M: Memory> Buffers<'_, M> {
-    /// The type of the contribution's elements.
+    /// Returns the type of the contribution's elements.
     #[inline]
     fn dtype(&self) -> DType {
         match self {
@@ -162,7 +162,7 @@ impl<M: Memory> Buffers<'_, M> {
         }
     }
 
-    /// The length of the contribution.
+    /// Returns the length of the contribution.
     #[inline]
     fn len(&self) -> usize {
         match self {
@@ -173,7 +173,7 @@ impl<M: Memory> Buffers<'_, M> {
 }
 
 impl<'a, M: Memory> Call<'a, M> {
-    /// The collective: the one with counts where a list of counts is given.
+    /// Returns the collective: the one with counts where a list of counts is given.
     #[must_use]
     #[inline]
     pub const fn collective(&self) -> Collective {
@@ -192,13 +192,13 @@ impl<'a, M: Memory> Call<'a, M> {
             Self::AllToAll { send: Counts::Equal, recv: Counts::Equal, .. } => Collective::AllToAll,
             Self::AllToAll { .. } => Collective::AllToAllV,
             Self::Scan { .. } => Collective::Scan,
-            Self::ExScan { .. } => Collective::ExScan,
+            Self::Exscan { .. } => Collective::Exscan,
             Self::Barrier | Self::Finalize => Collective::Barrier,
             Self::MonitoredBarrier => Collective::MonitoredBarrier,
         }
     }
 
-    /// The operator, if the call reduces.
+    /// Returns the operator, if the call reduces.
     #[must_use]
     #[inline]
     pub const fn op(&self) -> Option<ReduceOp> {
@@ -207,12 +207,12 @@ impl<'a, M: Memory> Call<'a, M> {
             | Self::Reduce { op, .. }
             | Self::ReduceScatter { op, .. }
             | Self::Scan { op, .. }
-            | Self::ExScan { op, .. } => Some(*op),
+            | Self::Exscan { op, .. } => Some(*op),
             _ => None,
         }
     }
 
-    /// The root, if the call has one.
+    /// Returns the root, if the call has one.
     #[must_use]
     #[inline]
     pub const fn root(&self) -> Option<usize> {
@@ -225,7 +225,8 @@ impl<'a, M: Memory> Call<'a, M> {
         }
     }
 
-    /// How much goes to each rank, and how much comes from each, as far as this rank says so.
+    /// Returns the number of elements sent to each rank and received from each rank, as far as this
+    /// rank gives them.
     #[must_use]
     #[inline]
     pub const fn counts(&self) -> (Counts<'a>, Counts<'a>) {

@@ -12,21 +12,21 @@ pub enum Operands<'a, M: Memory = Host> {
     Single {
         /// The buffer.
         buffer: M::ViewMut<'a>,
-        /// What happens to it.
+        /// The access that the call makes to it.
         access: Access,
     },
     /// One buffer that is read and another that is written.
     Pair {
-        /// What is read.
+        /// The buffer that is read.
         send: M::View<'a>,
-        /// What is written.
+        /// The buffer that is written.
         recv: M::ViewMut<'a>,
     },
     /// One buffer that is read.
     ReadOnly(M::View<'a>),
 }
 
-/// What happens to a buffer in a call.
+/// The access that a call makes to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// It is read.
@@ -37,15 +37,15 @@ pub enum Access {
     ReadWrite,
 }
 
-/// What a backend that combines in the receive buffer does first with the contribution.
+/// The copy of the contribution that a backend makes first if it combines in the receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputCopy {
-    /// Nothing: it is used where it lies.
+    /// None: the contribution is used in place.
     None,
-    /// Copies it into the receive buffer, and goes on as in place.
+    /// A copy in the receive buffer; the call goes on as if in place.
     IntoOutput,
-    /// Copies it to memory of its own, out of the way of the result.
-    Aside,
+    /// A copy in temporary memory, which the result does not overwrite.
+    ToScratch,
 }
 
 impl<'a, M: Memory> Operands<'a, M> {
@@ -73,7 +73,7 @@ impl<'a, M: Memory> Operands<'a, M> {
         }
     }
 
-    /// Whether contribution and result lie in one buffer.
+    /// Returns whether contribution and result lie in one buffer.
     #[must_use]
     pub const fn is_in_place(&self) -> bool {
         matches!(self, Self::Single { .. })
@@ -81,7 +81,8 @@ impl<'a, M: Memory> Operands<'a, M> {
 }
 
 impl<'a, M: Memory> Call<'a, M> {
-    /// The memory that the call reads and writes on `rank`, if it has passed [`Call::check`].
+    /// Returns the memory that the call reads and writes on `rank`, if it has passed
+    /// [`Call::check`].
     #[must_use]
     #[inline]
     pub fn into_operands(self, rank: usize) -> Operands<'a, M> {
@@ -91,7 +92,7 @@ impl<'a, M: Memory> Call<'a, M> {
             | Self::ReduceScatter { buffers, .. }
             | Self::AllToAll { buffers, .. }
             | Self::Scan { buffers, .. }
-            | Self::ExScan { buffers, .. } => Operands::both(buffers),
+            | Self::Exscan { buffers, .. } => Operands::both(buffers),
             Self::Reduce { root, buffers, .. } | Self::Gather { root, buffers, .. } => {
                 if rank == root {
                     Operands::both(buffers)
@@ -102,7 +103,7 @@ impl<'a, M: Memory> Call<'a, M> {
             Self::Scatter { root, buffers: buffers @ Buffers::Separate { .. }, .. } if rank == root => {
                 Operands::both(buffers)
             }
-            // The root keeps its own block where it is.
+            // The root keeps its own block in place.
             Self::Scatter { root, buffers, .. } if rank == root => Operands::read_only(buffers),
             Self::Scatter { buffers, .. } => Operands::write_only(buffers),
             Self::Broadcast { root, buffer } => {
@@ -115,19 +116,20 @@ impl<'a, M: Memory> Call<'a, M> {
 }
 
 impl Signature {
-    /// What a backend that combines in the receive buffer does first with the contribution of
-    /// `rank`, which lies in the receive buffer if it `is_in_place`. `premultiplies` if
-    /// contributions are multiplied before they are combined, as in an average of `f16`.
+    /// Returns the copy that a backend which combines in the receive buffer makes first of the
+    /// contribution of `rank`; it lies in the receive buffer if it `is_in_place`. `premultiplies`
+    /// tells whether contributions are multiplied before they are combined, as in an average of
+    /// `f16`.
     #[must_use]
     #[inline]
     pub fn input_copy(&self, rank: usize, is_in_place: bool, premultiplies: bool) -> InputCopy {
         match (self.collective.base(), is_in_place) {
-            (Collective::ExScan | Collective::AllToAll, true) => InputCopy::Aside,
+            (Collective::Exscan | Collective::AllToAll, true) => InputCopy::ToScratch,
             (_, true) => InputCopy::None,
             (Collective::AllReduce | Collective::Scan, false) => InputCopy::IntoOutput,
             (_, false) if !premultiplies => InputCopy::None,
             (Collective::Reduce, false) if self.root == Some(rank) => InputCopy::IntoOutput,
-            (_, false) => InputCopy::Aside,
+            (_, false) => InputCopy::ToScratch,
         }
     }
 }
@@ -138,23 +140,23 @@ mod tests {
     use crate::GroupId;
 
     #[test]
-    fn the_contribution_is_moved_only_where_the_result_or_a_factor_would_destroy_it() {
+    fn the_contribution_is_copied_only_if_the_result_or_a_factor_would_overwrite_it() {
         let copy = |collective, root, is_in_place, premultiplies| {
             let mut signature = Signature::new(GroupId::WORLD, collective, "");
             signature.root = root;
             signature.input_copy(1, is_in_place, premultiplies)
         };
         for collective in Collective::ALL {
-            let moves = matches!(collective.base(), Collective::ExScan | Collective::AllToAll);
-            let in_place = if moves { InputCopy::Aside } else { InputCopy::None };
+            let moves = matches!(collective.base(), Collective::Exscan | Collective::AllToAll);
+            let in_place = if moves { InputCopy::ToScratch } else { InputCopy::None };
             assert_eq!(copy(collective, Some(1), true, true), in_place, "{collective}");
         }
         for collective in [Collective::AllReduce, Collective::Scan] {
             assert_eq!(copy(collective, None, false, false), InputCopy::IntoOutput);
         }
-        for collective in [Collective::Reduce, Collective::ReduceScatter, Collective::ExScan] {
+        for collective in [Collective::Reduce, Collective::ReduceScatter, Collective::Exscan] {
             assert_eq!(copy(collective, Some(0), false, false), InputCopy::None);
-            assert_eq!(copy(collective, Some(0), false, true), InputCopy::Aside);
+            assert_eq!(copy(collective, Some(0), false, true), InputCopy::ToScratch);
         }
         assert_eq!(copy(Collective::Reduce, Some(1), false, true), InputCopy::IntoOutput);
     }

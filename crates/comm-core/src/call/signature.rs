@@ -13,46 +13,47 @@ use crate::{Accumulate, Collective, DType, GroupId, ReduceOp, ReduceOrder};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Signature {
-    /// The group that calls.
+    /// The group that makes the call.
     pub group: GroupId,
     /// The collective.
     pub collective: Collective,
     /// The reduction operator, for reductions.
     pub op: Option<ReduceOp>,
-    /// The name of the operator that another rank's program defines, of which
-    /// [`op`](Self::op) cannot tell.
+    /// The name of the operator that another rank's program defines; [`op`](Self::op) cannot
+    /// represent it.
     pub user_op: Option<Cow<'static, str>>,
     /// The element type, unless no data moves.
     pub dtype: Option<DType>,
-    /// The type of partial sums; [`Accumulate::Native`] wherever nothing else is possible.
+    /// The type of partial sums; [`Accumulate::Native`] if no other type is possible.
     pub accumulate: Accumulate,
     /// The order of combining; [`ReduceOrder::Any`] unless the call reduces.
     pub order: ReduceOrder,
-    /// The number of elements: of the buffer, of one rank's contribution in a gather or result in
-    /// a scatter, or of all ranks together with counts per rank. Where only some ranks know the
-    /// lengths of all (`gather_v`, `scatter_v`, `all_to_all_v`) it is this rank's view, and not
-    /// compared.
+    /// The number of elements: of the buffer, of one rank's contribution in a gather or result in a
+    /// scatter, or of all ranks together with counts per rank. If only some ranks know all lengths
+    /// (`gather_v`, `scatter_v`, `all_to_all_v`) this is the rank's own view, and is not compared.
     pub count: u64,
     /// The root, for rooted collectives.
     pub root: Option<usize>,
-    /// The fingerprint ([`Signature::fingerprint_of`]) of whatever else must be equal: the lengths
-    /// of coalesced buffers, the members of a new group. 0 if there is nothing else.
+    /// The fingerprint ([`Signature::fingerprint_of`]) of anything else that must be equal: the
+    /// lengths of coalesced buffers, the members of a new group. 0 if there is nothing else.
     pub extra_fingerprint: u64,
-    /// The algorithm that carries the call out. Empty before the backend has chosen one.
+    /// The algorithm that runs the call. Empty before the backend has chosen one.
     pub algorithm: Cow<'static, str>,
 }
 
 impl Signature {
     /// The longest encoding in bytes.
     pub const ENCODED_MAX: usize = Self::FIXED + Self::NAME_MAX + 4 + 1 + Self::NAME_MAX;
-    /// The longest name of an algorithm, or an operator of the program, in bytes; a longer one is cut.
+    /// The longest name of an algorithm, or of a user-defined operator, in bytes; a longer one is
+    /// cut.
     pub const NAME_MAX: usize = 40;
     const FIXED: usize = 8 + 8 + 8 + 4 + 3 + 1;
     const NO_ROOT: u32 = u32::MAX;
     const SUMS_IN_F32: u8 = 0x80;
     const DETERMINISTIC: u8 = 0x40;
 
-    /// A call without operator, elements, root or extra_fingerprint, which are set as fields.
+    /// Creates a signature without operator, elements, root or extra fingerprint, which are set as
+    /// fields.
     ///
     /// ```
     /// use comm_core::{Signature, Collective, DType, GroupId, ReduceOp};
@@ -77,20 +78,22 @@ impl Signature {
         }
     }
 
-    /// The same call, carried out by the algorithm of this name.
+    /// Returns the same signature with the algorithm of this name.
     #[must_use]
     pub fn by(mut self, algorithm: impl Into<Cow<'static, str>>) -> Self {
         self.algorithm = algorithm.into();
         self
     }
 
-    /// A number for a list that must be equal on every rank; differs, but for a chance of 2^-64, between unequal lists.
+    /// Returns the fingerprint of a list that must be equal on every rank. Unequal lists have
+    /// unequal fingerprints, but for a chance of 2^-64.
     #[must_use]
     pub fn fingerprint_of(list: impl IntoIterator<Item = u64>) -> u64 {
         wire::digest(list).max(1)
     }
 
-    /// A number that differs, but for a chance of 2^-64, between unequal calls. Equal on every machine.
+    /// Returns the fingerprint of the call, which is the same on every machine. Unequal calls have
+    /// unequal fingerprints, but for a chance of 2^-64.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let packed = u64::from(self.root_code()) << 32
@@ -161,7 +164,8 @@ impl Signature {
         self.root.and_then(|root| u32::try_from(root).ok()).unwrap_or(Self::NO_ROOT)
     }
 
-    /// The operator, with a bit for partial sums in `f32` and one for the order of combining.
+    /// Returns the code of the operator, with a bit for partial sums in `f32` and one for the order
+    /// of combining.
     #[inline]
     fn op_code(&self) -> u8 {
         let op = match (&self.user_op, self.op) {
@@ -183,7 +187,7 @@ impl Signature {
         Some(short(name))
     }
 
-    /// Whether both have the same operator, whatever the factor of a [`ReduceOp::PreMulSum`].
+    /// Returns whether both have the same operator, whatever the factor of a [`ReduceOp::PreMulSum`].
     #[inline]
     fn has_op_of(&self, other: &Self) -> bool {
         match (self.user_op_name(), other.user_op_name()) {
@@ -192,7 +196,7 @@ impl Signature {
         }
     }
 
-    /// The count, as far as every rank knows it.
+    /// Returns the count, as far as every rank knows it.
     #[inline]
     fn known_count(&self) -> u64 {
         if self.collective.is_known_everywhere() { self.count } else { 0 }
@@ -211,7 +215,7 @@ impl Signature {
     }
 }
 
-/// The bytes of a name that are compared and sent.
+/// Returns the bytes of a name that are compared and sent.
 #[inline]
 fn short(name: &str) -> &[u8] {
     &name.as_bytes()[..name.floor_char_boundary(Signature::NAME_MAX)]
@@ -221,7 +225,7 @@ fn name(r: &mut Reader<'_>) -> wire::Result<Cow<'static, str>> {
     r.text::<u8>(Signature::NAME_MAX).map(|name| Cow::Owned(name.to_owned()))
 }
 
-/// A name in words of 8 bytes, the last one padded with zeros.
+/// Mixes a name into a hash, in words of 8 bytes, the last one padded with zeros.
 fn mix_name(hash: u64, name: &[u8]) -> u64 {
     name.chunks(8).fold(hash, |hash, chunk| {
         let mut word = [0; 8];
@@ -231,7 +235,7 @@ fn mix_name(hash: u64, name: &[u8]) -> u64 {
     })
 }
 
-/// Zero is "none"; any other code must be known.
+/// Decodes a code of which zero stands for "none".
 fn optional<T>(what: &'static str, code: u8, known: impl Fn(u8) -> Option<T>) -> wire::Result<Option<T>> {
     if code == 0 { Ok(None) } else { known(code).map(Some).ok_or_else(|| unknown(what, code)) }
 }
@@ -240,14 +244,15 @@ fn unknown(what: &'static str, code: u8) -> WireError {
     WireError::Unknown { what, value: code.into() }
 }
 
-/// Whether two names are equal. Does not compare empty ones, which point nowhere: `memcmp` with masked
-/// vector loads takes about 200 ns there, as the processor has to suppress a page fault.
+/// Returns whether two names are equal. Compares no empty ones, which are dangling pointers:
+/// `memcmp` with masked vector loads takes about 200 ns there, because the processor suppresses a
+/// page fault.
 #[inline]
 fn is_same_name(one: &str, other: &str) -> bool {
     (one.is_empty() && other.is_empty()) || short(one) == short(other)
 }
 
-/// Two calls are equal if a rank in one may talk to a rank in the other.
+/// Two signatures are equal if ranks in these calls may communicate.
 impl PartialEq for Signature {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -265,7 +270,7 @@ impl PartialEq for Signature {
 
 impl Eq for Signature {}
 
-/// As in `all_reduce(sum, 1024 x f32, ring)`, with the group unless it is the world.
+/// Formats as in `all_reduce(sum, 1024 x f32, ring)`, with the group unless it is the world.
 impl std::fmt::Display for Signature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts: Vec<String> = Vec::with_capacity(5);
@@ -304,7 +309,7 @@ mod tests {
         wire::encode(|to| call.encode(to))
     }
 
-    /// The call with each field changed in turn.
+    /// Returns the call with each field changed in turn.
     fn variants() -> Vec<Signature> {
         vec![
             call(),
@@ -354,7 +359,7 @@ mod tests {
         assert_eq!(half.fingerprint(), third.fingerprint());
     }
 
-    /// The codecs of messages that contain signatures have a test of all other bytes.
+    /// Hostile bytes are tested by the codecs of messages that contain signatures.
     #[test]
     fn unknown_codes_and_long_names_are_refused() {
         for (at, value) in [(28, 0), (28, 200), (29, 10), (30, 15), (31, 41), (31, 255)] {
@@ -381,7 +386,7 @@ mod tests {
         assert!(!fingerprints.contains(&0));
     }
 
-    /// The fingerprint is part of the wire format: a change here is a change of the protocol version.
+    /// The fingerprint is part of the wire format: a change needs a new protocol version.
     #[test]
     fn the_fingerprint_is_pinned() {
         assert_eq!(call().fingerprint(), 1_540_296_344_111_975_417);

@@ -1,18 +1,19 @@
-//! Memory for buffers, for users.
+//! Allocation of buffers.
 
 use crate::{Buffer, Comm, Element, Host, Result};
 
 impl Comm<Host> {
-    /// A buffer of so many elements, all zero, from where this communicator moves them best.
+    /// Allocates a buffer of `len` elements, all zero, where this communicator moves them fastest.
     ///
-    /// Over shared memory, ranks of the host read what collectives send from such a buffer in place, if it has at least
-    /// the size from which on that is faster than copying; the call then returns on the sending rank once the others
-    /// have read. A smaller buffer, and one of a communicator over something else, is memory like any other. Any slice may be given to any call, and such a buffer to the calls of any
-    /// communicator. No process but this one can write to it.
+    /// Over shared memory, ranks of the host read the data that collectives send from such a buffer
+    /// in place, from the size on at which that is faster than copying; the call then returns on
+    /// the sending rank once the others have read. A smaller buffer, and one of a communicator over
+    /// another transport, is ordinary memory. Any call accepts any slice, and a buffer of any
+    /// communicator. No other process can write to it.
     ///
-    /// Allocating takes as long as touching all of the memory, so buffers should be kept. They may be held longer than
-    /// the communicator, and are given back when they are dropped, from any thread; what other ranks have read of one, by
-    /// the system once these have slept in a later call.
+    /// Allocating takes as long as touching all of the memory, so keep buffers. They may outlive
+    /// the communicator, and are freed when they are dropped, from any thread; the system frees
+    /// pages that other ranks have mapped once these ranks have slept in a later call.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -27,7 +28,8 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if there is not so much memory; the communicator remains usable.
+    /// [`Error::Io`](crate::Error::Io) if there is not enough memory; the communicator remains
+    /// usable.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         Buffer::zeroed(self.communicator(), len)
     }

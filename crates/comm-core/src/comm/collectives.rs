@@ -3,25 +3,26 @@
 use crate::{AsView, AsViewMut, Buffers, Call, Comm, Communicator, Counts, Group, Memory, ReduceOp, Result};
 
 impl<M: Memory> Comm<M> {
-    /// This member's rank, from 0 to size - 1.
+    /// Returns this member's rank, from 0 to size - 1.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.group().rank()
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.group().size()
     }
 
-    /// The group, seen by this member.
+    /// Returns the group, seen by this member.
     #[must_use]
     pub fn group(&self) -> Group {
         self.communicator.group()
     }
 
-    /// Combines the buffers of all ranks; every rank gets the result, in place. All buffers have the same length.
+    /// Combines the buffers of all ranks; every rank gets the result, in place. All buffers have
+    /// the same length.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -35,8 +36,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element type; otherwise as
-    /// written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element
+    /// type; otherwise as written at [`Communicator`].
     pub fn all_reduce(&self, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
@@ -44,7 +45,8 @@ impl<M: Memory> Comm<M> {
     /// Combines `send` of all ranks into `recv` of every rank. All buffers have the same length.
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
+    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types
+    /// differ.
     pub fn all_reduce_into<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -54,7 +56,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::AllReduce { buffers: separate(send, recv)?, op })
     }
 
-    /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only read.
+    /// Combines the buffers of all ranks into `root`'s, in place. Other ranks' buffers are only
+    /// read.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -70,15 +73,18 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no member.
+    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no
+    /// member.
     pub fn reduce(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::Reduce { root, buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
-    /// Combines `send` of all ranks into `root`'s `recv`. On other ranks `recv` is ignored and may be empty.
+    /// Combines `send` of all ranks into `root`'s `recv`. On other ranks `recv` is ignored and may
+    /// be empty.
     ///
     /// # Errors
-    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or types differ.
+    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or
+    /// types differ.
     pub fn reduce_into<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -97,7 +103,7 @@ impl<M: Memory> Comm<M> {
         self.run(Call::Reduce { root, buffers: Buffers::SendOnly(send.as_view()?), op })
     }
 
-    /// Every rank gets the contents of `root`'s buffer. All buffers have the same length.
+    /// Sends the contents of `root`'s buffer to every rank. All buffers have the same length.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -109,12 +115,14 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at
+    /// [`Communicator`].
     pub fn broadcast(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
         self.run(Call::Broadcast { root, buffer: buffer.as_view_mut()? })
     }
 
-    /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times as long.
+    /// Gathers `send` of all ranks, in rank order, into `recv` of every rank, which is `size` times
+    /// as long.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -127,8 +135,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
-    /// [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as
+    /// written at [`Communicator`].
     pub fn all_gather<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -137,16 +145,18 @@ impl<M: Memory> Comm<M> {
         self.run(Call::AllGather { buffers: separate(send, recv)?, counts: Counts::Equal })
     }
 
-    /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its contribution.
+    /// Gathers in place: `buffer` has one block per rank, and this rank's block holds its
+    /// contribution.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks; otherwise as written
-    /// at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks;
+    /// otherwise as written at [`Communicator`].
     pub fn all_gather_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
         self.run(Call::AllGather { buffers: Buffers::InPlace(buffer.as_view_mut()?), counts: Counts::Equal })
     }
 
-    /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this rank.
+    /// Combines `send` of all ranks, which has one block per rank; `recv` gets the block of this
+    /// rank.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -160,8 +170,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit; otherwise as written at
-    /// [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit;
+    /// otherwise as written at [`Communicator`].
     pub fn reduce_scatter<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -171,11 +181,12 @@ impl<M: Memory> Comm<M> {
         self.run(Call::ReduceScatter { buffers: separate(send, recv)?, counts: Counts::Equal, op })
     }
 
-    /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are unspecified.
+    /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are
+    /// unspecified.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or the operator does
-    /// not fit; otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or
+    /// the operator does not fit; otherwise as written at [`Communicator`].
     pub fn reduce_scatter_in_place(
         &self,
         buffer: &mut (impl AsViewMut<M> + ?Sized),
@@ -188,8 +199,8 @@ impl<M: Memory> Comm<M> {
         })
     }
 
-    /// Gathers `send` of all ranks, in rank order, into `root`'s `recv`, which is `size` times as long. On other ranks
-    /// `recv` is ignored and may be empty.
+    /// Gathers `send` of all ranks, in rank order, into `root`'s `recv`, which is `size` times as
+    /// long. On other ranks `recv` is ignored and may be empty.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -203,8 +214,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
-    /// written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no
+    /// member; otherwise as written at [`Communicator`].
     pub fn gather<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -214,8 +225,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::Gather { root, buffers: separate(send, recv)?, counts: Counts::Equal })
     }
 
-    /// A gather in which rank `i` contributes `counts[i]` elements. Only the root's `counts` are looked at; others may
-    /// give an empty list.
+    /// Gathers `counts[i]` elements from each rank `i`. Only the root's `counts` are used; others
+    /// may give an empty list.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -241,8 +252,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::Gather { root, buffers: separate(send, recv)?, counts: Counts::PerRank(counts) })
     }
 
-    /// Every rank gets its block of `root`'s `send`, which has one block per rank, into `recv`. On other ranks `send`
-    /// is ignored and may be empty.
+    /// Sends each rank its block of `root`'s `send`, which has one block per rank, into `recv`. On
+    /// other ranks `send` is ignored and may be empty.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -255,8 +266,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no member; otherwise as
-    /// written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no
+    /// member; otherwise as written at [`Communicator`].
     pub fn scatter<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -266,8 +277,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::Scatter { root, buffers: separate(send, recv)?, counts: Counts::Equal })
     }
 
-    /// A scatter in which rank `i` gets `counts[i]` elements. Only the root's `counts` are looked at; others may give
-    /// an empty list.
+    /// Scatters `counts[i]` elements to each rank `i`. Only the root's `counts` are used; others
+    /// may give an empty list.
     ///
     /// # Errors
     /// As [`Comm::scatter`].
@@ -281,8 +292,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::Scatter { root, buffers: separate(send, recv)?, counts: Counts::PerRank(counts) })
     }
 
-    /// An all-gather in which rank `i` contributes `counts[i]` elements, zero included. Every rank gives the same
-    /// `counts`, and `recv` has room for all of them.
+    /// Gathers `counts[i]` elements, zero included, from each rank `i` on every rank. Every rank
+    /// gives the same `counts`, and `recv` has the length of all of them.
     ///
     /// # Errors
     /// As [`Comm::all_gather`].
@@ -295,8 +306,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::AllGather { buffers: separate(send, recv)?, counts: Counts::PerRank(counts) })
     }
 
-    /// A reduce-scatter in which rank `i` gets `counts[i]` elements, zero included. Every rank gives the same
-    /// `counts`, and `send` has all of them.
+    /// Combines `send` of all ranks; rank `i` gets `counts[i]` elements, zero included. Every rank
+    /// gives the same `counts`, and `send` has all of them.
     ///
     /// # Errors
     /// As [`Comm::reduce_scatter`].
@@ -310,8 +321,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::ReduceScatter { buffers: separate(send, recv)?, counts: Counts::PerRank(counts), op })
     }
 
-    /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have one block per rank, all
-    /// of the same length.
+    /// Sends block `i` of `send` to rank `i`; block `i` of `recv` comes from rank `i`. Both have
+    /// one block per rank, all of the same length.
     ///
     /// ```
     /// comm::threads::run(2, |comm| {
@@ -324,8 +335,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as written at
-    /// [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as
+    /// written at [`Communicator`].
     pub fn all_to_all<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -334,7 +345,8 @@ impl<M: Memory> Comm<M> {
         self.run(Call::AllToAll { buffers: separate(send, recv)?, send: Counts::Equal, recv: Counts::Equal })
     }
 
-    /// Exchanges in place: block `i` of `buffer` goes to rank `i`, and what comes from rank `i` takes its place.
+    /// Exchanges in place: block `i` of `buffer` goes to rank `i`, and the block from rank `i`
+    /// replaces it.
     ///
     /// # Errors
     /// As [`Comm::all_to_all`].
@@ -343,9 +355,10 @@ impl<M: Memory> Comm<M> {
         self.run(Call::AllToAll { buffers, send: Counts::Equal, recv: Counts::Equal })
     }
 
-    /// Sends block `i` of `send`, which has `send_counts[i]` elements, to rank `i`; block `i` of `recv`, which has
-    /// `recv_counts[i]` elements, comes from rank `i`. Counts may be zero. What one rank sends must be what the other
-    /// expects; otherwise both get [`Error::Desync`](crate::Error::Desync).
+    /// Sends block `i` of `send`, which has `send_counts[i]` elements, to rank `i`; block `i` of
+    /// `recv`, which has `recv_counts[i]` elements, comes from rank `i`. Counts may be zero. What
+    /// one rank sends must be what the other expects; otherwise both get
+    /// [`Error::Desync`](crate::Error::Desync).
     ///
     /// # Errors
     /// As [`Comm::all_to_all`].
@@ -368,19 +381,20 @@ impl<M: Memory> Comm<M> {
         self.run(Call::Barrier)
     }
 
-    /// Leaves the group, and returns once every rank has called this. Calls in the background come first. It is the last
-    /// call on the communicator: on clones of this handle, every later one fails. Groups made of this one are
-    /// communicators of their own: each is finalized, or dropped, by itself.
+    /// Leaves the group, and returns once every rank has called this. Background calls run first.
+    /// It is the last call on the communicator: later calls on clones of this handle fail. Groups
+    /// made of this one are communicators of their own: each is finalized, or dropped, separately.
     ///
-    /// This is where a program learns that its last calls did not fit together. A rank that only sends, as the root of a
-    /// broadcast does, returns before anybody can tell it that the others took another rank for the root. Dropping a
-    /// communicator compares calls, too, as far as others have left before, but has nobody to return the error to: it goes
-    /// to the log.
+    /// A program learns here that its last calls did not match. A rank that only sends, like the
+    /// root of a broadcast, returns before any peer can tell it that the others used another root.
+    /// Dropping a communicator also compares calls with the ranks that have already left, but can
+    /// only log the error.
     ///
     /// # Errors
     /// [`Error::Desync`](crate::Error::Desync) if ranks did not make the same calls;
     /// [`Error::PeerLost`](crate::Error::PeerLost) for a rank that died, or left after fewer calls;
-    /// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not leave before the deadline.
+    /// [`Error::Timeout`](crate::Error::Timeout) naming the ranks that did not leave before the
+    /// deadline.
     pub fn finalize(self) -> Result<()> {
         match self.worker.get() {
             Some(worker) => {
@@ -391,9 +405,9 @@ impl<M: Memory> Comm<M> {
         }
     }
 
-    /// Ends the call in progress here and on every other rank with [`Error::Aborted`](crate::Error::Aborted), and
-    /// makes the communicator unusable. Calls in the background that have not begun end with the same error. Any thread
-    /// may call this.
+    /// Ends the call in progress here and on every other rank with
+    /// [`Error::Aborted`](crate::Error::Aborted), and makes the communicator unusable. Calls in the
+    /// background that have not begun end with the same error. Any thread may call this.
     pub fn abort(&self, reason: &str) {
         self.communicator.abort(reason);
         if let Some(worker) = self.worker.get() {

@@ -3,9 +3,10 @@
 use super::collectives::separate;
 use crate::{AsView, AsViewMut, Buffers, Call, Comm, Host, ReduceOp, Result};
 
-/// Prefix reductions, which communicators of host memory have: see [`Call::Scan`].
+/// Prefix reductions, which communicators of host memory support: see [`Call::Scan`].
 impl Comm<Host> {
-    /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the same length.
+    /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the
+    /// same length.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -19,8 +20,8 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not defined on the element
-    /// type; otherwise as written at [`Communicator`](crate::Communicator).
+    /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not
+    /// defined on the element type; otherwise as written at [`Communicator`](crate::Communicator).
     pub fn scan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::Scan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
@@ -38,15 +39,17 @@ impl Comm<Host> {
         self.run(Call::Scan { buffers: separate(send, recv)?, op })
     }
 
-    /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's is left as it was.
+    /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's is
+    /// left as it was.
     ///
     /// # Errors
     /// As [`Comm::scan`].
     pub fn exscan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
-        self.run(Call::ExScan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
+        self.run(Call::Exscan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
-    /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as it was.
+    /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as
+    /// it was.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -69,6 +72,6 @@ impl Comm<Host> {
         recv: &mut (impl AsViewMut<Element = S::Element> + ?Sized),
         op: ReduceOp,
     ) -> Result<()> {
-        self.run(Call::ExScan { buffers: separate(send, recv)?, op })
+        self.run(Call::Exscan { buffers: separate(send, recv)?, op })
     }
 }

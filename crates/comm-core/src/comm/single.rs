@@ -1,9 +1,10 @@
-//! Calls that save a buffer: of single values, and of data that only the root owns.
+//! Calls without a buffer for the result: of single values, and of data that only the root owns.
 
 use crate::{AsView, Comm, Element, Host, HostViewMut, ReduceOp, Result, Shape};
 
 impl Comm<Host> {
-    /// Combines one value of each rank; every rank gets the result. [`Comm::all_reduce`] without a buffer.
+    /// Combines one value of each rank; every rank gets the result. [`Comm::all_reduce`] without a
+    /// buffer.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -24,7 +25,8 @@ impl Comm<Host> {
         Ok(value[0])
     }
 
-    /// Gathers one value of each rank; every rank gets all, in rank order. [`Comm::all_gather`] without buffers.
+    /// Gathers one value of each rank; every rank gets all, in rank order. [`Comm::all_gather`]
+    /// without buffers.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -41,8 +43,8 @@ impl Comm<Host> {
         Ok(values)
     }
 
-    /// Broadcasts from this rank, the root, which keeps its data borrowed immutably. The other ranks call
-    /// [`Comm::broadcast`] with this rank as the root.
+    /// Broadcasts from this rank, the root, which keeps its data borrowed immutably. The other
+    /// ranks call [`Comm::broadcast`] with this rank as the root.
     ///
     /// The data is copied once into memory that the communicator keeps for such calls.
     ///
@@ -66,7 +68,7 @@ impl Comm<Host> {
         let data = data.as_view()?;
         self.packing().with(data.bytes().len(), |packed: &mut [u8]| {
             packed.copy_from_slice(data.bytes());
-            // The kept memory is aligned for every element type, and has the bytes of whole elements.
+            // The kept memory is aligned for every element type and holds whole elements.
             match HostViewMut::from_bytes(packed, data.dtype()) {
                 Some(mut packed) => self.broadcast(self.rank(), &mut packed),
                 None => Err(crate::Error::Internal("packed elements are not aligned".into())),

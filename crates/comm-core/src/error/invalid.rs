@@ -53,7 +53,7 @@ pub enum Invalid {
     /// The elements of a buffer are not contiguous in memory, in the order of their indices.
     #[error("{what} is not contiguous in standard order; copy it into a contiguous array first")]
     NotContiguous {
-        /// Which buffer.
+        /// The buffer.
         what: &'static str,
     },
     /// The operator is not defined on the element type.
@@ -85,7 +85,7 @@ pub enum Invalid {
     /// A buffer has the wrong length.
     #[error("{what} has {got} elements, but {expected} are needed")]
     Length {
-        /// Which buffer.
+        /// The buffer.
         what: &'static str,
         /// The length it must have, in elements.
         expected: usize,
@@ -95,7 +95,7 @@ pub enum Invalid {
     /// The length of a buffer is not a multiple of the number of ranks.
     #[error("{what} has {got} elements, which is not a multiple of the {size} ranks of the group")]
     Indivisible {
-        /// Which buffer.
+        /// The buffer.
         what: &'static str,
         /// The length it has, in elements.
         got: usize,
@@ -122,11 +122,11 @@ pub enum Invalid {
         /// The type of the receive buffer.
         recv: DType,
     },
-    /// A message does not fit the buffer of the receive that matched it. The message is kept: the next receive that
-    /// matches it gets it.
+    /// A message does not fit the buffer of the receive that matched it. The message is kept: the
+    /// next receive that matches it gets it.
     #[error(
         "the message from rank {source_rank} with tag {tag} has {len} x {dtype}, which does not fit the receive buffer of \
-         {room} x {wanted}"
+         {capacity} x {wanted}"
     )]
     Message {
         /// The sender.
@@ -138,7 +138,7 @@ pub enum Invalid {
         /// The type of its elements.
         dtype: DType,
         /// The capacity of the buffer in elements.
-        room: usize,
+        capacity: usize,
         /// The type of the buffer's elements.
         wanted: DType,
     },
@@ -201,7 +201,7 @@ pub enum Invalid {
         name: String,
         /// Its value; empty if it is missing.
         value: String,
-        /// Why the value cannot be used.
+        /// The reason why the value cannot be used.
         reason: String,
     },
     /// An environment variable is not set, is empty, is not UTF-8 or is misspelled.

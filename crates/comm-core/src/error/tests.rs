@@ -17,7 +17,8 @@ fn messages_name_ranks_and_reasons() {
     );
 }
 
-/// All text of an error that a reporter of chains prints, from the error to its last source.
+/// Returns all text of an error that a reporter of chains prints, from the error to its last
+/// source.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| text + ": " + &cause.to_string())

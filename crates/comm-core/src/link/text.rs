@@ -1,4 +1,4 @@
-//! The model as one line of text, so that it can be measured once and kept.
+//! The text form of the model, in which measurements are stored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,9 @@ use crate::Invalid;
 const MODEL: [&str; 4] = ["within", "between", "reduce_gb_per_s", "ranks_per_host"];
 const LINK: [&str; 3] = ["latency_us", "overhead_us", "gb_per_s"];
 
-/// As in `latency_us:6,overhead_us:4,gb_per_s:2.5`: times in microseconds, and the bandwidth in 10^9 bytes per second,
-/// `inf` if bytes cost nothing. Numbers have nine significant digits.
+/// Formats as in `latency_us:6,overhead_us:4,gb_per_s:2.5`: times in microseconds, and the
+/// bandwidth in 10^9 bytes per second, `inf` if bytes cost nothing. Numbers have nine significant
+/// digits.
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [latency, overhead] = [self.latency, self.overhead].map(|seconds| rounded(seconds * 1e6));
@@ -18,9 +19,10 @@ impl fmt::Display for Link {
     }
 }
 
-/// As in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8 processors=2 staged_from=8192`, where each `LINK` is
-/// as [`Link`] shows itself; without `processors` if there is one for every rank, and without `staged_from` if nothing is
-/// read where it is staged. It reads back as the same model, but for digits beyond the ninth.
+/// Formats as in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8 processors=2
+/// staged_from=8192`, where each `LINK` is formatted as [`Link`]; without `processors` if there is
+/// one for every rank, and without `staged_from` if no message is read in place. Parsing it gives
+/// the same model, except for digits beyond the ninth.
 impl fmt::Display for LinkModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { within, between, reduce, ranks_per_host, processors, staged_from } = self;
@@ -39,23 +41,23 @@ impl fmt::Display for LinkModel {
 impl FromStr for LinkModel {
     type Err = Invalid;
 
-    /// Reads what a model shows: every key once, in any order, with any space between them. Only `processors` and
-    /// `staged_from` may be missing.
+    /// Parses the output of `Display`: every key once, in any order, with any whitespace between
+    /// them. Only `processors` and `staged_from` may be missing.
     ///
     /// # Errors
-    /// [`Invalid::Setting`] if a key is missing, unknown or given twice, or if a value makes no sense: a model that
-    /// is read is always [sound](LinkModel::is_sound).
+    /// [`Invalid::Setting`] if a key is missing, unknown or given twice, or if a value is out of
+    /// range: a parsed model is always [sound](LinkModel::is_sound).
     fn from_str(text: &str) -> Result<Self, Invalid> {
         model(text).map_err(|reason| Invalid::Setting { name: "links".into(), value: text.into(), reason })
     }
 }
 
-/// Without the noise that arithmetic leaves in the last digits.
+/// Removes the noise that arithmetic leaves in the last digits.
 fn rounded(number: f64) -> f64 {
     format!("{number:.8e}").parse().unwrap_or(number)
 }
 
-/// Between seconds per byte and 10^9 bytes per second, in either direction.
+/// Converts between seconds per byte and 10^9 bytes per second, in either direction.
 fn inverse(number: f64) -> f64 {
     rounded(1e-9 / number)
 }
@@ -71,7 +73,7 @@ fn model(text: &str) -> Result<LinkModel, String> {
     Ok(LinkModel { within, between, reduce, ranks_per_host, processors, staged_from })
 }
 
-/// Takes out a key that may be missing, with a whole number.
+/// Removes an optional key with a whole number from `fields`.
 fn optional(fields: &mut Vec<&str>, key: &'static str) -> Result<Option<usize>, String> {
     let is_it = |field: &mut &str| field.split_once('=').is_some_and(|(name, _)| name == key);
     let found: Vec<&str> = fields.extract_if(.., is_it).collect();
@@ -98,7 +100,7 @@ fn whole(key: &str, value: &str) -> Result<usize, String> {
     }
 }
 
-/// In seconds, from microseconds.
+/// Parses microseconds and returns seconds.
 fn time(key: &str, value: &str) -> Result<f64, String> {
     match value.parse::<f64>() {
         Ok(micros) if micros.is_finite() && micros >= 0.0 => Ok(micros / 1e6),
@@ -106,7 +108,8 @@ fn time(key: &str, value: &str) -> Result<f64, String> {
     }
 }
 
-/// In 10^9 bytes per second. The smallest numbers are refused with zero, as their inverse is no number.
+/// Parses a bandwidth in 10^9 bytes per second and returns seconds per byte. The smallest numbers
+/// are refused like zero, because their inverse is not finite.
 fn speed(key: &str, value: &str) -> Result<f64, String> {
     match value.parse::<f64>() {
         Ok(speed) if speed > 0.0 && (1e-9 / speed).is_finite() => Ok(speed),
@@ -114,7 +117,7 @@ fn speed(key: &str, value: &str) -> Result<f64, String> {
     }
 }
 
-/// The values of exactly these keys.
+/// Returns the values of exactly these keys.
 fn values<'a, const N: usize>(
     fields: impl Iterator<Item = &'a str>,
     mark: char,
@@ -169,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn a_model_shows_itself_without_noise() {
+    fn a_displayed_model_has_no_noise_of_arithmetic() {
         assert_eq!(example().to_string(), TEXT);
     }
 
     #[test]
-    fn what_is_shown_reads_back() {
+    fn a_displayed_model_parses_back_to_itself() {
         assert_close(&TEXT.parse().unwrap(), &example());
         let free = Link { latency: 0.0, overhead: 0.0, per_byte: 0.0 };
         let odd = Link { latency: 1.0 / 3.0, overhead: 1e-12 / 7.0, per_byte: 1.0 / 11.0 };
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_space_do_not_matter() {
+    fn parsing_ignores_order_and_whitespace() {
         let shuffled = "ranks_per_host=8\n reduce_gb_per_s=1e1 \
             between=gb_per_s:2.5,overhead_us:4,latency_us:6 \
             within=latency_us:0.5,overhead_us:0.1,gb_per_s:8\n";
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_its_reason() {
+    fn malformed_models_are_refused_with_the_reason() {
         let refused = |from: &str, to: &str, reason: &str| {
             assert!(TEXT.contains(from), "{from}");
             let text = TEXT.replace(from, to);

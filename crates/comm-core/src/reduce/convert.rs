@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
-use super::f16c::{Block, Blocks, WideBlock};
+use super::f16c::{Block, BlockOp, WideBlock};
 use super::float::Float;
 use super::isa::Isa;
 use super::ops::Combine;
@@ -39,13 +39,13 @@ pub struct Widening {
 }
 
 impl Widening {
-    /// The conversion of elements of this type. `None` if the type is no 16-bit float.
+    /// Returns the conversion of elements of this type. `None` if the type is not a 16-bit float.
     #[must_use]
     pub const fn of(dtype: DType) -> Option<Self> {
         if dtype.is_float16() { Some(Self { half: dtype }) } else { None }
     }
 
-    /// The size in bytes of this many bytes of 16-bit floats after conversion to `f32`.
+    /// Returns the size in bytes of this many bytes of 16-bit floats after conversion to `f32`.
     #[must_use]
     pub const fn wide_bytes(half_bytes: usize) -> usize {
         half_bytes * 2
@@ -69,7 +69,7 @@ pub(super) fn widen(isa: Isa, half: DType, halves: &[u8], wides: &mut [u8]) {
     match half {
         DType::F16 => {
             #[cfg(target_arch = "x86_64")]
-            if let Some(blocks) = Blocks::new(isa, Widen) {
+            if let Some(blocks) = BlockOp::new(isa, Widen) {
                 let whole = (halves.len() / size_of::<Block>()).min(wides.len() / size_of::<WideBlock>());
                 let (head, tail) = wides.split_at_mut(whole * size_of::<WideBlock>());
                 isa.run(Pass::<WideBlock, _, _>::new(head, blocks, lent_operands::<Block>(halves)));
@@ -88,7 +88,7 @@ pub(super) fn narrow(isa: Isa, half: DType, wides: &[u8], halves: &mut [u8]) {
     match half {
         DType::F16 => {
             #[cfg(target_arch = "x86_64")]
-            if let Some(blocks) = Blocks::new(isa, Narrow) {
+            if let Some(blocks) = BlockOp::new(isa, Narrow) {
                 let whole = (halves.len() / size_of::<Block>()).min(wides.len() / size_of::<WideBlock>());
                 let (head, tail) = halves.split_at_mut(whole * size_of::<Block>());
                 isa.run(Pass::<Block, _, _>::new(head, blocks, lent_operands::<WideBlock>(wides)));

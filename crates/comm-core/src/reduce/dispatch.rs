@@ -5,13 +5,13 @@ use half::{bf16, f16};
 
 use super::Reduction;
 #[cfg(target_arch = "x86_64")]
-use super::f16c::{Block, Blocks, whole_blocks};
+use super::f16c::{Block, BlockOp, whole_blocks};
 use super::isa::Isa;
 use super::ops::{And, Combine, Divide, Max, Min, Or, Prod, Scale, Sum, Xor};
-use super::pass::{Operands, Pass};
+use super::pass::{Pass, PassBuffers};
 use crate::{DType, ReduceOp};
 
-/// An operator on every element type.
+/// An operator that is defined on every element type.
 trait OnNumbers:
     Copy
     + Combine<i8>
@@ -41,7 +41,7 @@ impl OnFloats for Scale {}
 impl OnFloats for Divide {}
 
 /// Combines as many whole elements as all operands hold. Returns their size in bytes.
-pub(super) fn combine(isa: Isa, reduction: Reduction, operands: Operands<'_>) -> usize {
+pub(super) fn combine(isa: Isa, reduction: Reduction, operands: PassBuffers<'_>) -> usize {
     let (op, dtype) = (reduction.op, reduction.dtype);
     let whole = operands.len() / dtype.size() * dtype.size();
     let (operands, _) = operands.split_at(whole);
@@ -68,10 +68,10 @@ pub(super) fn multiply(isa: Isa, dtype: DType, elements: &mut [u8], factor: f64)
 }
 
 /// Adds or multiplies. Sums and products of `f16` are faster in blocks.
-fn arithmetic(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operands<'_>) {
+fn arithmetic(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: PassBuffers<'_>) {
     #[cfg(target_arch = "x86_64")]
     if dtype == DType::F16
-        && let Some(blocks) = Blocks::new(isa, operator)
+        && let Some(blocks) = BlockOp::new(isa, operator)
     {
         let in_blocks = whole_blocks(operands.len());
         let (head, tail) = operands.split_at(in_blocks);
@@ -82,7 +82,7 @@ fn arithmetic(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operan
     numbers(isa, dtype, operator, operands);
 }
 
-fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operands<'_>) {
+fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: PassBuffers<'_>) {
     match dtype {
         DType::I8 => operands.combine::<i8, _>(isa, operator),
         DType::U8 => operands.combine::<u8, _>(isa, operator),
@@ -104,7 +104,7 @@ fn numbers(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: Operands<
 fn floats(isa: Isa, dtype: DType, operator: impl OnFloats, elements: &mut [u8], number: f64) {
     #[cfg(target_arch = "x86_64")]
     if dtype == DType::F16
-        && let Some(blocks) = Blocks::new(isa, operator)
+        && let Some(blocks) = BlockOp::new(isa, operator)
     {
         let (head, tail) = elements.split_at_mut(whole_blocks(elements.len()));
         each::<Block, _, _>(isa, blocks, head, number as f32);

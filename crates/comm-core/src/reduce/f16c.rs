@@ -15,22 +15,22 @@ pub(super) type Block = [f16; 8];
 /// The same elements as `f32`.
 pub(super) type WideBlock = [f32; 8];
 
-/// The size of the whole blocks among this many bytes.
+/// Returns the size of the whole blocks among this many bytes.
 pub(super) const fn whole_blocks(bytes: usize) -> usize {
     bytes - bytes % size_of::<Block>()
 }
 
-/// An operator on `f32`, applied to blocks of `f16`. It exists only where the machine has AVX2 and
-/// F16C.
-pub(super) struct Blocks<O>(O);
+/// An operator on `f32`, applied to blocks of `f16`. It can be created only where the machine has
+/// AVX2 and F16C.
+pub(super) struct BlockOp<O>(O);
 
-impl<O> Blocks<O> {
+impl<O> BlockOp<O> {
     pub(super) fn new(isa: Isa, operator: O) -> Option<Self> {
         isa.has_f16c().then_some(Self(operator))
     }
 }
 
-impl<O: Combine<f32>> Combine<Block> for Blocks<O> {
+impl<O: Combine<f32>> Combine<Block> for BlockOp<O> {
     #[inline(always)]
     fn combine(&self, left: Block, right: Block) -> Block {
         // SAFETY: `self` exists, so there are AVX2 and F16C.
@@ -43,7 +43,7 @@ impl<O: Combine<f32>> Combine<Block> for Blocks<O> {
     }
 }
 
-impl<O: Combine<f32>> Combine<Block, f32> for Blocks<O> {
+impl<O: Combine<f32>> Combine<Block, f32> for BlockOp<O> {
     #[inline(always)]
     fn combine(&self, left: Block, right: f32) -> Block {
         // SAFETY: `self` exists, so there are AVX2 and F16C.
@@ -55,7 +55,7 @@ impl<O: Combine<f32>> Combine<Block, f32> for Blocks<O> {
 }
 
 /// Conversion to `f32`.
-impl Combine<WideBlock, Block> for Blocks<Widen> {
+impl Combine<WideBlock, Block> for BlockOp<Widen> {
     #[inline(always)]
     fn combine(&self, _: WideBlock, right: Block) -> WideBlock {
         // SAFETY: `self` exists, so there are AVX2 and F16C.
@@ -64,7 +64,7 @@ impl Combine<WideBlock, Block> for Blocks<Widen> {
 }
 
 /// Conversion from `f32`. Every NaN is replaced by the canonical one first.
-impl Combine<Block, WideBlock> for Blocks<Narrow> {
+impl Combine<Block, WideBlock> for BlockOp<Narrow> {
     #[inline(always)]
     fn combine(&self, _: Block, right: WideBlock) -> Block {
         // SAFETY: `self` exists, so there are AVX2 and F16C.

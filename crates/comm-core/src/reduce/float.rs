@@ -18,10 +18,10 @@ pub(super) trait Float: Element {
     /// Rounds to the nearest element, ties to even.
     fn narrow(wide: Self::Wide) -> Self;
 
-    /// The minimum, where -0 is less than +0. NaN if either is.
+    /// Returns the minimum, where -0 is less than +0. NaN if either is.
     fn lower(self, other: Self) -> Self;
 
-    /// The maximum, where -0 is less than +0. NaN if either is.
+    /// Returns the maximum, where -0 is less than +0. NaN if either is.
     fn higher(self, other: Self) -> Self;
 }
 
@@ -38,7 +38,7 @@ macro_rules! computes_itself {
 
                 #[inline(always)]
                 fn narrow(wide: Self) -> Self {
-                    // The language does not promise which NaN `NAN` is.
+                    // The language does not specify the bits of `NAN`.
                     if wide.is_nan() { Self::from_bits($nan) } else { wide }
                 }
 
@@ -50,7 +50,7 @@ macro_rules! computes_itself {
                 fn lower(self, other: Self) -> Self {
                     let this = if self < other { self } else { other };
                     let that = if other < self { other } else { self };
-                    // NaN with more bits set is still NaN.
+                    // A NaN with more bits set is still a NaN.
                     Self::narrow(Self::from_bits(this.to_bits() | that.to_bits()))
                 }
 
@@ -95,8 +95,8 @@ macro_rules! ordered_by_bits {
     };
 }
 
-// The conversions of `half` decide at each element whether the machine has instructions for them,
-// which keeps loops from vectorising.
+// Not by the conversions of `half`, which test for instructions at each element and so prevent
+// vectorisation.
 
 impl Float for bf16 {
     type Wide = f32;

@@ -28,7 +28,7 @@ impl Isa {
     /// The instruction set that every machine of this target has.
     pub(super) const BASELINE: Self = Self(Level::Baseline);
 
-    /// The instruction set with the fastest loops.
+    /// Returns the instruction set with the fastest loops.
     #[inline]
     pub(super) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -38,7 +38,7 @@ impl Isa {
         Self::BASELINE
     }
 
-    /// Every instruction set that this machine has.
+    /// Returns every instruction set that this machine has.
     #[cfg(test)]
     pub(super) fn all() -> Vec<Self> {
         let mut all = vec![Self::BASELINE];
@@ -46,7 +46,7 @@ impl Isa {
         all
     }
 
-    /// Whether the instruction set includes AVX2 and F16C.
+    /// Returns whether the instruction set includes AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(super) fn has_f16c(self) -> bool {
@@ -58,7 +58,7 @@ impl Isa {
         match self.0 {
             Level::Baseline => kernel.run(),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: this level exists only where the machine was seen to have AVX2 and F16C.
+            // SAFETY: this level is created only after AVX2 and F16C were detected.
             Level::Avx2 => unsafe { run_avx2(kernel) },
         }
     }

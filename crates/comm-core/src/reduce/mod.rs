@@ -23,7 +23,7 @@ mod user;
 
 pub use self::convert::Widening;
 use self::isa::Isa;
-use self::pass::Operands;
+use self::pass::PassBuffers;
 pub use self::user::{Operator, UserOp};
 use crate::{DType, Invalid, RecvBuf, ReduceOp, Result};
 
@@ -56,14 +56,14 @@ impl Reduction {
         Ok(Self { op, dtype })
     }
 
-    /// The operator.
+    /// Returns the operator.
     #[must_use]
     #[inline]
     pub const fn op(self) -> ReduceOp {
         self.op
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     #[inline]
     pub const fn dtype(self) -> DType {
@@ -77,10 +77,10 @@ impl Reduction {
     /// buffer needs alignment.
     #[inline]
     pub fn combine(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
-        dispatch::combine(Isa::best(), self, Operands { dst, left: addend, right: from })
+        dispatch::combine(Isa::best(), self, PassBuffers { dst, left: addend, right: from })
     }
 
-    /// Whether [`start`](Self::start) changes the contributions of this many ranks.
+    /// Returns whether [`start`](Self::start) changes the contributions of this many ranks.
     #[must_use]
     #[inline]
     pub const fn has_start(self, ranks: usize) -> bool {
@@ -91,7 +91,7 @@ impl Reduction {
         }
     }
 
-    /// Whether [`finish`](Self::finish) changes results.
+    /// Returns whether [`finish`](Self::finish) changes results.
     #[must_use]
     #[inline]
     pub fn has_finish(self) -> bool {
@@ -134,8 +134,8 @@ impl Reduction {
     }
 }
 
-/// The smallest power of two that is at least the number of ranks. It scales 16-bit floats so that
-/// their sum fits in an `f32`.
+/// Returns the smallest power of two that is at least the number of ranks. It scales 16-bit floats
+/// so that their sum fits in an `f32`.
 const fn power_of_two(ranks: usize) -> f64 {
     ranks.next_power_of_two() as f64
 }

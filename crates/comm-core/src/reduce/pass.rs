@@ -9,15 +9,15 @@ use super::ops::Combine;
 use crate::RecvBuf;
 
 /// The buffers of a reduction of pairs: `dst[i] = left[i] op right[i]`.
-pub(super) struct Operands<'a> {
+pub(super) struct PassBuffers<'a> {
     pub(super) dst: &'a mut [u8],
     /// `None` if `dst` is also the left operand.
     pub(super) left: Option<&'a [u8]>,
     pub(super) right: RecvBuf<'a>,
 }
 
-impl<'a> Operands<'a> {
-    /// The length of the shortest buffer.
+impl<'a> PassBuffers<'a> {
+    /// Returns the length of the shortest buffer.
     #[inline]
     pub(super) fn len(&self) -> usize {
         let len = self.dst.len().min(self.right.len());
@@ -81,16 +81,16 @@ impl<T: Pod, O: Combine<T, I::Item>, I: Iterator> Kernel for Pass<'_, T, O, I> {
     }
 }
 
-/// The complete `T`s in lent bytes.
+/// Returns the complete `T`s in received bytes.
 #[inline(always)]
 pub(super) fn lent_operands<T: Pod>(lent: RecvBuf<'_>) -> impl Iterator<Item = T> {
     let start = lent.as_ptr().cast::<T>();
     (0..lent.len() / size_of::<T>()).map(move |at| {
-        // SAFETY: `at` is below the number of whole `T` in the lent bytes.
+        // SAFETY: `at` is below the number of whole `T` in the buffer.
         let operand = unsafe { start.add(at) };
-        // SAFETY: the bytes stay readable as long as they are lent, any bytes are a `T`, and none
-        // needs to be aligned. If another process writes them meanwhile, what is read is some `T`
-        // nevertheless.
+        // SAFETY: the bytes stay readable for the life of the buffer, any bytes are a `T`, and the
+        // read needs no alignment. If another process writes them meanwhile, the value read is some
+        // `T` nevertheless.
         unsafe { operand.read_unaligned() }
     })
 }

@@ -1,4 +1,4 @@
-//! Operators that users define.
+//! User-defined operators.
 
 use std::any::TypeId;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use super::isa::Isa;
 use super::ops::Combine;
-use super::pass::Operands;
+use super::pass::PassBuffers;
 use crate::{DType, Element, Signature};
 
 /// A reduction operator of your own: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of) makes
@@ -115,8 +115,8 @@ pub trait Operator: 'static {
     /// The name, by which ranks compare their calls and errors name them: 1 to 40 bytes.
     const NAME: &'static str;
 
-    /// Combines two contributions, or what contributions were combined to. Elements lie on the
-    /// stack meanwhile: a few KiB are no problem, a MiB is.
+    /// Combines two contributions or partial results. Elements are on the stack: a few KiB are no
+    /// problem, a MiB is.
     fn combine(left: Self::Element, right: Self::Element) -> Self::Element;
 }
 
@@ -127,12 +127,12 @@ pub struct UserOp(&'static Table);
 struct Table {
     name: &'static str,
     dtype: DType,
-    combine: fn(Isa, Operands<'_>),
+    combine: fn(Isa, PassBuffers<'_>),
     id: fn() -> TypeId,
 }
 
 impl UserOp {
-    /// The operator as a value.
+    /// Returns the operator as a value.
     #[must_use]
     pub const fn of<O: Operator>() -> Self {
         Self(
@@ -146,19 +146,19 @@ impl UserOp {
         )
     }
 
-    /// The name that the operator gives itself.
+    /// Returns the name of the operator.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// The type that it combines.
+    /// Returns the element type of the operator.
     #[must_use]
     pub const fn dtype(self) -> DType {
         self.0.dtype
     }
 
-    pub(super) fn combine(self, isa: Isa, operands: Operands<'_>) {
+    pub(super) fn combine(self, isa: Isa, operands: PassBuffers<'_>) {
         (self.0.combine)(isa, operands);
     }
 }
@@ -184,6 +184,6 @@ impl<O: Operator> Combine<O::Element> for Apply<O> {
     }
 }
 
-fn combine<O: Operator>(isa: Isa, operands: Operands<'_>) {
+fn combine<O: Operator>(isa: Isa, operands: PassBuffers<'_>) {
     operands.combine::<O::Element, _>(isa, Apply::<O>(PhantomData));
 }

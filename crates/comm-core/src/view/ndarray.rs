@@ -1,7 +1,8 @@
-//! Arrays of ndarray as buffers: those whose elements lie in memory in one piece, in the order of their indices.
+//! Arrays of ndarray as buffers: those whose elements are contiguous in memory, in the order of
+//! their indices.
 //!
-//! An array of another layout, such as a column or a transposed array, is refused when a call is made: rank by rank,
-//! elements of different indices would otherwise be combined.
+//! An array of another layout, such as a column or a transposed array, is refused when a call is
+//! made: otherwise ranks would combine elements of different indices.
 
 use ndarray::{ArrayBase, Data, DataMut, Dimension};
 

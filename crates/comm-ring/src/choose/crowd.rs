@@ -21,7 +21,7 @@ pub(super) fn slowed(
     links: &LinkModel,
     chunk_bytes: f64,
 ) -> f64 {
-    let crowd = links.crowd(params.ranks);
+    let crowd = links.oversubscription(params.ranks);
     if crowd == 1.0 || params.ranks.min(links.ranks_per_host) > RANKS_MAX {
         return alone;
     }

@@ -109,7 +109,7 @@ impl<T: Transport> InputCopies<T> {
         let group = self.runner.session.group;
         let factor = call.premultiplication(group.size())?;
         match call.signature.input_copy(group.rank(), bytes.in_place, factor.is_some()) {
-            InputCopy::Aside => self.run_on_copy(call, bytes, factor, timeout),
+            InputCopy::ToScratch => self.run_on_copy(call, bytes, factor, timeout),
             copy => {
                 if copy == InputCopy::IntoOutput {
                     bytes.copy_in();

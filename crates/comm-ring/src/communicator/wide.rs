@@ -34,7 +34,7 @@ impl Wide {
         let wide = Bytes { input: &self.input, output: &mut self.output, in_place: bytes.in_place };
         calls.run(call, wide, timeout)?;
         // Rank 0 of an exclusive scan gets no result.
-        if call.signature.collective != Collective::ExScan || calls.rank() != 0 {
+        if call.signature.collective != Collective::Exscan || calls.rank() != 0 {
             widening.narrow(&self.output, bytes.output);
         }
         Ok(())

@@ -93,7 +93,7 @@ impl<T: Transport> Control<T> {
     pub(crate) fn new(transport: T) -> Self {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| Peer::default()).collect();
-        let interest = Interest::with_room(group.size());
+        let interest = Interest::with_capacity(group.size());
         Self { transport, group, peers, interest, quiet: true, asked_in: None }
     }
 

@@ -124,7 +124,7 @@ impl Executor {
     pub fn new(ranks: usize, window: usize) -> Self {
         Self {
             window: Window::new(window),
-            interest: Interest::with_room(ranks),
+            interest: Interest::with_capacity(ranks),
             accepted: vec![0; ranks],
             claimed: vec![Claims::default(); ranks],
             passes: 0,

@@ -353,8 +353,8 @@ pub static TABLE: &[Algorithm] = &[
     row!("all_gather", AllToAll, PerPair, Traits::EQUAL, all_gather_all_to_all),
     row!("recursive_doubling", Scan, Whole, Traits::PLAIN, recursive_doubling_scan),
     row!("chain", Scan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_scan),
-    row!("recursive_doubling", ExScan, Whole, Traits::PLAIN, recursive_doubling_exscan),
-    row!("chain", ExScan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_exscan),
+    row!("recursive_doubling", Exscan, Whole, Traits::PLAIN, recursive_doubling_exscan),
+    row!("chain", Exscan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_exscan),
     // A barrier is an all-reduce without data: a rank leaves it when every other has, directly or
     // not, sent to it.
     row!("recursive_doubling", Barrier, Whole, Traits::IN_ORDER, recursive_doubling),

@@ -134,7 +134,7 @@ fn a_buffer_that_panics_when_it_is_posted_ends_nothing_else() {
         assert_spoilt(comm.recv_async(other, 7, Fickle::new(vec![0; 3], 0, How::Panic)).unwrap(), How::Panic);
         assert_spoilt(comm.send_async(other, 7, Fickle::new(vec![0; 3], 0, How::Panic)).unwrap(), How::Panic);
         let mut received = [0_u32; 3];
-        comm.sendrecv((other, 7), &[1_u32, 2, 3], (other, 7), &mut received).unwrap().exactly(3).unwrap();
+        comm.send_recv((other, 7), &[1_u32, 2, 3], (other, 7), &mut received).unwrap().exactly(3).unwrap();
         assert_eq!(received, [1, 2, 3]);
     });
 }

@@ -43,7 +43,7 @@ fn a_circle_of_exchanges_does_not_wait_for_itself() {
             for len in [0, 1, 64, 65, 500] {
                 let mut buffer = vec![0; len];
                 let message = payload(comm.rank(), 1, len);
-                let received = comm.sendrecv((next, 1), &message, (last, 1), &mut buffer).unwrap();
+                let received = comm.send_recv((next, 1), &message, (last, 1), &mut buffer).unwrap();
                 assert_eq!((received.source, received.len), (last, len));
                 assert_eq!(buffer, payload(last, 1, len));
             }
@@ -56,11 +56,12 @@ fn the_halves_of_an_exchange_may_differ_in_type_and_length() {
     run(2, |comm| {
         if comm.rank() == 0 {
             let mut buffer = [0_u8; 3];
-            comm.sendrecv((1, 1), &[1.5_f64], (1, 2), &mut buffer).unwrap().exactly(buffer.len()).unwrap();
+            comm.send_recv((1, 1), &[1.5_f64], (1, 2), &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, [7, 8, 9]);
         } else {
             let mut buffer = vec![0.0_f64; 2];
-            let received = comm.sendrecv((0, 2), &[7_u8, 8, 9], (Source::Any, ANY_TAG), &mut buffer).unwrap();
+            let received =
+                comm.send_recv((0, 2), &[7_u8, 8, 9], (Source::Any, ANY_TAG), &mut buffer).unwrap();
             assert_eq!((received.len, buffer[0]), (1, 1.5));
         }
     });
@@ -128,13 +129,13 @@ fn a_message_that_does_not_fit_is_told_and_kept() {
                 continue;
             }
             let short = comm.recv(1, ANY_TAG, &mut vec![0_u32; len - 1]).unwrap_err();
-            let (dtype, wanted, room) = (DType::U32, DType::U32, len - 1);
-            let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, room, wanted };
+            let (dtype, wanted, capacity) = (DType::U32, DType::U32, len - 1);
+            let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, capacity, wanted };
             assert!(matches!(&short, Error::Invalid(invalid) if *invalid == told), "{short}");
             assert!(!short.is_fatal());
             let typed = comm.recv(Source::Any, 4, &mut vec![0.0_f32; len]).unwrap_err();
-            let (room, wanted) = (len, DType::F32);
-            let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, room, wanted };
+            let (capacity, wanted) = (len, DType::F32);
+            let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, capacity, wanted };
             assert!(matches!(&typed, Error::Invalid(invalid) if *invalid == told), "{typed}");
             let mut buffer = vec![0; len];
             comm.recv(1, 4, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
@@ -150,7 +151,10 @@ fn a_receive_that_waits_for_a_message_that_does_not_fit_is_told() {
             let small = comm.recv_async(1, 4, vec![0_u32; 1]).unwrap();
             let right = comm.recv_async(1, 4, vec![0_u32; 2]).unwrap();
             comm.send(1, 0, &[0_u8]).unwrap();
-            assert!(matches!(small.wait(), Err(Error::Invalid(Invalid::Message { len: 2, room: 1, .. }))));
+            assert!(matches!(
+                small.wait(),
+                Err(Error::Invalid(Invalid::Message { len: 2, capacity: 1, .. }))
+            ));
             assert_eq!(right.wait().unwrap().0, [5, 6]);
         } else {
             comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
@@ -169,8 +173,8 @@ fn ranks_outside_the_group_are_refused() {
         refused(comm.recv(2, 0, &mut [1_u8]).unwrap_err());
         refused(comm.probe(2, 0).unwrap_err());
         refused(comm.try_probe(2, 0).unwrap_err());
-        refused(comm.sendrecv((2, 0), &[1_u8], (1, 0), &mut [1_u8]).unwrap_err());
-        refused(comm.sendrecv((1, 0), &[1_u8], (2, 0), &mut [1_u8]).unwrap_err());
+        refused(comm.send_recv((2, 0), &[1_u8], (1, 0), &mut [1_u8]).unwrap_err());
+        refused(comm.send_recv((1, 0), &[1_u8], (2, 0), &mut [1_u8]).unwrap_err());
         refused(comm.send_async(2, 0, [1_u8]).unwrap().wait().unwrap_err());
         refused(comm.recv_async(2, 0, [1_u8]).unwrap().wait().unwrap_err());
         // Nothing was sent, and everything goes on.

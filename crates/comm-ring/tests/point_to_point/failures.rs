@@ -160,15 +160,15 @@ fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
         assert_lost(to_dead.wait(), 2);
         assert_lost(comm.recv(2, 1, &mut [0_u8]), 2);
         assert_lost(comm.recv(Source::Any, 1, &mut [0_u8]), 2);
-        assert_lost(comm.sendrecv((2, 1), &vec![0_u8; 900], (other, 3), &mut [0_u8]), 2);
-        assert_lost(comm.sendrecv((other, 9), &vec![0_u8; 900], (2, 3), &mut [0_u8]), 2);
+        assert_lost(comm.send_recv((2, 1), &vec![0_u8; 900], (other, 3), &mut [0_u8]), 2);
+        assert_lost(comm.send_recv((other, 9), &vec![0_u8; 900], (2, 3), &mut [0_u8]), 2);
         comm.send(other, 2, &vec![8_u8; 3000]).unwrap();
         assert_eq!(from_other.wait().unwrap().0, vec![8; 3000]);
         // What the failed exchange had to send comes without it.
         let mut buffer = vec![1_u8; 900];
         comm.recv(other, 9, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
         assert_eq!(buffer, vec![0; 900]);
-        comm.sendrecv((other, 4), &[1_u8], (other, 4), &mut buffer[0]).unwrap().exactly(1).unwrap();
+        comm.send_recv((other, 4), &[1_u8], (other, 4), &mut buffer[0]).unwrap().exactly(1).unwrap();
     });
 }
 

@@ -146,7 +146,7 @@ fn messages_do_not_wait_for_a_collective() {
                 });
                 for number in 0..200_u32 {
                     let mut buffer = [0];
-                    comm.sendrecv((next, 1), &[number], (last, 1), &mut buffer)
+                    comm.send_recv((next, 1), &[number], (last, 1), &mut buffer)
                         .unwrap()
                         .exactly(buffer.len())
                         .unwrap();

@@ -14,7 +14,7 @@ use crate::exposed::Exposed;
 use crate::inline::INLINE_BYTES_MAX;
 use crate::socket;
 
-/// What an attempt to send lacked.
+/// The resource that an attempt to send lacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shortage {
     /// Nothing: all bytes were sent.

@@ -1,4 +1,4 @@
-//! What both sides of a ring share besides its bytes.
+//! The shared state of a ring besides its bytes.
 
 use crate::cma::Proof;
 use crate::descriptors::{DESCRIPTORS_MAX, DescriptorSlots};
@@ -11,7 +11,7 @@ use crate::wakeup::WakeupFlag;
 #[repr(C, align(128))]
 pub(super) struct CachePadded<T>(pub(super) T);
 
-/// What both sides of a ring share besides its bytes. All zeros: an unused ring.
+/// The shared state of a ring besides its bytes. All zeros: an unused ring.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Control {
@@ -22,7 +22,7 @@ pub(crate) struct Control {
     pub(super) slots: DescriptorSlots,
 }
 
-/// What the reader publishes.
+/// The state that the reader publishes.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct ReaderShared {
@@ -31,7 +31,7 @@ pub(super) struct ReaderShared {
     pub(super) reads_by_cma: AtomicU32,
 }
 
-/// What the reader needs to know about the writer.
+/// The state of the writer that the reader needs.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct WriterStatus {
@@ -48,7 +48,7 @@ pub(super) struct SharedProof {
     pub(super) number: AtomicU64,
 }
 
-/// What the writer publishes.
+/// The state that the writer publishes.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct WriterShared {

@@ -11,10 +11,10 @@ use crate::wakeup::WakeupFlag;
 /// A notification, as on a socket: it stays until it is cleared.
 struct Notify(Mutex<bool>, Condvar);
 
-/// What the two sides share.
+/// The state that the two sides share.
 struct Shared {
     control: Control,
-    /// What wakes the reader, and what wakes the writer.
+    /// Wakes the reader; the next one wakes the writer.
     for_reader: Notify,
     for_writer: Notify,
 }
@@ -55,7 +55,7 @@ fn shared() -> Arc<Shared> {
     Arc::new(Shared { control: Control::new(), for_reader: Notify::new(), for_writer: Notify::new() })
 }
 
-/// What a transport does to wait: silence, prepare to sleep, fence, check, sleep.
+/// Waits as a transport does: clear, prepare to sleep, fence, check, sleep.
 fn wait(notify: &Notify, wakeup: &WakeupFlag, mut ready: impl FnMut() -> bool) {
     while !ready() {
         notify.clear();
@@ -136,7 +136,7 @@ fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
     });
 }
 
-/// What was written before a position was published is there when the position is seen.
+/// Bytes that were written before a position was published are visible when the position is.
 #[test]
 fn bytes_are_visible_before_their_position() {
     model(None, || {
@@ -195,7 +195,8 @@ fn a_writer_is_woken_when_its_descriptor_was_read() {
     });
 }
 
-/// Whoever sees a position sees the descriptors below it, and takes no byte of them from the ring.
+/// A reader that sees a position sees the descriptors below it, and takes none of their bytes from
+/// the ring.
 #[test]
 fn descriptors_are_visible_before_the_position_after_them() {
     model(None, || {
@@ -225,7 +226,7 @@ fn descriptors_are_visible_before_the_position_after_them() {
     });
 }
 
-/// What is read of memory after that was taken back and written to does not count.
+/// Bytes that are read from memory after it was revoked and overwritten do not count.
 #[test]
 fn a_reader_of_bytes_written_after_a_revocation_sees_the_revocation() {
     model(None, || {

@@ -6,7 +6,7 @@ use comm_core::{Allocation, ChannelId, Fabric, Result, Transport, Until};
 use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
 use comm_sim::{AlteredFabric, AlteredTransport};
 
-/// How much one rank can have out at once, to each other one.
+/// The number of bytes that one rank can have in flight to each other rank.
 const ARENA_BYTES: usize = 1 << 20;
 
 /// Channels that allocate what they send.
@@ -14,7 +14,8 @@ pub(crate) fn arena_fabric(fabric: SharedMemoryFabric) -> impl Fabric {
     AlteredFabric { fabric, open }
 }
 
-/// Opens a channel that moves bytes out of an arena per peer, in which they hold still until all of them are released.
+/// Opens a channel that moves bytes out of an arena per peer, in which they hold still until all of
+/// them are released.
 fn open(
     fabric: &SharedMemoryFabric,
     channel: ChannelId,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use comm_core::{ChannelId, ChannelKind, During, Error, GroupId, Membership, Result, Store};
 use comm_shm::{RendezvousConfig, SharedMemoryConfig, SharedMemoryFabric};
 
-/// How long anything may take before it counts as hanging.
+/// The time after which an operation counts as hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 

@@ -64,7 +64,7 @@ impl Spec {
             Collective::Broadcast | Collective::Barrier => &[Buffers::InPlace],
             // What lies in one array can be moved to the other beforehand, and has to be.
             Collective::Scan => &[Buffers::InPlace],
-            Collective::AllToAll | Collective::ExScan => &[Buffers::Separate],
+            Collective::AllToAll | Collective::Exscan => &[Buffers::Separate],
             _ => &[Buffers::InPlace, Buffers::Separate],
         };
         let spec = move |root, &buffers| Self { collective, ranks, blocks, root, buffers, equal: false };
@@ -89,7 +89,7 @@ impl Spec {
             Collective::Reduce if rank == self.root => Required::Reduced,
             Collective::ReduceScatter if rank == self.owner(block) => Required::Reduced,
             Collective::Scan => Required::First(rank + 1),
-            Collective::ExScan if rank > 0 => Required::First(rank),
+            Collective::Exscan if rank > 0 => Required::First(rank),
             Collective::Broadcast => Required::Of(self.root),
             Collective::AllGather => Required::Of(self.owner(block)),
             Collective::AllToAll if block % self.ranks == rank => Required::Of(block / self.ranks),
@@ -129,7 +129,7 @@ impl Spec {
             Collective::Gather => (separate || rank != self.root) && self.owner(block) == rank,
             Collective::Scatter => rank == self.root,
             Collective::AllToAll => block / self.ranks == rank,
-            Collective::ExScan => true,
+            Collective::Exscan => true,
             Collective::Broadcast | Collective::Barrier => false,
             _ => separate,
         };
@@ -145,8 +145,8 @@ impl Spec {
             Collective::AllToAll if block % self.ranks == rank => Start::Empty,
             Collective::AllToAll => Start::Absent,
             // Rank 0 gets nothing, and its buffer must stay as it was.
-            Collective::ExScan if rank == 0 => Start::Absent,
-            Collective::ExScan => Start::Empty,
+            Collective::Exscan if rank == 0 => Start::Absent,
+            Collective::Exscan => Start::Empty,
             Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
             Collective::Broadcast if rank == self.root => Start::Contribution,
             Collective::Broadcast => Start::Empty,

@@ -23,7 +23,7 @@ pub(crate) const RIGHT: [Row; 9] = [
     ("ring", Collective::AllGather, |_| 0, ring_all_gather),
     ("ring", Collective::ReduceScatter, |blocks| blocks, ring_reduce_scatter),
     ("chain", Collective::Scan, |_| 0, chain_scan),
-    ("chain", Collective::ExScan, |blocks| blocks, chain_exscan),
+    ("chain", Collective::Exscan, |blocks| blocks, chain_exscan),
     ("linear", Collective::Barrier, |_| 0, linear_barrier),
 ];
 

@@ -183,7 +183,7 @@ impl Store for TcpStore {
         self.call("", None, &Request::NumKeys, |count| wire::decode(count, Reader::get).ok())
     }
 
-    fn attend(
+    fn register_last_will(
         &self,
         will: &LastWill<'_>,
         watch: &str,

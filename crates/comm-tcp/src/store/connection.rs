@@ -24,7 +24,7 @@ pub(super) struct Connection {
     pub(super) phase: Phase,
     /// When to close it, or to respond that the timeout has passed.
     pub(super) deadline: Option<Instant>,
-    /// What the reactor has registered.
+    /// The interest that the reactor has registered.
     pub(super) registration: Registration,
     /// The memory that it holds.
     charge: Charge,
@@ -69,7 +69,7 @@ pub(super) struct Parked {
     pub(super) wants_value: bool,
 }
 
-/// Why a connection is closed.
+/// The reason why a connection is closed.
 #[derive(Debug)]
 pub(super) enum CloseReason {
     /// The client closed it.

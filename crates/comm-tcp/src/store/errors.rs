@@ -11,14 +11,14 @@ use socket2::Socket;
 use super::frame::FrameError;
 use crate::connect::Connector;
 
-/// How long to reconnect to a server that was reached before: one that has exited does not come
+/// The time to reconnect to a server that was reached before: one that has exited does not come
 /// back with its data.
 pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// The most bytes of a value that an error shows.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// How long to wait for a response that the server sends when the timeout has passed.
+/// Adds the time to wait for a response that the server sends when `timeout` has passed.
 pub(super) fn with_grace(timeout: Duration) -> Duration {
     const GRACE_MIN: Duration = Duration::from_secs(1);
     const GRACE_MAX: Duration = Duration::from_secs(5);

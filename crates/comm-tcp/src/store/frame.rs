@@ -10,7 +10,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::ledger::Value;
 use super::protocol::PREFIX_BYTES;
 
-/// Memory grows by this much while a frame arrives, so that a sender pays for what it makes the receiver hold.
+/// Memory grows by this much while a frame arrives, so that a sender pays for what it makes the
+/// receiver hold.
 pub(super) const GROWTH_BYTES: usize = 64 * 1024;
 
 /// The most that one call reads of a frame, so that a fast sender does not delay other clients.
@@ -60,8 +61,9 @@ impl FrameReader {
         self.prefix_filled > 0
     }
 
-    /// Reads more of the frame, and nothing after it. Returns the frame once it is complete; the next call reads the next
-    /// one. Memory for more bytes is allocated only if `may_hold` accepts their sum.
+    /// Reads more of the frame, and nothing after it. Returns the frame once it is complete; the
+    /// next call reads the next one. Memory for more bytes is allocated only if `may_hold` accepts
+    /// their sum.
     pub(super) fn fill(
         &mut self,
         socket: impl AsFd,
@@ -130,7 +132,7 @@ pub(super) fn cut() -> FrameError {
 #[derive(Debug)]
 pub(super) struct FrameWriter {
     bytes: Vec<u8>,
-    /// What comes after `bytes`, shared with the table.
+    /// The value after `bytes`, shared with the table.
     value: Option<Value>,
     sent: usize,
 }

@@ -22,7 +22,7 @@ pub(super) struct PresenceConfig<'a> {
     pub(super) deadline: Instant,
     pub(super) will: Vec<u8>,
     pub(super) key: &'a str,
-    /// How long the server is to wait for the key.
+    /// The time for which the server waits for the key.
     pub(super) timeout: Duration,
 }
 

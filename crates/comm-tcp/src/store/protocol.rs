@@ -1,7 +1,7 @@
 //! Requests and responses of the store, to the byte. `docs/wire-tcp.md` says the same in words.
 //!
-//! A frame is its length as a `u32`, not counting itself, a code, and fields in order. A field of variable length is
-//! its length as a `u32` and its bytes. All numbers are little-endian.
+//! A frame is its length as a `u32`, not counting itself, a code, and fields in order. A field of
+//! variable length is its length as a `u32` and its bytes. All numbers are little-endian.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) const PREFIX_BYTES: usize = 4;
 /// The most keys of one request.
 pub(super) const KEYS_MAX: usize = 65_536;
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     Set {
@@ -54,7 +54,7 @@ pub(super) enum Request<'a> {
     },
 }
 
-/// What the server answers.
+/// A response of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Response<'a> {
     /// It is done. Holds the value, if the operation has one.
@@ -147,7 +147,8 @@ impl<'a> Response<'a> {
         })
     }
 
-    /// Encodes the frame of [`Response::Done`] up to its value of `len` bytes, unless that is more than its length can say.
+    /// Encodes the frame of [`Response::Done`] up to its value of `len` bytes, unless that is more
+    /// than its length can say.
     pub(super) fn head_of_done(len: usize) -> wire::Result<Vec<u8>> {
         let too_long = WireError::TooLong { length: len, max: u32::MAX as usize - 1 };
         let body = len.checked_add(1).and_then(|body| u32::try_from(body).ok()).ok_or(too_long)?;
@@ -216,7 +217,7 @@ mod tests {
         ]
     }
 
-    /// What follows the length of a frame.
+    /// Removes the length from a frame.
     fn body(frame: wire::Result<Vec<u8>>) -> Vec<u8> {
         frame.unwrap().split_off(PREFIX_BYTES)
     }
@@ -224,7 +225,7 @@ mod tests {
     comm_sim::hostile_bytes!(requests_are_read_as_they_were_written: requests(),
         |request| body(request.encode()), |bytes| Request::decode(bytes.to_vec().leak()).ok());
 
-    /// What `docs/wire-tcp.md` says. A change here is a change of the version.
+    /// `docs/wire-tcp.md` documents these bytes. A change here needs a new version.
     #[test]
     fn frames_are_pinned_to_the_byte() {
         let request = Request::Wait { keys: vec!["a", "bc"], timeout: Duration::from_millis(1) };

@@ -14,7 +14,7 @@ use crate::handshake::{Handshake, Progress};
 use crate::hello::{Hello, Purpose};
 use crate::socket::{self, Options};
 
-/// How long clients are answered. Later ones find the port closed.
+/// The time for which clients are answered. Later ones find the port closed.
 const ANSWER_FOR: Duration = Duration::from_secs(1);
 /// The most time for one handshake: clients are answered one after the other.
 const HANDSHAKE_MAX: Duration = Duration::from_millis(50);

@@ -76,7 +76,8 @@ impl TcpStoreServer {
 
     /// Stops accepting connections, so that the address can be bound again, and stops once every
     /// client has disconnected, at the latest after `grace`. Until then clients can still read.
-    /// Operations that wait for a key fail with [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
+    /// Operations that wait for a key fail with
+    /// [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
     ///
     /// Returns when the server has stopped, or after `wait` while its thread goes on.
     pub fn drain(mut self, wait: Duration, grace: Duration) {

@@ -18,7 +18,7 @@ pub(super) struct Table {
     waiters: HashMap<String, Vec<Waiter>>,
 }
 
-/// Why an operation changed nothing.
+/// The reason why an operation changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableError {
     /// The limit of bytes is reached.

@@ -1,12 +1,12 @@
 mod reference;
 
 use super::float::Float;
-use super::{DType, Isa, Operands, RecvBuf, ReduceOp, Reduction, convert, dispatch};
+use super::{DType, Isa, PassBuffers, RecvBuf, ReduceOp, Reduction, convert, dispatch};
 use half::{bf16, f16};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-/// What lies around the buffers, and must still lie there afterwards.
+/// The bytes around the buffers, which must not change.
 const GUARD: u8 = 0xa5;
 
 fn every_reduction() -> impl Iterator<Item = Reduction> {
@@ -28,7 +28,7 @@ fn every_isa_and_reduction() -> impl Iterator<Item = (Isa, Reduction)> {
     Isa::all().into_iter().flat_map(|isa| every_reduction().map(move |reduction| (isa, reduction)))
 }
 
-/// Numbers without pattern (splitmix64).
+/// Random numbers (splitmix64).
 struct Random(u64);
 
 impl Iterator for Random {
@@ -42,7 +42,7 @@ impl Iterator for Random {
     }
 }
 
-/// Elements at the edges of their type, then some of which few are special.
+/// Elements at the edges of their type, then random elements.
 fn samples(dtype: DType) -> Vec<u64> {
     let sign = 1 << (8 * dtype.size() - 1);
     let all_ones = sign | (sign - 1);
@@ -55,7 +55,7 @@ fn samples(dtype: DType) -> Vec<u64> {
             samples.extend([edge - 1, edge, edge + 1].map(|sample| sample % sign));
             samples.extend([edge - 1, edge, edge + 1].map(|sample| sample | sign));
         }
-        // Of like magnitudes, which neither vanish nor overflow.
+        // Of similar magnitudes, which neither vanish nor overflow.
         samples.extend(Random(1).take(24).map(|random| (one - step + random % (4 * step)) | (random & sign)));
     }
     samples.extend(Random(2).take(48).map(|random| random & all_ones));
@@ -72,11 +72,11 @@ fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u64> {
 }
 
 fn combine(isa: Isa, reduction: Reduction, dst: &mut [u8], left: Option<&[u8]>, right: &[u8]) -> usize {
-    dispatch::combine(isa, reduction, Operands { dst, left, right: RecvBuf::from_slice(right) })
+    dispatch::combine(isa, reduction, PassBuffers { dst, left, right: RecvBuf::from_slice(right) })
 }
 
-/// Combines elements on `isa`, in place and not, and checks that all of them were and that both
-/// results are the same.
+/// Combines elements on `isa`, in place and not, and checks that all were combined and that both
+/// results are equal.
 fn combined(isa: Isa, reduction: Reduction, left: &[u64], right: &[u64]) -> Vec<u64> {
     let [left, right] = [left, right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
     let (mut in_place, mut apart) = (left.clone(), vec![GUARD; left.len()]);
@@ -103,7 +103,7 @@ fn every_pair_of_values_gives_what_the_reference_gives() {
 
 #[test]
 #[cfg_attr(miri, ignore = "about values, not memory")]
-fn the_order_of_operands_never_shows() {
+fn results_do_not_depend_on_the_order_of_operands() {
     for (isa, reduction) in every_isa_and_reduction() {
         let samples = samples(reduction.dtype);
         for left in &samples {
@@ -199,7 +199,7 @@ fn as_many_whole_elements_are_used_as_all_buffers_hold() {
     }
 }
 
-/// Checks what becomes of every sample, and that bytes after the last whole element stay.
+/// Checks the result for every sample, and that bytes after the last whole element do not change.
 fn check_each(dtype: DType, apply: impl Fn(&mut [u8]), expected: impl Fn(u64) -> u64) {
     let samples = samples(dtype);
     for extra in 0..dtype.size() {
@@ -236,7 +236,7 @@ fn a_contribution_is_multiplied_by_the_factor() {
     }
 }
 
-/// What multiplies the contributions of so many ranks, and what divides their sum.
+/// Returns the factor of the contributions of `ranks` ranks, and the divisor of their sum.
 fn expected_scaling(reduction: Reduction, ranks: usize) -> (Option<f64>, Option<f64>) {
     let half = matches!(reduction.dtype, DType::F16 | DType::BF16);
     match (reduction.op, ranks) {
@@ -302,7 +302,7 @@ fn floats_of_16_bits_are_rounded_to_nearest_even() {
             let half_way = exact.midpoint(reference::unbounded(dtype, magnitude + 1)) as f32;
             for number in [exact as f32, half_way.next_down(), half_way, half_way.next_up()] {
                 for number in [number, -number].map(f64::from) {
-                    // A block, and an element alone. The product with one is what is rounded.
+                    // A block, and a single element. The product with one is rounded.
                     let mut ones = to_bytes(dtype, [one; 9]);
                     dispatch::multiply(isa, dtype, &mut ones, number);
                     assert_eq!(

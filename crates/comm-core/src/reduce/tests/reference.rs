@@ -1,6 +1,6 @@
-//! What the kernels must compute, written as plainly as possible and with none of their code.
+//! A reference implementation of the kernels, as plain as possible and with none of their code.
 //!
-//! An element is the integer that its bytes make, whatever its type.
+//! An element is given as the integer with its bytes, of any type.
 
 use crate::{DType, ReduceOp};
 
@@ -56,7 +56,7 @@ fn float(op: ReduceOp, dtype: DType, left: u64, right: u64) -> u64 {
     }
 }
 
-/// The one NaN that comes out.
+/// Returns the only NaN in results.
 pub(super) fn nan(dtype: DType) -> u64 {
     match dtype {
         DType::F16 => 0x7e00,
@@ -67,7 +67,7 @@ pub(super) fn nan(dtype: DType) -> u64 {
     }
 }
 
-/// How many bits the mantissa has in memory.
+/// Returns the number of bits of the mantissa in memory.
 pub(super) fn mantissa_bits(dtype: DType) -> u32 {
     match dtype {
         DType::F16 => 10,
@@ -78,13 +78,13 @@ pub(super) fn mantissa_bits(dtype: DType) -> u32 {
     }
 }
 
-/// The bits of infinity: all of the exponent.
+/// Returns the bits of infinity: all of the exponent.
 pub(super) fn infinity(dtype: DType) -> u64 {
     let sign = 1 << (8 * dtype.size() - 1);
     sign - (1 << mantissa_bits(dtype))
 }
 
-/// The number that an element stands for.
+/// Returns the number that an element represents.
 pub(super) fn value(dtype: DType, element: u64) -> f64 {
     let sign = 1 << (8 * dtype.size() - 1);
     let magnitude = element & (sign - 1);
@@ -97,7 +97,7 @@ pub(super) fn value(dtype: DType, element: u64) -> f64 {
     if element & sign == 0 { magnitude } else { -magnitude }
 }
 
-/// The magnitude that bits stand for, if the largest exponent were one like the others.
+/// Returns the magnitude that bits represent if the largest exponent is treated like the others.
 pub(super) fn unbounded(dtype: DType, magnitude: u64) -> f64 {
     let bits = mantissa_bits(dtype);
     let (exponent, fraction) = (magnitude >> bits, magnitude % (1 << bits));
@@ -107,13 +107,13 @@ pub(super) fn unbounded(dtype: DType, magnitude: u64) -> f64 {
     (implicit + fraction) as f64 * f64::from_bits(last_place << 52)
 }
 
-/// An `f32` as an element of 16 bits.
+/// Returns an `f32` as an element of 16 bits.
 pub(super) fn rounded(half: DType, number: u64) -> u64 {
     round(half, value(DType::F32, number))
 }
 
-/// The element nearest to a number, by way of `f32` for the types that compute there. Rounding
-/// twice does no harm from `f64` to `f32`, which has less than half the digits.
+/// Returns the element nearest to a number, by way of `f32` for the types that compute there.
+/// Rounding twice does no harm from `f64` to `f32`, which has less than half the digits.
 fn round(dtype: DType, number: f64) -> u64 {
     match dtype {
         _ if number.is_nan() => nan(dtype),

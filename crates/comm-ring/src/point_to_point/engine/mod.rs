@@ -277,12 +277,12 @@ impl Engine {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&receive) else {
             return Err(Error::Internal("a receive that waits is not known".into()));
         };
-        let (len, room, wanted) = (length / dtype.size(), recv.room, recv.dtype);
-        if dtype == wanted && len <= room {
+        let (len, capacity, wanted) = (length / dtype.size(), recv.room, recv.dtype);
+        if dtype == wanted && len <= capacity {
             return Ok(());
         }
         let Label { source, tag } = label;
-        Err(Invalid::Message { source_rank: source, tag, len, dtype, room, wanted }.into())
+        Err(Invalid::Message { source_rank: source, tag, len, dtype, capacity, wanted }.into())
     }
 
     fn bind(&mut self, receive: Ticket, label: Label, length: usize) {

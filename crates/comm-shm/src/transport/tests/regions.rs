@@ -62,7 +62,7 @@ fn a_large_piece_is_sent_at_once_and_released_when_it_was_read() {
     assert_eq!(near.released(1), LARGE as u64 + 4);
 }
 
-/// What is lent is what lies there when it is read: nothing was copied.
+/// A region is read at the time of reading: nothing was copied before.
 #[test]
 fn a_region_is_read_in_place() {
     let (mut near, regions, mut far) = exporter(1000);
@@ -83,7 +83,7 @@ fn memory_of_the_heap_is_copied() {
     assert_eq!(near.released(1), CAPACITY as u64);
 }
 
-/// As many descriptors as there are places, then none until one was read.
+/// A sender fills all descriptors, then sends none until one was read.
 #[test]
 fn a_send_without_a_free_descriptor_waits() {
     let (mut near, regions, mut far) = exporter(1);
@@ -98,7 +98,7 @@ fn a_send_without_a_free_descriptor_waits() {
     assert_eq!(send(&mut near, memory.bytes()), 0);
 }
 
-/// Who waits for release sleeps although there is room, and is woken by the release.
+/// A sender that waits for release sleeps although there is space, and the release wakes it.
 #[test]
 fn a_sender_that_waits_for_release_sleeps_and_is_woken() {
     let (mut near, regions, mut far) = exporter(1);
@@ -181,7 +181,7 @@ fn buffers_may_be_dropped_while_the_stream_is_open() {
     }
 }
 
-/// What was lent is read although its owner has dropped it and its transport.
+/// A region can be read after its owner has dropped it and its transport.
 #[test]
 fn a_region_can_be_read_after_its_owner_has_gone() {
     let (mut near, regions, mut far) = exporter(1);
@@ -195,7 +195,7 @@ fn a_region_can_be_read_after_its_owner_has_gone() {
     assert!(matches!(far.try_recv(0, &mut into), Err(Error::PeerLost { loss: Loss::Closed, .. })));
 }
 
-/// Who is gone reads nothing more.
+/// A reader that has exited reads nothing more.
 #[test]
 fn the_exit_of_the_reader_releases_memory() {
     let (mut near, regions, far) = exporter(1);

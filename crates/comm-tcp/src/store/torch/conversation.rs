@@ -14,7 +14,7 @@ use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
 use crate::store::errors::{await_socket, malformed_response};
 use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
 
-/// How long to wait for the server to report that a key exists before asking again: some versions
+/// The time to wait for the server to report that a key exists before asking again: some versions
 /// of the server do not wake waiters for keys that a compare-and-set created.
 const POLL_MIN: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_millis(500);
@@ -117,7 +117,7 @@ impl Conversation {
         }
     }
 
-    /// Which of the keys do not exist.
+    /// Returns the keys that do not exist.
     pub(super) fn missing<'k>(&self, keys: &[&'k str]) -> Answer<Vec<&'k str>> {
         let mut missing = Vec::new();
         for key in keys {

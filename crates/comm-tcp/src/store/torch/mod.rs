@@ -159,8 +159,8 @@ impl TorchStore {
         Ok(())
     }
 
-    /// Why the server hung up on who added to a key: because it holds a text, or for another
-    /// reason.
+    /// Returns the error of a server that closed the connection on an addition: the key holds a
+    /// text, or another cause.
     fn refused_sum(&self, key: &str) -> Result<Error> {
         let value = self.call(key, |conversation| conversation.peek(key))?;
         let sums = |value: &Vec<u8>| std::str::from_utf8(value).is_ok_and(|text| text.parse::<i64>().is_ok());

@@ -1,8 +1,9 @@
 //! The queries of PyTorch's store, to the byte.
 //!
-//! A query is a code of one byte and fields in order. A field of variable length is its length as a `u64` and its
-//! bytes. All numbers are little-endian. What a query is answered with is fixed by the query: nothing, one byte, a
-//! number, or a field. PyTorch's clients put `/` before every key, and so does this one, so that both see the same.
+//! A query is a code of one byte and fields in order. A field of variable length is its length as a
+//! `u64` and its bytes. All numbers are little-endian. What a query is answered with is fixed by
+//! the query: nothing, one byte, a number, or a field. PyTorch's clients put `/` before every key,
+//! and so does this one, so that both see the same.
 
 use comm_core::wire::Writer;
 
@@ -14,7 +15,7 @@ pub(super) const NOT_READY: u8 = 1;
 pub(super) const STOP_WAITING: u8 = 0;
 pub(super) const WAIT_CANCELED: u8 = 1;
 
-/// What PyTorch's server accepts; beyond it closes the connection.
+/// The longest key that PyTorch's server accepts; it closes the connection on a longer one.
 pub(super) const KEY_BYTES_MAX: usize = 8 * 1024 - KEY_PREFIX.len();
 pub(super) const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(super) const KEYS_MAX: usize = 128 * 1024;
@@ -55,7 +56,8 @@ impl Query {
         self.query(SET, |to| _ = put_key(to, key).bytes::<u64>(value))
     }
 
-    /// Answered with a field: the value afterwards, or `expected` if the key is missing and `expected` is not empty.
+    /// Answered with a field: the value afterwards, or `expected` if the key is missing and
+    /// `expected` is not empty.
     pub(super) fn compare_set(self, key: &str, expected: &[u8], desired: &[u8]) -> Self {
         self.query(COMPARE_SET, |to| _ = put_key(to, key).bytes::<u64>(expected).bytes::<u64>(desired))
     }
