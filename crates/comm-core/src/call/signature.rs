@@ -187,7 +187,8 @@ impl Signature {
         Some(short(name))
     }
 
-    /// Returns whether both have the same operator, whatever the factor of a [`ReduceOp::PreMulSum`].
+    /// Returns whether both have the same operator, whatever the factor of a
+    /// [`ReduceOp::PreMulSum`].
     #[inline]
     fn has_op_of(&self, other: &Self) -> bool {
         match (self.user_op_name(), other.user_op_name()) {
