@@ -10,7 +10,7 @@ pub enum Refusal {
     #[error(
         "it does not speak the protocol of comm, or is not the process that was meant; check the address and the port"
     )]
-    Stranger,
+    NotAPeer,
     /// The other side speaks another version of it.
     #[error(
         "it speaks protocol version {theirs}, and this process {ours}; use one version of comm on all ranks"

@@ -128,7 +128,7 @@ impl std::error::Error for NotAPeer {}
 /// The error for a rank: lost if its listener is closed, and otherwise an error of this rank.
 pub(crate) fn failed(rank: usize, error: io::Error) -> Error {
     if error.get_ref().is_some_and(|source| source.is::<NotAPeer>()) {
-        return Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::Stranger };
+        return Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::NotAPeer };
     }
     if error.kind() == io::ErrorKind::ConnectionRefused {
         let reason = "it does not listen any more: its process has exited, or runs on another machine that was restored \

@@ -76,8 +76,8 @@ fn listen(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
     let random = || random_bytes().map(u128::from_ne_bytes).map_err(|e| Error::io("read a random number", e));
-    let member = Address { door: random()?, token: random()? };
-    let listener = socket::listen(member.door).map_err(|e| Error::io("listen on a Unix socket", e))?;
+    let member = Address { listener: random()?, token: random()? };
+    let listener = socket::listen(member.listener).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("allocate shared memory", e))?;
     Ok((Place { host, member }, listener))
 }

@@ -119,13 +119,13 @@ impl Protocol for SharedMemoryProtocol {
     fn connect(&self, key: ChannelKey, to: ConnId, peers: usize) -> Connector {
         let capacity = self.config.capacity(key.channel.kind, 1 + peers);
         // Channels connect neighbours only; no listener has this name.
-        let member = self.member(to.world_rank).unwrap_or(Address { door: 0, token: 0 });
+        let member = self.member(to.world_rank).unwrap_or(Address { listener: 0, token: 0 });
         let hello = self.identity.hello(member, key, capacity);
-        Connector::new(to.rank, member.door, hello, Arc::clone(&self.processes))
+        Connector::new(to.rank, member.listener, hello, Arc::clone(&self.processes))
     }
 
     fn probe(&self, _now: Instant, awaited: &[ConnId]) -> Probe {
-        Probe::new(awaited.iter().filter_map(|id| Some((*id, self.member(id.world_rank)?.door))))
+        Probe::new(awaited.iter().filter_map(|id| Some((*id, self.member(id.world_rank)?.listener))))
     }
 
     fn destination(&self, accepted: &Accepted) -> Destination<ChannelKey> {

@@ -12,7 +12,7 @@ const VERSION: &str = "5";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     /// The name of its socket, which anybody on the host can see.
-    pub(crate) door: u128,
+    pub(crate) listener: u128,
     /// A number that only who can read the store knows.
     pub(crate) token: u128,
 }
@@ -35,8 +35,8 @@ impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{VERSION} ")?;
         match self.0 {
-            Some(Place { host, member: Address { door, token } }) => {
-                write!(f, "{host} {door:032x} {token:032x}")
+            Some(Place { host, member: Address { listener, token } }) => {
+                write!(f, "{host} {listener:032x} {token:032x}")
             }
             None => f.write_str(NOWHERE),
         }
@@ -59,7 +59,7 @@ impl FromStr for Record {
                 host => {
                     let mut number = || u128::from_str_radix(words.next()?, 16).ok();
                     let host = host.parse().ok()?;
-                    Some(Place { host, member: Address { door: number()?, token: number()? } })
+                    Some(Place { host, member: Address { listener: number()?, token: number()? } })
                 }
             };
             (version == VERSION && words.next().is_none()).then_some(Self(place))
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn records_survive_the_store() {
         let host: HostId = "0000000000000000000000000000000b.4026531833.4026531837.1000".parse().unwrap();
-        let place = Place { host, member: Address { door: 0xd, token: u128::MAX } };
+        let place = Place { host, member: Address { listener: 0xd, token: u128::MAX } };
         let record = Record(Some(place));
         let text = record.to_string();
         assert_eq!(

@@ -158,8 +158,8 @@ impl Handshake {
     }
 
     fn handle_greeting(&mut self) -> Result<(), Refusal> {
-        let bytes = *self.incoming.message().ok_or(Refusal::Stranger)?;
-        let theirs = Greeting::decode(&bytes, self.role.other()).map_err(|_| Refusal::Stranger)?;
+        let bytes = *self.incoming.message().ok_or(Refusal::NotAPeer)?;
+        let theirs = Greeting::decode(&bytes, self.role.other()).map_err(|_| Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);
         if self.role == Role::Acceptor {
             self.send_greeting();
@@ -180,7 +180,7 @@ impl Handshake {
 
     /// Handles a hello. Without a valid proof it is refused unread.
     fn handle_hello(&mut self) -> Result<(), Refusal> {
-        let bytes = *self.incoming.message::<HELLO_BYTES>().ok_or(Refusal::Stranger)?;
+        let bytes = *self.incoming.message::<HELLO_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);
         if !self.verify(self.incoming.after(HELLO_BYTES)) {
             self.outgoing.put(&Verdict(Err(Refusal::Authentication)).encode(), &[0; PROOF_BYTES]);
@@ -191,14 +191,14 @@ impl Handshake {
                 self.hello = hello;
                 self.state = State::Authorizing;
             }
-            Err(_) => self.answer(Err(Refusal::Stranger)),
+            Err(_) => self.answer(Err(Refusal::NotAPeer)),
         }
         Ok(())
     }
 
     /// Handles a verdict. Without a valid proof the secrets differ, whatever it says.
     fn handle_verdict(&mut self) -> Result<(), Refusal> {
-        let bytes = *self.incoming.message::<VERDICT_BYTES>().ok_or(Refusal::Stranger)?;
+        let bytes = *self.incoming.message::<VERDICT_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);
         if !self.verify(self.incoming.after(VERDICT_BYTES)) {
             return Err(Refusal::Authentication);

@@ -58,12 +58,12 @@ impl Greeting {
         to.into_array()
     }
 
-    /// Refuses the first bytes of a greeting as early as they show a stranger or another version.
-    /// Only these ten bytes are the same in every version.
+    /// Refuses the first bytes of a greeting as soon as they show that the sender is no peer or
+    /// speaks another version. Only these ten bytes are the same in every version.
     pub(crate) fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {
-            return Err(Refusal::Stranger);
+            return Err(Refusal::NotAPeer);
         }
         match Reader::new(&bytes[magic..]).get() {
             Ok(VERSION) | Err(_) => Ok(()),
@@ -193,7 +193,7 @@ impl Verdict {
             5 => Err(Refusal::DuplicateRank { rank: detail as usize }),
             6 => Err(Refusal::Authentication),
             7 => Err(Refusal::StoreUnavailable { errno: detail as i32 }),
-            _ => Err(Refusal::Stranger),
+            _ => Err(Refusal::NotAPeer),
         })
     }
 }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn verdicts_are_read_from_the_other_side() {
         let refusals = [
-            Refusal::Stranger,
+            Refusal::NotAPeer,
             Refusal::Job,
             Refusal::DuplicateRank { rank: 3 },
             Refusal::Authentication,
@@ -263,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_stranger_shows_in_its_first_byte() {
-        assert_eq!(Greeting::check_prefix(b"G"), Err(Refusal::Stranger));
-        assert_eq!(Greeting::check_prefix(b"\x16\x03\x01"), Err(Refusal::Stranger));
+        assert_eq!(Greeting::check_prefix(b"G"), Err(Refusal::NotAPeer));
+        assert_eq!(Greeting::check_prefix(b"\x16\x03\x01"), Err(Refusal::NotAPeer));
         let greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [0; 32] }.encode();
         for end in 0..greeting.len() {
             assert_eq!(Greeting::check_prefix(&greeting[..end]), Ok(()));

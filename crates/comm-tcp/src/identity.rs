@@ -45,7 +45,7 @@ impl Identity {
 
     /// Authorizes a member with a higher rank whose hello is for this rank.
     pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<ChannelId>, Refusal> {
-        let Purpose::Channel(channel) = hello.purpose else { return Err(Refusal::Stranger) };
+        let Purpose::Channel(channel) = hello.purpose else { return Err(Refusal::NotAPeer) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
         let dialer = hello.rank as usize;
         if hello.job != self.job {
@@ -58,7 +58,7 @@ impl Identity {
             || hello.sockets != self.stripes(channel).sockets
             || hello.socket >= hello.sockets
         {
-            Err(Refusal::Stranger)
+            Err(Refusal::NotAPeer)
         } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
             Err(Refusal::DuplicateRank { rank: dialer })
         } else {
@@ -102,10 +102,10 @@ mod tests {
                 let hello = dialer.hello(0, channel(kind), socket);
                 assert_eq!(hello.sockets, sockets);
                 let authorized = Destination { key: channel(kind), world_rank: 1, index: socket };
-                let expected = if socket < sockets { Ok(authorized) } else { Err(Refusal::Stranger) };
+                let expected = if socket < sockets { Ok(authorized) } else { Err(Refusal::NotAPeer) };
                 assert_eq!(acceptor.authorize(&hello), expected);
                 let other = Hello { sockets: 4, ..hello };
-                assert_eq!(acceptor.authorize(&other), Err(Refusal::Stranger));
+                assert_eq!(acceptor.authorize(&other), Err(Refusal::NotAPeer));
             }
         }
     }

@@ -204,7 +204,7 @@ fn a_server_that_speaks_something_else_is_a_stranger() {
         let _ = socket.read_to_end(&mut rest);
     });
     let error = TcpStore::connect(address, StoreConfig::default(), SOON).unwrap_err();
-    assert!(matches!(error, Error::Handshake { refusal: Refusal::Stranger, .. }), "{error}");
+    assert!(matches!(error, Error::Handshake { refusal: Refusal::NotAPeer, .. }), "{error}");
     other.join().unwrap();
 }
 

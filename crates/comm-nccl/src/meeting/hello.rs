@@ -38,9 +38,9 @@ impl Hello {
     /// What the bytes say, or why they are no hello of this form.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
         match bytes {
-            [FORMAT, body @ ..] => Self::read(body).map_err(|_| Refusal::Stranger),
+            [FORMAT, body @ ..] => Self::read(body).map_err(|_| Refusal::NotAPeer),
             [form, ..] => Err(Refusal::Version { ours: FORMAT.into(), theirs: (*form).into() }),
-            [] => Err(Refusal::Stranger),
+            [] => Err(Refusal::NotAPeer),
         }
     }
 

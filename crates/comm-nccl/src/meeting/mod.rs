@@ -201,7 +201,7 @@ impl Meeting<'_> {
 
 /// Somebody else writes under these names.
 fn stranger(rank: usize) -> Error {
-    refused(rank, Refusal::Stranger)
+    refused(rank, Refusal::NotAPeer)
 }
 
 /// A rank that is not met.

@@ -69,7 +69,7 @@ fn a_secret_holder_that_hears_its_own_words_refuses() {
     let mut echo = [0; GREETING_BYTES];
     mirror.read_exact(&mut echo).unwrap();
     mirror.write_all(&echo).unwrap();
-    assert_eq!(dialer.advance(&near).unwrap(), Progress::Refused(Refusal::Stranger));
+    assert_eq!(dialer.advance(&near).unwrap(), Progress::Refused(Refusal::NotAPeer));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_text_protocol_is_refused_at_its_first_byte() {
     let (mut near, far) = UnixStream::pair().unwrap();
     let mut acceptor = Handshake::accept(None).unwrap();
     near.write_all(b"G").unwrap();
-    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::Stranger));
+    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::NotAPeer));
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn a_purpose_that_does_not_exist_is_refused_in_words() {
     dialer.outgoing.put(&[9; HELLO_BYTES], &[0; PROOF_BYTES]);
     dialer.expect(State::Verdict, VERDICT_BYTES + PROOF_BYTES);
     dialer.advance(&near).unwrap();
-    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::Stranger));
+    assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::NotAPeer));
     let mut verdict = [0; VERDICT_BYTES + PROOF_BYTES];
     (&near).read_exact(&mut verdict).unwrap();
-    assert_eq!(verdict[..VERDICT_BYTES], Verdict(Err(Refusal::Stranger)).encode());
+    assert_eq!(verdict[..VERDICT_BYTES], Verdict(Err(Refusal::NotAPeer)).encode());
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl StoreProtocol {
         match hello.purpose {
             Purpose::Store if hello.job == self.config.job => Ok(()),
             Purpose::Store => Err(Refusal::Job),
-            Purpose::Channel(_) => Err(Refusal::Stranger),
+            Purpose::Channel(_) => Err(Refusal::NotAPeer),
         }
     }
 }

@@ -63,6 +63,6 @@ fn verdict(hello: &Hello, config: &StoreConfig, cause: Errno) -> Refusal {
             Refusal::StoreUnavailable { errno: cause.raw_os_error() }
         }
         Purpose::Store => Refusal::Job,
-        Purpose::Channel(_) => Refusal::Stranger,
+        Purpose::Channel(_) => Refusal::NotAPeer,
     }
 }

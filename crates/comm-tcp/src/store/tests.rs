@@ -134,7 +134,7 @@ fn the_store_refuses_connections_for_channels() {
     let (server, _store) = serve(StoreConfig::default());
     let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Control };
     let dialed = dial(server.local_addr(), Hello { purpose: Purpose::Channel(channel), ..Hello::store(0) });
-    assert!(matches!(dialed, Connected::Refused(Refusal::Stranger)));
+    assert!(matches!(dialed, Connected::Refused(Refusal::NotAPeer)));
 }
 
 #[test]

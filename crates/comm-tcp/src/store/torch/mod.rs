@@ -83,7 +83,7 @@ impl TorchStore {
     fn open(&self, timeout: Duration, deadline: Instant) -> Result<Conversation> {
         let stranger = || Error::Handshake {
             with: format!("PyTorch's store at {}", self.address),
-            refusal: Refusal::Stranger,
+            refusal: Refusal::NotAPeer,
         };
         let connect_by = deadline.min(deadline_after(timeout));
         for _ in 0..GREET_ATTEMPTS {

@@ -239,7 +239,7 @@ fn a_server_that_is_not_pytorchs_store_is_a_stranger() {
             }
         });
         let error = connect(address).unwrap_err();
-        assert!(matches!(error, Error::Handshake { refusal: Refusal::Stranger, .. }), "{error}");
+        assert!(matches!(error, Error::Handshake { refusal: Refusal::NotAPeer, .. }), "{error}");
     }
 }
 
