@@ -1,11 +1,11 @@
-//! Library half of the tool `commctl`: what a program needs to start its own ranks.
+//! The library of the tool `commctl`: starts the ranks of a program.
 //!
-//! [`launch::Launch`] starts N processes on this machine, gives each its place in the group through
-//! the environment, and ends all of them when one fails. `commctl run` is a command line around it,
-//! and a program may call it to re-execute itself.
+//! [`launch::Launch`] starts N processes on this machine, passes rank and world size to each
+//! through the environment, and terminates all of them when one fails. `commctl run` is its command
+//! line, and a program may use it to re-execute itself.
 //!
-//! Linux only: ranks are watched through pidfds and epoll, and die with their launcher through
-//! `PR_SET_PDEATHSIG`.
+//! Linux only: the launcher watches ranks through pidfds and epoll, and the kernel kills them with
+//! their launcher (`PR_SET_PDEATHSIG`).
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG, which only Linux has");
@@ -13,8 +13,7 @@ compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG
 pub mod launch;
 mod report;
 
-/// Pages and pictures of measurements, for `commctl` and the chores of this workspace alone: they
-/// change without notice.
+/// Reports and plots for `commctl` and the tools of this workspace. Not part of the API.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::report::{page, plot, progress, statistics, units};

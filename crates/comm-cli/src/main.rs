@@ -1,5 +1,6 @@
 //! The tool `commctl`.
 
+mod collective;
 mod perf;
 mod run;
 mod simulate;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use comm_cli::launch::LaunchError;
 
-/// Runs, measures and examines programs that communicate through the comm library.
+/// Launches programs that use the comm library, measures collectives and predicts their times.
 #[derive(Debug, Parser)]
 #[command(name = "commctl", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -30,11 +31,11 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Subcommands::Run(run) => exit(run.execute(), LaunchError::exit_code),
         Subcommands::Perf(perf) => exit(perf.execute(), |error| error.exit_code()),
-        Subcommands::Simulate(simulate) => exit(simulate.execute(), simulate::Failure::exit_code),
+        Subcommands::Simulate(simulate) => exit(simulate.execute(), simulate::SimulateError::exit_code),
     }
 }
 
-/// The exit code of an outcome; an error is said.
+/// Prints the error of a command and returns its exit code.
 fn exit<E: Error>(outcome: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,7 +46,7 @@ fn exit<E: Error>(outcome: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
     }
 }
 
-/// Prints an error and what caused it on one line of standard error.
+/// Prints an error and its causes on one line of standard error.
 fn report(error: &dyn Error) {
     let mut message = format!("commctl: {error}");
     let mut cause = error.source();
@@ -53,6 +54,6 @@ fn report(error: &dyn Error) {
         message += &format!(": {source}");
         cause = source.source();
     }
-    // Nowhere is left to say that standard error is closed.
+    // If standard error is closed, the exit code still reports the error.
     drop(writeln!(std::io::stderr(), "{message}"));
 }

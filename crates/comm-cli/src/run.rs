@@ -1,4 +1,4 @@
-//! `commctl run`: the launcher's command line.
+//! The command line of `commctl run`.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,16 +14,16 @@ use comm_cli::launch::{Devices, Launch, LaunchError};
 #[command(
     override_usage = "commctl run -n N [OPTIONS] [--] PROGRAM [ARGS]...",
     after_help = "\
-Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID and \
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID and \
 COMM_STORE=launcher in its environment; the launcher serves the store at that address, on a free port. The rest of the \
-environment is passed through. Unless they are set, COMM_SECRET is a random text, new in each launch, and OMP_NUM_THREADS \
-and RAYON_NUM_THREADS are the number of cores divided by that of ranks, at least 1.
+environment is inherited. Unless they are set, COMM_SECRET is a new random text for each launch, and OMP_NUM_THREADS \
+and RAYON_NUM_THREADS are the number of cores divided by the number of ranks, at least 1.
 
-Arguments can be read by every user of a machine: give a secret in the environment, not as --env COMM_SECRET=TEXT.
+Every user of a machine can read arguments: pass a secret in the environment, not as --env COMM_SECRET=TEXT.
 
-When a rank fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM and SIGHUP are passed on \
-to all ranks; a second SIGINT or SIGTERM kills them at once. When the launcher is killed, so are all ranks and their \
-process groups.
+When a rank fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM and SIGHUP are forwarded \
+to all ranks; a second SIGINT or SIGTERM kills them immediately. When the launcher is killed, all ranks and their \
+process groups are killed too.
 
 Exit status: 0 if every rank exited 0; otherwise the code of the rank that failed first, or 128 plus the signal that \
 killed it or that stopped the launcher; 127 if the program was not found, 126 if it cannot be executed.
@@ -36,22 +36,22 @@ pub(crate) struct Run {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
 
-    /// Put `[rank]: ` before each line of a rank's output
+    /// Prefix each line of a rank's output with `[rank]: `
     #[arg(long)]
     tag_output: bool,
 
     /// Set an environment variable of every rank; may be given more than once. NAME alone takes the
-    /// value that commctl has, and is an error if it has none
+    /// value from the environment of commctl, and is an error if it is unset
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     env: Vec<Variable>,
 
-    /// Show each rank one GPU, in CUDA_VISIBLE_DEVICES: of a list of numbers or names (0,1,2,3), or
-    /// device R to rank R (per-rank). Numbers count among the devices that are shown to commctl
+    /// Set CUDA_VISIBLE_DEVICES of each rank to one GPU: of a list of indices or names (0,1,2,3),
+    /// or device R for rank R (per-rank). Indices refer to the devices visible to commctl
     #[arg(long, value_name = "LIST|per-rank")]
     devices: Option<Devices>,
 
-    /// Let ranks take turns over the devices if these are fewer. NCCL must be told so too, by
-    /// NCCL_MULTI_RANK_GPU_ENABLE=1 from its version 2.30.3 on
+    /// Let several ranks share a device. NCCL supports that from version 2.30.3 on, with
+    /// NCCL_MULTI_RANK_GPU_ENABLE=1
     #[arg(long, requires = "devices")]
     share_devices: bool,
 
@@ -59,7 +59,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     master_addr: IpAddr,
 
-    /// How long ranks that were asked to end may take before they are killed
+    /// Time between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     grace: Duration,
 
@@ -85,7 +85,7 @@ impl Run {
     }
 }
 
-/// A variable of the ranks. Its value may be a secret, and is not shown.
+/// An environment variable of the ranks. `Debug` omits its value, which may be a secret.
 #[derive(Clone)]
 struct Variable {
     name: String,

@@ -1,4 +1,4 @@
-//! `commctl simulate` as a user runs it.
+//! Tests of `commctl simulate`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,7 +17,7 @@ fn text_of(args: &[&str]) -> String {
     let output = simulate(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    // No progress where nobody watches.
+    // There is no progress bar without a terminal.
     assert_eq!(stderr, "");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -37,7 +37,7 @@ fn assert_refused(args: &[&str], part: &str) {
     assert!(output.stdout.is_empty());
 }
 
-/// Links on which times are whole numbers of microseconds: a byte takes 1 ns.
+/// Links with times of whole microseconds: a byte takes 1 ns.
 const EXACT: [&str; 6] = ["--alpha-us", "10", "--overhead-us", "2", "--gbps", "8"];
 
 #[test]
@@ -122,7 +122,7 @@ fn the_picture_shows_every_algorithm_over_all_sizes() {
     for text in ["all_reduce among 5 ranks", "ring", "recursive_doubling", "predicted time", "1G", "us"] {
         assert!(picture.contains(text), "{text} is missing");
     }
-    // A group of one takes no time, which a logarithmic axis cannot show.
+    // One rank takes no time, which a logarithmic axis cannot show.
     text_of(&["all_reduce", "-n", "1", "--svg", dir.path().join("one.svg").to_str().unwrap()]);
 }
 

@@ -8,12 +8,11 @@
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-/// A measurement of two sizes, with a line for each that rank 0 prints.
+/// Measures two sizes, for which rank 0 prints a line each.
 const MEASURE: &str =
     r#""$COMMCTL" perf all_reduce --min 4 --max 64K --factor 16384 --samples 3 --check --json"#;
 
-/// An agent that runs a shell script as each of its workers. `share` is whether the agent shares
-/// its store.
+/// An agent that runs a shell script in each worker. `share` tells whether it shares its store.
 fn agent(workers: &str, options: &[&str], share: bool, script: &str) -> Child {
     Command::new(std::env::var("COMM_TEST_PYTHON").unwrap())
         .args(["-m", "torch.distributed.run", "--nproc-per-node", workers])
@@ -28,7 +27,7 @@ fn agent(workers: &str, options: &[&str], share: bool, script: &str) -> Child {
         .unwrap()
 }
 
-/// What the workers of an agent printed, once it has ended well.
+/// Returns the output of the workers of an agent after its success.
 fn printed(agent: Child) -> String {
     let run = agent.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&run.stderr);
@@ -36,7 +35,7 @@ fn printed(agent: Child) -> String {
     String::from_utf8(run.stdout).unwrap()
 }
 
-/// Runs a shell script as each of the four workers of one agent, and returns what they printed.
+/// Runs a shell script in each of the four workers of one agent, and returns their output.
 fn torchrun(options: &[&str], share: bool, script: &str) -> String {
     printed(agent("4", options, share, script))
 }
@@ -65,7 +64,7 @@ fn the_workers_of_torchrun_meet_in_its_agents_store() {
 fn workers_that_are_restarted_meet_once_more() {
     let options = [&STANDALONE[..], &["--max-restarts", "1", "--monitor-interval", "0.2"]].concat();
     for share in [true, false] {
-        // All have met before one fails.
+        // One worker fails after all have connected.
         let script = format!("{MEASURE} && test $TORCHELASTIC_RESTART_COUNT = 1");
         let printed = torchrun(&options, share, &script);
         assert_eq!(printed.matches(r#""ranks":4"#).count(), 4, "{printed}");
@@ -79,7 +78,7 @@ fn workers_of_two_agents_meet_once_more_when_one_of_them_failed() {
         let endpoint = format!("127.0.0.1:{}", free_port());
         let two = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint];
         let options = [&two[..], &["--max-restarts", "3", "--monitor-interval", "0.2"]].concat();
-        // The worker that fails counts its agent's restart; those of the other agent start again
+        // The worker that fails counts the restart of its agent; those of the other agent restart
         // without one.
         let fails_once = "test $RANK != 3 || test $TORCHELASTIC_RESTART_COUNT != 0";
         let script = format!(

@@ -1,22 +1,21 @@
-//! Times over size, a chart for every case.
+//! Plots times over size, with a chart for every case.
 
 use std::collections::BTreeSet;
 
-use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
 use super::ratio::Comparison;
 use super::record::Case;
 use super::subject::BETTER_MPI;
 
-/// Charts of so many numbers of ranks stand beside each other; below them, those of the next
-/// collective.
+/// Plots a row of charts per collective, and a column per number of ranks.
 pub(super) fn picture(comparison: &Comparison) -> Picture {
-    // Whoever of the two was better has a curve already.
+    // Its points are on the curves of the two.
     let subjects: Vec<String> =
         comparison.subjects().into_iter().filter(|subject| subject != BETTER_MPI).collect();
     let cases = comparison.cases();
     let ranks: BTreeSet<usize> = cases.iter().map(|case| case.ranks).collect();
-    // What has only one size, as a barrier, has no curve.
+    // A barrier has one size, and so no curve.
     let has_curve = |case: &&Case| comparison.cells(**case).filter(|(bytes, _)| *bytes > 0).count() > 1;
     let panels = cases.iter().filter(has_curve).map(|case| panel(comparison, *case, &subjects)).collect();
     Picture {
@@ -24,7 +23,7 @@ pub(super) fn picture(comparison: &Comparison) -> Picture {
         panel_size: (440, 330),
         columns: ranks.len(),
         panels,
-        key: Key::Above,
+        legend: Legend::Above,
     }
 }
 
@@ -37,12 +36,12 @@ fn panel(comparison: &Comparison, case: Case, subjects: &[String]) -> Panel {
     Panel {
         title: format!("{} of {} ranks", case.collective, case.ranks),
         axes: [Axis::SIZE, Axis::time("time per call")],
-        // The first, which are this library, above the others.
+        // This library comes first, and is drawn on top.
         series: subjects.iter().enumerate().map(series).rev().collect(),
     }
 }
 
-/// Another colour for everybody, pale ones if there are many.
+/// Returns a different colour for each subject, pale ones after the palette.
 fn color(at: usize) -> Color {
     let Color(red, green, blue) = Color::PALETTE[at % Color::PALETTE.len()];
     let pale = |part: u8| if at < Color::PALETTE.len() { part } else { part / 2 + 110 };

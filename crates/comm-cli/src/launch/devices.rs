@@ -1,18 +1,16 @@
-//! Which GPUs each rank is shown.
+//! Assigns GPUs to ranks through `CUDA_VISIBLE_DEVICES`.
 
 use std::collections::HashSet;
 use std::str::FromStr;
 
-/// What the driver of CUDA reads to know which devices it shows to a process.
 pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Which GPUs the ranks are shown: one each, which every rank then finds under the number 0.
+/// An assignment of one GPU to each rank, which the rank sees as device 0.
 ///
-/// Parsed from a list such as `0,1,2,3` or `GPU-5b6c...,GPU-77aa...`, of which rank *r* gets the
-/// *r*-th, or from `per-rank`. Numbers count among the devices that the launcher itself is shown,
-/// which its own `CUDA_VISIBLE_DEVICES` may restrict and put in another order; names are those of
-/// `nvidia-smi -L`, of whole devices or of MIG instances. More devices than ranks are allowed; what
-/// is left over stays unused.
+/// Parsed from a list such as `0,1,2,3` or `GPU-5b6c...,GPU-77aa...`, in which entry *r* is the
+/// device of rank *r*, or from `per-rank`. An index refers to the devices visible to the launcher,
+/// which its own `CUDA_VISIBLE_DEVICES` may restrict and reorder. A name is that of a device or a
+/// MIG instance in `nvidia-smi -L`. Devices beyond the number of ranks stay unused.
 ///
 /// ```
 /// use comm_cli::launch::Devices;
@@ -23,75 +21,72 @@ pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices {
-    /// None for as many as there are ranks, in their order.
+    /// `None` for `per-rank`.
     list: Option<Vec<Device>>,
     shared: bool,
 }
 
-/// A device, as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Device {
-    /// Its number among those that the launcher is shown.
+    /// The index among the devices visible to the launcher.
     Number(usize),
-    /// The name that it has everywhere.
     Name(String),
 }
 
-/// What is wrong with a list of devices.
+/// The error of a list of devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {
-    /// An entry that names no device.
-    #[error("{0:?} is no device: expected a number, or a name that begins with GPU- or MIG-")]
+    /// An entry is not a device.
+    #[error("{0:?} is not a device: expected an index, or a name that begins with GPU- or MIG-")]
     NoDevice(String),
-    /// A device that is listed twice, although ranks are not to share any.
-    #[error("device {0} is listed twice; ranks share devices only if asked to (--share-devices)")]
+    /// A device is listed twice, and ranks may not share devices.
+    #[error("device {0} is listed twice; to let ranks share devices, pass --share-devices")]
     Repeated(String),
-    /// A number that is too large for what the launcher is shown.
-    #[error("there is no device {number}: CUDA_VISIBLE_DEVICES shows {shown} to the launcher")]
+    /// An index is out of range of the visible devices.
+    #[error("there is no device {number}: CUDA_VISIBLE_DEVICES shows {shown} devices to the launcher")]
     NotShown {
-        /// The number, from 0.
+        /// The index.
         number: usize,
-        /// How many devices the launcher is shown.
+        /// The number of devices visible to the launcher.
         shown: usize,
     },
-    /// More ranks than devices, although ranks are not to share any.
+    /// There are fewer devices than ranks, and ranks may not share devices.
     #[error(
-        "{ranks} ranks need as many devices, and there are {devices}; to let ranks share them, ask for it (--share-devices)"
+        "there are {devices} devices for {ranks} ranks; to let ranks share devices, pass --share-devices"
     )]
     TooFew {
-        /// How many ranks there are to be.
+        /// The number of ranks.
         ranks: usize,
-        /// How many devices were listed, or are shown to the launcher.
+        /// The number of devices that are listed, or visible to the launcher.
         devices: usize,
     },
-    /// Devices were to be shared, and nobody said which.
-    #[error("which devices are to be shared is not known: list them, or set CUDA_VISIBLE_DEVICES")]
+    /// Ranks share devices, and the number of devices is unknown.
+    #[error("the number of devices to share is unknown: list them, or set CUDA_VISIBLE_DEVICES")]
     Unknown,
 }
 
 impl Devices {
-    /// Rank *r* gets device *r* of those that the launcher is shown.
+    /// Assigns device *r* of those visible to the launcher to rank *r*.
     pub fn per_rank() -> Self {
         Self { list: None, shared: false }
     }
 
-    /// Whether ranks may share devices, which they then take in turns. Without this, there must be
-    /// one for each.
+    /// Sets whether several ranks may share a device. By default each rank needs its own.
     #[must_use]
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;
         self
     }
 
-    /// What each rank is shown. `visible` is what the launcher is shown, if anybody restricts that.
+    /// Returns the value of `CUDA_VISIBLE_DEVICES` of each rank. `visible` is the launcher's.
     pub(super) fn assign(&self, ranks: usize, visible: Option<&str>) -> Result<Vec<String>, DevicesError> {
         let visible: Option<Vec<&str>> = visible.map(entries);
         let devices = match (&self.list, &visible) {
             (Some(list), _) => self.named(list, visible.as_deref())?,
             (None, Some(visible)) => visible.iter().map(|name| (*name).to_owned()).collect(),
             (None, None) if self.shared => return Err(DevicesError::Unknown),
-            // How many there are is known to the driver; a rank that finds none says so.
+            // The number of devices is unknown here; a rank without a device fails in the driver.
             (None, None) => (0..ranks).map(|number| number.to_string()).collect(),
         };
         if devices.is_empty() || !self.shared && devices.len() < ranks {
@@ -100,7 +95,7 @@ impl Devices {
         Ok(devices.iter().cycle().take(ranks).cloned().collect())
     }
 
-    /// The names of listed devices for the driver.
+    /// Resolves listed devices to names for the driver.
     fn named(&self, list: &[Device], visible: Option<&[&str]>) -> Result<Vec<String>, DevicesError> {
         let named = list.iter().map(|device| match (device, visible) {
             (Device::Name(name), _) => Ok(name.clone()),
@@ -119,7 +114,7 @@ impl Devices {
     }
 }
 
-/// The entries of a list as the driver reads it: up to the first that names no device.
+/// Splits a list as the driver does: up to the first entry that is not a device.
 fn entries(list: &str) -> Vec<&str> {
     let names = list.split(',').map(str::trim);
     names.take_while(|name| name.parse::<Device>().is_ok()).collect()
@@ -159,24 +154,24 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_gets_one_of_the_list_in_its_order() {
+    fn each_rank_gets_its_entry_of_the_list() {
         assert_eq!(assigned("3, 0,GPU-5b", 3, None).unwrap(), ["3", "0", "GPU-5b"]);
-        assert_eq!(assigned("MIG-1,0,7", 2, None).unwrap(), ["MIG-1", "0"], "what is left over is not used");
+        assert_eq!(assigned("MIG-1,0,7", 2, None).unwrap(), ["MIG-1", "0"], "device 7 is not used");
         assert_eq!(assigned("per-rank", 3, None).unwrap(), ["0", "1", "2"]);
     }
 
     #[test]
-    fn numbers_count_among_what_the_launcher_is_shown() {
+    fn indices_refer_to_the_visible_devices() {
         assert_eq!(assigned("1,0,GPU-5b", 3, Some("6, GPU-77")).unwrap(), ["GPU-77", "6", "GPU-5b"]);
         assert_eq!(assigned("per-rank", 2, Some("6,4,5")).unwrap(), ["6", "4"]);
         let not_shown = DevicesError::NotShown { number: 2, shown: 2 };
         assert_eq!(assigned("0,2", 2, Some("6,4")), Err(not_shown));
-        // The driver reads no further than to the first entry that is no device.
+        // The driver ignores all entries after the first that is not a device.
         assert_eq!(assigned("0,1", 2, Some("6,-1,4")), Err(DevicesError::NotShown { number: 1, shown: 1 }));
     }
 
     #[test]
-    fn fewer_devices_than_ranks_are_shared_only_if_asked_for() {
+    fn ranks_share_devices_only_on_request() {
         let too_few = |ranks, devices| Err(DevicesError::TooFew { ranks, devices });
         assert_eq!(assigned("0,1", 3, None), too_few(3, 2));
         assert_eq!(assigned("per-rank", 3, Some("4,5")), too_few(3, 2));
@@ -190,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_listed_twice_only_if_it_is_shared() {
+    fn a_device_is_listed_twice_only_if_devices_are_shared() {
         assert_eq!(assigned("0,1,0", 3, None), Err(DevicesError::Repeated("0".into())));
         let twice = assigned("GPU-77,0", 2, Some("GPU-77"));
         assert_eq!(twice, Err(DevicesError::Repeated("GPU-77".into())), "under two names");
@@ -199,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_device_is_refused() {
+    fn entries_that_are_not_devices_are_errors() {
         for wrong in ["", "0,", "a", "-1", "GPU-", "gpu-5b", "0-3", "0;1"] {
             assert!(matches!(wrong.parse::<Devices>(), Err(DevicesError::NoDevice(_))), "{wrong:?}");
         }

@@ -1,4 +1,4 @@
-//! What a rank learns from its environment.
+//! The environment variables of a rank.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -7,11 +7,10 @@ use std::num::NonZeroU64;
 use super::devices;
 use super::error::LaunchError;
 
-/// The secret that every connection is authenticated with, shared by the store and all ranks.
+/// The secret that authenticates connections to the store and between ranks.
 pub(super) const SECRET: &str = "COMM_SECRET";
 
-/// Names whose values the launcher chooses. The first six are torchrun's, so that programs written
-/// for it find their place.
+/// The variables that the launcher sets. The first six are those of torchrun.
 const RANK: &str = "RANK";
 const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -20,28 +19,27 @@ const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
 /// Lets the store refuse a stale process of another job.
 const JOB_ID: &str = "COMM_JOB_ID";
-/// Says who serves the store: with `launcher`, rank 0 must not.
+/// Tells who serves the store: with `launcher`, rank 0 does not.
 const STORE: &str = "COMM_STORE";
 
 const RESERVED: [&str; 8] =
     [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE];
 
-/// How many threads the libraries of a rank start unless told otherwise: OpenMP's (BLAS, PyTorch)
-/// and rayon's.
+/// The numbers of threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
-/// What all ranks of one launch share. It holds the secret, so it is not shown.
+/// The values that all ranks of a launch share. Not `Debug`, because of the secret.
 pub(super) struct Job {
     pub(super) ranks: usize,
     pub(super) store: SocketAddr,
     pub(super) id: NonZeroU64,
     pub(super) secret: OsString,
-    /// What each rank is shown of the GPUs, if that is not what the launcher is shown.
+    /// The value of `CUDA_VISIBLE_DEVICES` of each rank, unless it is inherited.
     pub(super) devices: Option<Vec<String>>,
 }
 
 impl Job {
-    /// The variables of one rank. All ranks run on this machine, so local and global numbers agree.
+    /// Returns the variables of a rank. All ranks run on this machine, so `LOCAL_RANK` is `RANK`.
     pub(super) fn variables(&self, rank: usize) -> [(&'static str, String); RESERVED.len()] {
         [
             (RANK, rank.to_string()),
@@ -55,14 +53,13 @@ impl Job {
         ]
     }
 
-    /// The device of one rank, in a variable.
     pub(super) fn device(&self, rank: usize) -> Option<(&'static str, &str)> {
         let device = self.devices.as_ref()?.get(rank)?;
         Some((devices::VISIBLE, device))
     }
 }
 
-/// Refuses a variable that would contradict what the launcher sets.
+/// Returns an error for a variable that the launcher sets.
 pub(super) fn check_not_reserved(name: &OsStr) -> Result<(), LaunchError> {
     match RESERVED.into_iter().find(|reserved| name == *reserved) {
         Some(reserved) => Err(LaunchError::ReservedVariable(reserved)),

@@ -1,4 +1,4 @@
-//! What can go wrong in a launch, and which exit code says so.
+//! The errors of a launch, and their exit codes.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,79 +7,79 @@ use std::net::SocketAddr;
 
 use super::devices::DevicesError;
 
-/// Shells and launchers report death by signal `s` as `128 + s`.
+/// The exit code of a process that signal `s` killed is `128 + s`.
 const SIGNAL_BASE: i32 = 128;
 
-/// Why a launch did not end with every rank exiting 0.
+/// The error of a launch in which not every rank exited with code 0.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The caller asked for zero ranks.
     #[error("a launch needs at least one rank")]
     NoRanks,
-    /// This machine does not allow so many ranks; none was started.
+    /// A limit of this machine is lower than the number of ranks; none was started.
     #[error("cannot start {ranks} ranks: {limit} allows {most}; take fewer ranks or raise the limit")]
     TooManyRanks {
-        /// How many were asked for.
+        /// The requested number of ranks.
         ranks: usize,
-        /// How many at most can be started.
+        /// The largest number of ranks that can be started.
         most: usize,
-        /// The limit that says so.
+        /// The limit.
         limit: &'static str,
     },
-    /// The caller tried to set a variable whose value is the launcher's to choose.
-    #[error("{0} is set by the launcher and cannot be given")]
+    /// The caller set a variable that the launcher sets.
+    #[error("{0} is set by the launcher and cannot be overridden")]
     ReservedVariable(&'static str),
-    /// The ranks could not be shown a device each; none was started.
+    /// Devices could not be assigned to the ranks; none was started.
     #[error(transparent)]
     Devices(#[from] DevicesError),
-    /// There is no such program; no rank is left behind.
+    /// The program does not exist; no rank is left running.
     #[error("program not found: {}", program.display())]
     ProgramNotFound {
         /// The program as the caller named it.
         program: OsString,
     },
-    /// The program exists but could not be started; no rank is left behind.
+    /// The program could not be started; no rank is left running.
     #[error("cannot start rank {rank} ({})", program.display())]
     Spawn {
         /// The first rank that could not be started.
         rank: usize,
         /// The program as the caller named it.
         program: OsString,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The store, where the ranks meet, could not be served.
+    /// The launcher could not serve the store.
     #[error("cannot serve the store at {address}: {error}")]
     Store {
-        /// The address that was to be bound; port 0 stands for any free port.
+        /// The address; port 0 is any free port.
         address: SocketAddr,
-        /// What went wrong.
+        /// The error of the store.
         error: Box<comm::Error>,
     },
-    /// A rank failed, and the launcher ended the others.
+    /// A rank failed, and the launcher terminated the others.
     #[error("{0}")]
     RankFailed(RankFailure),
-    /// The launcher itself was asked to stop, and passed the signal on to every rank.
+    /// A signal stopped the launcher, which forwarded it to every rank.
     #[error("interrupted by {}", SignalName(*signal))]
     Interrupted {
         /// The first signal that arrived.
         signal: i32,
     },
-    /// The operating system refused what supervising ranks needs; no rank is left behind.
+    /// A system call for the supervision of ranks failed; no rank is left running.
     #[error("cannot {what}")]
     System {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl LaunchError {
-    /// The exit code that tells a shell what happened: the failed rank's own code, `128 + signal`
-    /// for a rank that was killed and for an interrupted launch, 127 for a missing program, 126 for
-    /// one that cannot be executed.
+    /// Returns the exit code for a shell: that of the failed rank, `128 + signal` if the rank was
+    /// killed or the launch interrupted, 127 if the program does not exist, 126 if it cannot be
+    /// executed.
     pub fn exit_code(&self) -> u8 {
         let code = match self {
             Self::RankFailed(RankFailure { ending: Ending::Code(code), .. }) => *code,
@@ -95,21 +95,20 @@ impl LaunchError {
             | Self::Store { .. }
             | Self::System { .. } => 1,
         };
-        // A failure never becomes 0, whatever the conversion has to cut.
+        // Codes out of range must not become 0.
         u8::try_from(code).unwrap_or(u8::MAX).max(1)
     }
 }
 
-/// The rank that failed first, and how. Its message reads like
-/// `rank 3 (pid 1234) was killed by SIGKILL`.
+/// The failure of the rank that failed first, such as `rank 3 (pid 1234) was killed by SIGKILL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RankFailure {
     /// The rank.
     pub rank: usize,
-    /// Its process id while it lived.
+    /// Its process id.
     pub pid: u32,
-    /// How it ended.
+    /// Its exit status.
     pub ending: Ending,
 }
 
@@ -119,7 +118,7 @@ impl fmt::Display for RankFailure {
     }
 }
 
-/// How a process ended.
+/// The exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
@@ -130,7 +129,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Whether the process did its work: it exited with code 0.
+    /// Whether the process exited with code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
@@ -145,7 +144,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Shows a signal by its name where it has one; real-time signals have none.
+/// Formats a signal by its name, or its number for real-time signals.
 struct SignalName(i32);
 
 impl fmt::Display for SignalName {

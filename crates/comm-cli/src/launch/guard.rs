@@ -1,12 +1,12 @@
-//! A process that outlives the launcher and kills what is left of the ranks.
+//! A process that kills the ranks' process groups if the launcher dies.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// What the guard runs. It reads `+ GROUP` and `- GROUP`, a line each, and kills the groups that it
-/// holds when its input ends without `quit`: the launcher, which has the other end, is dead.
+/// The script of the guard. It reads lines `+ GROUP` and `- GROUP`. If its input ends without
+/// `quit`, the launcher has died, and it kills all groups.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 groups=' '
@@ -20,15 +20,13 @@ done
 for group in $groups; do kill -s KILL -- "-$group"; done
 "#;
 
-/// Kills the process groups that it watches when this process dies without dropping it, in whatever
-/// way.
+/// Kills the registered process groups if this process dies without dropping the guard.
 ///
-/// The kernel kills the ranks themselves then, but not what they have started, such as a program
-/// that a shell runs. A process that has left its group is not found, nor one that was started just
-/// as the launcher died.
+/// The kernel kills the ranks themselves, but not their children. Processes that left their group,
+/// or started while the launcher died, are not found.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// `None` where there is no `sh`.
+    /// `None` if there is no `sh`.
     process: Option<Child>,
 }
 
@@ -36,7 +34,7 @@ impl Guard {
     pub(super) fn start() -> io::Result<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ctrl-C on a terminal is for the launcher's group.
+        // Ctrl-C signals the launcher's process group, which must not include the guard.
         command.process_group(0);
         match command.spawn() {
             Ok(process) => Ok(Self { process: Some(process) }),
@@ -45,19 +43,19 @@ impl Guard {
         }
     }
 
-    /// Adds a process group, which has the number of the process that leads it.
+    /// Registers a process group by the process id of its leader.
     pub(super) fn watch(&mut self, group: u32) {
         self.tell(format_args!("+ {group}"));
     }
 
-    /// Forgets a group that is gone, before its number can be that of another.
+    /// Unregisters a process group, before its id can be reused.
     pub(super) fn forget(&mut self, group: u32) {
         self.tell(format_args!("- {group}"));
     }
 
     fn tell(&mut self, message: impl Display) {
         let input = self.process.as_mut().and_then(|process| process.stdin.as_mut());
-        // In one piece. A guard that somebody has killed is no reason to end the ranks.
+        // One write per line. The ranks keep running if the guard was killed.
         drop(input.map(|input| input.write_all(format!("{message}\n").as_bytes())));
     }
 }
@@ -65,7 +63,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.tell("quit");
-        // Waiting closes its input first.
+        // `wait` closes the input first.
         drop(self.process.as_mut().map(Child::wait));
     }
 }

@@ -1,4 +1,4 @@
-//! Whether this machine allows so many ranks: asked before the first one is started.
+//! Checks the limits of this machine before the first rank is started.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,10 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::error::LaunchError;
 
-/// Descriptors that the launcher takes besides those of ranks, and of its store's clients when they
-/// meet.
+/// The number of descriptors that the launcher needs besides those per rank.
 const DESCRIPTORS_SPARE: usize = 32;
 
-/// Refuses more ranks than the strictest limit allows. Limits that cannot be read count as none.
+/// Returns an error if a limit allows fewer ranks. Limits that cannot be read are ignored.
 pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
     let limits = [descriptors(piped), user_processes(), machine_processes(), control_group()];
     match limits.into_iter().flatten().min_by_key(|(most, _)| *most) {
@@ -22,8 +21,7 @@ pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
 
 type Limit = Option<(usize, &'static str)>;
 
-/// A rank takes a descriptor to be watched, a connection to the store, and two pipes if its output
-/// is relayed.
+/// A rank needs a pidfd, a connection to the store, and two pipes if its output is relayed.
 fn descriptors(piped: bool) -> Limit {
     let per_rank = if piped { 4 } else { 2 };
     let allowed = usize::try_from(getrlimit(Resource::Nofile).current?).ok()?;
@@ -32,9 +30,9 @@ fn descriptors(piped: bool) -> Limit {
     Some((most, "the limit of open files (ulimit -n)"))
 }
 
-/// An upper bound, as what the user runs already is not counted.
+/// An upper bound, which ignores the running processes of the user.
 fn user_processes() -> Limit {
-    // The kernel does not hold root to it.
+    // The kernel does not apply this limit to root.
     if geteuid().is_root() {
         return None;
     }
@@ -48,13 +46,12 @@ fn machine_processes() -> Limit {
     Some((pids?.min(threads?).saturating_sub(running), "the kernel (kernel.pid_max, kernel.threads-max)"))
 }
 
-/// How many threads the machine runs, of the line in `/proc/loadavg`.
+/// Parses the number of threads of the machine in `/proc/loadavg`.
 fn running(loadavg: &str) -> Option<usize> {
     let (_, all) = loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?;
     all.parse().ok()
 }
 
-/// What is left in the strictest control group that this process is in.
 fn control_group() -> Limit {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -68,7 +65,7 @@ fn control_group() -> Limit {
     Some((left.min()?, "the control group (pids.max)"))
 }
 
-/// The number in a file, if it is one: `max` is none.
+/// Reads a number from a file; `None` for `max`.
 fn number(path: impl AsRef<Path>) -> Option<usize> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -84,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn more_ranks_than_any_machine_allows_are_refused() {
+    fn more_ranks_than_any_machine_allows_are_an_error() {
         assert!(matches!(check(usize::MAX, false), Err(LaunchError::TooManyRanks { ranks: usize::MAX, .. })));
         assert!(check(1, true).is_ok());
     }

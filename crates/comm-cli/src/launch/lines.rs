@@ -1,10 +1,9 @@
-//! Cuts a byte stream into lines and puts a tag before each.
+//! Splits a byte stream into lines and prefixes each with a tag.
 
-/// One rank's stream on its way to the launcher's own.
+/// The output of one rank, split into tagged lines.
 ///
-/// Only whole lines come out, so that lines of different ranks never mix. Bytes are never
-/// interpreted: what is not UTF-8 passes unchanged. A line without an end is held back in memory,
-/// however long it grows, until its end or [`TaggedLines::finish`].
+/// Only whole lines come out, so lines of different ranks never mix. Bytes need not be UTF-8. An
+/// unfinished line is buffered in memory until its end or [`TaggedLines::finish`].
 #[derive(Debug)]
 pub(super) struct TaggedLines {
     tag: Vec<u8>,
@@ -16,9 +15,9 @@ impl TaggedLines {
         Self { tag: format!("[{rank}]: ").into_bytes(), unfinished: Vec::new() }
     }
 
-    /// Takes the next bytes of the stream and appends the lines that they complete to `out`.
+    /// Consumes the next bytes and appends the completed lines to `out`.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        // Only new bytes are searched: a long line that arrives in many pieces costs linear time.
+        // Only new bytes are searched, so a long line in many pieces takes linear time.
         let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let (complete, rest) = bytes.split_at(complete);
         for line in complete.split_inclusive(|byte| *byte == b'\n') {
@@ -29,8 +28,7 @@ impl TaggedLines {
         self.unfinished.extend_from_slice(rest);
     }
 
-    /// The stream is over: appends what it left without a line end to `out`, and ends it, so that
-    /// the next rank's line does not continue it.
+    /// Appends an unfinished line to `out`, with a line end.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.unfinished.is_empty() {
             self.push(b"\n", out);

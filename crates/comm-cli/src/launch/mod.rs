@@ -1,17 +1,4 @@
-//! Starts the ranks of a job on this machine and sees to it that all of them end.
-//!
-//! | file | question |
-//! |---|---|
-//! | `environment` | what does a rank learn about its place? |
-//! | `devices` | which GPUs is it shown? |
-//! | `store` | where do ranks meet? |
-//! | `process` | how is one rank started so that it can always be ended? |
-//! | `limits` | does this machine allow so many ranks? |
-//! | `guard` | who ends the ranks when the launcher is killed? |
-//! | `signals` | how does Ctrl-C arrive? |
-//! | `supervisor` | who ended first, and what happens to the rest? |
-//! | `relay`, `lines` | how do lines of many ranks become one output? |
-//! | `error` | what went wrong, and which exit code says so? |
+//! Starts the ranks of a job on this machine, supervises them and terminates all of them together.
 
 mod devices;
 mod environment;
@@ -46,21 +33,19 @@ use relay::{Destination, Relay, Source};
 use signals::StopSignals;
 use supervisor::Supervisor;
 
-/// Leaves room below the five seconds after which a user reaches for `kill -9`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
-/// A program that is to run as several ranks of one job on this machine.
+/// A builder that runs a program as several ranks of one job on this machine.
 ///
-/// Every rank gets the launcher's environment and on top of it `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
+/// Every rank inherits the launcher's environment and gets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
 /// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID`, a random
-/// number that is not zero in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store
-/// at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. Ranks read end of file
-/// from their standard input.
+/// nonzero number in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store at
+/// `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input of ranks
+/// is empty.
 ///
-/// Unless they are set, every rank also gets `COMM_SECRET`, a random text that is new in each
-/// launch, and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by that of
-/// ranks, at least 1. The secret is in the environment alone, never among arguments; `Debug` of a
-/// launch shows the names of variables and not their values.
+/// Unless they are set, every rank also gets `COMM_SECRET`, a new random text for each launch, and
+/// `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by the number of ranks,
+/// at least 1. The secret is never an argument, and `Debug` omits the values of variables.
 ///
 /// ```no_run
 /// use comm_cli::launch::Launch;
@@ -99,7 +84,8 @@ impl fmt::Debug for Launch {
 }
 
 impl Launch {
-    /// One rank of `program`, which is looked up in `PATH` unless it contains a slash.
+    /// Creates a launch of one rank of `program`, which is found by `PATH` unless it contains a
+    /// slash.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),
@@ -125,62 +111,59 @@ impl Launch {
         self
     }
 
-    /// How many processes to start; at least 1.
+    /// Sets the number of ranks, at least 1. The default is 1.
     pub fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// Sets an environment variable of every rank. Those that the launcher sets are refused by
-    /// [`Launch::run`].
+    /// Sets an environment variable of every rank. [`Launch::run`] fails for variables that the
+    /// launcher sets.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// The address of this machine that the store listens on; 127.0.0.1 unless set.
+    /// Sets the local address of the store. The default is 127.0.0.1.
     pub fn master_addr(mut self, address: IpAddr) -> Self {
         self.master_addr = address;
         self
     }
 
-    /// Whether to put `[rank]: ` before every line that a rank writes. Lines are then passed on
-    /// whole; an unfinished line is held back until its end, however long it gets. Otherwise ranks
-    /// inherit the launcher's output as it is.
+    /// Sets whether to prefix every line of output with `[rank]: `. An unfinished line is then
+    /// buffered until its end. By default ranks inherit the launcher's standard output and error.
     pub fn tag_output(mut self, tag: bool) -> Self {
         self.tag_output = tag;
         self
     }
 
-    /// How long ranks that were asked to end may take before they are killed; 3 seconds unless set.
+    /// Sets the time between SIGTERM and SIGKILL when ranks are terminated. The default is 3
+    /// seconds.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Shows each rank one GPU, by `CUDA_VISIBLE_DEVICES`; unless set, ranks are shown those that
-    /// the launcher is.
+    /// Sets `CUDA_VISIBLE_DEVICES` of each rank to one GPU. By default ranks inherit it.
     pub fn devices(mut self, devices: Devices) -> Self {
         self.devices = Some(devices);
         self
     }
 
-    /// Starts all ranks and returns when the last one is gone. It blocks the calling thread, which
-    /// the ranks are tied to: they are killed when it ends, even if by a SIGKILL to the whole
-    /// process. A guard, a process of `sh`, then kills the process groups of the ranks; where there
-    /// is no `sh`, only the ranks themselves are killed.
+    /// Starts all ranks and blocks until the last one has exited. If the calling thread ends, even
+    /// by a SIGKILL to the process, the kernel kills the ranks, and a guard process (`sh`) kills
+    /// their process groups; without `sh`, only the ranks themselves are killed.
     ///
-    /// While it runs, SIGINT, SIGTERM and SIGHUP are taken from this process and passed on to the
-    /// ranks; a SIGINT or SIGTERM while ranks are already being ended kills them at once. A rank is
-    /// its whole process group: when the rank itself has ended, what it left behind in the group is
-    /// ended too.
+    /// Meanwhile SIGINT, SIGTERM and SIGHUP to this process are forwarded to the ranks; a SIGINT or
+    /// SIGTERM while ranks are being terminated kills them immediately. When a rank has exited, the
+    /// remaining processes of its process group are terminated too.
     ///
     /// # Errors
     ///
-    /// - [`LaunchError::RankFailed`] names the rank that failed first. The others were asked to end
-    ///   at once, with SIGTERM, and killed after the grace period.
-    /// - [`LaunchError::Interrupted`]: a signal told the launcher to stop.
-    /// - The other variants tell why nothing was started, or nothing was left running.
+    /// - [`LaunchError::RankFailed`] names the rank that failed first. The others got SIGTERM, and
+    ///   SIGKILL after the grace period.
+    /// - [`LaunchError::Interrupted`] if a signal stopped the launcher.
+    /// - For the other variants, no rank was started or all were killed.
     pub fn run(self) -> Result<(), LaunchError> {
         self.check()?;
         let devices = self.assigned_devices()?;
@@ -196,8 +179,8 @@ impl Launch {
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =
             self.tag_output.then(|| Relay::start(outputs)).transpose().map_err(system("relay output"))?;
-        // After this a Ctrl-C does what it does by default: only the output of the dead is still
-        // being written.
+        // From here on Ctrl-C has its default effect: the ranks have exited, and only output is
+        // left.
         let outcome = supervisor.run();
         let relayed = relay.map_or(Ok(()), Relay::finish).map_err(system("relay output"));
         outcome.and(relayed)
@@ -207,42 +190,38 @@ impl Launch {
         if self.ranks == 0 {
             return Err(LaunchError::NoRanks);
         }
-        let shows = self.devices.is_some();
-        if shows && self.env.iter().any(|(name, _)| name == devices::VISIBLE) {
+        if self.devices.is_some() && self.env.iter().any(|(name, _)| name == devices::VISIBLE) {
             return Err(LaunchError::ReservedVariable(devices::VISIBLE));
         }
         self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))?;
         limits::check(self.ranks, self.tag_output)
     }
 
-    /// The device of each rank, if they are to be shown one each.
     fn assigned_devices(&self) -> Result<Option<Vec<String>>, LaunchError> {
         let visible = env::var(devices::VISIBLE).ok();
         let assign = |devices: &Devices| devices.assign(self.ranks, visible.as_deref());
         Ok(self.devices.as_ref().map(assign).transpose()?)
     }
 
-    /// The value of a variable that the user chose for the ranks, here or in the environment of
-    /// this process.
-    fn chosen(&self, name: &str) -> Option<OsString> {
+    /// Returns the value that ranks would get of a variable from the caller or the environment.
+    fn given_env(&self, name: &str) -> Option<OsString> {
         let given = self.env.iter().rev().find(|(given, _)| given.as_os_str() == OsStr::new(name));
         given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
     }
 
-    /// The secret that the ranks will see: the user's, or a new one.
     fn secret(&self) -> io::Result<OsString> {
-        self.chosen(environment::SECRET).map_or_else(random_secret, Ok)
+        self.given_env(environment::SECRET).map_or_else(random_secret, Ok)
     }
 
-    /// The variables that keep the threads of all ranks together to the number of cores.
+    /// Returns variables that limit the threads of all ranks together to the number of cores.
     fn threads(&self) -> impl Iterator<Item = (&'static str, String)> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let share = (cores / self.ranks.max(1)).max(1).to_string();
-        let unset = environment::THREADS.into_iter().filter(|name| self.chosen(name).is_none());
+        let unset = environment::THREADS.into_iter().filter(|name| self.given_env(name).is_none());
         unset.map(move |name| (name, share.clone()))
     }
 
-    /// Starts every rank under the supervisor, and returns what of their output is to be relayed.
+    /// Starts every rank under the supervisor, and returns the outputs to relay.
     fn start_all(&self, job: &Job, supervisor: &mut Supervisor) -> Result<Vec<Source>, LaunchError> {
         let mut outputs = Vec::new();
         for rank in 0..self.ranks {
@@ -257,8 +236,7 @@ impl Launch {
 
     fn command(&self, job: &Job, rank: usize) -> Command {
         let mut command = Command::new(&self.program);
-        // The terminal belongs to the launcher's process group: a rank that read from it would be
-        // stopped.
+        // A rank is not in the foreground process group: reading from the terminal would stop it.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.envs(self.threads()).env(environment::SECRET, &job.secret);
@@ -278,7 +256,6 @@ impl Launch {
     }
 }
 
-/// 128 random bits in hexadecimal.
 fn random_secret() -> io::Result<OsString> {
     let mut bytes = [0; 16];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

@@ -1,8 +1,8 @@
-//! Passes the output of all ranks on, line by line, each line tagged with its rank.
+//! Relays the output of all ranks line by line, each line tagged with its rank.
 //!
-//! One thread does it for all streams, so that whole lines are written one after the other and
-//! never mix. It is apart from the supervisor: when whoever reads our output is slow, ranks wait in
-//! their writes, but a failing rank and a Ctrl-C are still noticed at once.
+//! One thread relays all streams, so that lines never mix. It is not the thread of the supervisor:
+//! if the reader of the output is slow, ranks block in their writes, but the supervisor still
+//! reacts to failures and Ctrl-C.
 
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,11 +13,10 @@ use rustix::io::Errno;
 
 use super::lines::TaggedLines;
 
-/// As much as a pipe holds by default.
+/// The default capacity of a pipe.
 const READ_BYTES: usize = 64 * 1024;
 const STOP: u64 = u64::MAX;
 
-/// Where a rank's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Stdout,
@@ -51,7 +50,6 @@ impl Source {
     }
 }
 
-/// The running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
     thread: JoinHandle<io::Result<()>>,
@@ -69,15 +67,15 @@ impl Relay {
         }
         let pump = Pump { sources: sources.into_iter().map(Some).collect(), chunk: vec![0; READ_BYTES] };
         let thread = std::thread::Builder::new().name("relay".into()).spawn(move || {
-            // The thread owns the read end, so that the end of `stop` wakes it.
+            // The thread owns the read end; closing `stop` wakes it.
             let _stopped = stopped;
             pump.run(&epoll)
         })?;
         Ok(Self { thread, stop })
     }
 
-    /// Passes on what the ranks have written up to now and ends. A process that has left its rank's
-    /// process group may still hold a pipe open; it is not waited for.
+    /// Relays what the ranks have written so far, and stops. A process outside of the process
+    /// groups may still hold a pipe open; the relay does not wait for it.
     pub(super) fn finish(self) -> io::Result<()> {
         drop(self.stop);
         self.thread
@@ -86,7 +84,7 @@ impl Relay {
     }
 }
 
-/// The state of the relay's thread. A source is gone once it has ended or its destination has.
+/// The state of the thread. A source is `None` once it or its destination is closed.
 struct Pump {
     sources: Vec<Option<Source>>,
     chunk: Vec<u8>,
@@ -114,14 +112,14 @@ impl Pump {
         }
     }
 
-    /// Moves what one read yields, and says how many bytes that were.
+    /// Relays the bytes of one read, and returns their number.
     fn pump(&mut self, index: usize) -> usize {
         let Some(source) = &mut self.sources[index] else { return 0 };
         let mut out = Vec::new();
         let read = match rustix::io::read(&source.pipe, &mut self.chunk[..]) {
             Ok(read) => read,
             Err(Errno::AGAIN | Errno::INTR) => return 0,
-            // A pipe that cannot be read is as good as at its end.
+            // A read error counts as end of file.
             Err(_) => 0,
         };
         if read == 0 {
@@ -139,8 +137,7 @@ impl Pump {
         read
     }
 
-    /// Nobody reads this destination any more. Closing the pipes tells the ranks in the usual way:
-    /// SIGPIPE, or EPIPE.
+    /// Closes all pipes to a destination without a reader, so that ranks get SIGPIPE or EPIPE.
     fn close(&mut self, gone: Destination) {
         for slot in &mut self.sources {
             if slot.as_ref().is_some_and(|source| source.destination == gone) {
@@ -149,8 +146,7 @@ impl Pump {
         }
     }
 
-    /// Moves what is in the pipes now, but not what a surviving writer keeps adding, and flushes
-    /// unfinished lines.
+    /// Relays the bytes that are in the pipes now, and flushes unfinished lines.
     fn drain(&mut self) {
         for index in 0..self.sources.len() {
             let Some(source) = &self.sources[index] else { continue };

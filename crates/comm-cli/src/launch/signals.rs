@@ -1,4 +1,4 @@
-//! The signals that ask the launcher to stop, turned into something that can be waited for.
+//! Receives the signals that stop the launcher through a file descriptor.
 
 use std::fs;
 use std::io;
@@ -11,10 +11,10 @@ use rustix::process::Signal;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// What a terminal, a batch system and a lost connection send.
+/// The signals of Ctrl-C, of batch systems and of a lost terminal.
 const STOPPING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
-/// Holds the stopping signals back from this process, until dropped.
+/// Catches the stop signals of this process until dropped.
 #[derive(Debug)]
 pub(super) struct StopSignals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
@@ -22,24 +22,23 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Catches SIGINT, SIGTERM and SIGHUP, except those that this process was started to ignore:
-    /// whoever uses `nohup` means it.
+    /// Catches SIGINT, SIGTERM and SIGHUP, except those that this process ignores, as under
+    /// `nohup`.
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = IgnoredSignals::of_this_process()?;
         let caught: Vec<i32> =
             STOPPING.into_iter().filter(|signal| !ignored.contains(*signal)).map(Signal::as_raw).collect();
         let released = Arc::new(AtomicBool::new(false));
         for signal in &caught {
-            // An installed handler cannot be taken out again, so it has to do what the default did
-            // once we are gone.
+            // A handler cannot be removed, so it emulates the default action once `self` is
+            // dropped.
             signal_hook::flag::register_conditional_default(*signal, Arc::clone(&released))?;
         }
         let (read, write) = UnixStream::pair()?;
         Ok(Self { delivery: SignalDelivery::with_pipe(read, write, SignalOnly, caught)?, released })
     }
 
-    /// The signals that have arrived since the last call. Two of a kind that arrived together count
-    /// once.
+    /// Returns the signals since the last call, each at most once.
     pub(super) fn take(&mut self) -> Vec<Signal> {
         let arrived: Vec<i32> = self.delivery.pending().collect();
         STOPPING.into_iter().filter(|signal| arrived.contains(&signal.as_raw())).collect()
@@ -47,7 +46,7 @@ impl StopSignals {
 }
 
 impl AsFd for StopSignals {
-    /// Readable while signals wait to be taken.
+    /// Readable while signals are pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.delivery.get_read().as_fd()
     }
@@ -59,7 +58,6 @@ impl Drop for StopSignals {
     }
 }
 
-/// The set of signals that a process ignores.
 #[derive(Clone, Copy, Debug)]
 struct IgnoredSignals(u64);
 

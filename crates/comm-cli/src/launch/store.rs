@@ -1,4 +1,4 @@
-//! The store where the ranks of a launch meet.
+//! The store of a launch.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use comm::tcp::{Secret, StoreConfig, TcpStoreServer};
 
-/// Serves a store until it is dropped. The launcher does it, and not rank 0, so that it outlives
-/// every rank: whoever is left after a failure can still meet the others there.
+/// Serves a store until it is dropped. The launcher serves it instead of rank 0, so that the
+/// remaining ranks can still reach it after a failure.
 pub(super) fn serve(address: SocketAddr, job: NonZeroU64, secret: &OsStr) -> comm::Result<TcpStoreServer> {
     let secret = Secret::new(secret.as_bytes())?;
     TcpStoreServer::bind(address, StoreConfig::job(job.get()).secret(Some(secret)))

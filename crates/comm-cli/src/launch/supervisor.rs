@@ -1,4 +1,4 @@
-//! Watches all ranks at once until the last one is gone, and ends all of them when one fails.
+//! Waits for all ranks, and terminates all of them when one fails.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,46 +14,44 @@ use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
 
-/// How often to look whether what a rank left behind in its process group is gone; nothing
-/// announces that.
+/// The interval of checks whether a process group is empty, for which there is no event.
 const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
-/// Longer than anybody waits, and short enough to be added to any instant.
+/// The longest grace period, which can be added to any instant.
 const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const SIGNALS: u64 = u64::MAX;
 
-/// Supervises ranks until all are gone.
+/// Supervises ranks until all have exited.
 ///
-/// The first failure, or the first stopping signal, decides the outcome; it also starts the one
-/// grace period, after which whatever still lives is killed. What happens to ranks after that is
-/// our doing and not reported.
+/// The first failure or stop signal determines the outcome and starts the grace period, after which
+/// the remaining processes are killed. Later failures are consequences and not reported.
 pub(super) struct Supervisor {
     members: Vec<Member>,
     signals: StopSignals,
     epoll: OwnedFd,
     grace: Duration,
-    ending: Option<EndOfLaunch>,
-    /// Dropped after the members, and so after their groups were killed.
+    ending: Option<Termination>,
+    /// Dropped after the members, which kill their groups.
     guard: Guard,
 }
 
 struct Member {
     process: RankProcess,
     state: State,
-    /// Had begun to end by itself when the first failure was noticed.
+    /// Whether it had begun to exit when the first failure was noticed.
     was_ending: bool,
 }
 
 enum State {
     Running,
-    /// The rank has ended and was reaped; others of its process group may live until then.
+    /// The rank was reaped; its process group may still have members.
     Leftovers {
         kill_at: Instant,
     },
     Gone,
 }
 
-/// Set once the launch is being ended before all ranks were done.
-struct EndOfLaunch {
+/// The state of a launch that is being terminated.
+struct Termination {
     cause: LaunchError,
     kill_at: Instant,
     killed: bool,
@@ -73,8 +71,8 @@ impl Supervisor {
         })
     }
 
-    /// Takes over the next rank. Done before another one starts, because the order of ends is known
-    /// only from here on.
+    /// Adds the next rank. Each is added before another one starts, so that the order of exits is
+    /// known.
     pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
         let rank = self.members.len() as u64;
         epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
@@ -83,8 +81,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns when every rank, and every process in the ranks' process groups, is gone or was
-    /// killed.
+    /// Returns once all processes in the ranks' process groups have exited or were killed.
     pub(super) fn run(mut self) -> Result<(), LaunchError> {
         let watching = |source| LaunchError::System { what: "watch the ranks", source };
         let mut events = Vec::with_capacity(self.members.len() + 1);
@@ -94,9 +91,8 @@ impl Supervisor {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(watching(error.into())),
             }
-            // The kernel queues events in the order in which they happened: when several ranks have
-            // ended since we last looked, the first one here is the one that failed first, which
-            // rank order would not tell.
+            // epoll reports events in the order in which they happened, so the first failure comes
+            // first even if several ranks have exited.
             for event in events.drain(..) {
                 match event.data.u64() {
                     SIGNALS => self.on_signals(),
@@ -112,7 +108,7 @@ impl Supervisor {
         let member = &mut self.members[rank];
         let Some(ending) = member.process.ending()? else { return Ok(()) };
         epoll::delete(&self.epoll, member.process.as_fd())?;
-        // Before the rank is reaped, while its number is certain to be its own.
+        // The id of the group is valid only until the rank is reaped.
         if self.ending.is_none() {
             member.process.signal_group(Signal::TERM);
         }
@@ -126,9 +122,9 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The first failure counts, with one exception: between a rank's last breath, which its peers
-    /// can feel, and its end, which we see, a peer may have found out and exited. Exiting can be a
-    /// consequence; being killed, while nobody here had killed yet, cannot.
+    /// Reports the first failure, with one exception: a peer may notice the death of a killed rank
+    /// and exit before the killed rank becomes a zombie. So a rank that was killed, and had begun
+    /// to exit before the launcher sent signals, replaces a rank that exited.
     fn on_failure(&mut self, failure: RankFailure) {
         let was_ending = self.members[failure.rank].was_ending;
         match &mut self.ending {
@@ -138,7 +134,7 @@ impl Supervisor {
                 }
                 self.end(Signal::TERM, LaunchError::RankFailed(failure));
             }
-            Some(EndOfLaunch { cause: LaunchError::RankFailed(first), .. })
+            Some(Termination { cause: LaunchError::RankFailed(first), .. })
                 if was_ending
                     && matches!(first.ending, Ending::Code(_))
                     && matches!(failure.ending, Ending::Signal(_)) =>
@@ -151,7 +147,7 @@ impl Supervisor {
 
     fn on_signals(&mut self) {
         for signal in self.signals.take() {
-            // Not a SIGHUP: some send one right after a SIGTERM.
+            // A SIGHUP may directly follow a SIGTERM, and does not kill.
             if self.ending.is_some() && signal != Signal::HUP {
                 self.kill_all();
             } else if self.ending.is_some() {
@@ -162,10 +158,10 @@ impl Supervisor {
         }
     }
 
-    /// Asks all ranks to end, once: a later cause is a consequence of the first.
+    /// Terminates all ranks, unless that has already begun.
     fn end(&mut self, signal: Signal, cause: LaunchError) {
         if self.ending.is_none() {
-            self.ending = Some(EndOfLaunch { cause, kill_at: Instant::now() + self.grace, killed: false });
+            self.ending = Some(Termination { cause, kill_at: Instant::now() + self.grace, killed: false });
             self.signal_all(signal);
         }
     }
@@ -182,8 +178,7 @@ impl Supervisor {
                 self.guard.forget(member.process.pid());
             } else if now >= kill_at {
                 member.process.signal_group(Signal::KILL);
-                // Not waited for: zombies that nobody reaps, as in a container without an init,
-                // stay for ever.
+                // Not waited for: in a container without an init, zombies stay forever.
                 member.state = State::Gone;
                 self.guard.forget(member.process.pid());
             }
@@ -210,7 +205,7 @@ impl Supervisor {
         }
     }
 
-    /// How long the loop may sleep; `None` for as long as nothing happens.
+    /// Returns the time to the next check, or `None` to wait for an event.
     fn next_deadline(&self) -> Option<Duration> {
         if self.members.iter().any(|member| matches!(member.state, State::Leftovers { .. })) {
             return Some(LEFTOVERS_POLL);

@@ -1,35 +1,37 @@
-//! The command line of a measurement, and how its values are read.
+//! The command line of `commctl perf`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use comm::{DType, ReduceOp};
+use comm::{Collective, DType, ReduceOp};
+use comm_cli::__private::units;
 
-use super::operation::{Operation, Place};
+use super::plan::Layout;
+use crate::collective::measurable;
 
-/// Measure a collective, or what messages cost
+/// Measure a collective, or messages between two ranks
 #[derive(Debug, Clone, Args)]
 #[command(
     override_usage = "commctl perf COLLECTIVE [-n N] [OPTIONS]\n       commctl perf --calibrate [-n N] [OPTIONS]",
     after_help = "\
-Starts the ranks on this machine, or is one of them where a launcher has said so. Rank 0 prints.
+Starts the ranks on this machine, or measures as one rank if a launcher started this process. Rank 0 prints.
 
-Sizes are those of nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the whole \
-result, one block per rank. reduce_scatter, scatter: all that is scattered. all_to_all: all that one rank sends. They are \
-rounded down to whole elements, and up to one element per block. SIZE takes K, M and G (powers of 1024).
+Sizes are those of nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the \
+result, one block per rank. reduce_scatter, scatter: the data before it is scattered. all_to_all: the data that one rank sends. \
+Sizes are rounded down to whole elements, and up to one element per block. SIZE takes K, M, G and T (powers of 1024).
 
-A sample is the time of several calls in a row, divided by their number, on the slowest rank; calls overlap where some ranks only \
-send. time is the median of the samples, \
-between which p10, p90 and p99 interpolate. algbw is size divided by time, busbw is that times what the busiest port has to carry \
-of it: 2(n-1)/n in an all_reduce, 1 in reduce, broadcast and scans, (n-1)/n in the others. Both are in GB/s, 10^9 bytes per second.
+A sample is the average time of consecutive calls on the slowest rank; calls overlap if some ranks only send. time is the median \
+of the samples; p10, p90 and p99 are interpolated. algbw is size divided by time. busbw is algbw times the share of the data that \
+the busiest port carries: 2(n-1)/n for all_reduce, 1 for reduce, broadcast and scans, (n-1)/n for the others. Both are in GB/s \
+(10^9 bytes per second).
 
-send_recv measures messages between rank 0 and the last, as three tables. In send_recv_latency, time is half of that of a message \
-there and back. In send_recv_bandwidth, rank 0 sends a window of up to 64 messages in the background and hears when all \
-have come; time is that of a window divided by their number. In send_recv_bidirectional both do so at once, and busbw counts both directions.
+send_recv measures messages between rank 0 and the last rank, in three tables. send_recv_latency: half the time of a round trip. \
+send_recv_bandwidth: rank 0 sends a window of up to 64 messages in the background and receives an acknowledgement; time is that of \
+a window divided by the number of messages. send_recv_bidirectional: both ranks do so at once, and busbw counts both directions.
 
-Exit status: 0; 1 if something failed or an element was wrong; 2 if the command line makes no sense.
+Exit status: 0; 1 if something failed or an element was wrong; 2 for invalid arguments.
 
 Examples:
   commctl perf all_reduce -n 4 --min 4 --max 64M --check
@@ -37,16 +39,16 @@ Examples:
   commctl perf --calibrate -n 4 --out links && COMM_LINKS=@links commctl perf all_reduce -n 4"
 )]
 pub(crate) struct Perf {
-    /// What to measure
-    #[arg(value_name = "COLLECTIVE", required_unless_present = "calibrate")]
-    pub(crate) operation: Option<Subject>,
+    /// Collective to measure, or send_recv
+    #[arg(value_name = "COLLECTIVE", required_unless_present = "calibrate", value_parser = benchmarks())]
+    pub(crate) benchmark: Option<Benchmark>,
 
     /// Number of ranks to start [default: the number of cores, at least 2]
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ranks: Option<u32>,
 
-    /// How ranks reach each other, auto being shared memory within a host and TCP between hosts;
-    /// without it, as COMM_TRANSPORT says, or auto
+    /// Transport between the ranks; auto uses shared memory within a host and TCP between hosts
+    /// [default: COMM_TRANSPORT, or auto]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
 
@@ -57,7 +59,7 @@ pub(crate) struct Perf {
     pub(crate) samples: Samples,
 
     #[command(flatten)]
-    pub(crate) call: Call,
+    pub(crate) call: CallArgs,
 
     #[command(flatten)]
     pub(crate) output: Output,
@@ -66,37 +68,22 @@ pub(crate) struct Perf {
     pub(crate) calibrate: Calibrate,
 }
 
-/// What can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subject {
-    Collective(Operation),
+pub(crate) enum Benchmark {
+    Collective(Collective),
     /// Messages between two ranks.
     SendRecv,
 }
 
-impl ValueEnum for Subject {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Subject; 12] = {
-            let mut all = [Subject::SendRecv; 12];
-            let mut at = 0;
-            while at < Operation::ALL.len() {
-                all[at] = Subject::Collective(Operation::ALL[at]);
-                at += 1;
-            }
-            all
-        };
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        match self {
-            Self::Collective(operation) => operation.to_possible_value(),
-            Self::SendRecv => Some(PossibleValue::new("send_recv")),
-        }
-    }
+fn benchmarks() -> impl TypedValueParser<Value = Benchmark> {
+    let names = measurable().map(Collective::name).chain(["send_recv"]);
+    PossibleValuesParser::new(names).map(|name| {
+        let collective = measurable().find(|collective| collective.name() == name);
+        collective.map_or(Benchmark::SendRecv, Benchmark::Collective)
+    })
 }
 
-/// Which sizes are measured.
+/// The sizes to measure.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Sizes {
     /// The smallest size in bytes [default: 4]
@@ -107,65 +94,64 @@ pub(crate) struct Sizes {
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) max: Option<usize>,
 
-    /// By how much the next size is larger [default: 4; 8 with --calibrate]
+    /// Factor between consecutive sizes [default: 4; 8 with --calibrate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) factor: Option<u32>,
 }
 
-/// How often is measured.
+/// The number and length of samples.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Samples {
-    /// How many samples are taken of each size
+    /// Number of samples per size
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) samples: u32,
 
-    /// How many calls go before them, uncounted
+    /// Number of calls before the first sample
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) warmup: u32,
 
-    /// How long a sample lasts at least, in milliseconds
+    /// Minimum duration of a sample in milliseconds
     #[arg(long, value_name = "MS", default_value = "20", value_parser = millis)]
     pub(crate) sample_ms: Duration,
 }
 
-/// What is called.
+/// The arguments of the measured call.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Call {
-    /// The type of the elements
+pub(crate) struct CallArgs {
+    /// Element type
     #[arg(long, default_value = "f32", value_parser = dtypes(), conflicts_with = "calibrate")]
     pub(crate) dtype: DType,
 
-    /// How contributions are combined [default: sum]
+    /// Reduction operator [default: sum]
     #[arg(long, value_parser = operators(), conflicts_with = "calibrate")]
     pub(crate) op: Option<ReduceOp>,
 
-    /// The root of a rooted collective [default: 0]
+    /// Root of the collective [default: 0]
     #[arg(long, value_name = "RANK", conflicts_with = "calibrate")]
     pub(crate) root: Option<usize>,
 
-    /// The algorithm to use, instead of the one that is chosen
+    /// Algorithm to use instead of the selected one
     #[arg(long, value_name = "NAME", conflicts_with = "calibrate")]
     pub(crate) algorithm: Option<String>,
 
-    /// Contribution and result in one buffer: the default of all_reduce, reduce and scans
+    /// Use one buffer for contribution and result: the default of all_reduce, reduce and scans
     #[arg(long, conflicts_with_all = ["out_of_place", "calibrate"])]
     in_place: bool,
 
-    /// Contribution and result in two buffers: the default of the others
+    /// Use two buffers: the default of the others
     #[arg(long, conflicts_with = "calibrate")]
     out_of_place: bool,
 
-    /// Buffers from the communicator, which ranks of one host may read in place
+    /// Allocate buffers from the communicator, so that ranks of one host can read them in place
     #[arg(long, conflicts_with = "calibrate")]
     pub(crate) alloc: bool,
 
-    /// Compare every element of the result with what it must be, bit by bit
+    /// Compare every element of the result with the expected value, bit for bit
     #[arg(long, conflicts_with = "calibrate")]
     pub(crate) check: bool,
 }
 
-impl Call {
-    /// The usual call, by this algorithm.
+impl CallArgs {
     pub(crate) fn forced(algorithm: &str) -> Self {
         Self {
             dtype: DType::F32,
@@ -179,8 +165,8 @@ impl Call {
         }
     }
 
-    /// The first option that says something of a collective.
-    pub(crate) fn of_a_collective(&self) -> Option<&'static str> {
+    /// Returns the first given option that only collectives have.
+    pub(crate) fn collective_option(&self) -> Option<&'static str> {
         let given = [
             (self.dtype != DType::F32, "--dtype"),
             (self.op.is_some(), "--op"),
@@ -192,16 +178,16 @@ impl Call {
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    pub(crate) const fn place(&self) -> Option<Place> {
+    pub(crate) const fn layout(&self) -> Option<Layout> {
         match (self.in_place, self.out_of_place) {
-            (true, _) => Some(Place::In),
-            (_, true) => Some(Place::Out),
+            (true, _) => Some(Layout::InPlace),
+            (_, true) => Some(Layout::OutOfPlace),
             _ => None,
         }
     }
 }
 
-/// What is said of it.
+/// The format of the results.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Output {
     /// Print one JSON object per line
@@ -212,12 +198,11 @@ pub(crate) struct Output {
     #[arg(long, conflicts_with = "calibrate")]
     csv: bool,
 
-    /// Draw time and bandwidth over size
+    /// Plot time and bandwidth over size
     #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
     pub(crate) svg: Option<PathBuf>,
 }
 
-/// How rows are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Table,
@@ -235,25 +220,23 @@ impl Output {
     }
 }
 
-/// Measuring the model of the links.
+/// Options that calibrate the link model.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Calibrate {
-    /// Measure what messages cost, by which algorithms are chosen; the last line printed is for
-    /// COMM_LINKS
-    #[arg(long, action = ArgAction::SetTrue, conflicts_with = "operation")]
+    /// Measure the link model that selects algorithms; the last line is a value of COMM_LINKS
+    #[arg(long, action = ArgAction::SetTrue, conflicts_with = "benchmark")]
     pub(crate) calibrate: bool,
 
     /// Write the model into a file, for COMM_LINKS=@FILE
-    #[arg(long, value_name = "FILE", requires = "calibrate", conflicts_with = "operation")]
+    #[arg(long, value_name = "FILE", requires = "calibrate", conflicts_with = "benchmark")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Write a page of predicted and measured times, and a picture next to it; in an existing page,
-    /// what stands between the lines <!-- measured --> and <!-- /measured --> is replaced
-    #[arg(long, value_name = "FILE.md", requires = "calibrate", conflicts_with = "operation")]
+    /// Write a page of predicted and measured times, and a plot next to it; in an existing page,
+    /// the text between the lines <!-- measured --> and <!-- /measured --> is replaced
+    #[arg(long, value_name = "FILE.md", requires = "calibrate", conflicts_with = "benchmark")]
     pub(crate) report: Option<PathBuf>,
 }
 
-/// How ranks reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Auto,
@@ -262,7 +245,7 @@ pub(crate) enum Transport {
 }
 
 fn dtypes() -> impl TypedValueParser<Value = DType> {
-    // Results are summed for the checks, which the host does not do with floats of 8 bits.
+    // The host does not reduce floats of 8 bits.
     let measured = DType::ALL.into_iter().filter(|dtype| !dtype.is_float8());
     PossibleValuesParser::new(measured.map(DType::name))
         .try_map(|name| DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or("unknown type"))
@@ -273,20 +256,11 @@ fn operators() -> impl TypedValueParser<Value = ReduceOp> {
         .try_map(|name| ReduceOp::ALL.into_iter().find(|op| op.name() == name).ok_or("unknown operator"))
 }
 
-/// As in 512, 4K, 256M.
 fn bytes(text: &str) -> Result<usize, String> {
-    let shift = match text.chars().last() {
-        Some('k' | 'K') => 10,
-        Some('m' | 'M') => 20,
-        Some('g' | 'G') => 30,
-        _ => 0,
-    };
-    let digits = if shift == 0 { text } else { text.get(..text.len() - 1).unwrap_or_default() };
-    let number: usize = digits.parse().map_err(|_| "expected a number of bytes, as in 512, 4K or 256M")?;
-    match number.checked_mul(1 << shift) {
-        Some(0) => Err("a size is at least 1".into()),
-        Some(bytes) if isize::try_from(bytes).is_ok() => Ok(bytes),
-        _ => Err("no memory is that large".into()),
+    match units::parse(text)? {
+        0 => Err("a size is at least 1".into()),
+        bytes if isize::try_from(bytes).is_ok() => Ok(bytes),
+        _ => Err("too large for the memory of any machine".into()),
     }
 }
 
@@ -300,20 +274,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("512"), Ok(512));
+    fn a_size_is_positive_and_addressable() {
         assert_eq!(bytes("4K"), Ok(4096));
-        assert_eq!(bytes("256m"), Ok(256 << 20));
-        assert_eq!(bytes("1G"), Ok(1 << 30));
-        for nonsense in
-            ["", "K", "0", "-1", "4KB", "4 K", "1e3", "99999999999999999999", "17179869184G", "4\u{e9}"]
-        {
-            assert!(bytes(nonsense).is_err(), "{nonsense}");
+        for invalid in ["", "K", "0", "-1", "4KB", "99999999999999999999", "17179869184G", "4\u{e9}"] {
+            assert!(bytes(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn a_sample_may_be_short_but_not_negative() {
+    fn the_duration_of_a_sample_is_not_negative() {
         assert_eq!(millis("0"), Ok(Duration::ZERO));
         assert_eq!(millis("0.5"), Ok(Duration::from_micros(500)));
         assert!(millis("-1").is_err() && millis("NaN").is_err() && millis("soon").is_err());

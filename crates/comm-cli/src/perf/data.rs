@@ -1,19 +1,17 @@
-//! Data whose reduction is exact in every element type and in any order, so that results can be
-//! compared bit by bit.
+//! Data whose reductions are exact in every element type and order, so results compare bit for bit.
 
 use comm::ReduceOp;
 
-/// Up to here whole numbers are exact in every floating point type: `bf16` has eight bits of them.
+/// The largest integer up to which all are exact in every type: `bf16` has 8 bits of precision.
 const EXACT: u64 = 256;
 
-/// What the ranks contribute, as whole numbers from 0 to 256, and what comes out.
+/// Contributions, which are integers from 0 to 256, and their reductions.
 ///
-/// Sums and averages stay exact in 16 bits for as many as 256 ranks, everything else for any
-/// number.
+/// Sums and averages are exact in 16 bits for up to 256 ranks, all others for any number of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
     ranks: u64,
-    /// Nothing if contributions are moved and not combined.
+    /// `None` if the collective does not reduce.
     op: Option<ReduceOp>,
 }
 
@@ -22,12 +20,12 @@ impl Data {
         Self { ranks: ranks as u64, op }
     }
 
-    /// What an element of a rank's contribution is.
+    /// Element `index` of the contribution of `rank`.
     pub(crate) fn contribution(&self, rank: usize, index: usize) -> u64 {
         let (rank, index) = (rank as u64, index as u64);
         match self.op {
             Some(ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max) => self.summand(rank, index),
-            // Times its factor of a half.
+            // The factor is 1/2.
             Some(ReduceOp::PreMulSum(_)) => 2 * self.summand(rank, index),
             Some(ReduceOp::Prod) => 1 << self.exponent(rank, index),
             Some(ReduceOp::Avg) => self.averaged(rank, index),
@@ -35,12 +33,12 @@ impl Data {
         }
     }
 
-    /// What an element of the reduction of all contributions is.
+    /// Element `index` of the reduction of all contributions.
     pub(crate) fn reduced(&self, index: usize) -> u64 {
         self.reduced_below(self.ranks as usize, index)
     }
 
-    /// What an element of the reduction of the contributions of so many first ranks is.
+    /// Element `index` of the reduction of ranks 0 to `ranks` - 1.
     pub(crate) fn reduced_below(&self, ranks: usize, index: usize) -> u64 {
         let all = (0..ranks as u64).map(|rank| self.contribution(rank as usize, index));
         match self.op {
@@ -56,28 +54,28 @@ impl Data {
         }
     }
 
-    /// Small enough that the sum over all ranks is exact; half of the range at most, so that it
-    /// doubles.
+    /// A number so small that the sum over all ranks is exact, and its double too.
     fn summand(&self, rank: u64, index: u64) -> u64 {
         let values = (EXACT / self.ranks).clamp(2, EXACT / 2);
         if self.takes_part(rank, index, EXACT / 2) { mix(rank, index) % values } else { 0 }
     }
 
-    /// 1 for a few ranks, so that the product of all is exact.
+    /// A power of 2 above 0 for at most 8 ranks, so that the product of all is exact.
     fn exponent(&self, rank: u64, index: u64) -> u64 {
         if self.takes_part(rank, index, 8) { mix(rank, index) % 2 } else { 0 }
     }
 
-    /// Whether a rank is among so many that are chosen for this element.
+    /// Whether `rank` is one of the `chosen` ranks of this element.
     fn takes_part(&self, rank: u64, index: u64, chosen: u64) -> bool {
         (rank + index) % self.ranks < chosen
     }
 
-    /// Differs from rank to rank if that leaves the sum exact, and averages to a whole number.
+    /// A number whose average over the ranks is an integer. It differs between ranks if the sum
+    /// stays exact.
     fn averaged(&self, rank: u64, index: u64) -> u64 {
         let share = EXACT / self.ranks;
         let (own, common) = match (share + 1).checked_sub(self.ranks) {
-            // All of these over the ranks average to ranks - 1.
+            // The average of the first term over the ranks is ranks - 1.
             Some(rest) => (2 * ((rank + index) % self.ranks), rest),
             None => (0, share),
         };
@@ -85,7 +83,7 @@ impl Data {
     }
 }
 
-/// Numbers without a pattern that a misplaced block could share.
+/// Hashes rank and index, so that a misplaced block differs from the expected one.
 fn mix(rank: u64, index: u64) -> u64 {
     let seed = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (rank + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (seed ^ seed >> 29).wrapping_mul(0x94d0_49bb_1331_11eb) >> 40

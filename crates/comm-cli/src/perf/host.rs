@@ -1,18 +1,19 @@
-//! What this host tells: its name, the cores of this process, the memory that is left.
+//! Reads properties of this host and process from /proc and /sys.
 
 use std::fs;
 
-/// What this process knows of where it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seat {
+use serde::{Deserialize, Serialize};
+
+/// The host, process id and cores of a rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RankInfo {
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// The cores that it may run on, as in `0-3,8`.
+    /// The allowed cores, as in `0-3,8`.
     pub(crate) cores: String,
 }
 
-impl Seat {
-    /// This process's.
+impl RankInfo {
     pub(crate) fn own() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
@@ -23,13 +24,11 @@ impl Seat {
     }
 }
 
-/// The system's congestion control.
 pub(crate) fn congestion_control() -> String {
     first_line("/proc/sys/net/ipv4/tcp_congestion_control")
 }
 
-/// The memory in bytes that this process and its like may still take: what the system has left, or
-/// the control group if that is less. Nothing if neither says.
+/// Returns the available memory in bytes of the system or the control group, whichever is less.
 pub(crate) fn available_memory() -> Option<usize> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let system = kibibytes(&meminfo, "MemAvailable:");
@@ -42,7 +41,7 @@ fn kibibytes(text: &str, name: &str) -> Option<usize> {
     field(text, name)?.strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// What stands behind a name at the start of a line.
+/// Returns the rest of the line that starts with `name`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
@@ -65,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_cores_and_memory() {
-        assert!(Seat::own().cores.starts_with(|first: char| first.is_ascii_digit()));
+    fn cores_and_memory_of_this_host_are_found() {
+        assert!(RankInfo::own().cores.starts_with(|first: char| first.is_ascii_digit()));
         assert!(available_memory().is_some_and(|bytes| bytes > 0));
     }
 }

@@ -1,15 +1,14 @@
-//! Whether what is asked for fits into memory, before the system starts to kill.
+//! Checks that the buffers fit into memory, before the kernel kills processes.
 
-use comm::ring::Tuning;
-use comm::ring::choose;
+use comm::Collective;
+use comm::ring::{Tuning, choose};
 
 use super::buffers::Lengths;
 use super::error::{PerfError, Result};
 use super::host;
-use super::operation::{Operation, Place};
-use super::plan::Plan;
+use super::plan::{Layout, Plan};
 
-/// Refuses a plan whose buffers, on so many ranks of this host, need more than is left.
+/// Returns an error if the buffers of `local_ranks` ranks exceed the available memory of this host.
 pub(crate) fn check(plan: &Plan, tuning: &Tuning, local_ranks: usize) -> Result<()> {
     let Some(available) = host::available_memory() else { return Ok(()) };
     plan.sizes.iter().try_for_each(|&size| fits(plan, tuning, size, local_ranks, available))
@@ -20,16 +19,17 @@ fn fits(plan: &Plan, tuning: &Tuning, size: usize, ranks: usize, available: usiz
     if needed <= available { Ok(()) } else { Err(PerfError::Memory { size, ranks, needed, available }) }
 }
 
-/// The bytes that the rank which needs most has of its own and in the communicator.
+/// The largest number of bytes that one rank needs, including scratch in the communicator.
 fn needed(plan: &Plan, tuning: &Tuning, size: usize) -> Result<usize> {
-    // A root has at least as much as any other.
+    // The root needs at least as much as any other rank.
     let Lengths { send, recv } = Lengths::of(plan, true, plan.count(size));
     let own = (send + recv) * plan.dtype.size();
-    let choice = plan.choice(size, tuning)?;
-    let params = choose::params(&plan.question(size), choice.segments, tuning);
+    let choice = plan.select(size, tuning)?;
+    let params = choose::params(&plan.shape(size), choice.segments, tuning);
     let slot = size.div_ceil(choice.algorithm.blocks(&params).max(1));
-    let moved_away = if (plan.operation, plan.place) == (Operation::AllToAll, Place::In) { size } else { 0 };
-    Ok(own.saturating_add((choice.algorithm.slots)(&params).saturating_mul(slot)).saturating_add(moved_away))
+    let is_copied = (plan.collective, plan.layout) == (Collective::AllToAll, Layout::InPlace);
+    let input_copy = if is_copied { size } else { 0 };
+    Ok(own.saturating_add((choice.algorithm.slots)(&params).saturating_mul(slot)).saturating_add(input_copy))
 }
 
 #[cfg(test)]
@@ -39,16 +39,16 @@ mod tests {
 
     use super::*;
 
-    fn plan(operation: Operation, place: Place) -> Plan {
+    fn plan(collective: Collective, layout: Layout) -> Plan {
         let sizes = vec![1 << 20];
         let algorithm = None;
         Plan {
-            operation,
+            collective,
             ranks: 4,
             dtype: DType::F32,
             op: None,
             root: 0,
-            place,
+            layout,
             algorithm,
             alloc: false,
             sizes,
@@ -60,10 +60,15 @@ mod tests {
         let link = Link { latency: 1e-6, overhead: 0.0, per_byte: 1e-9 };
         let tuning = RingConfig::default().tuning(LinkModel::uniform(link, 0.0));
         let size = 1 << 20;
-        assert_eq!(needed(&plan(Operation::AllGather, Place::Out), &tuning, size).unwrap(), size + size / 4);
-        assert_eq!(needed(&plan(Operation::AllToAll, Place::In), &tuning, size).unwrap(), 2 * size);
-        let doubling =
-            Plan { algorithm: Some("recursive_doubling".into()), ..plan(Operation::AllReduce, Place::In) };
+        assert_eq!(
+            needed(&plan(Collective::AllGather, Layout::OutOfPlace), &tuning, size).unwrap(),
+            size + size / 4
+        );
+        assert_eq!(needed(&plan(Collective::AllToAll, Layout::InPlace), &tuning, size).unwrap(), 2 * size);
+        let doubling = Plan {
+            algorithm: Some("recursive_doubling".into()),
+            ..plan(Collective::AllReduce, Layout::InPlace)
+        };
         assert_eq!(needed(&doubling, &tuning, size).unwrap(), 3 * size);
         assert!(fits(&doubling, &tuning, size, 4, 12 * size).is_ok());
         let error = fits(&doubling, &tuning, size, 4, 12 * size - 1).unwrap_err();

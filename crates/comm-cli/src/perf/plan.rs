@@ -1,27 +1,27 @@
-//! What is measured, decided before anything is started: the same on every rank.
+//! The calls to measure. All ranks make the same plan.
 
 use comm::ring::choose::{CallShape, Selection, choose};
 use comm::ring::{RingConfig, Tuning};
-use comm::{DType, ReduceOp};
+use comm::{Collective, DType, ReduceOp};
 
-use super::args::{Call, Sizes};
+use super::args::{CallArgs, Sizes};
 use super::error::{PerfError, Result};
-use super::label::Label;
-use super::operation::{Operation, Place};
+use super::row::Label;
+use crate::collective::{bus_factor, has_blocks, has_data, has_root, is_prefix, reduces};
 
-/// The defaults of the sizes of one kind of measurement.
+/// The sizes of one benchmark in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
+pub(crate) struct SizeRange {
     pub(crate) min: usize,
     pub(crate) max: usize,
     pub(crate) factor: usize,
 }
 
-impl Range {
+impl SizeRange {
     pub(crate) const TABLE: Self = Self { min: 4, max: 256 << 20, factor: 4 };
     pub(crate) const GRID: Self = Self { min: 4, max: 16 << 20, factor: 8 };
 
-    /// What the command line says, and this where it says nothing.
+    /// Returns the sizes of the command line, with these as defaults.
     pub(crate) fn or(self, sizes: &Sizes) -> Result<Self> {
         let given = Self {
             min: sizes.min.unwrap_or(self.min.min(sizes.max.unwrap_or(self.min))),
@@ -40,113 +40,141 @@ impl Range {
     }
 }
 
-/// The calls that are measured.
+/// The buffers that hold contribution and result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One buffer holds both.
+    InPlace,
+    OutOfPlace,
+}
+
+impl Layout {
+    /// Returns the layouts that a collective supports, its default first.
+    pub(crate) const fn of(collective: Collective) -> &'static [Self] {
+        match collective {
+            Collective::Broadcast | Collective::Barrier => &[Self::InPlace],
+            Collective::Gather | Collective::Scatter => &[Self::OutOfPlace],
+            blocks if has_blocks(blocks) => &[Self::OutOfPlace, Self::InPlace],
+            _ => &[Self::InPlace, Self::OutOfPlace],
+        }
+    }
+
+    fn choose(collective: Collective, wanted: Option<Self>) -> Result<Self> {
+        let layouts = Self::of(collective);
+        match wanted {
+            Some(layout) if !layouts.contains(&layout) => {
+                let flag = if layout == Self::InPlace { "--in-place" } else { "--out-of-place" };
+                Err(PerfError::usage(format!("{flag}: there is no such {collective}")))
+            }
+            wanted => Ok(wanted.unwrap_or(layouts[0])),
+        }
+    }
+}
+
+/// Calls of one collective at several sizes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
-    pub(crate) operation: Operation,
+    pub(crate) collective: Collective,
     pub(crate) ranks: usize,
     pub(crate) dtype: DType,
-    /// Nothing unless the operation reduces.
+    /// `None` unless the collective reduces.
     pub(crate) op: Option<ReduceOp>,
-    /// 0 unless the operation is rooted.
+    /// 0 unless the collective has a root.
     pub(crate) root: usize,
-    pub(crate) place: Place,
+    pub(crate) layout: Layout,
     pub(crate) algorithm: Option<String>,
     /// Whether the communicator allocates the buffers.
     pub(crate) alloc: bool,
-    /// In bytes, each larger than the one before.
+    /// Sizes in bytes, in ascending order.
     pub(crate) sizes: Vec<usize>,
 }
 
 impl Plan {
-    /// The plan of a command line.
-    pub(crate) fn new(operation: Operation, ranks: usize, call: &Call, range: Range) -> Result<Self> {
-        let facts = operation.facts();
-        let unused =
-            |flag: &str, why: &str| Err(PerfError::usage(format!("{flag}: {} {why}", operation.name())));
-        if call.op.is_some() && !facts.reduces {
+    pub(crate) fn new(
+        collective: Collective,
+        ranks: usize,
+        call: &CallArgs,
+        range: SizeRange,
+    ) -> Result<Self> {
+        let unused = |flag: &str, why: &str| Err(PerfError::usage(format!("{flag}: {collective} {why}")));
+        if call.op.is_some() && !reduces(collective) {
             return unused("--op", "reduces nothing");
         }
-        if call.root.is_some() && !facts.rooted {
+        if call.root.is_some() && !has_root(collective) {
             return unused("--root", "has no root");
         }
-        if call.check && !operation.has_data() {
+        if call.check && !has_data(collective) {
             return unused("--check", "moves no data");
         }
         let root = call.root.unwrap_or(0);
         if root >= ranks {
-            return Err(PerfError::usage(format!("--root {root}: there are {ranks} ranks, from 0 on")));
+            return Err(PerfError::usage(format!("--root {root}: there are {ranks} ranks, numbered from 0")));
         }
-        let op = facts.reduces.then(|| call.op.unwrap_or(ReduceOp::Sum));
+        let op = reduces(collective).then(|| call.op.unwrap_or(ReduceOp::Sum));
         if let Some(op) = op {
             op.check(call.dtype).map_err(comm::Error::from)?;
-            if operation.is_prefix() && op == ReduceOp::Avg {
+            if is_prefix(collective) && op == ReduceOp::Avg {
                 return unused("--op avg", "has no average");
             }
         }
         let mut plan = Self {
-            operation,
+            collective,
             ranks,
             dtype: call.dtype,
             op,
             root,
-            place: operation.place(call.place())?,
+            layout: Layout::choose(collective, call.layout())?,
             algorithm: call.algorithm.clone(),
             alloc: call.alloc,
             sizes: Vec::new(),
         };
-        plan.sizes = range.sizes().map(|size| plan.whole(size)).collect();
+        plan.sizes = range.sizes().map(|size| plan.round(size)).collect();
         plan.sizes.dedup();
-        // An algorithm that does not exist is found out here, whatever the links.
+        // An algorithm that does not exist is an error with any links.
         let nothing = comm::Link { latency: 0.0, overhead: 0.0, per_byte: 0.0 };
-        plan.choice(0, &RingConfig::default().tuning(comm::LinkModel::uniform(nothing, 0.0)))?;
+        plan.select(0, &RingConfig::default().tuning(comm::LinkModel::uniform(nothing, 0.0)))?;
         Ok(plan)
     }
 
-    /// A size rounded down to whole elements, the same for every rank where each has a block; but
-    /// one at least.
-    fn whole(&self, size: usize) -> usize {
-        if !self.operation.has_data() {
+    /// Rounds a size down to whole elements per block, but at least one.
+    fn round(&self, size: usize) -> usize {
+        if !has_data(self.collective) {
             return 0;
         }
-        let blocks = if self.operation.facts().divided { self.ranks } else { 1 };
+        let blocks = if has_blocks(self.collective) { self.ranks } else { 1 };
         let unit = blocks * self.dtype.size();
         (size / unit).max(1) * unit
     }
 
-    /// What is said of it.
     pub(crate) fn label(&self) -> Label {
-        let facts = self.operation.facts();
+        let has_data = has_data(self.collective);
         Label {
-            name: self.operation.name(),
+            name: self.collective.name(),
             ranks: self.ranks,
-            dtype: self.operation.has_data().then_some(self.dtype),
+            dtype: has_data.then_some(self.dtype),
             op: self.op,
-            root: facts.rooted.then_some(self.root),
+            root: has_root(self.collective).then_some(self.root),
             alloc: self.alloc,
-            place: match self.place {
-                _ if !self.operation.has_data() => "",
-                Place::In => ", in place",
-                Place::Out => ", out of place",
+            layout: match self.layout {
+                _ if !has_data => "",
+                Layout::InPlace => ", in place",
+                Layout::OutOfPlace => ", out of place",
             },
-            bus_factor: self.operation.bus_factor(self.ranks),
+            bus_factor: bus_factor(self.collective, self.ranks),
         }
     }
 
-    /// How many elements a size has.
     pub(crate) const fn count(&self, bytes: usize) -> usize {
         bytes / self.dtype.size()
     }
 
-    /// What the algorithm is chosen by.
-    pub(crate) const fn question(&self, bytes: usize) -> CallShape {
-        let collective = self.operation.facts().collective;
-        CallShape::new(collective).ranks(self.ranks).bytes(bytes)
+    pub(crate) const fn shape(&self, bytes: usize) -> CallShape {
+        CallShape::new(self.collective).ranks(self.ranks).bytes(bytes)
     }
 
-    /// How a call of this size is carried out.
-    pub(crate) fn choice(&self, bytes: usize, tuning: &Tuning) -> Result<Selection> {
-        Ok(choose(&self.question(bytes), self.algorithm.as_deref(), tuning)?)
+    /// Selects the algorithm of a call of this size.
+    pub(crate) fn select(&self, bytes: usize, tuning: &Tuning) -> Result<Selection> {
+        Ok(choose(&self.shape(bytes), self.algorithm.as_deref(), tuning)?)
     }
 }
 
@@ -156,7 +184,7 @@ mod tests {
 
     use clap::Parser;
 
-    use super::super::args::{Perf, Subject};
+    use super::super::args::{Benchmark, Perf};
 
     #[derive(Parser)]
     struct Line {
@@ -167,8 +195,8 @@ mod tests {
     fn plan(line: &str, ranks: usize) -> Result<Plan> {
         let words = std::iter::once("perf").chain(line.split_whitespace());
         let perf = Line::try_parse_from(words).unwrap().perf;
-        let Some(Subject::Collective(operation)) = perf.operation else { panic!("{line}") };
-        Plan::new(operation, ranks, &perf.call, Range::TABLE.or(&perf.sizes)?)
+        let Some(Benchmark::Collective(collective)) = perf.benchmark else { panic!("{line}") };
+        Plan::new(collective, ranks, &perf.call, SizeRange::TABLE.or(&perf.sizes)?)
     }
 
     #[test]
@@ -188,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn arguments_that_contradict_the_collective_are_errors() {
         let refused = |line: &str, reason: &str| {
             let error = plan(line, 3).unwrap_err();
             assert!(error.to_string().contains(reason), "{error}");

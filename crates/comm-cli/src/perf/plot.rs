@@ -1,15 +1,13 @@
-//! Time and bandwidth over size, as a picture.
+//! Plots time and bandwidth over size.
 
 use std::path::Path;
 
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
 use super::error::{PerfError, Result};
-use super::label::Label;
-use super::row::Row;
+use super::row::{Label, Row};
 
-/// Draws time and bandwidth over size.
 pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()> {
     let dtype = label.dtype.map_or("bytes", |dtype| dtype.name());
     let title = format!("{}, {} ranks, {dtype}", label.name, label.ranks);
@@ -32,12 +30,12 @@ pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()>
         panel_size: (550, 430),
         columns: 2,
         panels: vec![panel(Axis::time("time per call"), time), panel(speed, bandwidth)],
-        key: Key::Inside,
+        legend: Legend::Inside,
     };
     write_file(path, &picture.svg()?)
 }
 
-/// Writes a file, and makes its folder if there is none.
+/// Writes a file, and creates its folder if necessary.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     page::write_file(path, text).map_err(|source| PerfError::Write { path: path.to_owned(), source })
 }

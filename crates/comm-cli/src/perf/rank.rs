@@ -1,84 +1,75 @@
-//! What one rank does: the calls of a plan, size by size.
+//! Measures the calls of a plan on one rank.
 
-use comm::{DType, ReduceOp};
+use comm::{DType, Element, ReduceOp};
 use comm_cli::__private::progress::Progress;
-use half::{bf16, f16};
+use comm_sim::exact::Small;
 
 use super::args::{Perf, Samples};
-use super::buffers::Buffers;
+use super::buffers::RankBuffers;
 use super::error::{PerfError, Result};
 use super::memory;
-use super::number::Number;
 use super::plan::Plan;
 use super::plot;
 use super::print::Printer;
-use super::row::Row;
+use super::row::{Percentiles, Row};
 use super::session::Session;
-use super::statistics::Percentiles;
 use super::timing;
 
 /// Measures a plan and prints it.
 pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     agree_on_memory(session, plan)?;
-    let measure = row_of(plan.dtype)?;
+    let measure = measure_of(plan.dtype)?;
     let label = plan.label();
     let printer = Printer::new(perf.output.format(), label, session);
-    printer.head(session)?;
-    let progress = Progress::new(plan.sizes.len(), session.speaks());
+    printer.header(session)?;
+    let progress = Progress::new(plan.sizes.len(), session.prints());
     let mut rows = Vec::with_capacity(plan.sizes.len());
     for &bytes in &plan.sizes {
-        progress.at(format!("{} of {bytes} bytes", plan.operation.name()));
+        progress.at(format!("{} of {bytes} bytes", plan.collective));
         let row = measure(session, plan, &perf.samples, bytes, perf.call.check)?;
         progress.done(|| printer.row(&row))?;
         rows.push(row);
     }
     drop(progress);
     let wrong = perf.call.check.then(|| rows.iter().filter_map(|row| row.wrong).sum());
-    printer.foot(wrong)?;
-    if let (Some(path), true) = (&perf.output.svg, session.speaks()) {
+    printer.footer(wrong)?;
+    if let (Some(path), true) = (&perf.output.svg, session.prints()) {
         plot::write_rows(path, &label, &rows)?;
     }
     match wrong {
-        // All ranks know the number, and one says it.
-        Some(wrong) if wrong > 0 && session.speaks() => Err(PerfError::Wrong(wrong)),
+        Some(wrong) if wrong > 0 && session.prints() => Err(PerfError::Wrong(wrong)),
         _ => Ok(()),
     }
 }
 
-/// Refuses on all ranks what does not fit on one.
+/// Returns an error on all ranks if the plan needs more memory than one host has.
 pub(crate) fn agree_on_memory(session: &Session, plan: &Plan) -> Result<()> {
     let own = memory::check(plan, &session.tuning, session.local_ranks);
     let mut fits = [u8::from(own.is_ok())];
     session.comm.all_reduce(&mut fits, ReduceOp::Min)?;
     match fits {
-        [0] => own.and(Err(PerfError::usage("--max: it does not fit into the memory of another host"))),
+        [0] => {
+            own.and(Err(PerfError::usage("--max: the buffers do not fit into the memory of another host")))
+        }
         _ => own,
     }
 }
 
 type Measure = fn(&Session, &Plan, &Samples, usize, bool) -> Result<Row>;
 
-/// The measurement for an element type.
-fn row_of(dtype: DType) -> Result<Measure> {
-    Ok(match dtype {
-        DType::I8 => row::<i8>,
-        DType::U8 => row::<u8>,
-        DType::I16 => row::<i16>,
-        DType::U16 => row::<u16>,
-        DType::I32 => row::<i32>,
-        DType::U32 => row::<u32>,
-        DType::I64 => row::<i64>,
-        DType::U64 => row::<u64>,
-        DType::F16 => row::<f16>,
-        DType::BF16 => row::<bf16>,
-        DType::F32 => row::<f32>,
-        DType::F64 => row::<f64>,
-        other => return Err(PerfError::usage(format!("--dtype {other}: cannot be measured"))),
-    })
+/// Returns the measurement for an element type.
+fn measure_of(dtype: DType) -> Result<Measure> {
+    let mut found: Option<Measure> = None;
+    comm_sim::for_each_of_host!(T => {
+        if <T as Element>::DTYPE == dtype {
+            found = Some(measure::<T>);
+        }
+    });
+    found.ok_or_else(|| PerfError::usage(format!("--dtype {dtype}: the host does not reduce this type")))
 }
 
 /// Measures one size.
-fn row<T: Number>(
+fn measure<T: Small>(
     session: &Session,
     plan: &Plan,
     samples: &Samples,
@@ -89,9 +80,9 @@ fn row<T: Number>(
         Some(name) => session.comm.with_algorithm(name.clone()),
         None => session.comm.clone(),
     };
-    let mut buffers = Buffers::<T>::new(plan, &session.comm, plan.count(bytes))?;
+    let mut buffers = RankBuffers::<T>::new(plan, &session.comm, plan.count(bytes))?;
     buffers.clear();
-    let times = timing::measure(&session.comm, samples, &mut || buffers.call(&comm))?;
+    let times = timing::measure(&session.comm, samples, &mut || buffers.run(&comm, plan.root))?;
     let wrong = match check {
         true => {
             let mut wrong = [buffers.check(&comm)?];
@@ -100,6 +91,6 @@ fn row<T: Number>(
         }
         false => None,
     };
-    let algorithm = Some(plan.choice(bytes, &session.tuning)?.algorithm.name);
+    let algorithm = Some(plan.select(bytes, &session.tuning)?.algorithm.name);
     Ok(Row { bytes, algorithm, time: Percentiles::of(&times), wrong })
 }

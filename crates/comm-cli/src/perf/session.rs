@@ -4,33 +4,28 @@ use comm::hybrid::{Path, Paths};
 use comm::ring::Tuning;
 use comm::shm::{SharedMemoryConfig, SharedMemoryFabric};
 use comm::tcp::TcpFabric;
-use comm::{Comm, Config, Fabric, LinkModel, TransportKind, init_with_paths};
+use comm::{Comm, Config, Fabric, LinkModel, ObjectCollectives, TransportKind, init_with_paths};
 
 use super::args::Transport;
-use super::error::Result;
-use super::host::{self, Seat};
+use super::error::{PerfError, Result};
+use super::host::{self, RankInfo};
 
-/// How much of what a rank says of itself is passed on, in bytes.
-const SEAT_MAX: usize = 256;
-
-/// A rank among others, and what it knows of them.
+/// A rank of the group that measures.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) comm: Comm,
-    /// By which the communicator chooses algorithms.
+    /// The tuning by which the communicator selects algorithms.
     pub(crate) tuning: Tuning,
-    /// Where each rank runs.
-    pub(crate) seats: Vec<Seat>,
-    /// The ranks of this host, as the launcher says.
+    pub(crate) rank_infos: Vec<RankInfo>,
+    /// The number of ranks of this host, according to the launcher.
     pub(crate) local_ranks: usize,
-    /// What was asked for.
+    /// The requested transport.
     transport: Transport,
-    /// What came of it.
+    /// The transports in use.
     paths: Paths,
 }
 
 impl Transport {
-    /// What a configuration means.
     pub(crate) const fn of(kind: TransportKind) -> Self {
         match kind {
             TransportKind::Tcp => Self::Tcp,
@@ -39,7 +34,6 @@ impl Transport {
         }
     }
 
-    /// What the ranks are told.
     const fn kind(self) -> TransportKind {
         match self {
             Self::Auto => TransportKind::Auto,
@@ -48,28 +42,30 @@ impl Transport {
         }
     }
 
-    /// What it says that messages cost on one host.
-    pub(crate) fn links(self, config: &Config) -> Result<LinkModel> {
+    /// Returns the default link model on one host.
+    fn links(self, config: &Config) -> Result<LinkModel> {
         match self {
             Self::Tcp => Ok(TcpFabric::alone(&config.tcp)?.links()),
             Self::Auto | Self::Shm => Ok(SharedMemoryFabric::alone()?.links()),
         }
     }
 
-    /// What algorithms are chosen by under this configuration, before ranks have met.
+    /// Returns the tuning before ranks have connected.
     pub(crate) fn tuning(self, config: &Config) -> Result<Tuning> {
         Ok(config.ring.tuning(self.links(config)?))
     }
 }
 
 impl Session {
-    /// Meets the other ranks as the environment says.
+    /// Connects to the other ranks, with the configuration of the environment.
     pub(crate) fn join(transport: Transport, config: &Config) -> Result<Self> {
         let mut config = config.clone();
         config.transport = transport.kind();
         let (comm, paths) = init_with_paths(&config)?;
-        let seats = seats(&comm)?;
-        // Rank 0's links may be others than what this rank was told.
+        let rank_infos = comm
+            .all_gather_object(&RankInfo::own())
+            .map_err(|source| PerfError::RankInfos { source: Box::new(source) })?;
+        // The link model is that of rank 0, which may differ from this rank's configuration.
         let tuning = match comm.links() {
             Some(links) => {
                 let mut tuning = config.ring.tuning(links);
@@ -78,10 +74,10 @@ impl Session {
             }
             None => transport.tuning(&config)?,
         };
-        Ok(Self { comm, tuning, seats, local_ranks: config.local_world_size, transport, paths })
+        Ok(Self { comm, tuning, rank_infos, local_ranks: config.local_world_size, transport, paths })
     }
 
-    /// How ranks reach each other, as in `tcp` or `auto (shm)`.
+    /// Describes the transport, as in `tcp` or `auto (shm)`.
     pub(crate) fn transport(&self) -> String {
         let used = self.paths.to_string();
         match self.transport {
@@ -92,12 +88,14 @@ impl Session {
         }
     }
 
-    /// What else there is to know of that.
+    /// Describes the settings of the transports in use.
     pub(crate) fn detail(&self) -> String {
         let rings = || format!("rings of {} KiB", SharedMemoryConfig::default().ring_bytes >> 10);
         let sockets = || {
             let congestion = host::congestion_control();
-            format!("the system's congestion control is {congestion}; on one host cubic or reno if allowed")
+            format!(
+                "the system's congestion control is {congestion}; connections within a host use cubic or reno if allowed"
+            )
         };
         let used = |path, detail: &dyn Fn() -> String| self.paths.any(path).then(detail);
         let details = [used(Path::SharedMemory, &rings), used(Path::Tcp, &sockets)];
@@ -108,59 +106,24 @@ impl Session {
         self.comm.size()
     }
 
-    /// Whether this rank is the one that prints.
-    pub(crate) fn speaks(&self) -> bool {
+    pub(crate) fn prints(&self) -> bool {
         self.comm.rank() == 0
     }
 
     /// The hosts, in the order of their first ranks.
     pub(crate) fn hosts(&self) -> Vec<&str> {
         let mut hosts = Vec::new();
-        for seat in &self.seats {
-            if !hosts.contains(&&*seat.host) {
-                hosts.push(&*seat.host);
+        for info in &self.rank_infos {
+            if !hosts.contains(&&*info.host) {
+                hosts.push(&*info.host);
             }
         }
         hosts
     }
 
-    /// How many consecutive ranks each host holds; 1 if they hold unlike numbers.
+    /// The number of consecutive ranks of each host, or 1 if the numbers differ.
     pub(crate) fn ranks_per_host(&self) -> usize {
-        let hosts: Vec<&str> = self.seats.iter().map(|seat| &*seat.host).collect();
+        let hosts: Vec<&str> = self.rank_infos.iter().map(|info| &*info.host).collect();
         LinkModel::regular_hosts(&hosts).unwrap_or(1)
-    }
-}
-
-/// Gathers what all ranks say of themselves.
-fn seats(comm: &Comm) -> Result<Vec<Seat>> {
-    let Seat { host, pid, cores } = Seat::own();
-    let text = format!("{pid}\n{cores}\n{host}");
-    let mut own = [0; SEAT_MAX];
-    for (to, from) in own.iter_mut().zip(text.bytes()) {
-        *to = from;
-    }
-    let mut all = vec![0; SEAT_MAX * comm.size()];
-    comm.all_gather(&own, &mut all)?;
-    Ok(all.chunks(SEAT_MAX).map(seat).collect())
-}
-
-fn seat(bytes: &[u8]) -> Seat {
-    let text = String::from_utf8_lossy(bytes);
-    let mut lines = text.trim_end_matches('\0').lines();
-    let pid = lines.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
-    let [cores, host] = [lines.next(), lines.next()].map(|line| line.unwrap_or("unknown").to_owned());
-    Seat { host, pid, cores }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_rank_says_is_understood_even_if_it_is_cut() {
-        let mut said = b"123\n0-3\nnode7".to_vec();
-        said.resize(SEAT_MAX, 0);
-        assert_eq!(seat(&said), Seat { host: "node7".into(), pid: 123, cores: "0-3".into() });
-        assert_eq!(seat(b"123\n0").host, "unknown");
     }
 }

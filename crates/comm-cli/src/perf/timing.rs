@@ -1,4 +1,4 @@
-//! How long a call takes.
+//! Measures the time per call.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use comm::{Comm, ReduceOp};
 
 use super::args::Samples;
 
-/// More calls than any sample needs.
+/// The maximum number of calls of a sample.
 const CALLS_MAX: u64 = 1 << 24;
-/// One measurement too short to go by does not decide on many calls.
+/// Limits the growth after a measurement that was too short to be exact.
 const GROWTH_MAX: u64 = 16;
 
-/// The time per call of each sample, in seconds: of the rank that took longest. The same on every
-/// rank.
+/// Returns the time per call of each sample in seconds, of the slowest rank. It is the same on
+/// every rank.
 ///
-/// A sample is a number of calls in a row, of which all ranks make the same: so many that it lasts
-/// as long as it should. All ranks start into each together.
+/// A sample is a number of consecutive calls after a barrier. All ranks make the same number, so
+/// that a sample takes at least `sample_ms`.
 pub(crate) fn measure(
     comm: &Comm,
     samples: &Samples,
@@ -42,17 +42,17 @@ fn time(calls: u64, call: &mut dyn FnMut() -> comm::Result<()>) -> comm::Result<
     Ok(start.elapsed())
 }
 
-/// How many calls make a sample: rank 0 tries, and tells the others.
+/// Returns the number of calls of a sample, which rank 0 determines.
 fn agree_on_calls(
     comm: &Comm,
-    least: Duration,
+    sample_min: Duration,
     call: &mut dyn FnMut() -> comm::Result<()>,
 ) -> comm::Result<u64> {
     let mut calls = 1;
     loop {
         comm.barrier()?;
         let elapsed = time(calls, call)?;
-        let mut next = [if comm.rank() == 0 { more_calls(calls, elapsed, least) } else { 0 }];
+        let mut next = [if comm.rank() == 0 { more_calls(calls, elapsed, sample_min) } else { 0 }];
         comm.broadcast(0, &mut next)?;
         if next == [calls] {
             return Ok(calls);
@@ -61,13 +61,13 @@ fn agree_on_calls(
     }
 }
 
-/// The same number if so many calls took long enough, else a larger one.
-fn more_calls(calls: u64, elapsed: Duration, least: Duration) -> u64 {
-    if elapsed >= least || calls >= CALLS_MAX {
+/// Returns `calls` if they took long enough, and otherwise a larger number.
+fn more_calls(calls: u64, elapsed: Duration, sample_min: Duration) -> u64 {
+    if elapsed >= sample_min || calls >= CALLS_MAX {
         return calls;
     }
-    // A tenth more, so that a second try is rarely too short.
-    let needed = 1.1 * calls as f64 * least.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+    // 10 % more, so that the second try is rarely too short.
+    let needed = 1.1 * calls as f64 * sample_min.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
     (needed.ceil() as u64).clamp(calls + 1, calls * GROWTH_MAX).min(CALLS_MAX)
 }
 
@@ -78,14 +78,14 @@ mod tests {
     const LEAST: Duration = Duration::from_millis(20);
 
     #[test]
-    fn calls_that_took_long_enough_are_enough() {
+    fn the_number_of_calls_stays_if_they_took_long_enough() {
         assert_eq!(more_calls(7, LEAST, LEAST), 7);
         assert_eq!(more_calls(1, Duration::ZERO, Duration::ZERO), 1);
         assert_eq!(more_calls(CALLS_MAX, Duration::from_millis(1), LEAST), CALLS_MAX);
     }
 
     #[test]
-    fn short_calls_are_made_more_often_step_by_step() {
+    fn the_number_of_calls_grows_step_by_step() {
         assert_eq!(more_calls(1, Duration::from_millis(10), LEAST), 3);
         assert_eq!(more_calls(100, Duration::from_nanos(19_999_999), LEAST), 111);
         assert_eq!(more_calls(1, Duration::ZERO, LEAST), GROWTH_MAX);

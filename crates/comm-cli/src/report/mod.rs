@@ -1,13 +1,4 @@
-//! What measurements are made into: pages, pictures, numbers for people, and a line that says how
-//! far it is.
-//!
-//! | file | question |
-//! |---|---|
-//! | `page` | where on a page that people write does a measurement stand? |
-//! | `plot` | how does it look over size? |
-//! | `progress` | how far is it? |
-//! | `statistics` | what do many samples say together? |
-//! | `units` | how are sizes and times read and written? |
+//! Reports of measurements: Markdown pages, plots, progress bars, statistics and formatted numbers.
 
 pub mod page;
 pub mod plot;

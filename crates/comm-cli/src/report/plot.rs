@@ -1,5 +1,4 @@
-//! Pictures on logarithmic axes. Fonts are named in them and not looked up, so none needs to be
-//! installed.
+//! Plots with logarithmic axes, as SVG. Fonts are referenced by name and need not be installed.
 
 use std::error::Error as StdError;
 
@@ -13,20 +12,20 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn StdError>>;
 
 const TITLE_HEIGHT: u32 = 32;
-const KEY_HEIGHT: u32 = 26;
-const KEY_WIDTH: u32 = 150;
+const LEGEND_HEIGHT: u32 = 26;
+const LEGEND_WIDTH: u32 = 150;
 
-/// Why a picture could not be drawn.
+/// The error of a plot that could not be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw: {0}")]
 pub struct DrawError(String);
 
-/// Red, green and blue.
+/// A colour: red, green and blue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Color(pub u8, pub u8, pub u8);
 
 impl Color {
-    /// Told apart also by people who do not see all colours (Okabe and Ito).
+    /// Colours that colour-blind people can distinguish (Okabe and Ito).
     pub const PALETTE: [Self; 8] = [
         Self(0, 114, 178),
         Self(213, 94, 0),
@@ -43,92 +42,92 @@ impl Color {
     }
 }
 
-/// Points that belong together.
+/// The points of one curve.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// What the key says.
+    /// The name in the legend.
     pub name: String,
-    /// Of line and dots.
+    /// The colour of line and dots.
     pub color: Color,
-    /// Points that no logarithm has are left out.
+    /// Points without a logarithm are omitted.
     pub points: Vec<(f64, f64)>,
-    /// How they are drawn.
+    /// The style of the points.
     pub style: Style,
 }
 
-/// How points are drawn.
+/// The style of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Each by itself.
+    /// Only dots.
     Dots,
-    /// Only what leads from one to the next.
+    /// Only a line.
     Line,
-    /// Both.
+    /// A line with dots.
     Curve,
 }
 
-/// What stands at an axis.
+/// An axis.
 #[derive(Debug, Clone, Copy)]
 pub struct Axis {
-    /// What it measures.
+    /// The name of the axis.
     pub name: &'static str,
-    /// How a value is written.
+    /// Formats a value.
     pub label: fn(&f64) -> String,
-    /// Labels stand at powers of this.
+    /// The base of the logarithm; labels are at its powers.
     pub base: f64,
 }
 
 impl Axis {
-    /// Bytes.
+    /// An axis of sizes in bytes.
     pub const SIZE: Self = Self { name: "size", label: |bytes| units::about(*bytes), base: 16.0 };
 
-    /// Microseconds.
+    /// Creates an axis of times in microseconds.
     pub const fn time(name: &'static str) -> Self {
         Self { name, label: |micros| units::time(*micros * 1e-6), base: 10.0 }
     }
 }
 
-/// A chart with both axes logarithmic.
+/// A chart with two logarithmic axes.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// What stands above it, if anything.
+    /// The title, or empty.
     pub title: String,
-    /// Across and up.
+    /// The x axis and the y axis.
     pub axes: [Axis; 2],
-    /// What is drawn, the first below the others.
+    /// The series, from back to front.
     pub series: Vec<Series>,
 }
 
-/// Where it is said which series is which.
+/// The position of the legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
+pub enum Legend {
     /// In each chart.
     Inside,
-    /// Once above all of them.
+    /// Once above all charts.
     Above,
 }
 
-/// Charts beside and below each other, under a title.
+/// A grid of charts under a title.
 #[derive(Debug, Clone)]
 pub struct Picture {
-    /// Nothing if it is empty.
+    /// The title, or empty.
     pub title: String,
-    /// In pixels, of each chart.
+    /// The size of each chart in pixels.
     pub panel_size: (u32, u32),
-    /// How many charts stand beside each other.
+    /// The number of columns.
     pub columns: usize,
-    /// From left to right, then down.
+    /// The charts in row-major order.
     pub panels: Vec<Panel>,
-    /// Where it is said which series is which.
-    pub key: Key,
+    /// The position of the legend.
+    pub legend: Legend,
 }
 
 impl Picture {
-    /// The picture in the language SVG.
+    /// Returns the plot as SVG.
     ///
     /// # Errors
     ///
-    /// If the library that draws refuses, as with a picture of no size.
+    /// If the drawing library fails, as for a plot without size.
     pub fn svg(&self) -> Result<String, DrawError> {
         let mut picture = String::new();
         {
@@ -151,7 +150,7 @@ impl Picture {
     }
 
     fn size(&self) -> (u32, u32) {
-        let height = self.title_height() + self.key_height() + self.panel_size.1 * self.rows() as u32;
+        let height = self.title_height() + self.legend_height() + self.panel_size.1 * self.rows() as u32;
         (self.width(), height)
     }
 
@@ -159,18 +158,18 @@ impl Picture {
         if self.title.is_empty() { 0 } else { TITLE_HEIGHT }
     }
 
-    fn keys_per_row(&self) -> usize {
-        (self.width() / KEY_WIDTH).max(1) as usize
+    fn names_per_row(&self) -> usize {
+        (self.width() / LEGEND_WIDTH).max(1) as usize
     }
 
-    fn key_height(&self) -> u32 {
-        match self.key {
-            Key::Inside => 0,
-            Key::Above => KEY_HEIGHT * self.names().len().div_ceil(self.keys_per_row()) as u32,
+    fn legend_height(&self) -> u32 {
+        match self.legend {
+            Legend::Inside => 0,
+            Legend::Above => LEGEND_HEIGHT * self.names().len().div_ceil(self.names_per_row()) as u32,
         }
     }
 
-    /// Every name that occurs, with its colour. What is drawn above the others comes first.
+    /// Returns every name with its colour, from front to back.
     fn names(&self) -> Vec<(&str, Color)> {
         let mut names: Vec<(&str, Color)> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| panel.series.iter().rev()) {
@@ -187,22 +186,22 @@ impl Picture {
         if !self.title.is_empty() {
             head.titled(&self.title, ("sans-serif", 20))?;
         }
-        let (above, charts) = rest.split_vertically(self.key_height());
-        if self.key == Key::Above {
+        let (above, charts) = rest.split_vertically(self.legend_height());
+        if self.legend == Legend::Above {
             self.draw_names(&above)?;
         }
-        let places = charts.split_evenly((self.rows(), self.columns()));
-        for (panel, place) in self.panels.iter().zip(&places) {
-            chart(place, panel, self.key == Key::Inside)?;
+        let areas = charts.split_evenly((self.rows(), self.columns()));
+        for (panel, area) in self.panels.iter().zip(&areas) {
+            chart(area, panel, self.legend == Legend::Inside)?;
         }
         Ok(area.present()?)
     }
 
     fn draw_names(&self, area: &Area<'_>) -> Drawn {
-        let per_row = self.keys_per_row();
+        let per_row = self.names_per_row();
         for (index, (name, color)) in self.names().into_iter().enumerate() {
-            let x = (index % per_row) as i32 * KEY_WIDTH as i32 + 24;
-            let y = (index / per_row) as i32 * KEY_HEIGHT as i32 + KEY_HEIGHT as i32 / 2;
+            let x = (index % per_row) as i32 * LEGEND_WIDTH as i32 + 24;
+            let y = (index / per_row) as i32 * LEGEND_HEIGHT as i32 + LEGEND_HEIGHT as i32 / 2;
             area.draw(&Circle::new((x, y), 4, color.rgb().filled()))?;
             area.draw(&Text::new(name.to_owned(), (x + 10, y - 7), ("sans-serif", 14)))?;
         }
@@ -210,7 +209,7 @@ impl Picture {
     }
 }
 
-fn chart(area: &Area<'_>, panel: &Panel, with_key: bool) -> Drawn {
+fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> Drawn {
     let [x, y] = panel.axes;
     let all: Vec<_> = panel.series.iter().flat_map(drawable).collect();
     let (across, up) = (limits(all.iter().map(|p| p.0)), limits(all.iter().map(|p| p.1)));
@@ -237,15 +236,15 @@ fn chart(area: &Area<'_>, panel: &Panel, with_key: bool) -> Drawn {
         let curve = if style == Style::Dots { Vec::new() } else { drawable(series) };
         let curve = chart.draw_series(LineSeries::new(curve, line))?;
         if style == Style::Line {
-            let key = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], line);
-            curve.label(&series.name).legend(key);
+            let symbol = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], line);
+            curve.label(&series.name).legend(symbol);
             continue;
         }
         let dots = drawable(series).into_iter().map(|at| Circle::new(at, 3, color.filled()));
-        let key = move |(x, y)| Circle::new((x + 8, y), 4, color.filled());
-        chart.draw_series(dots)?.label(&series.name).legend(key);
+        let symbol = move |(x, y)| Circle::new((x + 8, y), 4, color.filled());
+        chart.draw_series(dots)?.label(&series.name).legend(symbol);
     }
-    if with_key {
+    if with_legend {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperLeft)
@@ -257,12 +256,12 @@ fn chart(area: &Area<'_>, panel: &Panel, with_key: bool) -> Drawn {
     Ok(())
 }
 
-/// The points that a logarithm has.
+/// Returns the points with logarithms.
 fn drawable(series: &Series) -> Vec<(f64, f64)> {
     series.points.iter().copied().filter(|(x, y)| *x > 0.0 && *y > 0.0).collect()
 }
 
-/// The range of numbers with some room at both ends.
+/// Returns the range of numbers with a margin.
 fn limits(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let lowest = numbers.clone().fold(f64::INFINITY, f64::min);
     let highest = numbers.fold(0.0, f64::max);
@@ -283,13 +282,13 @@ mod tests {
 
     fn drawn(points: Vec<(f64, f64)>) -> String {
         let panels = vec![panel("", vec![series("median", points)])];
-        Picture { title: String::new(), panel_size: (400, 300), columns: 1, panels, key: Key::Inside }
+        Picture { title: String::new(), panel_size: (400, 300), columns: 1, panels, legend: Legend::Inside }
             .svg()
             .unwrap()
     }
 
     #[test]
-    fn the_picture_is_complete_and_has_its_text() {
+    fn the_plot_is_complete_and_has_its_texts() {
         let picture = drawn(vec![(4.0, 10.0), (1024.0, 12.0), (1e6, 4000.0)]);
         assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
         for text in ["size", "time per call", "median", "<polyline", "<circle"] {
@@ -298,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_logarithm_is_left_out() {
+    fn points_without_logarithms_are_omitted() {
         assert!(!drawn(vec![(0.0, 1.0)]).contains("NaN"));
         assert!(!drawn(Vec::new()).contains("NaN"));
         assert!(drawn(vec![(4.0, 1.0)]).contains("<circle"));
     }
 
     #[test]
-    fn names_that_several_charts_share_are_said_once_above_them() {
+    fn a_legend_above_the_charts_has_each_name_once() {
         let points = || vec![(4.0, 10.0), (1024.0, 12.0)];
         let of = |title| panel(title, vec![series("first", points()), series("second", points())]);
         let picture = Picture {
@@ -313,9 +312,9 @@ mod tests {
             panel_size: (400, 300),
             columns: 2,
             panels: vec![of("left"), of("right"), of("below")],
-            key: Key::Above,
+            legend: Legend::Above,
         };
-        assert_eq!(picture.size(), (800, 600 + TITLE_HEIGHT + KEY_HEIGHT));
+        assert_eq!(picture.size(), (800, 600 + TITLE_HEIGHT + LEGEND_HEIGHT));
         let svg = picture.svg().unwrap();
         for text in ["Times", "left", "right", "below", "first", "second"] {
             assert_eq!(svg.matches(&format!("\n{text}\n")).count(), 1, "{text}");

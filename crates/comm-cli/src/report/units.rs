@@ -1,13 +1,12 @@
-//! Sizes, as nccl-tests writes them: a number, and perhaps K, M or G for powers of 1024; and
-//! numbers for people.
+//! Parses and formats sizes, times and other numbers.
 
 const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
-/// Reads a size: `4`, `4K`, `256M`, `1G`.
+/// Parses a size such as `4`, `4K`, `256M` or `1G`, with units of powers of 1024.
 ///
 /// # Errors
 ///
-/// If it is no such number, in words for whoever typed it.
+/// A message for the user if the text is not a size.
 pub fn parse(text: &str) -> Result<usize, String> {
     let unit = UNITS.iter().find(|(letter, _)| text.ends_with([*letter, letter.to_ascii_lowercase()]));
     let (number, shift) = unit.map_or((text, 0), |(_, shift)| (&text[..text.len() - 1], *shift));
@@ -16,7 +15,7 @@ pub fn parse(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
-/// Writes a size so that [`parse`] reads the same.
+/// Formats a size exactly, for [`parse`].
 pub fn show(size: usize) -> String {
     let fits = |shift: u32| size > 0 && size.trailing_zeros() >= shift;
     match UNITS.iter().rev().find(|(_, shift)| fits(*shift)) {
@@ -25,7 +24,7 @@ pub fn show(size: usize) -> String {
     }
 }
 
-/// Writes a number of bytes for people: three digits and a unit.
+/// Formats a number of bytes with three significant digits and a unit.
 pub fn about(bytes: f64) -> String {
     let unit = UNITS.iter().rev().find(|(_, shift)| bytes >= (1_u64 << shift) as f64);
     let (value, unit) = unit.map_or((bytes, "B".to_owned()), |(letter, shift)| {
@@ -34,7 +33,7 @@ pub fn about(bytes: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Writes a time in seconds for people.
+/// Formats a time in seconds with three significant digits and a unit.
 pub fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s >= 1.0 => (s, "s"),
@@ -44,7 +43,7 @@ pub fn time(seconds: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Three digits, or more in front of the point.
+/// Formats a number with three significant digits, or all digits of its integer part.
 pub fn digits(value: f64) -> String {
     let places = match value {
         v if v >= 99.95 => 0,
@@ -55,7 +54,7 @@ pub fn digits(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// Four significant digits where there are so many.
+/// Formats a number with four significant digits, and at most three decimal places.
 pub fn short(number: f64) -> String {
     let places = match number {
         n if n >= 1000.0 => 0,
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_keep_their_leading_digits() {
+    fn short_keeps_four_significant_digits() {
         assert_eq!(
             [0.0123, 1.5, 12.345, 123.456, 98765.4].map(short),
             ["0.012", "1.500", "12.35", "123.5", "98765"]
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_three_digits() {
+    fn bytes_and_times_have_three_significant_digits() {
         assert_eq!(
             (about(1536.0), about(12.0), about(f64::from(1 << 28))),
             ("1.5 KiB".into(), "12 B".into(), "256 MiB".into())

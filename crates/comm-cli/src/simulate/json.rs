@@ -1,4 +1,4 @@
-//! Predictions for programs.
+//! Prints predictions as JSON.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,6 @@ use super::options::Setup;
 use super::predict::Prediction;
 use super::table::bandwidths;
 
-/// One line of the output.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     collective: &'a str,
@@ -18,7 +17,7 @@ struct Line<'a> {
     bytes: usize,
     segments: usize,
     time_s: f64,
-    /// Whether every step was simulated; else the time comes from a closed form.
+    /// False if the time comes from a closed form.
     simulated: bool,
     steps_per_rank: Option<usize>,
     messages_per_rank: usize,
@@ -26,7 +25,7 @@ struct Line<'a> {
     algbw_gb_per_s: Option<f64>,
     busbw_gb_per_s: Option<f64>,
     bound_s: f64,
-    /// Whether a communicator with these links would take this algorithm.
+    /// Whether a communicator with these links selects this algorithm.
     chosen: bool,
 }
 
@@ -39,10 +38,10 @@ pub(super) fn write(
     for row in predictions {
         let (algbw_gb_per_s, busbw_gb_per_s) = bandwidths(setup, row.time);
         let line = Line {
-            collective: setup.question.collective.name(),
+            collective: setup.shape.collective.name(),
             algorithm: row.algorithm,
-            ranks: setup.question.ranks,
-            bytes: setup.question.bytes,
+            ranks: setup.shape.ranks,
+            bytes: setup.shape.bytes,
             segments: row.segments,
             time_s: row.time,
             simulated: row.steps.is_some(),

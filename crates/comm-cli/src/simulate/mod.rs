@@ -1,12 +1,4 @@
-//! `commctl simulate`: how long the algorithms of a collective take under a model of the links.
-//!
-//! | file | question |
-//! |---|---|
-//! | `options` | what does the command line say, in the model's units? |
-//! | `size` | how are sizes read and written? |
-//! | `predict` | how long does an algorithm take? |
-//! | `bound` | how long must any algorithm take? |
-//! | `table`, `json`, `plot` | how is it shown? |
+//! `commctl simulate`: predicts the times of the algorithms of a collective with a link model.
 
 mod bound;
 mod json;
@@ -23,18 +15,15 @@ use comm::ring::choose::choose;
 pub(crate) use options::Simulate;
 use predict::{Prediction, Simulator};
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// The command line asks for what cannot be.
+pub(crate) enum SimulateError {
     #[error("{0}")]
     Invalid(comm::Invalid),
-    /// Any other error of a choice.
     #[error("cannot choose an algorithm")]
     Choice { source: comm::Error },
     #[error("--root {root}: there are {ranks} ranks, numbered from 0")]
     Root { root: usize, ranks: usize },
-    /// A schedule that cannot be carried out: an error in this program, not in its use.
+    /// A schedule is invalid, which is a bug.
     #[error("cannot simulate {algorithm}")]
     Simulation { algorithm: &'static str, source: comm_sim::cost::Failure },
     #[error("cannot draw {}: {reason}", .path.display())]
@@ -43,7 +32,7 @@ pub(crate) enum Failure {
     Output(#[from] io::Error),
 }
 
-impl From<comm::Error> for Failure {
+impl From<comm::Error> for SimulateError {
     fn from(error: comm::Error) -> Self {
         match error {
             comm::Error::Invalid(invalid) => Self::Invalid(invalid),
@@ -52,8 +41,8 @@ impl From<comm::Error> for Failure {
     }
 }
 
-impl Failure {
-    /// 2 for what the command line says, as for what it cannot be parsed for; otherwise 1.
+impl SimulateError {
+    /// Returns 2 for invalid arguments, as clap does, and otherwise 1.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
             Self::Invalid(_) | Self::Root { .. } => 2,
@@ -63,9 +52,9 @@ impl Failure {
 }
 
 impl Simulate {
-    pub(crate) fn execute(&self) -> Result<(), Failure> {
+    pub(crate) fn execute(&self) -> Result<(), SimulateError> {
         let setup = self.setup()?;
-        let chosen = choose(&setup.question, None, &setup.tuning)?.algorithm.name;
+        let chosen = choose(&setup.shape, None, &setup.tuning)?.algorithm.name;
         let simulator = Simulator::new(&setup, self.max_steps);
         let rows = self.algorithms(&setup)?;
         let predictions: Vec<Prediction> =

@@ -1,27 +1,26 @@
-//! Predicted times over the size of the data, as a picture.
+//! Plots predicted times over the size of the data.
 
 use std::path::Path;
 use std::{fs, iter};
 
 use comm::ring::schedule::Algorithm;
-use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 use comm_cli::__private::units;
 
-use super::Failure;
+use super::SimulateError;
 use super::options::Setup;
 use super::predict::Simulator;
 
 const BYTES_MIN: usize = 4;
 const BYTES_MAX: usize = 1 << 30;
 
-/// Draws the times of these rows into a file.
 pub(super) fn write(
     path: &Path,
     setup: &Setup,
     rows: &[&'static Algorithm],
     steps_max: usize,
-) -> Result<(), Failure> {
-    let failed = |reason: String| Failure::Plot { path: path.to_owned(), reason };
+) -> Result<(), SimulateError> {
+    let failed = |reason: String| SimulateError::Plot { path: path.to_owned(), reason };
     let series = curves(setup, rows, steps_max)?;
     let bytes = Axis {
         name: "size of the data in bytes",
@@ -31,12 +30,16 @@ pub(super) fn write(
     let axes = [bytes, Axis::time("predicted time")];
     let panels = vec![Panel { title: String::new(), axes, series }];
     let picture =
-        Picture { title: title(setup), panel_size: (960, 600), columns: 1, panels, key: Key::Inside };
+        Picture { title: title(setup), panel_size: (960, 600), columns: 1, panels, legend: Legend::Inside };
     let picture = picture.svg().map_err(|error| failed(error.to_string()))?;
     fs::write(path, picture).map_err(|error| failed(error.to_string()))
 }
 
-fn curves(setup: &Setup, rows: &[&'static Algorithm], steps_max: usize) -> Result<Vec<Series>, Failure> {
+fn curves(
+    setup: &Setup,
+    rows: &[&'static Algorithm],
+    steps_max: usize,
+) -> Result<Vec<Series>, SimulateError> {
     let sizes: Vec<usize> = iter::successors(Some(BYTES_MIN), |bytes| Some(bytes * 2))
         .take_while(|bytes| *bytes <= BYTES_MAX)
         .collect();
@@ -52,11 +55,11 @@ fn curves(setup: &Setup, rows: &[&'static Algorithm], steps_max: usize) -> Resul
 
 fn title(setup: &Setup) -> String {
     let links = &setup.tuning.links;
-    let link = links.slowest(setup.question.ranks);
+    let link = links.slowest(setup.shape.ranks);
     format!(
         "{} among {} ranks, {} per host: latency {}, {} Gbit/s",
-        setup.question.collective,
-        setup.question.ranks,
+        setup.shape.collective,
+        setup.shape.ranks,
         links.ranks_per_host,
         units::time(link.latency),
         units::digits(8e-9 / link.per_byte),

@@ -1,4 +1,4 @@
-//! How long an algorithm takes: simulated, or by closed form.
+//! Predicts the time of an algorithm by simulation or by its closed form.
 
 use std::time::Duration;
 
@@ -7,28 +7,27 @@ use comm::ring::schedule::{Algorithm, Params};
 use comm_sim::cost::{self, Options, Program, simulate_with};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Failure;
+use super::SimulateError;
 use super::options::Setup;
 
-/// How many ranks tell how long a program is.
+/// The number of ranks whose steps are counted to estimate the length of a program.
 const SAMPLED_RANKS: usize = 16;
 
-/// What an algorithm is predicted to cost.
+/// The predicted costs of an algorithm.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prediction {
     pub(super) algorithm: &'static str,
     pub(super) segments: usize,
-    /// In seconds.
+    /// The time in seconds.
     pub(super) time: f64,
-    /// The most messages that any rank sends or receives, whichever is more.
+    /// The largest number of messages that a rank sends or receives.
     pub(super) messages: usize,
-    /// The most bytes that any rank sends or receives, whichever is more.
+    /// The largest number of bytes that a rank sends or receives.
     pub(super) bytes: f64,
-    /// The most steps of any rank, if they were simulated.
+    /// The largest number of steps of a rank, if they were simulated.
     pub(super) steps: Option<usize>,
 }
 
-/// Predicts times for one setup.
 #[derive(Debug)]
 pub(super) struct Simulator<'a> {
     setup: &'a Setup,
@@ -40,16 +39,16 @@ impl<'a> Simulator<'a> {
         Self { setup, steps_max }
     }
 
-    /// What a row costs for the setup's size: simulated if it is short enough.
-    pub(super) fn predict(&self, row: &'static Algorithm) -> Result<Prediction, Failure> {
-        let choice = self.choice(row, self.setup.question.bytes)?;
+    /// Predicts the costs at the size of the setup, by simulation if the program is short enough.
+    pub(super) fn predict(&self, row: &'static Algorithm) -> Result<Prediction, SimulateError> {
+        let choice = self.choice(row, self.setup.shape.bytes)?;
         if let Some(steps) = self.steps(row, &self.params(&choice))
-            && let Some(simulated) = self.simulate(&choice, self.setup.question.bytes, steps)?
+            && let Some(simulated) = self.simulate(&choice, self.setup.shape.bytes, steps)?
         {
             return Ok(simulated);
         }
         let cost = (row.cost)(&self.params(&choice));
-        let sizes = sizes(&self.setup.question, row, &self.params(&choice));
+        let sizes = sizes(&self.setup.shape, row, &self.params(&choice));
         Ok(Prediction {
             algorithm: row.name,
             segments: choice.segments,
@@ -60,13 +59,13 @@ impl<'a> Simulator<'a> {
         })
     }
 
-    /// The times of a row for several sizes: all of them simulated, or none, so that they make one
-    /// curve. Whether they are simulated.
+    /// Predicts the times at several sizes. Either all of them are simulated or none, so that they
+    /// form one curve; the flag says which.
     pub(super) fn curve(
         &self,
         row: &'static Algorithm,
         bytes: &[usize],
-    ) -> Result<(bool, Vec<f64>), Failure> {
+    ) -> Result<(bool, Vec<f64>), SimulateError> {
         let choices: Vec<Selection> =
             bytes.iter().map(|bytes| self.choice(row, *bytes)).collect::<Result<_, _>>()?;
         let steps: Option<Vec<u64>> =
@@ -85,21 +84,21 @@ impl<'a> Simulator<'a> {
         Ok((false, choices.iter().map(|choice| choice.time).collect()))
     }
 
-    fn question(&self, bytes: usize) -> CallShape {
-        self.setup.question.bytes(bytes)
+    fn shape(&self, bytes: usize) -> CallShape {
+        self.setup.shape.bytes(bytes)
     }
 
-    fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Selection, Failure> {
-        Ok(choose(&self.question(bytes), Some(row.name), &self.setup.tuning)?)
+    fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Selection, SimulateError> {
+        Ok(choose(&self.shape(bytes), Some(row.name), &self.setup.tuning)?)
     }
 
     fn params(&self, choice: &Selection) -> Params {
-        let params = params(&self.setup.question, choice.segments, &self.setup.tuning);
+        let params = params(&self.setup.shape, choice.segments, &self.setup.tuning);
         params.root(self.setup.root)
     }
 
-    /// About how many steps a program has; none if they are too many. The root has more than
-    /// others, so it is counted by itself.
+    /// Estimates the number of steps of a program; `None` if it exceeds the limit. The root, which
+    /// has the most steps, is counted exactly.
     fn steps(&self, row: &Algorithm, p: &Params) -> Option<u64> {
         let limit = self.steps_max;
         let count = |rank| (row.steps)(&p.rank(rank)).take(limit.saturating_add(1)).count();
@@ -113,20 +112,24 @@ impl<'a> Simulator<'a> {
         for sample in 0..sampled {
             let distance = 1 + sample * others / sampled;
             sum = sum.saturating_add(count((p.root + distance) % p.ranks));
-            // Whatever the other ranks do, these alone are too many.
             if sum > limit {
                 return None;
             }
         }
         let steps = of_root as f64 + sum as f64 / sampled.max(1) as f64 * others as f64;
-        // A sample may be off; the simulation itself counts exactly.
+        // The estimate may be wrong; the simulation counts exactly.
         (steps <= 1.5 * limit as f64).then_some(steps as u64)
     }
 
-    /// What the simulation says; none if the program turns out to be too long.
-    fn simulate(&self, choice: &Selection, bytes: usize, steps: u64) -> Result<Option<Prediction>, Failure> {
+    /// Simulates the program; `None` if it exceeds the limit.
+    fn simulate(
+        &self,
+        choice: &Selection,
+        bytes: usize,
+        steps: u64,
+    ) -> Result<Option<Prediction>, SimulateError> {
         let (row, p) = (choice.algorithm, self.params(choice));
-        let sizes = sizes(&self.question(bytes), row, &p);
+        let sizes = sizes(&self.shape(bytes), row, &p);
         let of_rank = |rank| (row.steps)(&p.rank(rank)) as _;
         let program = Program { ranks: p.ranks, sizes: &sizes, steps: &of_rank };
         let tuning = &self.setup.tuning;
@@ -144,12 +147,12 @@ impl<'a> Simulator<'a> {
                 steps: Some(report.steps_max()),
             })),
             Err(cost::Failure::TooLong { .. }) => Ok(None),
-            Err(source) => Err(Failure::Simulation { algorithm: row.name, source }),
+            Err(source) => Err(SimulateError::Simulation { algorithm: row.name, source }),
         }
     }
 }
 
-/// A bar on standard error, which shows nothing unless that is a terminal.
+/// Creates a progress bar on standard error, which is hidden unless that is a terminal.
 fn progress_bar(name: &'static str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos} of about {human_len} steps");
     let bar = ProgressBar::new(steps).with_message(name);

@@ -1,13 +1,14 @@
-//! Predictions for people.
+//! Prints predictions as a table.
 
 use std::io::{self, Write};
 
 use comm::{Collective, Link};
 use comm_cli::__private::units::{about, digits, time};
 
-use super::bound::{bound, share};
+use super::bound::bound;
 use super::options::Setup;
 use super::predict::Prediction;
+use crate::collective::bus_factor;
 
 pub(super) fn write(
     out: &mut impl Write,
@@ -47,28 +48,28 @@ pub(super) fn write(
             share,
         )?;
     }
-    writeln!(out, "\n* what a communicator with these links would take")
+    writeln!(out, "\n* the algorithm that a communicator with these links selects")
 }
 
-/// The bandwidth of the algorithm and of the bus, in 10^9 bytes per second, if any time passes.
+/// Returns algorithm and bus bandwidth in 10^9 bytes per second, unless the time is zero.
 pub(super) fn bandwidths(setup: &Setup, time: f64) -> (Option<f64>, Option<f64>) {
-    let question = &setup.question;
-    let algbw = (time > 0.0 && question.bytes > 0).then(|| question.bytes as f64 / time / 1e9);
-    (algbw, algbw.map(|algbw| algbw * share(question.collective, question.ranks)))
+    let shape = &setup.shape;
+    let algbw = (time > 0.0 && shape.bytes > 0).then(|| shape.bytes as f64 / time / 1e9);
+    (algbw, algbw.map(|algbw| algbw * bus_factor(shape.collective, shape.ranks)))
 }
 
 fn header(out: &mut impl Write, setup: &Setup) -> io::Result<()> {
-    let (question, links) = (&setup.question, &setup.tuning.links);
-    let hosts = question.ranks.div_ceil(links.ranks_per_host);
-    let (ranks, per_host) = (question.ranks, links.ranks_per_host);
-    let data = match question.collective {
+    let (shape, links) = (&setup.shape, &setup.tuning.links);
+    let hosts = shape.ranks.div_ceil(links.ranks_per_host);
+    let (ranks, per_host) = (shape.ranks, links.ranks_per_host);
+    let data = match shape.collective {
         Collective::Barrier => String::new(),
-        _ => format!(" of {}", about(question.bytes as f64)),
+        _ => format!(" of {}", about(shape.bytes as f64)),
     };
     writeln!(
         out,
         "{}{data} among {ranks} {} on {hosts} {}",
-        question.collective,
+        shape.collective,
         plural(ranks, "rank"),
         plural(hosts, "host"),
     )?;

@@ -1,4 +1,4 @@
-//! Ranks that really communicate. This test program starts itself: what runs as a rank is one of
+//! Tests with ranks that communicate. The test program re-executes itself; each rank runs one of
 //! the tests below.
 
 use std::env;
@@ -8,7 +8,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::harness::{Ended, PROMISED, commctl, start};
 
-/// Says that a test runs as a rank.
+/// Set in the environment of ranks.
 const ROLE: &str = "COMM_CLI_TEST_RANK";
 
 fn is_rank() -> bool {

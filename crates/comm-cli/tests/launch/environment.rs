@@ -1,4 +1,4 @@
-//! What ranks find when they start, and what keeps them from starting.
+//! Tests of the environment of ranks, and of errors before they start.
 
 use std::collections::HashMap;
 use std::fs;
@@ -226,7 +226,7 @@ fn a_program_that_cannot_be_executed_is_reported_as_the_shell_would() {
 
 #[test]
 fn an_unusable_master_address_is_reported() {
-    // An address of the documentation range: no interface has it.
+    // An address of the documentation range, which no interface has.
     let ended = launch(&["-n", "1", "--master-addr", "192.0.2.1"], "").end();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("cannot serve the store at 192.0.2.1:0"), "{ended:?}");
@@ -250,7 +250,8 @@ fn the_library_returns_typed_errors() {
     assert_eq!((failure.rank, failure.ending), (1, Ending::Code(5)));
 }
 
-/// A launch of scripts that write down what they are shown, by a launcher that is shown `visible`.
+/// Launches scripts that record their devices, with `visible` as the launcher's
+/// CUDA_VISIBLE_DEVICES.
 fn launch_with_devices(visible: Option<&str>, flags: &[&str]) -> Launched {
     start(|dir| {
         let mut command = commctl();
@@ -263,7 +264,7 @@ fn launch_with_devices(visible: Option<&str>, flags: &[&str]) -> Launched {
     })
 }
 
-/// What ranks are shown.
+/// Returns the devices of all ranks.
 fn shown(visible: Option<&str>, flags: &[&str], ranks: usize) -> Vec<Option<String>> {
     let mut launched = launch_with_devices(visible, flags);
     let ended = launched.end();
@@ -293,16 +294,11 @@ fn each_rank_is_shown_its_device() {
 #[test]
 fn devices_that_do_not_suffice_are_refused_before_anything_starts() {
     for (visible, flags, code, words) in [
-        (
-            None,
-            ["-n", "3", "--devices", "0,1"].as_slice(),
-            1,
-            "3 ranks need as many devices, and there are 2",
-        ),
+        (None, ["-n", "3", "--devices", "0,1"].as_slice(), 1, "there are 2 devices for 3 ranks"),
         (Some("7"), &["-n", "2", "--devices", "per-rank"], 1, "--share-devices"),
         (Some("7"), &["-n", "2", "--devices", "0,1"], 1, "there is no device 1"),
         (None, &["-n", "2", "--devices", "0,0"], 1, "device 0 is listed twice"),
-        (None, &["-n", "2", "--devices", "0,gpu1"], 2, "\"gpu1\" is no device"),
+        (None, &["-n", "2", "--devices", "0,gpu1"], 2, "\"gpu1\" is not a device"),
         (None, &["-n", "2", "--share-devices"], 2, "--devices"),
         (
             None,

@@ -1,4 +1,4 @@
-//! One rank fails: who is blamed, and what is left of the others.
+//! Tests in which a rank fails: the reported rank, and the termination of the others.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ fn a_rank_that_is_done_early_does_not_end_the_others() {
 
 #[test]
 fn a_failing_rank_ends_the_others_and_gives_its_code() {
-    // The last rank: a launcher that waited in rank order would never get there.
+    // The last rank: a launcher that waits in rank order would hang.
     let script =
         format!(r#"[ $RANK = 3 ] && while [ ! -e "$DIR/go" ]; do sleep 0.01; done && exit 7; {FOREVER}"#);
     let mut launched = launch(&["-n", "4"], &script);
@@ -59,8 +59,8 @@ fn a_killed_rank_ends_the_others_and_names_the_signal() {
 fn the_first_of_several_failures_is_blamed() {
     let mut launched = launch(&["-n", "3"], FOREVER);
     let pids = launched.pids(3);
-    // All failures happen before the launcher can look, neither in rank order nor in the order of
-    // process ids.
+    // All ranks fail before the launcher polls, neither in rank order nor in the order of process
+    // ids.
     launched.signal(Signal::STOP);
     for rank in [1, 2, 0] {
         kill(pids[rank], Signal::USR1);
@@ -73,8 +73,8 @@ fn the_first_of_several_failures_is_blamed() {
 
 #[test]
 fn a_killed_rank_is_blamed_even_if_a_peer_that_lost_it_exits_sooner() {
-    // The kernel closes a dying rank's pipe, on which the peers wait, a little before it lets the
-    // launcher know. Who wins that race is chance, hence the repetition.
+    // The kernel closes the pipe of a killed rank, on which the peers wait, before the launcher is
+    // notified. The order is a race, so the test repeats it.
     let script = r#"if [ $RANK = 2 ]; then exec 9> "$DIR/pipe"; kill -KILL $$; else read line < "$DIR/pipe"; exit 1; fi"#;
     for _ in 0..20 {
         let mut launched = start(|dir| {
@@ -132,7 +132,7 @@ fn a_rank_may_end_in_order_during_the_grace_period() {
     assert_eq!(launched.report("saved"), "x");
 }
 
-/// A rank whose child ignores SIGTERM, so that only being killed ends it.
+/// A rank whose child ignores SIGTERM.
 const STUBBORN_CHILD: &str = "sh -c \"trap '' TERM; while :; do sleep 0.05; done\" & report child.$RANK $!";
 
 fn children(launched: &Launched, ranks: usize) -> Vec<rustix::process::Pid> {
@@ -160,8 +160,7 @@ fn children_that_outlive_their_rank_are_ended() {
 
 #[test]
 fn children_that_outlive_their_rank_are_asked_first() {
-    // The shell in the background reports from within its trap; only being asked ends it within the
-    // test's patience.
+    // The shell in the background reports in its trap; it ends in time only if it gets SIGTERM.
     let script = format!(
         "(trap 'report saved x; exit' TERM; report ready x; {FOREVER}) & \
         while [ ! -e \"$DIR/ready\" ]; do sleep 0.02; done; exit 0"
@@ -183,7 +182,7 @@ fn a_killed_launcher_leaves_nothing_that_its_ranks_have_started() {
 
 #[test]
 fn a_killed_launcher_leaves_no_rank() {
-    // Stubborn ranks: being orphaned, hung up or asked would not end them.
+    // Ranks that ignore SIGHUP and SIGTERM, and survive as orphans.
     let script = format!("trap '' TERM HUP INT PIPE; report ready.$RANK x; {FOREVER}");
     let mut launched = launch(&["-n", "3"], &script);
     let pids = launched.pids(3);

@@ -1,7 +1,8 @@
-//! Starts `commctl` with shell scripts as ranks and watches processes from outside.
+//! Starts `commctl` with shell scripts as ranks, and observes the processes.
 //!
-//! Scripts and tests meet in files of a scratch folder, `$DIR` to the scripts. Nothing is timed but
-//! what has a promised limit; everything else is waited for, long enough for a busy machine.
+//! Scripts and tests communicate through files in a scratch folder, `$DIR` in scripts. Only times
+//! with a documented limit are measured; for everything else tests wait, long enough for a busy
+//! machine.
 
 use std::fs::{self, File};
 use std::io::PipeWriter;
@@ -13,27 +14,27 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// After this a test has failed, however busy the machine.
+/// The time after which a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// All is over within this time after a rank has failed.
+/// The limit of the time between the failure of a rank and the end of the launch.
 pub(crate) const PROMISED: Duration = Duration::from_secs(5);
 
-/// What a shell script says to report that it has started, with its process id.
+/// The shell code that reports the start of a script with its process id.
 pub(crate) const REPORT: &str = r#"report() { echo "$2" > "$DIR/$1.new"; mv "$DIR/$1.new" "$DIR/$1"; }
 report "pid.$RANK" $$
 "#;
 
-/// Keeps a script busy without an end; a signal interrupts it soon.
+/// Keeps a script busy until a signal.
 pub(crate) const FOREVER: &str = "while :; do sleep 0.05; done";
 
-/// A running `commctl`. Killed when dropped, and its ranks with it.
+/// A running `commctl`. Dropping it kills it with its ranks.
 pub(crate) struct Launched {
     launcher: Child,
     dir: TempDir,
 }
 
-/// How a launch ended.
+/// The result of a launch.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -41,7 +42,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// `commctl run FLAGS -- sh -c SCRIPT`, where the script starts with [`REPORT`].
+/// Runs `commctl run FLAGS -- sh -c SCRIPT`, with [`REPORT`] before the script.
 pub(crate) fn launch(flags: &[&str], script: &str) -> Launched {
     start(|dir| {
         let mut command = commctl();
@@ -51,8 +52,8 @@ pub(crate) fn launch(flags: &[&str], script: &str) -> Launched {
     })
 }
 
-/// The tool itself, without the variables of a launch and the ignored signals that the tests may
-/// run under: with `nohup`, and in the background of a shell, some are ignored from the start.
+/// Returns a command without the variables of a launch and with default signals: `nohup` and
+/// background jobs of a shell ignore some.
 pub(crate) fn commctl() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_commctl")]);
@@ -60,13 +61,13 @@ pub(crate) fn commctl() -> Command {
     command
 }
 
-/// Starts any command that becomes `commctl`, with its output in files: pipes would hide the
-/// launcher's end from a test while somebody else keeps them open.
+/// Starts a command that becomes `commctl`, with its output in files: other processes could keep
+/// pipes open.
 pub(crate) fn start(command: impl FnOnce(&TempDir) -> Command) -> Launched {
     start_into(None, command)
 }
 
-/// Like [`start`], with a given standard output.
+/// Starts a command with a given standard output.
 pub(crate) fn start_into(stdout: Option<PipeWriter>, command: impl FnOnce(&TempDir) -> Command) -> Launched {
     let dir = tempfile::tempdir().expect("a scratch folder");
     let file = |name| File::create(dir.path().join(name)).expect("a file for output");
@@ -81,20 +82,20 @@ impl Launched {
         self.dir.path().join(name)
     }
 
-    /// What a script has reported under this name, once it has.
+    /// Waits for the report of a script.
     pub(crate) fn report(&self, name: &str) -> String {
         let path = self.path(name);
         let text = wait_for(name, || fs::read_to_string(&path).ok());
         text.trim().to_owned()
     }
 
-    /// A process id that a script has reported.
+    /// Waits for a process id that a script reports.
     pub(crate) fn pid(&self, name: &str) -> Pid {
         let pid = self.report(name).parse().expect("a process id");
         Pid::from_raw(pid).expect("a process id is positive")
     }
 
-    /// The process ids of all ranks, in order, once all have started.
+    /// Waits until all ranks have started, and returns their process ids in order.
     pub(crate) fn pids(&self, ranks: usize) -> Vec<Pid> {
         (0..ranks).map(|rank| self.pid(&format!("pid.{rank}"))).collect()
     }
@@ -107,7 +108,7 @@ impl Launched {
         self.launcher.try_wait().expect("our own child").is_none()
     }
 
-    /// Waits for the launcher's end.
+    /// Waits for the end of the launcher.
     pub(crate) fn end(&mut self) -> Ended {
         let status = wait_for("the launcher's end", || self.launcher.try_wait().expect("our own child"));
         let stdout = fs::read(self.path("stdout")).unwrap_or_default();
@@ -117,8 +118,7 @@ impl Launched {
 }
 
 impl Ended {
-    /// The last line on standard error: the launcher's own, if it said anything. Shells may have
-    /// spoken before.
+    /// The last line of standard error, which is the launcher's: shells may write before it.
     pub(crate) fn message(&self) -> &str {
         self.stderr.lines().last().unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl Drop for Launched {
     }
 }
 
-/// Polls until there is something.
+/// Polls until the function returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -146,16 +146,16 @@ pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T 
 /// The state letter of a process in `/proc`, or `None` once it is reaped.
 pub(crate) fn state(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it is in parentheses and may itself contain some.
+    // The name before it is in parentheses and may contain parentheses.
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Waits until a process has ended; a zombie has.
+/// Waits until a process has exited.
 pub(crate) fn wait_until_dead(pid: Pid) {
     wait_for("a process to die", || matches!(state(pid), None | Some('Z' | 'X')).then_some(()));
 }
 
-/// Waits until a process is a zombie: it has ended, and its parent has not yet noticed.
+/// Waits until a process is a zombie, which its parent has not reaped.
 pub(crate) fn wait_until_zombie(pid: Pid) {
     wait_for("a zombie", || (state(pid) == Some('Z')).then_some(()));
 }

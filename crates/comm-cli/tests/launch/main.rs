@@ -1,5 +1,4 @@
-//! The launcher with real processes: `commctl` starts shells, and the tests look at what is left of
-//! them.
+//! Tests of the launcher with shells as ranks.
 
 // Clippy lets tests panic, but not the helpers of an integration test.
 #![allow(clippy::expect_used, clippy::panic)]

@@ -1,4 +1,4 @@
-//! What becomes of the ranks' output.
+//! Tests of the output of ranks.
 
 use std::io;
 
@@ -26,7 +26,7 @@ fn both_streams_are_tagged_and_stay_apart() {
 
 #[test]
 fn lines_of_different_ranks_never_mix() {
-    // Each line is written in two pieces, so that the other ranks' pieces come between.
+    // Each line is written in two pieces, so that pieces of other ranks come between.
     let script =
         "i=0; while [ $i -lt 300 ]; do printf \"$RANK$RANK$RANK\"; printf \" $i\\n\"; i=$((i+1)); done";
     let ended = launch(&["-n", "4", "--tag-output"], script).end();
@@ -42,7 +42,8 @@ fn lines_of_different_ranks_never_mix() {
 
 #[test]
 fn long_lines_and_arbitrary_bytes_survive() {
-    // A megabyte without a line end from each rank at the same time, far more than a pipe holds.
+    // Each rank writes a megabyte without a line end at the same time, far more than the capacity
+    // of a pipe.
     let script = r#"head -c 1000000 /dev/zero | tr '\0' "$RANK"; printf '\377\376\n'"#;
     let ended = launch(&["-n", "3", "--tag-output"], script).end();
     let mut lines: Vec<_> = ended.stdout.split_inclusive(|byte| *byte == b'\n').collect();
@@ -86,7 +87,7 @@ fn ranks_learn_that_nobody_reads_their_output() {
 
 #[test]
 fn a_process_that_left_the_group_with_the_pipe_does_not_delay_the_end() {
-    // The rank ends only once its child leads a session of its own, and so is out of reach.
+    // The rank exits once its child leads its own session, which the launcher does not signal.
     let script = "echo said; setsid sleep 1000 & \
                   while read -r _ _ _ _ _ session _ </proc/$!/stat; [ \"$session\" != $! ]; do :; done; \
                   report daemon $!";
@@ -100,7 +101,7 @@ fn a_process_that_left_the_group_with_the_pipe_does_not_delay_the_end() {
 
 #[test]
 fn a_failure_is_noticed_while_the_output_is_stuck() {
-    // Nobody reads: the pipe fills, the relay waits in its write, and the ranks in theirs.
+    // Without a reader the pipe fills, and the relay and the ranks block in their writes.
     let (reader, writer) = io::pipe().expect("a pipe");
     let mut launched = start_into(Some(writer), |dir| {
         let mut command = commctl();

@@ -1,4 +1,4 @@
-//! The launcher is asked to stop.
+//! Tests of signals to the launcher.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ fn ranks_that_ignore_a_signal_are_killed_after_the_grace_period() {
 fn a_second_interrupt_or_termination_kills_at_once() {
     for (name, signal) in [("INT", Signal::INT), ("TERM", Signal::TERM)] {
         let script = format!("trap 'report got.$RANK x' {name}; report ready.$RANK x; {FOREVER}");
-        // A grace period longer than the test's patience.
+        // A grace period longer than the limit of the test.
         let mut launched = launch(&["-n", "2", "--grace", "1000"], &script);
         let pids = launched.pids(2);
         (0..2).for_each(|rank| drop(launched.report(&format!("ready.{rank}"))));
@@ -69,8 +69,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     });
     let rank = launched.pids(1)[0];
     launched.signal(Signal::HUP);
-    // Handled in order: had the first signal been caught, it would be the one that the launcher
-    // reports.
+    // Signals are handled in order: if the first one were caught, the launcher would report it.
     launched.signal(Signal::TERM);
     assert_eq!(launched.end().status.code(), Some(143));
     wait_until_dead(rank);

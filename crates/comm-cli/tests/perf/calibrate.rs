@@ -1,4 +1,4 @@
-//! The model that is measured can be used.
+//! Tests of `commctl perf --calibrate`.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ fn a_sound_model_is_measured_printed_written_and_taken() {
     assert!(model.is_sound() && model.ranks_per_host == 3, "{model:?}");
     assert!(model.within.latency + model.within.overhead > 1e-7, "{model:?}");
     assert_eq!(fs::read_to_string(&links).expect("the file"), format!("{line}\n"));
-    assert!(text.contains("wrong by a factor of "), "{text}");
+    assert!(text.contains("median factor between predicted and measured times"), "{text}");
     let rows = rows(&text);
     for expected in [["all_reduce", "ring"], ["all_to_all", "pairwise"], ["barrier", "recursive_doubling"]] {
         assert!(rows.iter().any(|row| row.starts_with(&expected)), "{expected:?} is missing: {text}");

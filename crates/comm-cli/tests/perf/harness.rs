@@ -1,11 +1,11 @@
-//! Starts `commctl perf` and reads what it prints.
+//! Runs `commctl perf` and parses its output.
 
 use std::process::{Command, Output};
 
-/// What keeps a measurement short.
+/// The options of short measurements.
 const SHORT: [&str; 4] = ["--samples", "3", "--sample-ms", "0.2"];
 
-/// How a measurement ended.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -13,7 +13,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// `commctl` with these words, and without the variables of a launch that the tests may run under.
+/// Returns `commctl` with these arguments, without the variables of a launch.
 pub(crate) fn commctl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_commctl"));
     command.args(words);
@@ -37,13 +37,13 @@ pub(crate) fn end(command: &mut Command) -> Ended {
     Ended { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// `commctl perf LINE`, with short samples.
+/// Runs `commctl perf LINE` with short samples.
 pub(crate) fn perf(line: &str) -> Ended {
     let words: Vec<&str> = ["perf"].into_iter().chain(line.split_whitespace()).chain(SHORT).collect();
     end(&mut commctl(&words))
 }
 
-/// What a measurement that must succeed prints.
+/// Returns the output of a successful run.
 #[track_caller]
 pub(crate) fn printed(line: &str) -> String {
     let ended = perf(line);
@@ -52,7 +52,7 @@ pub(crate) fn printed(line: &str) -> String {
     ended.stdout
 }
 
-/// The rows of a table, cut into words.
+/// Splits the rows of a table into words.
 pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
     let rows = table.lines().filter(|line| !line.starts_with('#'));
     rows.map(|line| line.split_whitespace().collect()).collect()

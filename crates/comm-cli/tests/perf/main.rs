@@ -1,4 +1,4 @@
-//! `commctl perf` as a user runs it: real processes, tiny sizes, few and short samples.
+//! Tests of `commctl perf` with real processes, small sizes and short samples.
 
 // Clippy lets tests panic, but not the helpers of an integration test.
 #![allow(clippy::expect_used, clippy::panic)]

@@ -1,4 +1,4 @@
-//! Messages between two ranks.
+//! Tests of `commctl perf send_recv`.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! What makes no sense is said once, before any rank is started, with exit code 2.
+//! Invalid arguments are reported once, before any rank starts, with exit code 2.
 
 use crate::harness::{commctl, end, perf};
 

@@ -1,4 +1,4 @@
-//! What is measured and how it is printed.
+//! Tests of the measurements and their output formats.
 
 use std::fs;
 
@@ -63,7 +63,7 @@ fn the_way_that_is_asked_for_is_taken_and_told() {
     }
 }
 
-/// Sizes from which on buffers that were allocated for it are read in place.
+/// The sizes are above the limit from which allocated buffers are read in place.
 #[test]
 fn buffers_from_the_communicator_are_right() {
     for line in ["all_reduce", "all_gather --in-place", "broadcast --root 1", "all_to_all"] {
@@ -74,7 +74,7 @@ fn buffers_from_the_communicator_are_right() {
     }
 }
 
-/// The times that a row has, of which only the order is known.
+/// Returns the times of a row, of which only the order is known.
 fn times(object: &Map<String, Value>) -> Vec<f64> {
     let times = object["time_us"].as_object().expect("percentiles");
     assert_eq!(times.keys().collect::<Vec<_>>(), ["p10", "p50", "p90", "p99"]);
@@ -182,6 +182,6 @@ fn the_algorithm_that_is_named_is_the_one_that_the_links_ask_for() {
         assert_eq!(row["algorithm"], choice.algorithm.name);
         row["algorithm"].clone()
     };
-    // Few messages where each costs much, few bytes where each of them does.
+    // Few messages if each is expensive, and few bytes if bytes are.
     assert_ne!(named("1000", "1"), named("0", "0.001"));
 }

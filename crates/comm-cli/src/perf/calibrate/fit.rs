@@ -1,4 +1,4 @@
-//! The model that explains measurements best.
+//! Fits a model to measurements.
 
 use comm::ring::Tuning;
 use comm::{Link, LinkModel};
@@ -6,21 +6,20 @@ use comm::{Link, LinkModel};
 use super::grid::Point;
 use super::simplex::minimise;
 
-/// Latency, overhead, time per byte and time per reduced byte, as logarithms: a cost is never
-/// negative, and being twice too large is as wrong as being half too small.
+/// The logarithms of latency, overhead, time per byte and time per reduced byte. Logarithms keep
+/// costs positive, and weigh a factor of 2 like a factor of 1/2.
 type Costs = [f64; 4];
 
-/// A cost that is no more than this is as good as none, in seconds.
-const NOTHING: Costs = [1e-10, 1e-10, 1e-14, 1e-14];
-/// How much it counts when a cost moves away from where it was by a factor of e. Only costs of
-/// which the measurements say nothing, such as that of a message when there are but two ranks, are
-/// held by it.
+/// The smallest costs, in seconds.
+const COSTS_MIN: Costs = [1e-10, 1e-10, 1e-14, 1e-14];
+/// The penalty of changing a cost by a factor of e. It decides only costs that the measurements do
+/// not determine.
 const INERTIA: f64 = 1e-3;
-/// How far the search looks around, ever closer, each time from the best that it has found.
+/// The initial steps of consecutive searches, each of which starts at the best result so far.
 const STEPS: [f64; 4] = [1.5, 0.7, 0.3, 0.1];
 
-/// The tuning with the costs under which predictions are off by the least, on the average of the
-/// logarithms. An average of distances, not of their squares, lets a few outliers be outliers.
+/// Returns the tuning with the smallest mean absolute logarithmic error. Squares would give
+/// outliers more weight.
 pub(super) fn fit(points: &[Point], tuning: &Tuning) -> Tuning {
     let fitted: Vec<&Point> = points.iter().filter(|point| point.fitted).collect();
     let ranks = points.first().map_or(1, |point| point.plan.ranks);
@@ -38,14 +37,14 @@ pub(super) fn fit(points: &[Point], tuning: &Tuning) -> Tuning {
 fn costs(links: &LinkModel, ranks: usize) -> Costs {
     let link = links.slowest(ranks);
     let known = [link.latency, link.overhead, link.per_byte, links.reduce];
-    let mut costs = NOTHING;
+    let mut costs = COSTS_MIN;
     for (cost, known) in costs.iter_mut().zip(known) {
         *cost = cost.max(known).ln();
     }
     costs
 }
 
-/// All links are taken for alike: what is measured is the group as a whole.
+/// Uses the same costs for all links, because the measurements do not separate them.
 fn with(tuning: &Tuning, costs: &Costs) -> Tuning {
     let [latency, overhead, per_byte, reduce] = costs.map(f64::exp);
     let link = Link { latency, overhead, per_byte };
@@ -66,10 +65,10 @@ mod tests {
         RingConfig::default().tuning(LinkModel::uniform(Link { latency, overhead, per_byte }, reduce))
     }
 
-    /// What a machine with exactly these costs would measure, up to some noise.
+    /// Returns the measurements of a machine with these costs, with some noise.
     fn measured(truth: &Tuning, noise: f64) -> Vec<Point> {
         let sizes = Sizes { min: None, max: None, factor: None };
-        let mut points = grid::foretold(&plans(4, &sizes).unwrap(), truth);
+        let mut points = grid::predicted(&plans(4, &sizes).unwrap(), truth);
         for (at, point) in points.iter_mut().enumerate() {
             point.seconds *= (noise * (at as f64 * 12.9898).sin()).exp();
         }
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_costs_of_a_machine_that_keeps_to_the_model_are_found() {
+    fn the_costs_of_a_machine_that_follows_the_model_are_found() {
         let start = tuning(6e-6, 4e-6, 3.5e-10, 1e-10);
         for truth in [
             tuning(2e-5, 2e-6, 2e-9, 4e-10),
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_of_which_nothing_is_said_stay() {
+    fn costs_without_measurements_do_not_change() {
         let start = tuning(6e-6, 4e-6, 3.5e-10, 1e-10);
         let found = fit(&[], &start).links;
         let near = |a: f64, b: f64| assert!((a / b).ln().abs() < 0.05, "{a} {b}");

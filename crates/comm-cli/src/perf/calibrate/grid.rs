@@ -1,15 +1,14 @@
-//! The measurements that a model has to explain.
+//! The measurements to which a model is fitted.
 
-use comm::ring::Tuning;
-use comm::ring::choose;
+use comm::Collective;
 use comm::ring::schedule::Algorithm;
+use comm::ring::{Tuning, choose};
 use comm_cli::__private::progress::Progress;
 use comm_cli::__private::statistics::median;
 
 use super::super::args::Samples;
-use super::super::buffers::Buffers;
+use super::super::buffers::RankBuffers;
 use super::super::error::Result;
-use super::super::operation::Operation;
 use super::super::plan::Plan;
 use super::super::session::Session;
 use super::super::timing;
@@ -20,56 +19,53 @@ pub(super) struct Point {
     pub(super) plan: Plan,
     pub(super) bytes: usize,
     pub(super) algorithm: &'static Algorithm,
-    /// Into how many segments it cut its chunks.
+    /// The number of segments per chunk.
     segments: usize,
-    /// How long it takes when all ranks start at once: as was foretold, and once it is measured, as
-    /// was found.
+    /// The predicted time, or the measured time once there is one.
     pub(super) seconds: f64,
-    /// Whether the model is made from it.
+    /// Whether the model is fitted to it.
     pub(super) fitted: bool,
 }
 
 impl Point {
-    /// How long the model of this tuning says that it takes.
     pub(super) fn predict(&self, tuning: &Tuning) -> f64 {
-        choose::predict(&self.plan.question(self.bytes), self.algorithm, self.segments, tuning)
+        choose::predict(&self.plan.shape(self.bytes), self.algorithm, self.segments, tuning)
     }
 
-    /// Predicted by measured.
+    /// The predicted time divided by the measured time.
     pub(super) fn ratio(&self, tuning: &Tuning) -> f64 {
         self.predict(tuning) / self.seconds
     }
 
-    /// The logarithm of the factor by which the prediction is off, in either direction.
+    /// The absolute logarithm of the ratio.
     pub(super) fn error(&self, tuning: &Tuning) -> f64 {
         self.ratio(tuning).ln().abs()
     }
 }
 
-/// The operations that a model is made from, at every second size, in turns: between them they show
-/// every cost. Exchanges of tiny blocks tell overhead from latency, gathers have no reduction in
-/// them, and all ranks are busy in all of them.
-const FITTED: [Operation; 4] =
-    [Operation::AllReduce, Operation::AllGather, Operation::AllToAll, Operation::Barrier];
+/// The collectives to which the model is fitted, at every second size. Together they depend on
+/// every cost: an all-to-all of tiny blocks separates overhead from latency, and an all-gather has
+/// no reduction. In all of them all ranks are busy.
+const FITTED: [Collective; 4] =
+    [Collective::AllReduce, Collective::AllGather, Collective::AllToAll, Collective::Barrier];
 
-/// Whether the model is made from this place of the board.
-fn is_fitted(plan: &Plan, at: usize) -> bool {
-    at.is_multiple_of(2) && FITTED.contains(&plan.operation)
+fn is_fitted(plan: &Plan, index: usize) -> bool {
+    index.is_multiple_of(2) && FITTED.contains(&plan.collective)
 }
 
-/// How often the whole board is gone over. What a rank waits like, and what else the machine does,
-/// changes by the second: samples that lie apart in time do not all meet the same.
+/// The number of passes over all points. The load of the machine changes within seconds, so the
+/// samples of a point are spread over time.
 const PASSES: u32 = 3;
 
 /// Measures every plan at every size.
 pub(super) fn measure(session: &Session, plans: &[Plan], samples: &Samples) -> Result<Vec<Point>> {
-    let mut points = board(plans, &session.tuning)?;
+    let mut points = grid(plans, &session.tuning)?;
     let mut times = vec![Vec::new(); points.len()];
-    let progress = Progress::new(points.len() * PASSES as usize, session.speaks());
+    let progress = Progress::new(points.len() * PASSES as usize, session.prints());
     let samples = Samples { samples: samples.samples.div_ceil(PASSES), ..*samples };
     for _ in 0..PASSES {
         for (point, times) in points.iter().zip(&mut times) {
-            progress.at(format!("{} of {} bytes", point.plan.operation.name(), point.bytes));
+            progress.at(format!("{} of {} bytes", point.plan.collective, point.bytes));
             let found = times_of(session, point, &samples)?;
             progress.done(|| times.extend(found));
         }
@@ -80,12 +76,12 @@ pub(super) fn measure(session: &Session, plans: &[Plan], samples: &Samples) -> R
     Ok(points)
 }
 
-/// Every plan at every size, not yet measured.
-fn board(plans: &[Plan], tuning: &Tuning) -> Result<Vec<Point>> {
+/// Returns a point with the predicted time for every plan and size.
+fn grid(plans: &[Plan], tuning: &Tuning) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for (number, plan) in plans.iter().enumerate() {
         for (at, &bytes) in plan.sizes.iter().enumerate() {
-            let choice = plan.choice(bytes, tuning)?;
+            let choice = plan.select(bytes, tuning)?;
             points.push(Point {
                 plan: plan.clone(),
                 bytes,
@@ -99,35 +95,32 @@ fn board(plans: &[Plan], tuning: &Tuning) -> Result<Vec<Point>> {
     Ok(points)
 }
 
-/// Times of one call, from when all ranks can start to when the last is done.
 fn times_of(session: &Session, point: &Point, samples: &Samples) -> Result<Vec<f64>> {
     let Point { plan, bytes, .. } = point;
     let (comm, forced) = (&session.comm, session.comm.with_algorithm(point.algorithm.name));
-    let mut buffers = Buffers::<f32>::for_any_root(plan, comm, plan.count(*bytes))?;
+    let mut buffers = RankBuffers::<f32>::for_any_root(plan, comm, plan.count(*bytes))?;
     buffers.clear();
     let (mut root, step) = (plan.root, next_root(plan));
     let times = timing::measure(comm, samples, &mut || {
         root = (root + step) % plan.ranks;
-        buffers.call_with_root(&forced, root)
+        buffers.run(&forced, root)
     })?;
     Ok(times)
 }
 
-/// By how many ranks the root moves from one call to the next.
+/// Returns the distance between the roots of consecutive calls.
 ///
-/// Calls in a row with the same root overlap, as some ranks only send, and others only receive. So
-/// each call gets as its root the rank that was done last in the one before: a root sends to the
-/// rank before it last, or down the longest way. Where ranks send to the root, the one before has
-/// the longest way to the next.
+/// Consecutive calls with the same root overlap, because some ranks only send or only receive. So
+/// the root of a call is the rank that completed last in the previous one.
 const fn next_root(plan: &Plan) -> usize {
-    match plan.operation {
-        Operation::Broadcast | Operation::Scatter => plan.ranks - 1,
+    match plan.collective {
+        Collective::Broadcast | Collective::Scatter => plan.ranks - 1,
         _ => 1,
     }
 }
 
-/// What a machine that keeps to a model would measure.
+/// Returns the measurements of a machine that follows the model exactly.
 #[cfg(test)]
-pub(super) fn foretold(plans: &[Plan], tuning: &Tuning) -> Vec<Point> {
-    board(plans, tuning).unwrap()
+pub(super) fn predicted(plans: &[Plan], tuning: &Tuning) -> Vec<Point> {
+    grid(plans, tuning).unwrap()
 }

@@ -1,56 +1,51 @@
-//! The model of the links, from measurements: the one under which the closed forms of the
-//! algorithms are least wrong.
+//! Calibrates the link model: fits the closed forms of the algorithms to measured times.
 //!
-//! Every algorithm of every collective is forced at several sizes. Some of these times, [`grid`]
-//! says which, are explained by [`fit`]; the others show whether the model also foretells what it
-//! was not made from. All ranks send and receive at once, so a host's cores and memory are as busy
-//! as in use, and the costs are those of that.
+//! Every algorithm of every collective is measured at several sizes. The model is fitted to some of
+//! these points (see [`grid`]); the others are held out and show its accuracy.
 
 mod fit;
 mod grid;
 mod page;
 mod simplex;
 
-use clap::ValueEnum;
 use comm::LinkModel;
 use comm::ring::Tuning;
 use comm::ring::schedule::Algorithm;
 use comm_cli::__private::statistics::median;
 use comm_cli::__private::units::short;
 
-use super::args::{Call, Perf, Sizes};
+use super::args::{CallArgs, Perf, Sizes};
 use super::error::{PerfError, Result};
-use super::operation::Operation;
-use super::plan::{Plan, Range};
+use super::plan::{Plan, SizeRange};
 use super::plot::write_file;
 use super::print::{line, ranks};
 use super::rank;
 use super::session::Session;
+use crate::collective::{is_prefix, measurable};
 use grid::Point;
 
-/// Every algorithm of every operation whose calls can be told apart.
+/// Returns a plan for every algorithm of every collective but scans.
 pub(super) fn plans(ranks: usize, sizes: &Sizes) -> Result<Vec<Plan>> {
     if ranks < 2 {
-        return Err(PerfError::usage("--calibrate: one rank sends no messages; take two at least"));
+        return Err(PerfError::usage("--calibrate: needs at least two ranks"));
     }
-    let range = Range::GRID.or(sizes)?;
-    // In a scan the first ranks are done before the last have begun: calls in a row overlap.
-    let operations = Operation::value_variants().iter().filter(|operation| !operation.is_prefix());
-    let named = operations.flat_map(|operation| {
-        let rows = Algorithm::for_collective(operation.facts().collective);
-        rows.map(move |row| Plan::new(*operation, ranks, &Call::forced(row.name), range))
+    let range = SizeRange::GRID.or(sizes)?;
+    // Consecutive scans overlap: the first ranks complete before the last ones start.
+    let plans = measurable().filter(|collective| !is_prefix(*collective)).flat_map(|collective| {
+        let rows = Algorithm::for_collective(collective);
+        rows.map(move |row| Plan::new(collective, ranks, &CallArgs::forced(row.name), range))
     });
-    named.collect()
+    plans.collect()
 }
 
-/// Measures, fits, and says what came out.
+/// Measures all plans, fits the model and reports it.
 pub(super) fn run(session: &Session, plans: &[Plan], perf: &Perf) -> Result<()> {
     plans.iter().try_for_each(|plan| rank::agree_on_memory(session, plan))?;
-    if session.speaks() {
+    if session.prints() {
         line(&format!("# commctl {} perf --calibrate\n{}#", env!("CARGO_PKG_VERSION"), ranks(session)))?;
     }
     let points = grid::measure(session, plans, &perf.samples)?;
-    if !session.speaks() {
+    if !session.prints() {
         return Ok(());
     }
     let calibration = Calibration::of(points, session);
@@ -64,16 +59,16 @@ pub(super) fn run(session: &Session, plans: &[Plan], perf: &Perf) -> Result<()> 
     }
 }
 
-/// A model and what it was made from.
+/// A model and its measurements.
 #[derive(Debug)]
 struct Calibration {
     points: Vec<Point>,
-    /// With the model, and otherwise as the measured communicator was.
+    /// The tuning of the measured communicator, with the model.
     tuning: Tuning,
     model: LinkModel,
 }
 
-/// By what factor predictions are off, in the middle: 1 if they are right.
+/// Median factors between predicted and measured times; 1 is exact.
 #[derive(Debug, Clone, Copy)]
 struct Errors {
     fitted: f64,
@@ -96,15 +91,15 @@ impl Calibration {
         Errors { fitted: of(&|point| point.fitted), held_out: of(&|point| !point.fitted), all: of(&|_| true) }
     }
 
-    /// Where the algorithm that the model chooses is slowest by the side of the fastest, and by
-    /// what factor. Nothing if there is nowhere a choice.
+    /// Returns the point at which the selected algorithm is slowest relative to the fastest one,
+    /// and the factor. `None` if no collective has several algorithms.
     fn worst_choice(&self) -> Option<(&Point, f64)> {
         let by = |cost: &dyn Fn(&Point) -> f64, a: &Point, b: &Point| cost(a).total_cmp(&cost(b));
-        let question = |point: &Point| (point.plan.operation, point.bytes);
-        let questions = self.points.chunk_by(|a, b| a.plan.operation == b.plan.operation);
-        let choices = questions.flat_map(|points| {
+        let shape = |point: &Point| (point.plan.collective, point.bytes);
+        let collectives = self.points.chunk_by(|a, b| a.plan.collective == b.plan.collective);
+        let choices = collectives.flat_map(|points| {
             points.iter().filter_map(|point| {
-                let rivals = || points.iter().filter(|rival| question(rival) == question(point));
+                let rivals = || points.iter().filter(|rival| shape(rival) == shape(point));
                 let chosen = rivals().min_by(|a, b| by(&|point| point.predict(&self.tuning), a, b))?;
                 let fastest = rivals().min_by(|a, b| by(&|point| point.seconds, a, b))?;
                 (rivals().count() > 1).then_some((chosen, chosen.seconds / fastest.seconds))
@@ -113,19 +108,18 @@ impl Calibration {
         choices.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// In a sentence, what [`Self::worst_choice`] says.
-    fn on_choices(&self) -> String {
+    fn describe_worst_choice(&self) -> String {
         let Some((point, factor)) = self.worst_choice() else {
             return "No collective has several algorithms.".into();
         };
-        let (name, bytes) = (point.plan.operation.name(), point.bytes);
+        let (name, bytes) = (point.plan.collective.name(), point.bytes);
         format!(
             "For collectives with several algorithms, the chosen one takes at most {factor:.2} times as long as the \
              fastest ({name} of {bytes} bytes)."
         )
     }
 
-    /// The points, how wrong the model is, and last the model by itself.
+    /// Prints the points, the errors and the model.
     fn print(&self) -> Result<()> {
         let row = |cells: [&str; 6]| {
             let [name, algorithm, size, measured, predicted, ratio] = cells;
@@ -135,7 +129,7 @@ impl Calibration {
         line(&format!("#{}", &names[1..]))?;
         for point in &self.points {
             let text = row([
-                point.plan.operation.name(),
+                point.plan.collective.name(),
                 point.algorithm.name,
                 &point.bytes.to_string(),
                 &short(point.seconds * 1e6),
@@ -147,9 +141,9 @@ impl Calibration {
         }
         let Errors { fitted, held_out, all } = self.errors();
         line(&format!(
-            "# wrong by a factor of {all:.2} in the middle: {fitted:.2} where fitted, {held_out:.2} where held out"
+            "# median factor between predicted and measured times: {all:.2}; {fitted:.2} at fitted and {held_out:.2} at held-out points"
         ))?;
-        line(&format!("# {}", self.on_choices()))?;
+        line(&format!("# {}", self.describe_worst_choice()))?;
         line(&self.model.to_string())
     }
 }

@@ -1,19 +1,19 @@
-//! Predicted and measured times as a page with a picture.
+//! Writes a page of predicted and measured times with a plot.
 
 use std::path::Path;
 use std::thread;
 
 use comm::ring::Tuning;
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Key, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
 use super::{Calibration, Errors, Point, Session, median, short, write_file};
 use crate::perf::error::{PerfError, Result};
 
-/// Ratios that are off by more are set in bold.
+/// Ratios above this factor or below its inverse are in bold.
 const OUTLIER: f64 = 2.0;
 
-/// Writes the page, and the picture under the same name with the extension `svg`.
+/// Writes the page, and the plot under the same name with the extension `svg`.
 pub(super) fn write(path: &Path, calibration: &Calibration, session: &Session) -> Result<()> {
     let picture = path.with_extension("svg");
     write_file(&picture, &picture_of(calibration).svg()?)?;
@@ -39,7 +39,7 @@ fn measured(calibration: &Calibration, session: &Session, picture: &str) -> Stri
         env!("CARGO_PKG_VERSION"),
         session.transport(),
         calibration.model,
-        choices = calibration.on_choices(),
+        choices = calibration.describe_worst_choice(),
     );
     for points in calibration.points.chunk_by(same_algorithm) {
         text += &summary(points, &calibration.tuning);
@@ -54,20 +54,19 @@ fn measured(calibration: &Calibration, session: &Session, picture: &str) -> Stri
 }
 
 fn same_algorithm(a: &Point, b: &Point) -> bool {
-    (a.plan.operation, a.algorithm.name) == (b.plan.operation, b.algorithm.name)
+    (a.plan.collective, a.algorithm.name) == (b.plan.collective, b.algorithm.name)
 }
 
-/// A line for all sizes of an algorithm.
 fn summary(points: &[Point], tuning: &Tuning) -> String {
     let wrong = |a: &&Point, b: &&Point| a.error(tuning).total_cmp(&b.error(tuning));
     let Some(worst) = points.iter().max_by(wrong) else { return String::new() };
     let middle = median(points.iter().map(|point| point.ratio(tuning)).collect());
     format!(
         "| {} | {} | {} | {} | {} |\n",
-        worst.plan.operation.name(),
+        worst.plan.collective,
         worst.algorithm.name,
-        marked(middle),
-        marked(worst.ratio(tuning)),
+        bold_if_outlier(middle),
+        bold_if_outlier(worst.ratio(tuning)),
         worst.bytes
     )
 }
@@ -76,24 +75,23 @@ fn row(point: &Point, tuning: &Tuning) -> String {
     let micros = |seconds: f64| format!("{} us", short(seconds * 1e6));
     format!(
         "| {} | {} | {} | {} | {} | {} | {} |\n",
-        point.plan.operation.name(),
+        point.plan.collective,
         point.algorithm.name,
         point.bytes,
         micros(point.seconds),
         micros(point.predict(tuning)),
-        marked(point.ratio(tuning)),
+        bold_if_outlier(point.ratio(tuning)),
         if point.fitted { "fitted" } else { "held out" },
     )
 }
 
-/// A ratio, in bold if it is far from 1.
-fn marked(ratio: f64) -> String {
+/// Formats a ratio, in bold if it is far from 1.
+fn bold_if_outlier(ratio: f64) -> String {
     let mark = if ratio.ln().abs() > OUTLIER.ln() { "**" } else { "" };
     format!("{mark}{ratio:.2}{mark}")
 }
 
-/// Predicted over measured times: right on the line, and within a factor of two between the pale
-/// ones.
+/// Plots predicted over measured times, with lines at exact predictions and factors of two.
 fn picture_of(calibration: &Calibration) -> Picture {
     let at = |point: &Point| (point.seconds * 1e6, point.predict(&calibration.tuning) * 1e6);
     let dots = |name: &str, color, fitted| {
@@ -116,7 +114,7 @@ fn picture_of(calibration: &Calibration) -> Picture {
     ];
     let axes = [Axis::time("measured"), Axis::time("predicted")];
     let panels = vec![Panel { title: String::new(), axes, series }];
-    Picture { title: String::new(), panel_size: (640, 560), columns: 1, panels, key: Key::Inside }
+    Picture { title: String::new(), panel_size: (640, 560), columns: 1, panels, legend: Legend::Inside }
 }
 
 #[cfg(test)]
@@ -124,9 +122,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_far_from_one_stand_out_in_either_direction() {
+    fn ratios_far_from_one_are_bold() {
         assert_eq!(
-            [1.0, 1.99, 2.01, 0.51, 0.49].map(marked),
+            [1.0, 1.99, 2.01, 0.51, 0.49].map(bold_if_outlier),
             ["1.00", "1.99", "**2.01**", "0.51", "**0.49**"]
         );
     }

@@ -2,14 +2,12 @@
 //!
 //! Nelder and Mead, "A simplex method for function minimization", The Computer Journal 7 (1965).
 
-/// More than it takes for the few dimensions here.
 const ROUNDS: usize = 600;
 
 /// A point and its value.
 type Vertex<const N: usize> = ([f64; N], f64);
 
-/// A point near which `f` is smallest, as far as can be found from `start` with a first look `step`
-/// far around.
+/// Returns a local minimum of `f` near `start`, searched with an initial simplex of size `step`.
 pub(super) fn minimise<const N: usize>(
     f: &impl Fn(&[f64; N]) -> f64,
     start: [f64; N],
@@ -29,7 +27,7 @@ pub(super) fn minimise<const N: usize>(
     simplex.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(start, |(point, _)| point)
 }
 
-/// Replaces the worst of the sorted vertices, or draws all towards the best.
+/// Replaces the worst of the sorted vertices, or contracts all towards the best.
 fn improve<const N: usize>(simplex: &mut [Vertex<N>], vertex: &impl Fn([f64; N]) -> Vertex<N>) {
     let [best, between @ .., worst] = simplex else { return };
     let mut centre = best.0;
@@ -73,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bottom_of_a_bent_valley_is_found() {
+    fn the_minimum_of_the_rosenbrock_function_is_found() {
         let rosenbrock = |[x, y]: &[f64; 2]| (1.0 - x).powi(2) + 100.0 * (y - x * x).powi(2);
         let [x, y] = minimise(&rosenbrock, [-1.2, 1.0], 0.5);
         assert!((x - 1.0).abs() < 1e-4 && (y - 1.0).abs() < 1e-4, "{x} {y}");
     }
 
     #[test]
-    fn corners_do_not_stop_it() {
+    fn functions_with_kinks_are_minimised() {
         let kinked = |p: &[f64; 4]| p.iter().enumerate().map(|(at, x)| (x - at as f64).abs()).sum::<f64>();
         let mut found = [5.0; 4];
         for step in [1.5, 0.7, 0.3, 0.1] {

@@ -1,4 +1,4 @@
-//! The memory of one rank, and what it sends and receives in a call.
+//! Sends and receives the messages of a call on one rank.
 
 use std::sync::Arc;
 
@@ -7,65 +7,63 @@ use comm::{Comm, ReduceOp, Source, Work};
 use super::Kind;
 use crate::perf::error::{PerfError, Result};
 
-/// Of messages, and of the answer to a window of them.
+/// The tags of messages and of the acknowledgement of a window.
 const DATA: u64 = 0;
-const DONE: u64 = 1;
+const ACK: u64 = 1;
 
-/// What no message has in it where it differs from this.
+/// A byte that no message contains.
 const UNTOUCHED: u8 = 0xa5;
 
-/// One rank's side of the messages of a call.
+/// The buffers and the role of one rank.
 #[derive(Debug)]
-pub(super) struct Buffers<'a> {
+pub(super) struct Exchange<'a> {
     comm: &'a Comm,
     kind: Kind,
-    part: Part,
-    /// All messages of a window are sent from here.
+    role: Role,
+    /// The contents of every message of a window.
     outgoing: Arc<[u8]>,
-    /// One per message of a window, except while these are under way.
+    /// One buffer per message of a window.
     incoming: Vec<Vec<u8>>,
 }
 
-/// What a rank does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    /// Rank 0, which sends first.
+enum Role {
+    /// Rank 0 sends first.
     First { peer: usize },
-    /// The last rank, which answers.
+    /// The last rank replies.
     Last { peer: usize },
-    /// Every other.
-    None,
+    /// All other ranks.
+    Idle,
 }
 
-impl<'a> Buffers<'a> {
-    /// With memory whose every page has been written to.
+impl<'a> Exchange<'a> {
     pub(super) fn new(comm: &'a Comm, kind: Kind, bytes: usize) -> Result<Self> {
         let last = comm.size() - 1;
-        let part = match comm.rank() {
-            0 => Part::First { peer: last },
-            rank if rank == last => Part::Last { peer: 0 },
-            _ => Part::None,
+        let role = match comm.rank() {
+            0 => Role::First { peer: last },
+            rank if rank == last => Role::Last { peer: 0 },
+            _ => Role::Idle,
         };
-        let (sends, receives) = match (kind, part) {
-            (_, Part::None) => (false, false),
-            (Kind::Bandwidth, Part::First { .. }) => (true, false),
-            (Kind::Bandwidth, Part::Last { .. }) => (false, true),
+        let (sends, receives) = match (kind, role) {
+            (_, Role::Idle) => (false, false),
+            (Kind::Bandwidth, Role::First { .. }) => (true, false),
+            (Kind::Bandwidth, Role::Last { .. }) => (false, true),
             (Kind::Latency | Kind::Bidirectional, _) => (true, true),
         };
         let rank = comm.rank();
         let outgoing = (0..if sends { bytes } else { 0 }).map(|index| pattern(rank, index)).collect();
         let count = if receives { kind.window(bytes) } else { 0 };
         let incoming = (0..count).map(|_| buffer(bytes)).collect::<Result<_>>()?;
-        Ok(Self { comm, kind, part, outgoing, incoming })
+        Ok(Self { comm, kind, role, outgoing, incoming })
     }
 
-    /// Makes the call once: a message there and back, or a window of them and the answer to it.
+    /// Makes the call once: a round trip, or a window with its acknowledgement.
     pub(super) fn call(&mut self) -> comm::Result<()> {
-        match (self.part, self.kind) {
-            (Part::None, _) => Ok(()),
-            (Part::First { peer }, Kind::Latency) => self.send(peer).and_then(|()| self.receive(peer)),
-            (Part::Last { peer }, Kind::Latency) => self.receive(peer).and_then(|()| self.send(peer)),
-            (Part::First { peer } | Part::Last { peer }, Kind::Bandwidth | Kind::Bidirectional) => {
+        match (self.role, self.kind) {
+            (Role::Idle, _) => Ok(()),
+            (Role::First { peer }, Kind::Latency) => self.send(peer).and_then(|()| self.receive(peer)),
+            (Role::Last { peer }, Kind::Latency) => self.receive(peer).and_then(|()| self.send(peer)),
+            (Role::First { peer } | Role::Last { peer }, Kind::Bandwidth | Kind::Bidirectional) => {
                 self.window(peer)
             }
         }
@@ -82,7 +80,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// All messages of a window under way at once. Who sent them hears when all have come.
+    /// Transfers all messages of a window at once; the receiver then sends an acknowledgement.
     fn window(&mut self, peer: usize) -> comm::Result<()> {
         let received = std::mem::take(&mut self.incoming)
             .into_iter()
@@ -97,34 +95,32 @@ impl<'a> Buffers<'a> {
         let buffers = received.into_iter().map(|work| Ok(work.wait()?.0));
         self.incoming = buffers.collect::<comm::Result<_>>()?;
         if receives {
-            self.comm.send(peer, DONE, &[0_u8])?;
+            self.comm.send(peer, ACK, &[0_u8])?;
         }
         if sends > 0 {
-            self.comm.recv(Source::Rank(peer), DONE, &mut [0_u8])?.exactly(1)?;
+            self.comm.recv(Source::Rank(peer), ACK, &mut [0_u8])?.exactly(1)?;
         }
         Ok(())
     }
 
-    /// Makes the call once more, and counts on all ranks the received bytes that are not what was
-    /// sent.
-    pub(super) fn wrong(&mut self) -> Result<u64> {
+    /// Makes the call once more, and returns the number of wrong bytes on all ranks.
+    pub(super) fn count_wrong(&mut self) -> Result<u64> {
         self.incoming.iter_mut().for_each(|buffer| buffer.fill(UNTOUCHED));
         self.call()?;
-        let peer = match self.part {
-            Part::First { peer } | Part::Last { peer } => peer,
-            Part::None => 0,
+        let peer = match self.role {
+            Role::First { peer } | Role::Last { peer } => peer,
+            Role::Idle => 0,
         };
-        let of = |buffer: &Vec<u8>| {
+        let wrong = |buffer: &Vec<u8>| {
             buffer.iter().enumerate().filter(|(index, byte)| **byte != pattern(peer, *index)).count() as u64
         };
-        let mut wrong = [self.incoming.iter().map(of).sum()];
+        let mut wrong = [self.incoming.iter().map(wrong).sum()];
         self.comm.all_reduce(&mut wrong, ReduceOp::Sum)?;
         Ok(wrong[0])
     }
 }
 
-/// Another byte in every place that could be mistaken for this one, and never what was there
-/// before.
+/// A byte that differs between neighbouring places and ranks, and is not [`UNTOUCHED`].
 fn pattern(rank: usize, index: usize) -> u8 {
     let byte = (index * 31 + index / 256 * 7 + rank * 101) as u8;
     if byte == UNTOUCHED { 0 } else { byte }

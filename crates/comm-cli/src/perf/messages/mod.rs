@@ -1,5 +1,4 @@
-//! `commctl perf send_recv`: messages between the first rank and the last, as the OSU benchmarks
-//! measure them.
+//! `commctl perf send_recv`: messages between rank 0 and the last rank, as in the OSU benchmarks.
 
 mod exchange;
 
@@ -8,28 +7,25 @@ use comm_cli::__private::progress::Progress;
 use super::args::{Format, Perf};
 use super::error::{PerfError, Result};
 use super::host;
-use super::label::Label;
-use super::plan::Range;
+use super::plan::SizeRange;
 use super::print::Printer;
-use super::row::Row;
+use super::row::{Label, Percentiles, Row};
 use super::session::Session;
-use super::statistics::Percentiles;
 use super::timing;
-use exchange::Buffers;
+use exchange::Exchange;
 
-/// How many messages are under way at once.
+/// The maximum number of concurrent messages in one direction.
 const WINDOW_MAX: usize = 64;
-/// How much memory they may take, unless that is less than two of them.
+/// The maximum memory of a window, unless that is less than two messages.
 const WINDOW_BYTES_MAX: usize = 64 << 20;
 
-/// What is measured of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// There and back.
+    /// A round trip.
     Latency,
-    /// Many, one way.
+    /// A window in one direction.
     Bandwidth,
-    /// Many, both ways at once.
+    /// A window in both directions at once.
     Bidirectional,
 }
 
@@ -52,13 +48,13 @@ impl Kind {
             dtype: None,
             op: None,
             root: None,
-            place: "",
+            layout: "",
             alloc: false,
             bus_factor,
         }
     }
 
-    /// How many messages of this size go one way before an answer comes.
+    /// The number of messages in one direction per acknowledgement.
     fn window(self, bytes: usize) -> usize {
         match self {
             Self::Latency => 1,
@@ -66,36 +62,36 @@ impl Kind {
         }
     }
 
-    /// By what the time of a call is divided, so that it is that of a message.
-    fn share(self, bytes: usize) -> f64 {
+    /// The number of messages in sequence per call.
+    fn messages_per_call(self, bytes: usize) -> f64 {
         match self {
             Self::Latency => 2.0,
             Self::Bandwidth | Self::Bidirectional => self.window(bytes) as f64,
         }
     }
 
-    /// What two ranks together need for messages of this size.
+    /// The memory that both ranks together need.
     fn memory(self, bytes: usize) -> usize {
-        // Every receiver has a buffer per message, and a sender one for all.
+        // A receiver has a buffer per message, a sender one for all.
         let receivers = if self == Self::Bandwidth { 1 } else { 2 };
         (self.window(bytes) * receivers + 2).saturating_mul(bytes)
     }
 }
 
-/// Refuses what makes no sense of messages, or does not fit into memory.
+/// Returns an error for options that only collectives have, and sizes that exceed the memory.
 pub(super) fn check(perf: &Perf, ranks: usize) -> Result<()> {
     if ranks < 2 {
-        return Err(PerfError::usage("send_recv: one rank has nobody to send to; take two at least"));
+        return Err(PerfError::usage("send_recv: needs at least two ranks"));
     }
-    if let Some(option) = perf.call.of_a_collective() {
-        return Err(PerfError::usage(format!("{option}: messages are bytes between two ranks")));
+    if let Some(option) = perf.call.collective_option() {
+        return Err(PerfError::usage(format!("{option}: send_recv sends bytes between two ranks")));
     }
     if perf.output.svg.is_some() {
-        return Err(PerfError::usage("--svg: send_recv has no single picture"));
+        return Err(PerfError::usage("--svg: send_recv cannot be plotted"));
     }
     let Some(available) = host::available_memory() else { return Ok(()) };
     let does_not_fit = |size: &usize| Kind::Bidirectional.memory(*size) > available;
-    match Range::TABLE.or(&perf.sizes)?.sizes().find(does_not_fit) {
+    match SizeRange::TABLE.or(&perf.sizes)?.sizes().find(does_not_fit) {
         Some(size) => {
             Err(PerfError::Memory { size, ranks: 2, needed: Kind::Bidirectional.memory(size), available })
         }
@@ -103,16 +99,16 @@ pub(super) fn check(perf: &Perf, ranks: usize) -> Result<()> {
     }
 }
 
-/// Measures all kinds and prints them. Ranks between the first and the last only wait.
+/// Measures and prints all kinds. Ranks between the first and the last only wait.
 pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
-    let sizes: Vec<usize> = Range::TABLE.or(&perf.sizes)?.sizes().collect();
-    let progress = Progress::new(sizes.len() * Kind::ALL.len(), session.speaks());
+    let sizes: Vec<usize> = SizeRange::TABLE.or(&perf.sizes)?.sizes().collect();
+    let progress = Progress::new(sizes.len() * Kind::ALL.len(), session.prints());
     let mut wrong = perf.call.check.then_some(0);
     for kind in Kind::ALL {
         let printer = Printer::new(perf.output.format(), kind.label(session.ranks()), session);
-        // The columns of values that only commas separate are named once.
+        // CSV has a single header.
         if kind == Kind::Latency || perf.output.format() != Format::Csv {
-            printer.head(session)?;
+            printer.header(session)?;
         }
         for &bytes in &sizes {
             progress.at(format!("{} of {bytes} bytes", kind.name()));
@@ -121,22 +117,21 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
             wrong = wrong.zip(row.wrong).map(|(all, row)| all + row);
         }
         if kind == Kind::Bidirectional {
-            printer.foot(wrong)?;
+            printer.footer(wrong)?;
         }
     }
     match wrong {
-        // All ranks know the number, and one says it.
-        Some(wrong) if wrong > 0 && session.speaks() => Err(PerfError::Wrong(wrong)),
+        Some(wrong) if wrong > 0 && session.prints() => Err(PerfError::Wrong(wrong)),
         _ => Ok(()),
     }
 }
 
 /// Measures one size.
 fn row(session: &Session, perf: &Perf, kind: Kind, bytes: usize) -> Result<Row> {
-    let mut exchange = Buffers::new(&session.comm, kind, bytes)?;
+    let mut exchange = Exchange::new(&session.comm, kind, bytes)?;
     let mut times = timing::measure(&session.comm, &perf.samples, &mut || exchange.call())?;
-    times.iter_mut().for_each(|time| *time /= kind.share(bytes));
-    let wrong = if perf.call.check { Some(exchange.wrong()?) } else { None };
+    times.iter_mut().for_each(|time| *time /= kind.messages_per_call(bytes));
+    let wrong = if perf.call.check { Some(exchange.count_wrong()?) } else { None };
     Ok(Row { bytes, algorithm: None, time: Percentiles::of(&times), wrong })
 }
 
@@ -145,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_bound_the_memory_that_they_take() {
+    fn windows_bound_their_memory() {
         assert_eq!(Kind::Bandwidth.window(4), 64);
         assert_eq!(Kind::Bandwidth.window(1 << 20), 64);
         assert_eq!(Kind::Bandwidth.window(16 << 20), 4);
@@ -159,9 +154,9 @@ mod tests {
             for ranks in [2, 3, 5] {
                 for bytes in [1, 100, (64 << 10) + 1] {
                     let wrong = comm::threads::run(ranks, |comm| {
-                        let mut exchange = Buffers::new(&comm, kind, bytes).unwrap();
+                        let mut exchange = Exchange::new(&comm, kind, bytes).unwrap();
                         exchange.call().unwrap();
-                        exchange.wrong().unwrap()
+                        exchange.count_wrong().unwrap()
                     });
                     assert_eq!(wrong.unwrap(), vec![0; ranks], "{kind:?}, {ranks} ranks, {bytes} bytes");
                 }

@@ -1,13 +1,11 @@
-//! Comma-separated values: the keys of the JSON object, without its nesting.
+//! Comma-separated values with the keys of the JSON object, flattened.
 
-use crate::perf::label::Label;
-use crate::perf::row::Row;
-use crate::perf::statistics::Percentiles;
+use crate::perf::row::{Label, Percentiles, Row};
 
-pub(super) const HEAD: &str = "collective,ranks,transport,algorithm,dtype,op,bytes,time_us_p10,time_us_p50,\
+pub(super) const HEADER: &str = "collective,ranks,transport,algorithm,dtype,op,bytes,time_us_p10,time_us_p50,\
     time_us_p90,time_us_p99,algbw_gb_per_s,busbw_gb_per_s,wrong";
 
-/// A row. No value has a comma or a quote in it; what is null in JSON is empty.
+/// Formats a row. No value contains a comma or a quote; null is empty.
 pub(super) fn row(label: &Label, transport: &str, row: &Row) -> String {
     let Percentiles { p10, p50, p90, p99 } = row.time;
     let dtype = label.dtype.map_or("", |dtype| dtype.name());

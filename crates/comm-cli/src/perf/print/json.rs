@@ -3,12 +3,9 @@
 use serde::Serialize;
 
 use crate::perf::error::{PerfError, Result};
-use crate::perf::label::Label;
-use crate::perf::row::Row;
-use crate::perf::statistics::Percentiles;
+use crate::perf::row::{Label, Percentiles, Row};
 
-/// A row as programs read it. Bandwidths are in 10^9 bytes per second. What a collective does not
-/// have is null, and so is what was not looked at.
+/// A row. Bandwidths are in 10^9 bytes per second. Fields that do not apply are null.
 #[derive(Serialize)]
 struct Object<'a> {
     collective: &'static str,

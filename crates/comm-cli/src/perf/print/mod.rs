@@ -1,4 +1,4 @@
-//! Rows for people and for programs.
+//! Prints rows as a table, CSV or JSON.
 
 mod csv;
 mod json;
@@ -8,31 +8,29 @@ use std::io::{self, Write};
 
 use super::args::Format;
 use super::error::{PerfError, Result};
-use super::label::Label;
-use super::row::Row;
+use super::row::{Label, Row};
 use super::session::Session;
 
 pub(crate) use table::ranks;
 
-/// Prints what rank 0 has measured, and nothing on other ranks.
+/// Prints results on rank 0, and nothing on other ranks.
 #[derive(Debug)]
 pub(crate) struct Printer {
     format: Format,
     label: Label,
     transport: String,
-    speaks: bool,
+    is_enabled: bool,
 }
 
 impl Printer {
     pub(crate) fn new(format: Format, label: Label, session: &Session) -> Self {
-        Self { format, label, transport: session.transport(), speaks: session.speaks() }
+        Self { format, label, transport: session.transport(), is_enabled: session.prints() }
     }
 
-    /// What comes before the rows.
-    pub(crate) fn head(&self, session: &Session) -> Result<()> {
+    pub(crate) fn header(&self, session: &Session) -> Result<()> {
         match self.format {
-            Format::Table => self.line(&table::head(&self.label, session)),
-            Format::Csv => self.line(csv::HEAD),
+            Format::Table => self.line(&table::header(&self.label, session)),
+            Format::Csv => self.line(csv::HEADER),
             Format::Json => Ok(()),
         }
     }
@@ -45,8 +43,7 @@ impl Printer {
         })
     }
 
-    /// What comes after the rows.
-    pub(crate) fn foot(&self, wrong: Option<u64>) -> Result<()> {
+    pub(crate) fn footer(&self, wrong: Option<u64>) -> Result<()> {
         match (self.format, wrong) {
             (Format::Table, Some(wrong)) => self.line(&format!("# {wrong} wrong elements")),
             _ => Ok(()),
@@ -54,11 +51,11 @@ impl Printer {
     }
 
     fn line(&self, text: &str) -> Result<()> {
-        if self.speaks { line(text) } else { Ok(()) }
+        if self.is_enabled { line(text) } else { Ok(()) }
     }
 }
 
-/// Writes to standard output at once.
+/// Writes a line to standard output and flushes it.
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());

@@ -1,39 +1,24 @@
-//! The table of nccl-tests, with percentiles and the algorithm.
+//! The table of nccl-tests, with percentiles and algorithm.
 
 use std::fmt::Write;
 
 use comm_cli::__private::units::short;
 
-use crate::perf::label::Label;
-use crate::perf::row::Row;
+use crate::perf::row::{Label, Row};
 use crate::perf::session::Session;
 
-pub(super) fn head(label: &Label, session: &Session) -> String {
-    let Label { name, place, .. } = label;
-    let mut text = format!("# commctl {} perf {name}{place}\n", env!("CARGO_PKG_VERSION"));
+pub(super) fn header(label: &Label, session: &Session) -> String {
+    let Label { name, layout, .. } = label;
+    let mut text = format!("# commctl {} perf {name}{layout}\n", env!("CARGO_PKG_VERSION"));
     text += &ranks(session);
     text += "#\n";
-    let units = ["(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
-    let names = [
-        "size",
-        "count",
-        "type",
-        "redop",
-        "root",
-        "algorithm",
-        "time",
-        "p10",
-        "p90",
-        "p99",
-        "algbw",
-        "busbw",
-        "#wrong",
-    ];
-    text += &format!("#{}\n#{}", &cells(names)[1..], &cells(units)[1..]);
+    let names = "size count type redop root algorithm time p10 p90 p99 algbw busbw #wrong";
+    let units = "(B) (elements)     (us) (us) (us) (us) (GB/s) (GB/s) ";
+    text += &format!("#{}\n#{}", &cells(names.split(' '))[1..], &cells(units.split(' '))[1..]);
     text.trim_end().to_owned()
 }
 
-/// Who takes part.
+/// Lists the ranks with their process ids, hosts and cores.
 pub(crate) fn ranks(session: &Session) -> String {
     let hosts = session.hosts().len();
     let (count, plural) = (session.ranks(), if hosts == 1 { "" } else { "s" });
@@ -42,9 +27,9 @@ pub(crate) fn ranks(session: &Session) -> String {
         session.transport(),
         session.detail()
     );
-    for (rank, seat) in session.seats.iter().enumerate() {
+    for (rank, info) in session.rank_infos.iter().enumerate() {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "#  rank {rank} pid {} on {} cores {}", seat.pid, seat.host, seat.cores);
+        let _ = writeln!(text, "#  rank {rank} pid {} on {} cores {}", info.pid, info.host, info.cores);
     }
     text
 }
@@ -52,7 +37,7 @@ pub(crate) fn ranks(session: &Session) -> String {
 pub(super) fn row(label: &Label, row: &Row) -> String {
     let or_none = |known: Option<String>| known.unwrap_or_else(|| "-".into());
     let text = cells([
-        &row.bytes.to_string(),
+        &*row.bytes.to_string(),
         &label.count(row.bytes).to_string(),
         &or_none(label.dtype.map(|dtype| dtype.to_string())),
         &or_none(label.op.map(|op| op.to_string())),
@@ -69,9 +54,9 @@ pub(super) fn row(label: &Label, row: &Row) -> String {
     text.trim_end().to_owned()
 }
 
-fn cells(cells: [&str; 13]) -> String {
+fn cells<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
     const WIDTHS: [usize; 13] = [13, 13, 6, 11, 5, 20, 10, 10, 10, 10, 8, 8, 8];
-    cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}")).collect()
+    cells.into_iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}")).collect()
 }
 
 #[cfg(test)]
@@ -80,21 +65,9 @@ mod tests {
 
     #[test]
     fn columns_do_not_run_into_each_other() {
-        let widest = cells([
-            "274877906944",
-            "274877906944",
-            "bf16",
-            "premul_sum",
-            "1023",
-            "recursive_doubling",
-            "123456789",
-            "123456789",
-            "123456789",
-            "123456789",
-            "1234.56",
-            "1234.56",
-            "1234567",
-        ]);
+        let widest = "274877906944 274877906944 bf16 premul_sum 1023 recursive_doubling 123456789 123456789 123456789 \
+            123456789 1234.56 1234.56 1234567";
+        let widest = cells(widest.split(' '));
         assert_eq!(widest.split_whitespace().count(), 13, "{widest}");
     }
 }

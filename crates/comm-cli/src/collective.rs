@@ -1,0 +1,75 @@
+//! Properties of collectives that several commands need.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use comm::Collective;
+
+/// Returns the collectives that move data with equal counts, and the barrier.
+pub(crate) fn measurable() -> impl Iterator<Item = Collective> + Clone {
+    Collective::ALL.into_iter().filter(|collective| collective.base() == *collective)
+}
+
+/// Returns a parser of the names of `known`.
+pub(crate) fn parser(known: Vec<Collective>) -> impl TypedValueParser<Value = Collective> {
+    PossibleValuesParser::new(known.iter().map(|collective| collective.name())).try_map(move |name| {
+        let found = known.iter().find(|collective| collective.name() == name);
+        found.copied().ok_or_else(|| format!("{name} is not a collective"))
+    })
+}
+
+/// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it.
+pub(crate) fn bus_factor(collective: Collective, ranks: usize) -> f64 {
+    let others = (ranks - 1) as f64 / ranks as f64;
+    match collective.base() {
+        Collective::AllReduce => 2.0 * others,
+        base if has_blocks(base) => others,
+        _ => 1.0,
+    }
+}
+
+/// Whether the data has one block per rank.
+pub(crate) const fn has_blocks(collective: Collective) -> bool {
+    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+    matches!(collective, AllGather | ReduceScatter | Gather | Scatter | AllToAll)
+}
+
+pub(crate) const fn reduces(collective: Collective) -> bool {
+    use Collective::{AllReduce, Reduce, ReduceScatter};
+    matches!(collective, AllReduce | Reduce | ReduceScatter) || is_prefix(collective)
+}
+
+/// Whether a rank gets the reduction of the ranks before it instead of all ranks.
+pub(crate) const fn is_prefix(collective: Collective) -> bool {
+    matches!(collective, Collective::Scan | Collective::Exscan)
+}
+
+pub(crate) const fn has_root(collective: Collective) -> bool {
+    use Collective::{Broadcast, Gather, Reduce, Scatter};
+    matches!(collective, Reduce | Broadcast | Gather | Scatter)
+}
+
+pub(crate) fn has_data(collective: Collective) -> bool {
+    collective != Collective::Barrier
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bus_factors_are_those_of_nccl_tests() {
+        assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
+        assert_eq!(bus_factor(Collective::AllGather, 4), 0.75);
+        assert_eq!(bus_factor(Collective::ReduceScatter, 2), 0.5);
+        assert_eq!(bus_factor(Collective::AllToAll, 8), 0.875);
+        assert_eq!(bus_factor(Collective::Broadcast, 4), 1.0);
+        assert_eq!(bus_factor(Collective::Reduce, 4), 1.0);
+        assert_eq!(bus_factor(Collective::AllReduce, 1), 0.0);
+    }
+
+    #[test]
+    fn every_measurable_collective_has_an_algorithm() {
+        let has_algorithm = |c| comm::ring::schedule::Algorithm::for_collective(c).next().is_some();
+        assert!(measurable().all(has_algorithm));
+        assert_eq!(measurable().count(), 11);
+    }
+}
