@@ -417,7 +417,7 @@ const _: () = {
         [::core::mem::offset_of!(ncclEncryptionConfig_v23200, psk) - 24usize];
 };
 pub type ncclEncryptionConfig_t = ncclEncryptionConfig_v23200;
-/// Where the calls of a loaded library are, as far as it has them.
+/// The addresses of the calls in a loaded library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbols {
     pub(crate) ncclMemAlloc:
@@ -804,11 +804,12 @@ pub(crate) struct Symbols {
         Option<unsafe extern "C" fn(config: *const ncclEncryptionConfig_t) -> ncclResult_t>,
 }
 impl Symbols {
-    /// Looks all calls up.
+    /// Looks up all calls.
     ///
     /// # Safety
     ///
-    /// What has one of these names in `library` has NCCL's signature, and calls end before it is unloaded.
+    /// Symbols of `library` with these names have NCCL's signatures, and no call runs after
+    /// the library is unloaded.
     pub(crate) unsafe fn of(library: &::libloading::Library) -> Self {
         Self {
             ncclMemAlloc: unsafe { crate::symbol::address(library, "ncclMemAlloc") },

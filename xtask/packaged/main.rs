@@ -1,5 +1,5 @@
-//! Depends on the packages as they would be published, and checks a sum between threads and one
-//! between processes. `cargo xtask package` builds it and starts it with `commctl run`.
+//! A program that depends on the packages, and checks a sum between threads and between processes.
+//! `cargo xtask package` builds it and starts it with `commctl run`.
 
 use comm::{Comm, ReduceOp, Result};
 
@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     comm.finalize()
 }
 
-/// Adds up the numbers of all ranks, from 1 to the size of the world.
+/// Sums the numbers of all ranks, from 1 to the world size.
 fn check(comm: &Comm) -> Result<()> {
     let mut sums = vec![comm.rank() as u64 + 1; LEN];
     comm.all_reduce(&mut sums, ReduceOp::Sum)?;

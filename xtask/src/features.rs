@@ -1,34 +1,16 @@
-//! Compiles published packages with none of their features, and with each alone.
+//! Compiles published packages without features and with each feature alone.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 
-use crate::packages::{self, Package, PackagesError};
-use crate::places;
+use crate::error::{Error, Result};
+use crate::packages::{self, Package};
+use crate::{commands, places};
 
-/// (package, feature) with a step of its own in `.ci/run`.
+/// Pairs of package and feature that `.ci/run` checks in a separate step.
 const APART: [(&str, &str); 1] = [("comm-candle", "cuda")];
 
-/// Why a package is no good with some features.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FeaturesError {
-    /// The packages of the workspace are unknown.
-    #[error(transparent)]
-    Packages(#[from] PackagesError),
-    /// cargo could not be started.
-    #[error("cannot start cargo")]
-    Start(#[source] io::Error),
-    /// A package does not compile with these features, or not without a warning.
-    #[error("{package} with {features}:\n{said}")]
-    Faulty { package: String, features: String, said: String },
-    /// Standard output is closed.
-    #[error("cannot write")]
-    Output(#[from] io::Error),
-}
-
-/// Checks every published package that has features.
-pub(crate) fn run(out: &mut impl Write) -> Result<(), FeaturesError> {
+pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     let root = places::root();
     for package in packages::read(&root)?.iter().filter(|package| package.is_publishable()) {
         for selection in selections(package) {
@@ -39,7 +21,6 @@ pub(crate) fn run(out: &mut impl Write) -> Result<(), FeaturesError> {
     Ok(())
 }
 
-/// None, and each alone, of a package that has any.
 fn selections(package: &Package) -> Vec<Option<&str>> {
     let is_apart = |feature: &str| APART.contains(&(package.name.as_str(), feature));
     let each = package.features.keys().map(String::as_str).filter(|feature| !is_apart(feature)).map(Some);
@@ -47,25 +28,22 @@ fn selections(package: &Package) -> Vec<Option<&str>> {
     none.into_iter().chain(each).collect()
 }
 
-/// A warning is as bad as an error. The flag that makes it one would have everything built anew, so
-/// whatever cargo says is taken for one.
-fn check(root: &Path, package: &Package, feature: Option<&str>) -> Result<(), FeaturesError> {
-    let mut cargo = Command::new("cargo");
+/// Counts warnings as errors. `-D warnings` would rebuild all dependencies, so any message is an
+/// error.
+fn check(root: &Path, package: &Package, feature: Option<&str>) -> Result<()> {
+    let mut cargo = commands::cargo();
     cargo.args(["check", "--quiet", "--no-default-features", "--package", &package.name]);
     if let Some(feature) = feature {
         cargo.args(["--features", feature]);
     }
-    let output = cargo.current_dir(root).output().map_err(FeaturesError::Start)?;
-    if output.status.success() && output.stderr.is_empty() {
-        return Ok(());
-    }
-    let package = package.name.clone();
-    let features = feature.unwrap_or("no feature").to_owned();
-    Err(FeaturesError::Faulty {
-        package,
-        features,
-        said: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    let failed = |reason: &str| {
+        let program = format!("cargo check of {} with {}", package.name, feature.unwrap_or("no feature"));
+        Error::Failed { program, reason: reason.to_owned() }
+    };
+    let start = |source| Error::Start { program: "cargo".into(), source };
+    let output = cargo.current_dir(root).output().map_err(start)?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() && messages.is_empty() { Ok(()) } else { Err(failed(&messages)) }
 }
 
 #[cfg(test)]

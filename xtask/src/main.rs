@@ -1,10 +1,11 @@
-//! Repository chores, run as `cargo xtask`.
+//! The tasks of this repository, run as `cargo xtask`.
 
 #![forbid(unsafe_code)]
 
 mod commands;
 mod compare;
 mod docs;
+mod error;
 mod features;
 mod gpu_check;
 mod nccl;
@@ -14,13 +15,12 @@ mod places;
 mod tidy;
 mod verify;
 
-use std::error::Error;
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Repository chores.
+/// Tasks of this repository
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", arg_required_else_help = true)]
 struct Cli {
@@ -31,49 +31,50 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     Compare(Box<compare::Compare>),
-    /// Check the rules of this repository that no compiler checks
+    /// Check the rules of this repository that the compiler does not check
     Tidy,
-    /// Write docs/algorithms.md and its drawings from the table of algorithms
+    /// Generate docs/algorithms.md and its drawings from the table of algorithms
     Docs {
-        /// Write nothing, and fail if something is not up to date
+        /// Write nothing, and fail if a file is outdated
         #[arg(long)]
         check: bool,
     },
-    /// Compile every published package without features, and with each of them alone
+    /// Compile every published package without features and with each feature alone
     Features,
     GpuCheck(gpu_check::GpuCheck),
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
-    /// Pack what is published, and run a program that depends on the packages
+    /// Pack the published packages, and run a program that depends on them
     Package,
-    /// Prove every schedule, and break each on purpose to see whether the proof notices
+    /// Verify every schedule, and check that the verifier rejects mutations of it
     Verify,
 }
 
 fn main() -> ExitCode {
-    let outcome: Result<(), Box<dyn Error>> = match Cli::parse().task {
-        Task::Compare(compare) => compare.execute(&mut stdout().lock()).map_err(Into::into),
-        Task::Docs { check } => docs::run(check, &mut stdout().lock()).map_err(Into::into),
-        Task::Features => features::run(&mut stdout().lock()).map_err(Into::into),
-        Task::GpuCheck(check) => check.execute(&mut stdout().lock()).map_err(Into::into),
-        Task::NcclBindings(bindings) => bindings.execute(&mut stdout().lock()).map_err(Into::into),
-        Task::NcclFetch(fetch) => fetch.execute(&mut stdout().lock()).map_err(Into::into),
-        Task::Package => package::run(&mut stdout().lock()).map_err(Into::into),
-        Task::Tidy => tidy::run().map_err(Into::into),
-        Task::Verify => verify::run(&mut stdout().lock()).map_err(Into::into),
+    let out = &mut stdout().lock();
+    let outcome = match Cli::parse().task {
+        Task::Compare(compare) => compare.execute(out),
+        Task::Docs { check } => docs::run(check, out),
+        Task::Features => features::run(out),
+        Task::GpuCheck(check) => check.execute(out),
+        Task::NcclBindings(bindings) => bindings.execute(out),
+        Task::NcclFetch(fetch) => fetch.execute(out),
+        Task::Package => package::run(out),
+        Task::Tidy => tidy::run(),
+        Task::Verify => verify::run(out),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nowhere is left to say that standard error is closed.
-            drop(writeln!(stderr(), "xtask: {}", chain(&*error)));
+            // If standard error is closed, the exit code still reports the error.
+            drop(writeln!(stderr(), "xtask: {}", chain(&error)));
             ExitCode::FAILURE
         }
     }
 }
 
-/// An error and the causes that its text leaves out, on one line.
-fn chain(error: &dyn Error) -> String {
+/// Formats an error and its sources on one line.
+fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

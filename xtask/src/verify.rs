@@ -1,45 +1,34 @@
-//! Proves every schedule, and measures whether the proof would notice a wrong one.
+//! Verifies every schedule, and checks that the verifier rejects mutations of it.
 
 use std::io::{self, Write};
 use std::time::Instant;
 
 use comm_core::Collective;
 use comm_ring::schedule::{Algorithm, Params, TABLE, combinations};
-use comm_sim::mutate::{Options, Survey, Unfit, survey};
-use comm_sim::verify::{Buffers, Fault, Program, Spec, Tree, verify};
+use comm_sim::mutate::{Options, Survey, survey};
+use comm_sim::verify::{Buffers, Program, Spec, Tree, verify};
 
-/// Worlds that are proven, each for every root and kind of buffers.
-const PROVEN: std::ops::RangeInclusive<usize> = 1..=33;
-/// Worlds in which schedules are broken on purpose.
+use crate::error::{Error, Result};
+
+/// The numbers of ranks for which schedules are verified.
+const VERIFIED: std::ops::RangeInclusive<usize> = 1..=33;
+/// The numbers of ranks for which schedules are mutated.
 const MUTATED: [usize; 5] = [2, 3, 4, 5, 8];
-/// The most mutants of one program.
+/// The maximum number of mutants per program.
 const MUTANTS_MAX: usize = 400;
 
-/// Why the check failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    #[error("{row}: {fault}")]
-    Refused { row: String, fault: Fault },
-    #[error("{row}: {unfit}")]
-    Unfit { row: String, unfit: Unfit },
-    #[error("the verifier let {} harmful mutants pass:\n{}", .0.len(), .0.join("\n"))]
-    Survivors(Vec<String>),
-    #[error("cannot write")]
-    Output(#[from] io::Error),
-}
-
-/// How the data of a program is cut.
+/// The segmentation of the data of a program.
 #[derive(Debug, Clone, Copy)]
-struct Cut {
+struct Segmentation {
     segments: usize,
     pass: usize,
 }
 
-const WHOLE: Cut = Cut { segments: 1, pass: 1 };
-const SEGMENTED: Cut = Cut { segments: 3, pass: 2 };
+const WHOLE: Segmentation = Segmentation { segments: 1, pass: 1 };
+const SEGMENTED: Segmentation = Segmentation { segments: 3, pass: 2 };
 
-/// Proves every row of the table and breaks it in every way. Prints a line per row.
-pub(crate) fn run(out: &mut impl Write) -> Result<(), Failure> {
+/// Verifies and mutates every row of the table, and prints a line per row.
+pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     let start = Instant::now();
     writeln!(
         out,
@@ -48,20 +37,20 @@ pub(crate) fn run(out: &mut impl Write) -> Result<(), Failure> {
     )?;
     let mut total = Survey::default();
     for row in TABLE {
-        let programs = prove(row)?;
-        let broken = break_it(row)?;
-        line(out, &name(row), programs, &broken)?;
-        total.add(broken);
+        let programs = verify_row(row)?;
+        let found = mutate_row(row)?;
+        line(out, &name(row), programs, &found)?;
+        total.add(found);
     }
     line(out, "all", 0, &total)?;
     writeln!(
         out,
-        "every schedule proven for worlds {} to {}, every root and every number of ranks per host, with no buffering and the smallest window, in {:.1} s",
-        PROVEN.start(),
-        PROVEN.end(),
+        "verified every schedule for {} to {} ranks, every root and every number of ranks per host, without buffering and with the smallest window, in {:.1} s",
+        VERIFIED.start(),
+        VERIFIED.end(),
         start.elapsed().as_secs_f64()
     )?;
-    if total.survivors.is_empty() { Ok(()) } else { Err(Failure::Survivors(total.survivors)) }
+    if total.survivors.is_empty() { Ok(()) } else { Err(Error::Survivors(total.survivors)) }
 }
 
 fn line(out: &mut impl Write, name: &str, programs: usize, survey: &Survey) -> io::Result<()> {
@@ -76,34 +65,31 @@ fn name(row: &Algorithm) -> String {
     format!("{} {}", row.collective, row.name)
 }
 
-fn cuts(row: &Algorithm) -> &'static [Cut] {
+fn segmentations(row: &Algorithm) -> &'static [Segmentation] {
     if row.traits.segmented { &[WHOLE, SEGMENTED] } else { &[WHOLE] }
 }
 
-/// Verifies a row in every world. Returns how many programs that were.
-fn prove(row: &'static Algorithm) -> Result<usize, Failure> {
+/// Verifies a row for every number of ranks, and returns the number of programs.
+fn verify_row(row: &'static Algorithm) -> Result<usize> {
     let mut programs = 0;
-    for ranks in PROVEN {
-        for cut in cuts(row) {
+    for ranks in VERIFIED {
+        for cut in segmentations(row) {
             for_each_program(row, ranks, *cut, &mut |program| {
                 programs += 1;
-                verify(program).map(drop).map_err(|fault| Failure::Refused { row: name(row), fault })
+                verify(program).map(drop).map_err(|fault| Error::Refuted { row: name(row), fault })
             })?;
         }
     }
     Ok(programs)
 }
 
-/// Breaks a row in small worlds.
-fn break_it(row: &'static Algorithm) -> Result<Survey, Failure> {
+fn mutate_row(row: &'static Algorithm) -> Result<Survey> {
     let mut total = Survey::default();
     for ranks in MUTATED {
-        for cut in cuts(row) {
+        for cut in segmentations(row) {
             let options = Options::default().seed(ranks as u64).mutants_max(MUTANTS_MAX);
             for_each_program(row, ranks, *cut, &mut |program| {
-                total.add(
-                    survey(program, &options).map_err(|unfit| Failure::Unfit { row: name(row), unfit })?,
-                );
+                total.add(survey(program, &options).map_err(|unfit| Error::Unfit { row: name(row), unfit })?);
                 Ok(())
             })?;
         }
@@ -111,28 +97,28 @@ fn break_it(row: &'static Algorithm) -> Result<Survey, Failure> {
     Ok(total)
 }
 
-/// How many ranks a host may hold. A row that does not look at it is proven for one.
+/// Returns the numbers of ranks per host to verify: one, unless the algorithm depends on it.
 fn hosts(row: &Algorithm, ranks: usize) -> std::ops::RangeInclusive<usize> {
     1..=if row.traits.hierarchical { ranks } else { 1 }
 }
 
-/// Calls `each` with the row's program for every spread over hosts, every root and every kind of
-/// buffers that its communicator uses.
+/// Calls `each` with the row's program for every number of ranks per host, every root and every
+/// kind of buffers that a communicator uses.
 fn for_each_program(
     row: &'static Algorithm,
     ranks: usize,
-    cut: Cut,
-    each: &mut dyn FnMut(&Program<'_>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    cut: Segmentation,
+    each: &mut dyn FnMut(&Program<'_>) -> Result<()>,
+) -> Result<()> {
     let tree: Vec<(usize, usize)> = combinations(ranks).collect();
     let tree = row.traits.keeps_order.then_some(Tree(&tree));
-    let Cut { segments, pass } = cut;
+    let Segmentation { segments, pass } = cut;
     for ranks_per_host in hosts(row, ranks) {
         let world = Params::new(ranks).segments(segments).pass(pass).ranks_per_host(ranks_per_host);
         for spec in Spec::all(row.collective, ranks, row.blocks(&world)) {
             let spec = Spec { equal: row.traits.equal, ..spec };
             let in_place = spec.buffers == Buffers::InPlace;
-            // An all-reduce works in place always: its communicator copies first.
+            // The communicator copies the input of an all-reduce first and runs it in place.
             if row.collective == Collective::AllReduce && !in_place {
                 continue;
             }

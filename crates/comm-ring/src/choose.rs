@@ -1,23 +1,22 @@
-//! Selects the algorithm of a call.
+//! Which algorithm carries out a call.
 
-mod oversubscription;
+mod crowd;
 
 use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// The properties of a call on which the selection depends. Every member knows the same values.
+/// What the choice depends on. Every member knows the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallShape {
-    /// The collective.
+    /// Which collective.
     pub collective: Collective,
-    /// The number of ranks.
+    /// How many ranks take part.
     pub ranks: usize,
-    /// The size of all data of the collective in bytes: the buffer of a reduction, the result of a
-    /// gather, the data that one rank sends to all others in an all-to-all. 0 if only some ranks
-    /// know it.
+    /// All data of the collective in bytes: the buffer of a reduction, the result of a gather, what one rank sends to
+    /// all others in an all-to-all. 0 if only some ranks know.
     pub bytes: usize,
     /// The order of combining that the caller asked for.
     pub order: ReduceOrder,
@@ -25,27 +24,27 @@ pub struct CallShape {
 
 /// Setters, as in `CallShape::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
 impl CallShape {
-    /// Creates the shape of a collective of one rank without data, in any order of combining.
+    /// A collective of one rank without data, in any order of combining.
     #[must_use]
     pub const fn new(collective: Collective) -> Self {
         Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
     }
 
-    /// Returns the shape for this number of ranks.
+    /// The shape for this number of ranks.
     #[must_use]
     pub const fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// Returns the shape for this much data: see the field of this name.
+    /// The shape for this much data: see the field of this name.
     #[must_use]
     pub const fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// Returns the shape for this order of combining.
+    /// The shape for this order of combining.
     #[must_use]
     pub const fn order(mut self, order: ReduceOrder) -> Self {
         self.order = order;
@@ -53,52 +52,48 @@ impl CallShape {
     }
 }
 
-/// The speedup from which on an algorithm further down in the table is preferred; no model can tell
-/// smaller ones. Those further up have simpler patterns with fewer partners at once, which real
-/// networks favour more than the model.
+/// An algorithm further down in the table is taken if it is faster by this much, less than which no model can tell. Those
+/// further up have the simpler patterns: fewer partners at once, which real networks like better than the model knows.
 const MIN_SPEEDUP: f64 = 1.0 / 0.95;
 
-/// The most temporary memory per rank in bytes, unless every algorithm needs more, or the one that
-/// the caller forces does.
+/// No rank takes more temporary memory than this many bytes, unless every way of carrying out the call does, or of the
+/// algorithm that the caller forces.
 const SCRATCH_MAX: usize = 24 << 20;
 
-/// The selected algorithm and its parameters, the same on every rank.
+/// The answer: how a call is carried out on every rank.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Selection {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// The number of segments of each chunk.
+    /// Into how many segments it cuts each chunk.
     pub segments: usize,
-    /// The predicted time in seconds.
+    /// How long the model says that it takes, in seconds.
     pub time: f64,
-    /// The size of the temporary memory of a rank in bytes.
+    /// How many bytes of temporary memory a rank needs.
     scratch: usize,
 }
 
 impl Selection {
-    /// Returns whether this is preferred to the other, which may be faster by up to the factor
-    /// `speedup`. A selection that needs too much memory is never preferred to one that does not.
+    /// Whether this is preferred to the other, which may be faster by up to this factor: one that takes too much memory
+    /// never is to one that does not.
     fn is_preferred_to(&self, other: &Self, speedup: f64) -> bool {
         let (is_lean, other_is) = (self.scratch <= SCRATCH_MAX, other.scratch <= SCRATCH_MAX);
         if is_lean == other_is { self.time <= other.time * speedup } else { is_lean }
     }
 
-    /// Returns whether staged data, if there is any, is read in place; otherwise staging only adds
-    /// a copy.
+    /// Whether what is staged, if anything is, is read in place: else it is a copy for nothing.
     fn reads_in_place(&self, shape: &CallShape, tuning: &Tuning) -> bool {
         let block_bytes = chunk_bytes(shape, self.algorithm) as f64 / self.segments as f64;
         !self.algorithm.traits.staged || tuning.links.reads_in_place(shape.ranks, block_bytes)
     }
 }
 
-/// Selects the algorithm and the number of segments that are fastest according to the model of the
-/// links, or the fastest segmentation of the algorithm that the caller forces. The result is the
-/// same on every rank.
+/// Chooses the algorithm, and into how many segments it cuts its chunks, that the model of the links says is fastest;
+/// or, among the segmentations of the algorithm that the caller forces, the fastest. The same on every rank.
 ///
 /// # Errors
-/// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or does not
-/// support the order.
+/// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or cannot keep the order.
 pub fn choose(shape: &CallShape, forced: Option<&str>, tuning: &Tuning) -> Result<Selection> {
     let fitting = |row: &&Algorithm| is_eligible(shape, row) && forced.is_none_or(|name| row.name == name);
     let best = Algorithm::for_collective(shape.collective)
@@ -109,7 +104,7 @@ pub fn choose(shape: &CallShape, forced: Option<&str>, tuning: &Tuning) -> Resul
     best.ok_or_else(|| unfit(shape, forced.unwrap_or_default()))
 }
 
-/// Returns the fastest segmentation for an algorithm; of equals, the one with fewer segments.
+/// The fastest way of cutting the data for an algorithm; of equals, the one with fewer segments.
 fn fastest_cut(shape: &CallShape, row: &'static Algorithm, tuning: &Tuning) -> Option<Selection> {
     let timed = segmentations(shape, row, tuning).map(|segments| {
         let time = predict(shape, row, segments, tuning);
@@ -118,7 +113,7 @@ fn fastest_cut(shape: &CallShape, row: &'static Algorithm, tuning: &Tuning) -> O
     timed.reduce(|best, other| if best.is_preferred_to(&other, 1.0) { best } else { other })
 }
 
-/// Returns the size of the temporary memory in bytes on the rank that needs the most.
+/// How many bytes of temporary memory the rank needs that needs the most, root or not.
 fn scratch(shape: &CallShape, row: &Algorithm, segments: usize, tuning: &Tuning) -> usize {
     let params = params(shape, segments, tuning);
     let block = chunk_bytes(shape, row).div_ceil(segments);
@@ -126,16 +121,16 @@ fn scratch(shape: &CallShape, row: &Algorithm, segments: usize, tuning: &Tuning)
     slots.max().unwrap_or(0).saturating_mul(block)
 }
 
-/// Predicts the time of an algorithm with this number of segments per chunk, in seconds.
+/// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.
 #[must_use]
 pub fn predict(shape: &CallShape, algorithm: &Algorithm, segments: usize, tuning: &Tuning) -> f64 {
     let chunk_bytes = chunk_bytes(shape, algorithm) as f64;
     let params = params(shape, segments, tuning);
     let alone = algorithm.predict(&params, &tuning.links, chunk_bytes / segments as f64);
-    oversubscription::slowed_time(alone, algorithm, &params, &tuning.links, chunk_bytes)
+    crowd::slowed(alone, algorithm, &params, &tuning.links, chunk_bytes)
 }
 
-/// Returns the parameters of a schedule of this shape, for rank and root 0.
+/// The parameters of a schedule of this shape, for rank and root 0.
 #[must_use]
 pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     Params {
@@ -149,19 +144,19 @@ pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     }
 }
 
-/// Returns the partition of all data of the collective, not of one rank's, with equal counts in
-/// bytes: simulators need it besides the steps.
+/// How the data of a shape is cut into blocks, all of the collective's data and not one rank's: what a simulator
+/// needs to know besides the steps. Counts are equal, in bytes.
 #[must_use]
 pub fn sizes(shape: &CallShape, algorithm: &Algorithm, p: &Params) -> Partition {
     let data = match algorithm.chunks {
-        // `bytes` is the size of one rank's row of the matrix of all pairs.
+        // The bytes are those of one rank's row of the matrix of all pairs.
         Chunks::PerPair => shape.bytes.saturating_mul(shape.ranks),
         _ => shape.bytes,
     };
     Partition::even(data, algorithm.blocks(p) / p.segments).segments(p.segments)
 }
 
-/// Returns an error if the algorithm does not exist, before any buffer is touched.
+/// Whether the algorithm exists, so that a call can be refused before anything is touched.
 pub(crate) fn check(shape: &CallShape, name: &str) -> Result<()> {
     let known = Algorithm::find(shape.collective, name).is_some_and(|row| is_eligible(shape, row));
     if known { Ok(()) } else { Err(unfit(shape, name)) }
@@ -179,16 +174,16 @@ fn is_eligible(shape: &CallShape, row: &Algorithm) -> bool {
     !reduces || shape.order == ReduceOrder::Any || row.traits.keeps_order
 }
 
-/// Returns the size of the largest chunk.
+/// The size of the largest chunk.
 fn chunk_bytes(shape: &CallShape, row: &Algorithm) -> usize {
     match row.chunks {
-        // `bytes` is the size of one rank's row of the matrix of all pairs.
+        // The bytes are those of one rank's row of the matrix of all pairs.
         Chunks::PerPair => shape.bytes.div_ceil(shape.ranks),
         chunks => shape.bytes.div_ceil(chunks.count(shape.ranks)),
     }
 }
 
-/// Returns the candidate numbers of segments: one, and that for segments of the configured size.
+/// The numbers of segments that are worth a look: one, and pieces of the size that the tuning says.
 fn segmentations(shape: &CallShape, row: &Algorithm, tuning: &Tuning) -> impl Iterator<Item = usize> + use<> {
     let pieces = chunk_bytes(shape, row).div_ceil(tuning.segment_bytes.max(1));
     let several = (row.traits.segmented && pieces > 1).then_some(pieces);
@@ -235,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_avoid_slow_links_between_hosts() {
+    fn slow_links_between_hosts_are_spared() {
         let slow = Link { latency: 2e-5, overhead: 1e-6, per_byte: 1e-9 };
         let fast = Link { latency: 1e-6, overhead: 1e-7, per_byte: 1e-10 };
         let links = LinkModel { within: fast, ranks_per_host: 8, ..LinkModel::uniform(slow, 1e-10) };
@@ -246,12 +241,12 @@ mod tests {
         };
         assert!(chosen(16) && chosen(64) && chosen(60));
         assert!(!chosen(8));
-        // A lone rank on the last host would exchange messages with all others.
+        // A lone rank on the last host would have to hear from and send to everybody.
         assert!(!chosen(17));
     }
 
     #[test]
-    fn the_deterministic_order_sends_no_more_bytes_of_large_data() {
+    fn the_order_of_the_tree_costs_large_data_no_bytes() {
         for ranks in [4, 5, 16] {
             for collective in [Collective::AllReduce, Collective::ReduceScatter] {
                 let order = ReduceOrder::Deterministic;
@@ -267,13 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_algorithm_uses_its_fastest_segmentation() {
+    fn what_is_forced_is_segmented_as_it_is_fastest() {
         let choice = choose(&shape(Collective::AllReduce, 1 << 24), Some("ring"), &tuning()).unwrap();
         assert_eq!((choice.algorithm.name, choice.segments), ("ring", 16));
     }
 
     #[test]
-    fn no_other_algorithm_is_clearly_faster_than_the_selected_one() {
+    fn nothing_else_is_clearly_faster_than_what_is_chosen() {
         for collective in Collective::ALL {
             for (ranks, bytes) in
                 [2, 3, 8, 20, 64, 200].map(|ranks| [0, 4, 5000, 1 << 24].map(|b| (ranks, b))).concat()
@@ -292,7 +287,7 @@ mod tests {
                         chosen.time <= other.time * MIN_SPEEDUP,
                         "{name} of {ranks} rather than {instead}"
                     );
-                    // Nor is it selected over a simpler one without need.
+                    // Nor is it chosen over a simpler one without need.
                     assert!(!before || chosen.time < other.time, "{name} of {ranks} rather than {instead}");
                 }
             }
@@ -300,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn scratch_is_bounded_for_large_data() {
+    fn long_data_is_not_kept_in_temporary_memory_whole() {
         // A barrier has no data.
         let has_data = |collective: &Collective| collective.base() != Collective::Barrier;
         for collective in Collective::ALL.into_iter().filter(has_data) {
@@ -323,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn data_for_several_ranks_is_staged_where_they_read_it_in_place() {
+    fn what_several_ranks_read_is_staged_where_they_read_it_in_place() {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let apart = LinkModel::uniform(link, 1e-10);
         let shared = LinkModel { ranks_per_host: 8, staged_from: Some(8 << 10), ..apart };
@@ -335,18 +330,18 @@ mod tests {
             assert_eq!(chosen(collective, shared, 8, bytes), "staged");
             assert_ne!(chosen(collective, LinkModel { staged_from: None, ..shared }, 8, bytes), "staged");
             assert_ne!(chosen(collective, LinkModel { ranks_per_host: 4, ..shared }, 8, bytes), "staged");
-            // Two ranks do not share, and small data is not worth staging.
+            // Two ranks have nobody to share it with, and little is not worth it.
             assert_ne!(chosen(collective, shared, 2, bytes), "staged");
             assert_ne!(chosen(collective, shared, 8, 8 * 8 * 1000), "staged");
         }
         let tuning = RingConfig::default().tuning(shared);
         let large = CallShape { ranks: 8, ..shape(Collective::AllGather, 256 << 20) };
         assert!(choose(&large, Some("staged"), &tuning).unwrap().scratch <= SCRATCH_MAX);
-        let oversubscribed = LinkModel { processors: 2, ..shared };
-        assert_eq!(chosen(Collective::Broadcast, oversubscribed, 8, 1 << 20), "staged");
-        assert_ne!(chosen(Collective::Broadcast, oversubscribed, 8, 1 << 14), "staged");
+        let crowded = LinkModel { processors: 2, ..shared };
+        assert_eq!(chosen(Collective::Broadcast, crowded, 8, 1 << 20), "staged");
+        assert_ne!(chosen(Collective::Broadcast, crowded, 8, 1 << 14), "staged");
         // A segment is read while the next one is staged.
-        let tuning = RingConfig::default().tuning(oversubscribed);
+        let tuning = RingConfig::default().tuning(crowded);
         let large = CallShape { ranks: 8, ..shape(Collective::Broadcast, 1 << 22) };
         assert!(choose(&large, None, &tuning).unwrap().segments > 1);
         assert_ne!(chosen(Collective::Broadcast, shared, 2, 1 << 24), "staged");

@@ -1,5 +1,4 @@
-//! Structs and operators of the program: moved whole, combined by every algorithm, and compared
-//! between ranks.
+//! Structs and operators of the program: moved whole, combined by every algorithm, and compared between ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;

@@ -1,14 +1,13 @@
-//! Declarations become calls that are looked up at run time, and that say so when a library does
-//! not have them.
+//! Rewrites declarations as calls that are looked up at run time, and return an error if a library
+//! lacks them.
 //!
-//! What bindgen itself offers for libraries that are loaded at run time panics when a symbol is
-//! missing.
+//! The dynamic loading of bindgen itself panics if a symbol is missing.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 use syn::{File, FnArg, ForeignItem, ForeignItemFn, Item, Pat, PatType, ReturnType, Signature, parse_quote};
 
-/// Replaces all declarations by a table of addresses, `Symbols`, and by methods of `Nccl` that call
+/// Replaces all declarations by a table of addresses, `Symbols`, and methods of `Nccl` that call
 /// them.
 pub(crate) fn rewrite(file: &mut File) {
     let mut declared = Vec::new();
@@ -40,18 +39,18 @@ fn table(signatures: &[&Signature]) -> [Item; 2] {
     });
     let count = name.len();
     let structure = parse_quote! {
-        /// Where the calls of a loaded library are, as far as it has them.
+        /// The addresses of the calls in a loaded library.
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct Symbols { #( pub(crate) #name: Option<#kind>, )* }
     };
     let implementation = parse_quote! {
         impl Symbols {
-            /// Looks all calls up.
+            /// Looks up all calls.
             ///
             /// # Safety
             ///
-            /// What has one of these names in `library` has NCCL's signature, and calls end before
-            /// it is unloaded.
+            /// Symbols of `library` with these names have NCCL's signatures, and no call runs after
+            /// the library is unloaded.
             pub(crate) unsafe fn of(library: &::libloading::Library) -> Self {
                 Self { #( #name: unsafe { crate::symbol::address(library, #text) }, )* }
             }

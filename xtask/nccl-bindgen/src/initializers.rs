@@ -1,10 +1,10 @@
-//! `#define NCCL_..._INITIALIZER { ... }` becomes a constant of the struct that it initializes.
+//! Translates `#define NCCL_..._INITIALIZER { ... }` to constants of the initialized structs.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{Expr, Fields, File, ImplItem, Item, Type, parse_quote};
 
-/// Why an initializer could not be translated.
+/// The error of an initializer that could not be translated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitializerError {
     #[error("{initializer} does not begin with the size of a struct")]
@@ -24,7 +24,7 @@ pub(crate) fn append(file: &mut File, header: &str) -> Result<(), InitializerErr
     Ok(())
 }
 
-/// The names of all initializers and what stands between their braces.
+/// Returns the names of all initializers and the texts between their braces.
 fn definitions(header: &str) -> Vec<(String, Vec<String>)> {
     let header = header.replace("\\\n", " ");
     let definition = |line: &str| {
@@ -42,7 +42,7 @@ fn without_comments(text: &str) -> String {
     for part in parts {
         kept.push_str(part.split_once("*/").map_or("", |(_comment, rest)| rest));
     }
-    // The end of a line stays in front of its break, so that continued lines are found.
+    // The line end is kept before its break, to find continued lines.
     kept.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
@@ -74,7 +74,7 @@ fn constant(file: &File, initializer: &str, values: &[String]) -> Result<Item, I
     Ok(parse_quote! { pub const #constant: #structure = #structure { #( #written, )* }; })
 }
 
-/// The members of a struct or of what a name stands for, in order.
+/// Returns the members of a struct or type alias, in order.
 fn fields<'a>(file: &'a File, name: &str) -> Option<Vec<&'a Ident>> {
     let named = |item: &'a Item| match item {
         Item::Struct(found) if found.ident == name => match &found.fields {
@@ -92,7 +92,7 @@ fn fields<'a>(file: &'a File, name: &str) -> Option<Vec<&'a Ident>> {
     file.items.iter().find_map(named)
 }
 
-/// A value of the header in Rust. Its type is the member's.
+/// Translates a value of the header to Rust, with the type of the member.
 fn expression(file: &File, structure: &Ident, value: &str) -> Option<TokenStream> {
     if value.starts_with("sizeof(") {
         return Some(quote!(size_of::<#structure>()));
@@ -108,7 +108,7 @@ fn expression(file: &File, structure: &Ident, value: &str) -> Option<TokenStream
     matches!(constant, Expr::Lit(_) | Expr::Path(_)).then(|| quote!(#constant as _))
 }
 
-/// The enumeration that has this value.
+/// Returns the enumeration that has this value.
 fn enumeration<'a>(file: &'a File, value: &str) -> Option<&'a Type> {
     let has = |item: &ImplItem| matches!(item, ImplItem::Const(found) if found.ident == value);
     file.items.iter().find_map(|item| match item {
@@ -125,7 +125,7 @@ mod tests {
         pub type s_t = s_v1;
         impl mode_t { pub const ON: mode_t = mode_t(1); }";
 
-    /// The constants that the header adds, as text without spaces.
+    /// The constants of the header, as text without spaces.
     fn constants(header: &str) -> Result<String, InitializerError> {
         let mut file = syn::parse_file(STRUCTS).unwrap();
         let before = file.items.len();

@@ -1,9 +1,9 @@
-//! Writes the bindings of the crate `nccl-sys` from NCCL's header: `nccl-bindgen NCCL_H`, to
-//! standard output.
+//! Generates the bindings of the crate `nccl-sys` from NCCL's header: `nccl-bindgen NCCL_H` writes
+//! them to standard output.
 //!
-//! bindgen translates types, constants and declarations. Two things are then made of what it wrote:
-//! declarations become methods that find their symbol at run time ([`calls`]), and the initializers
-//! of structs become constants ([`initializers`]), which bindgen passes over.
+//! bindgen translates types, constants and declarations. This program then replaces declarations by
+//! methods that look up their symbol at run time ([`calls`]), and translates the initializers of
+//! structs to constants ([`initializers`]), which bindgen ignores.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::{env, fs};
 
 use bindgen::{EnumVariation, MacroTypeVariation, NonCopyUnionStyle, RustEdition, RustTarget};
 
-/// Stands in front of the generated code.
+/// The start of the generated code.
 const HEAD: &str = "// Written by `cargo xtask nccl-bindings` from nccl.h of NCCL";
 const NOTICE: &str = "//
 // Names, values and layouts are NCCL's, whose header is Copyright (c) NVIDIA CORPORATION &
@@ -25,7 +25,7 @@ const NOTICE: &str = "//
 
 ";
 
-/// Why there are no bindings.
+/// The error of the generation.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("usage: nccl-bindgen NCCL_H")]
@@ -50,14 +50,14 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nowhere is left to say that standard error is closed.
+            // If standard error is closed, the exit code still reports the error.
             drop(writeln!(stderr(), "nccl-bindgen: {}", chain(&failure)));
             ExitCode::FAILURE
         }
     }
 }
 
-/// An error and the causes that its text leaves out, on one line.
+/// Formats an error and its sources on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -80,8 +80,7 @@ fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What bindgen makes of the header: for 64-bit Linux whatever this machine is, and without a
-/// system header.
+/// Runs bindgen on the header, for 64-bit Linux and without system headers.
 fn translate(header: &Path) -> Result<String, Failure> {
     let stubs = Path::new(env!("CARGO_MANIFEST_DIR")).join("stubs");
     let target = "1.85".parse::<RustTarget>().map_err(Failure::Target)?;
@@ -92,7 +91,7 @@ fn translate(header: &Path) -> Result<String, Failure> {
         .rust_target(target)
         .rust_edition(RustEdition::Edition2024)
         .use_core()
-        // Later libraries answer with codes that this header does not have.
+        // Later libraries return codes that this header does not define.
         .default_enum_style(EnumVariation::NewType { is_bitfield: false, is_global: false })
         .default_non_copy_union_style(NonCopyUnionStyle::BindgenWrapper)
         .default_macro_constant_type(MacroTypeVariation::Signed)
@@ -101,11 +100,11 @@ fn translate(header: &Path) -> Result<String, Failure> {
         .allowlist_type("nccl[A-Z].*")
         .allowlist_function("nccl[A-Z].*")
         .allowlist_var("NCCL_.*")
-        // Its signatures changed in a patch release, and settings of NCCL are its environment's.
+        // Its signature changed in a patch release, and NCCL reads its environment itself.
         .blocklist_item("ncclParam.*")
-        // A text, and an empty one in what is released.
+        // A text, which is empty in releases.
         .blocklist_item("NCCL_SUFFIX")
-        // Texts of NCCL stay where they are.
+        // Texts of NCCL are static.
         .generate_comments(false)
         .layout_tests(true)
         .disable_header_comment()
@@ -114,7 +113,7 @@ fn translate(header: &Path) -> Result<String, Failure> {
     Ok(bindings.to_string())
 }
 
-/// The number that the header defines under this name.
+/// Returns the number that the header defines under this name.
 fn defined(header: &str, name: &'static str) -> Result<u32, Failure> {
     let number = |line: &str| line.strip_prefix("#define ")?.strip_prefix(name)?.trim().parse().ok();
     header.lines().find_map(number).ok_or(Failure::NotDefined(name))

@@ -1,4 +1,4 @@
-//! The command line of a comparison.
+//! The command line of `cargo xtask compare`.
 
 use std::path::PathBuf;
 
@@ -11,82 +11,80 @@ use super::subject;
 
 /// Compare this library with its peers, and write docs/performance.md.
 ///
-/// Measures whoever is installed: Open MPI and MPICH, Gloo through PyTorch, and if asked for the
-/// ring of ferrotorch-distributed. What was measured is kept next to the page, in a file of JSON
-/// lines. A run that was stopped goes on where it was when the same command is given again; other
-/// ranks, collectives or sizes are added.
+/// Measures the installed peers: Open MPI, MPICH, Gloo through PyTorch, and on request the ring of
+/// ferrotorch-distributed. The measurements are kept next to the page as JSON lines. The same
+/// command continues an interrupted run; other ranks, collectives or sizes are added.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// How many ranks
+    /// Numbers of ranks
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "2,4,8", value_parser = clap::value_parser!(u16).range(2..))]
     pub(super) ranks: Vec<u16>,
 
-    /// Which collectives
+    /// Collectives
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_enum, default_values_t = Collective::ALL)]
     pub(super) collectives: Vec<Collective>,
 
-    /// The smallest size in bytes
+    /// Smallest size in bytes
     #[arg(long, value_name = "SIZE", default_value = "4", value_parser = units::parse)]
     pub(super) min: usize,
 
-    /// The largest size in bytes; other collectives than all_reduce end at 64M
+    /// Largest size in bytes, at most 64M except for all_reduce
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = units::parse)]
     pub(super) max: usize,
 
-    /// By how much the next size is larger
+    /// Factor between consecutive sizes
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
     pub(super) factor: u32,
 
-    /// How often everything is measured
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
 
-    /// How many samples are taken of each size in a round
+    /// Number of samples per size and round
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) samples: u32,
 
-    /// How long a sample lasts at least, in milliseconds
+    /// Minimum duration of a sample in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 20)]
     pub(super) sample_ms: u32,
 
-    /// Which peers; ferrotorch takes minutes to build [default: all but ferrotorch]
+    /// Peers; ferrotorch takes minutes to build [default: all but ferrotorch]
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(subject::peers()))]
     pub(super) peers: Vec<String>,
 
-    /// Over what this library's ranks reach each other; each is measured
+    /// Transports of this library
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_enum, default_value = "shm,tcp")]
     pub(super) transport: Vec<Transport>,
 
-    /// A Python that has PyTorch
+    /// Python with PyTorch
     #[arg(long, value_name = "PROGRAM", env = "COMM_COMPARE_PYTHON", default_value = "python3")]
     pub(super) python: PathBuf,
 
-    /// The page; the journal (.jsonl) and the picture (.svg) lie next to it
+    /// Page to write, with the journal (.jsonl) and the plot (.svg) next to it
     #[arg(long, value_name = "FILE.md", default_value = "docs/performance.md")]
     pub(super) out: PathBuf,
 
-    /// Measure nothing, and write page and picture from journals; of what several have measured the
-    /// last one counts
+    /// Measure nothing, and write page and plot from journals, of which later ones take precedence
     #[arg(long, value_name = "FILE.jsonl", num_args = 1..)]
     pub(super) from: Vec<PathBuf>,
 
-    /// Forget what the journal has
+    /// Discard the measurements in the journal
     #[arg(long, conflicts_with = "from")]
     pub(super) fresh: bool,
 }
 
-/// A way between this library's ranks.
+/// A transport of this library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Shm,
-    /// Shared memory, with buffers that the communicator allocates.
+    /// Shared memory, with buffers from the communicator.
     ShmAlloc,
     Tcp,
     Auto,
 }
 
 impl Transport {
-    /// The options of `commctl perf` for it.
+    /// Returns the options of `commctl perf`.
     pub(super) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Shm => &["--transport", "shm"],
@@ -107,12 +105,12 @@ impl Transport {
 }
 
 impl Compare {
-    /// Where measurements are kept.
+    /// Returns the path of the journal.
     pub(super) fn journal(&self) -> PathBuf {
         self.out.with_extension("jsonl")
     }
 
-    /// The sizes of a collective among so many ranks.
+    /// Returns the sizes of a collective for a number of ranks.
     pub(super) fn sizes(&self, collective: Collective, ranks: usize) -> Vec<usize> {
         let max = collective.at_most(self.max);
         let next = |size: &usize| size.checked_mul(self.factor as usize);

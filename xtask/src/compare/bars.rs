@@ -1,4 +1,4 @@
-//! What this library is held to, and whether it keeps it.
+//! The performance bars of this library, and whether it meets them.
 
 use std::ops::RangeInclusive;
 
@@ -9,29 +9,29 @@ use super::ratio::{Comparison, Ratio};
 use super::record::Case;
 use super::subject::BETTER_MPI;
 
-/// How large our time may be by that of a peer.
+/// A limit of the ratio of our time to that of a peer.
 #[derive(Debug)]
 pub(crate) struct Bar {
-    /// Who of us is held to it: the first of them that was measured.
+    /// The subjects of this library, of which the first with measurements counts.
     ours: &'static [&'static str],
     pub(crate) peer: &'static str,
     ranks: &'static [usize],
     pub(crate) collectives: &'static [Collective],
-    /// In bytes.
+    /// The sizes in bytes.
     pub(crate) sizes: RangeInclusive<usize>,
-    pub(crate) limit: Limit,
+    pub(crate) limit: Threshold,
 }
 
-/// What must not be above a number.
+/// The statistic of a bar, and its largest value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Limit {
+pub(crate) enum Threshold {
     /// The geometric mean over all sizes of a collective.
     Mean(f64),
-    /// Every size by itself.
+    /// The ratio of each size.
     Each(f64),
 }
 
-impl Limit {
+impl Threshold {
     pub(crate) const fn value(self) -> f64 {
         match self {
             Self::Mean(value) | Self::Each(value) => value,
@@ -72,9 +72,8 @@ macro_rules! bar {
     };
 }
 
-/// Every bar.
 pub(crate) const BARS: &[Bar] = {
-    use Limit::{Each, Mean};
+    use Threshold::{Each, Mean};
     &[
         bar!(SHM, BETTER_MPI, &[2], ALL_REDUCE, ANY_SIZE, Mean(0.7)),
         bar!(SHM, BETTER_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Mean(0.5)),
@@ -100,61 +99,61 @@ pub(crate) const BARS: &[Bar] = {
     ]
 };
 
-/// What became of a bar among so many ranks.
+/// The result of a bar for a number of ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdict {
-    /// The ratio that is furthest above, or least below.
+    /// The largest ratio.
     pub(crate) value: f64,
-    /// Where that is.
+    /// The collective with this ratio.
     pub(crate) collective: Collective,
-    /// The size where that is; nothing of a mean.
+    /// The size with this ratio; `None` for a mean.
     pub(crate) bytes: Option<usize>,
-    /// In how many rounds it was above the limit.
+    /// The number of rounds above the limit.
     pub(crate) above: usize,
     pub(crate) rounds: usize,
     pub(crate) met: bool,
-    /// How many ratios miss, of how many.
+    /// The number of ratios that miss the bar, and of all ratios.
     pub(crate) misses: (usize, usize),
 }
 
-/// A ratio that is held to a bar.
-struct Held {
+/// A ratio to which a bar applies.
+struct CheckedRatio {
     collective: Collective,
     bytes: Option<usize>,
     ratio: Ratio,
-    /// The median, but of a mean that of the medians.
+    /// The median, or the mean of the medians.
     value: f64,
 }
 
 impl Bar {
-    pub(crate) fn holds_for(&self, ranks: usize) -> bool {
+    pub(crate) fn applies_to(&self, ranks: usize) -> bool {
         self.ranks.is_empty() || self.ranks.contains(&ranks)
     }
 
-    /// Who of us is held to it.
+    /// Returns the subject to which the bar applies.
     pub(crate) fn ours(&self, comparison: &Comparison) -> &'static str {
         let subjects = comparison.subjects();
         let measured = self.ours.iter().find(|name| subjects.iter().any(|subject| subject == *name));
         measured.or(self.ours.first()).copied().unwrap_or_default()
     }
 
-    /// Whether it is met among so many ranks. Nothing if it does not hold there, or nothing was
-    /// measured.
+    /// Returns the result for a number of ranks. `None` if the bar does not apply or there are no
+    /// measurements.
     pub(crate) fn verdict(&self, comparison: &Comparison, ranks: usize) -> Option<Verdict> {
-        if !self.holds_for(ranks) {
+        if !self.applies_to(ranks) {
             return None;
         }
-        let held: Vec<Held> = self
+        let held: Vec<CheckedRatio> = self
             .collectives
             .iter()
             .flat_map(|collective| self.held(comparison, *collective, ranks))
             .collect();
         let limit = self.limit.value();
-        let misses = |held: &&Held| held.value > limit && held.ratio.misses(limit);
+        let misses = |held: &&CheckedRatio| held.value > limit && held.ratio.misses(limit);
         let missed = held.iter().filter(misses).count();
-        let worst = |candidates: &mut dyn Iterator<Item = &Held>| -> Option<Verdict> {
+        let worst = |candidates: &mut dyn Iterator<Item = &CheckedRatio>| -> Option<Verdict> {
             let worst = candidates.max_by(|a, b| a.value.total_cmp(&b.value))?;
-            let Held { collective, bytes, value, ref ratio } = *worst;
+            let CheckedRatio { collective, bytes, value, ref ratio } = *worst;
             let (above, rounds) = (ratio.above(limit), ratio.rounds.len());
             Some(Verdict {
                 value,
@@ -166,11 +165,11 @@ impl Bar {
                 misses: (missed, held.len()),
             })
         };
-        // One that misses comes before one that is above in the median of too few rounds.
+        // Ratios that miss the bar come first: others may be above it in too few rounds.
         worst(&mut held.iter().filter(misses)).or_else(|| worst(&mut held.iter()))
     }
 
-    fn held(&self, comparison: &Comparison, collective: Collective, ranks: usize) -> Vec<Held> {
+    fn held(&self, comparison: &Comparison, collective: Collective, ranks: usize) -> Vec<CheckedRatio> {
         let ours = self.ours(comparison);
         let cells = comparison.cells(Case { collective, ranks });
         let ratios: Vec<(usize, Ratio)> = cells
@@ -178,19 +177,24 @@ impl Bar {
             .filter_map(|(bytes, cell)| Some((bytes, cell.ratio(ours, self.peer)?)))
             .collect();
         match self.limit {
-            Limit::Each(_) => ratios
+            Threshold::Each(_) => ratios
                 .into_iter()
-                .map(|(bytes, ratio)| Held { collective, bytes: Some(bytes), value: ratio.median(), ratio })
+                .map(|(bytes, ratio)| CheckedRatio {
+                    collective,
+                    bytes: Some(bytes),
+                    value: ratio.median(),
+                    ratio,
+                })
                 .collect(),
-            Limit::Mean(_) => mean(&ratios)
-                .map(|(value, ratio)| Held { collective, bytes: None, value, ratio })
+            Threshold::Mean(_) => mean(&ratios)
+                .map(|(value, ratio)| CheckedRatio { collective, bytes: None, value, ratio })
                 .into_iter()
                 .collect(),
         }
     }
 }
 
-/// The geometric mean of the medians, and that of each round.
+/// Returns the geometric mean of the medians, and that of each round.
 fn mean(ratios: &[(usize, Ratio)]) -> Option<(f64, Ratio)> {
     let medians: Vec<f64> = ratios.iter().map(|(_, ratio)| ratio.median()).collect();
     let all = || ratios.iter().flat_map(|(_, ratio)| &ratio.rounds);
@@ -204,7 +208,7 @@ fn mean(ratios: &[(usize, Ratio)]) -> Option<(f64, Ratio)> {
     Some((geometric_mean(&medians)?, Ratio { rounds: rounds.into_iter().filter_map(of_round).collect() }))
 }
 
-/// The geometric mean of a pair over all sizes of a case, of the medians.
+/// Returns the geometric mean of the medians of a pair over all sizes of a case.
 pub(crate) fn mean_of(comparison: &Comparison, case: Case, ours: &str, peer: &str) -> Option<f64> {
     let ratios = comparison.cells(case).filter_map(|(_, cell)| cell.ratio(ours, peer));
     geometric_mean(&ratios.map(|ratio| ratio.median()).collect::<Vec<_>>())
@@ -231,47 +235,47 @@ mod tests {
         Comparison::of(&records)
     }
 
-    fn bar(limit: Limit) -> Bar {
+    fn bar(limit: Threshold) -> Bar {
         bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, ANY_SIZE, limit)
     }
 
     #[test]
-    fn every_size_is_held_to_a_limit_for_each() {
+    fn a_limit_for_each_size_applies_to_every_size() {
         let comparison = comparison(&[(4, &[0.5, 0.5, 0.5]), (16, &[1.3, 1.2, 0.4]), (64, &[5.0, 1.0, 1.0])]);
-        let verdict = bar(Limit::Each(1.1)).verdict(&comparison, 2).unwrap();
+        let verdict = bar(Threshold::Each(1.1)).verdict(&comparison, 2).unwrap();
         assert!(!verdict.met);
         assert_eq!((verdict.value, verdict.bytes, verdict.misses), (1.2, Some(16), (1, 3)));
         assert_eq!((verdict.above, verdict.rounds), (2, 3));
-        let verdict = bar(Limit::Each(1.2)).verdict(&comparison, 2).unwrap();
+        let verdict = bar(Threshold::Each(1.2)).verdict(&comparison, 2).unwrap();
         assert!(verdict.met, "{verdict:?}");
     }
 
     #[test]
-    fn a_mean_makes_up_for_a_slow_size() {
+    fn a_mean_compensates_a_slow_size() {
         let comparison = comparison(&[(4, &[0.25, 0.25, 0.25]), (16, &[1.0, 1.0, 1.0])]);
-        let verdict = bar(Limit::Mean(0.5)).verdict(&comparison, 2).unwrap();
+        let verdict = bar(Threshold::Mean(0.5)).verdict(&comparison, 2).unwrap();
         assert!(verdict.met && (verdict.value - 0.5).abs() < 1e-12, "{verdict:?}");
-        let verdict = bar(Limit::Mean(0.49)).verdict(&comparison, 2).unwrap();
+        let verdict = bar(Threshold::Mean(0.49)).verdict(&comparison, 2).unwrap();
         assert!(!verdict.met && verdict.above == 3, "{verdict:?}");
     }
 
     #[test]
-    fn a_mean_is_missed_in_most_rounds_or_not_at_all() {
-        // Medians of 1 each, but no round in which both are so.
+    fn a_mean_is_missed_only_in_most_rounds() {
+        // The medians are 1, but no round has two ratios of 1.
         let comparison = comparison(&[(4, &[1.0, 0.1, 9.0]), (16, &[0.1, 1.0, 9.0])]);
-        assert!(bar(Limit::Mean(0.9)).verdict(&comparison, 2).unwrap().met);
+        assert!(bar(Threshold::Mean(0.9)).verdict(&comparison, 2).unwrap().met);
     }
 
     #[test]
-    fn a_bar_that_does_not_hold_or_was_not_measured_has_no_verdict() {
+    fn a_bar_that_does_not_apply_or_was_not_measured_has_no_verdict() {
         let comparison = comparison(&[(4, &[0.5])]);
-        let of = |ranks| bar!(SHM, BETTER_MPI, ranks, ALL_REDUCE, ANY_SIZE, Limit::Each(1.0));
+        let of = |ranks| bar!(SHM, BETTER_MPI, ranks, ALL_REDUCE, ANY_SIZE, Threshold::Each(1.0));
         assert!(of(&[2]).verdict(&comparison, 2).is_some());
         assert_eq!(of(&[4, 8]).verdict(&comparison, 2), None);
         assert_eq!(of(&[2]).verdict(&comparison, 4), None);
-        let bar = bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Limit::Each(1.0));
+        let bar = bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Threshold::Each(1.0));
         assert_eq!(bar.verdict(&comparison, 2), None);
-        let large = bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Limit::Each(1.0));
+        let large = bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Threshold::Each(1.0));
         assert_eq!(large.verdict(&comparison, 2), None);
     }
 }

@@ -1,17 +1,17 @@
-//! What is measured, and which sizes.
+//! The measured collectives and their sizes.
 
 use std::fmt;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Every element is an `f32`.
+/// The size of an element (`f32`) in bytes.
 const ELEMENT: usize = 4;
 
-/// Up to here every collective is measured, and above it only all-reduce.
+/// The largest size of all collectives but all-reduce.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A collective that all peers have.
+/// A collective that peers support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -45,13 +45,13 @@ impl Collective {
         }
     }
 
-    /// The largest size that is measured where this is asked for.
+    /// Limits the requested largest size.
     pub(crate) fn at_most(self, max: usize) -> usize {
         if self == Self::AllReduce { max } else { max.min(BYTES_MAX) }
     }
 
-    /// These sizes as they are measured: rounded as `commctl perf` does, down to whole elements on
-    /// every rank, but one at least, and each once.
+    /// Rounds sizes as `commctl perf` does: down to whole elements per block, but at least one.
+    /// Removes duplicates.
     pub(crate) fn sizes(self, wanted: impl Iterator<Item = usize>, ranks: usize) -> Vec<usize> {
         let unit = match self {
             Self::Barrier => return vec![0],
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_hold_whole_blocks_and_occur_once() {
+    fn sizes_are_whole_blocks_without_duplicates() {
         let sizes = |collective: Collective, ranks| collective.sizes([4, 16, 64, 256].into_iter(), ranks);
         assert_eq!(sizes(Collective::AllReduce, 8), [4, 16, 64, 256]);
         assert_eq!(sizes(Collective::AllGather, 8), [32, 64, 256]);

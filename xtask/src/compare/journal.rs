@@ -1,68 +1,68 @@
-//! Measurements in a file, one per line, written as soon as they are made.
+//! A file of measurements as JSON lines, which grows as they are made.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::error::{CompareError, Result};
-use super::machine::Place;
-use super::record::{Missing, Record, Run, Subject};
-use super::subject::Found;
+use super::machine::Environment;
+use super::record::{Missing, Record, Run, Version};
+use super::subject::Subjects;
+use crate::error::{Error, Result};
 
-/// A file of records that grows.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// All that it holds.
+    /// All records of the file.
     pub(crate) records: Vec<Record>,
 }
 
 impl Journal {
-    /// Goes on with a file, or starts one.
+    /// Opens or creates a journal; `fresh` discards its records.
     pub(crate) fn open(path: &Path, fresh: bool) -> Result<Self> {
-        let failed = |source| CompareError::File { path: path.to_owned(), source };
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
+            fs::create_dir_all(folder).map_err(Error::file(folder))?;
         }
         let records = if path.exists() && !fresh { read(path)? } else { Vec::new() };
-        // A line that was being written when the last run was stopped is cut off.
+        // Truncates a line that an interrupted run left incomplete.
         let text = records.iter().map(line).collect::<Result<String>>()?;
-        fs::write(path, text).map_err(failed)?;
-        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        fs::write(path, text).map_err(Error::file(path))?;
+        let file = OpenOptions::new().append(true).open(path).map_err(Error::file(path))?;
         Ok(Self { path: path.to_owned(), file, records })
     }
 
-    /// Adds a record, so that it is in the file when this returns.
+    /// Appends a record to the file.
     pub(crate) fn add(&mut self, record: Record) -> Result<()> {
         let written = self.file.write_all(line(&record)?.as_bytes());
-        written.map_err(|source| CompareError::File { path: self.path.clone(), source })?;
+        written.map_err(Error::file(&self.path))?;
         self.records.push(record);
         Ok(())
     }
 
-    /// The number of the run that measurements belong to from now on: the last one, if neither
-    /// machine nor library has changed since.
-    pub(crate) fn start(&mut self, place: Place, found: &Found) -> Result<u64> {
+    /// Returns the number of the run for new measurements: the last one, unless the machine or the
+    /// library has changed.
+    pub(crate) fn start(&mut self, environment: Environment, subjects: &Subjects) -> Result<u64> {
         let last = self.records.iter().rev().find_map(|record| match record {
             Record::Run(run) => Some(run),
             _ => None,
         });
         let run = match last {
-            Some(last) if last.machine == place.machine && last.commit == place.commit => last.run,
+            Some(last) if (&last.machine, &last.commit) == (&environment.machine, &environment.commit) => {
+                last.run
+            }
             _ => {
                 let run = seconds().max(last.map_or(0, |last| last.run + 1));
-                let Place { date, commit, machine } = place;
+                let Environment { date, commit, machine } = environment;
                 self.add(Record::Run(Run { run, date, commit, machine }))?;
                 run
             }
         };
-        for (subject, version) in &found.here {
+        for (subject, version) in &subjects.installed {
             let (subject, version) = (subject.name(), version.clone());
-            self.add_once(Record::Subject(Subject { run, subject, version }))?;
+            self.add_once(Record::Version(Version { run, subject, version }))?;
         }
-        for (subject, reason) in &found.missing {
+        for (subject, reason) in &subjects.missing {
             let (subject, reason) = (subject.clone(), reason.clone());
             self.add_once(Record::Missing(Missing { run, subject, reason }))?;
         }
@@ -79,18 +79,18 @@ fn seconds() -> u64 {
 }
 
 fn line(record: &Record) -> Result<String> {
-    Ok(serde_json::to_string(record).map_err(CompareError::Record)? + "\n")
+    let json = |source| Error::Json { what: "a record".into(), source };
+    Ok(serde_json::to_string(record).map_err(json)? + "\n")
 }
 
-/// All records of a file. A last line without an end is not one yet.
+/// Reads all records of a file, except an incomplete last line.
 pub(crate) fn read(path: &Path) -> Result<Vec<Record>> {
-    let failed = |source: io::Error| CompareError::File { path: path.to_owned(), source };
-    let text = fs::read_to_string(path).map_err(failed)?;
+    let text = fs::read_to_string(path).map_err(Error::file(path))?;
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).enumerate();
     lines
         .map(|(index, line)| {
-            let failed = |source| CompareError::Journal { path: path.to_owned(), line: index + 1, source };
-            serde_json::from_str(line).map_err(failed)
+            let what = || format!("{}:{}", path.display(), index + 1);
+            serde_json::from_str(line).map_err(|source| Error::Json { what: what(), source })
         })
         .collect()
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::super::record::{Case, Time};
     use super::*;
 
-    fn place(commit: &str) -> Place {
+    fn environment(commit: &str) -> Environment {
         let machine = Machine {
             cpu: "a CPU".into(),
             cores: 2,
@@ -110,7 +110,7 @@ mod tests {
             kernel: "6.1".into(),
             congestion_control: "bbr".into(),
         };
-        Place { date: "2026-11-21".into(), commit: commit.into(), machine }
+        Environment { date: "2026-11-21".into(), commit: commit.into(), machine }
     }
 
     fn time(run: u64) -> Record {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_read_again_and_a_torn_line_is_cut_off() {
+    fn added_records_are_read_and_an_incomplete_line_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("inner/page.jsonl");
         let mut journal = Journal::open(&path, false).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_record_is_named() {
+    fn the_error_of_an_invalid_line_has_its_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.jsonl");
         fs::write(&path, format!("{}what?\n", line(&time(1)).unwrap())).unwrap();
@@ -145,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_goes_on_until_the_library_changes() {
+    fn a_run_continues_until_the_library_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.jsonl");
-        let found = Found { here: Vec::new(), missing: vec![("gloo".into(), "no PyTorch".into())] };
-        let run = |commit| Journal::open(&path, false).unwrap().start(place(commit), &found).unwrap();
+        let found = Subjects { installed: Vec::new(), missing: vec![("gloo".into(), "no PyTorch".into())] };
+        let run = |commit| Journal::open(&path, false).unwrap().start(environment(commit), &found).unwrap();
         let first = run("abc");
         assert_eq!(run("abc"), first);
         assert_eq!(read(&path).unwrap().len(), 2);

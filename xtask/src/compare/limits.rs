@@ -1,17 +1,15 @@
-//! What the machine can do: measured by the program `limits` of the package `benches`, which is
-//! built with optimisation.
+//! Measures the limits of the machine with the program `limits` of the package `benches`.
 
-use std::path::Path;
 use std::process::Command;
 
 use serde::Deserialize;
 
-use super::error::{CompareError, Result};
 use super::journal::Journal;
-use super::process;
 use super::record::{Limit, Record};
+use super::{built, process};
+use crate::error::{Error, Result};
 
-/// A line of that program.
+/// A line of the output of `limits`.
 #[derive(Deserialize)]
 struct Line {
     limit: String,
@@ -20,18 +18,18 @@ struct Line {
     unit: String,
 }
 
-/// Adds what it prints to a journal. Only all of it counts, so that a run that is stopped here
-/// measures it again.
-pub(crate) fn measure(program: &Path, run: u64, journal: &mut Journal) -> Result<()> {
+/// Adds all limits to the journal at once, so that an interrupted run measures them again.
+pub(crate) fn measure(run: u64, journal: &mut Journal) -> Result<()> {
     let mut limits = Vec::new();
-    let ended = process::run(&mut Command::new(program), |line| {
-        let line: Line = serde_json::from_str(line).map_err(CompareError::Record)?;
+    let ended = process::run(&mut Command::new(built("limits")), |line| {
+        let line: Line = serde_json::from_str(line)
+            .map_err(|source| Error::Json { what: "the output of limits".into(), source })?;
         let Line { limit, detail, value, unit } = line;
         limits.push(Limit { run, limit, detail, value, unit });
-        Ok::<_, CompareError>(())
+        Ok::<_, Error>(())
     })?;
     if let Err(ended) = ended {
-        return Err(CompareError::Failed { program: "limits".into(), reason: ended.to_string() });
+        return Err(Error::Failed { program: "limits".into(), reason: ended.to_string() });
     }
     limits.into_iter().try_for_each(|limit| journal.add(Record::Limit(limit)))
 }

@@ -1,22 +1,22 @@
-//! What a program prints while it measures: what `commctl perf --json` prints, or as much of it as
-//! is needed.
+//! Parses the output of measuring programs: lines of `commctl perf --json`, or a subset of their
+//! keys.
 
 use serde::Deserialize;
 
-/// A size, and how long a call of it took.
+/// The time of a call at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Row {
     pub(crate) bytes: usize,
-    /// Microseconds, in the median.
+    /// The median time in microseconds.
     pub(crate) us: f64,
 }
 
-/// Why a line is no measurement.
+/// A line that is not a measurement.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Odd {
-    /// It is something else, as a warning of a launcher that prints where results stand.
-    Chatter,
-    /// It is a result, and a wrong one.
+pub(crate) enum LineError {
+    /// Other output, such as a warning of a launcher.
+    Other,
+    /// A result with wrong elements.
     Wrong(u64),
 }
 
@@ -32,13 +32,12 @@ struct Percentiles {
     p50: f64,
 }
 
-/// Reads a line.
-pub(crate) fn parse(line: &str) -> Result<Row, Odd> {
-    let Object { bytes, time_us, wrong } = serde_json::from_str(line).map_err(|_| Odd::Chatter)?;
+pub(crate) fn parse(line: &str) -> Result<Row, LineError> {
+    let Object { bytes, time_us, wrong } = serde_json::from_str(line).map_err(|_| LineError::Other)?;
     match wrong {
-        Some(wrong) if wrong > 0 => Err(Odd::Wrong(wrong)),
+        Some(wrong) if wrong > 0 => Err(LineError::Wrong(wrong)),
         _ if time_us.p50 > 0.0 => Ok(Row { bytes, us: time_us.p50 }),
-        _ => Err(Odd::Chatter),
+        _ => Err(LineError::Other),
     }
 }
 
@@ -56,17 +55,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_result_is_not_a_fast_one() {
-        assert_eq!(parse(r#"{"bytes":4,"time_us":{"p50":1.0},"wrong":1}"#), Err(Odd::Wrong(1)));
+    fn a_wrong_result_is_an_error() {
+        assert_eq!(parse(r#"{"bytes":4,"time_us":{"p50":1.0},"wrong":1}"#), Err(LineError::Wrong(1)));
         assert_eq!(parse(r#"{"bytes":4,"time_us":{"p50":1.0},"wrong":0}"#), Ok(Row { bytes: 4, us: 1.0 }));
     }
 
     #[test]
-    fn what_launchers_say_is_passed_over() {
+    fn other_output_is_recognised() {
         for line in
             ["", "WARNING: no InfiniBand", "{}", r#"{"bytes":4}"#, r#"{"bytes":4,"time_us":{"p50":0.0}}"#]
         {
-            assert_eq!(parse(line), Err(Odd::Chatter), "{line}");
+            assert_eq!(parse(line), Err(LineError::Other), "{line}");
         }
     }
 }

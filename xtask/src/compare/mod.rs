@@ -1,30 +1,13 @@
-//! Measures this library and its peers in one run, and writes what came out into a page.
+//! Measures this library and its peers in one run, and writes a report.
 //!
-//! Whoever is installed takes part. In a round, every collective of every number of ranks is
-//! measured by one after the other, in an order that turns from round to round; ratios are taken
-//! within a round, so that what a machine does to one it does to the others too. What was measured
-//! lies line by line in a journal, from which a run that was stopped goes on, and from which page
-//! and picture can be written again.
-//!
-//! | file | question |
-//! |---|---|
-//! | `args` | what does the command line say? |
-//! | `collective` | what is measured, and which sizes? |
-//! | `subject` | who is measured, is it here, and how is it started? |
-//! | `process`, `line` | what does a program print while it measures? |
-//! | `rounds` | in which order, and what is left to do? |
-//! | `record`, `journal` | what was measured? |
-//! | `machine`, `limits` | where, and what can that machine do? |
-//! | `ratio` | who is faster, by how much? |
-//! | `bars` | is that enough? |
-//! | `page`, `plot` | what is said of it? |
-//! | `error` | what went wrong? |
+//! A round measures every collective with every number of ranks by all installed libraries, one
+//! after another, in an order that rotates between rounds. Ratios are taken within a round, so that
+//! a slow phase of the machine affects all libraries. Measurements are appended to a journal, from
+//! which an interrupted run continues, and from which the report can be written again.
 
 mod args;
 mod bars;
-mod build;
 mod collective;
-mod error;
 mod journal;
 mod limits;
 mod line;
@@ -38,13 +21,13 @@ mod rounds;
 mod subject;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 use comm_cli::__private::page as document;
 
+use crate::error::{Error, Result};
+use crate::{commands, places};
 pub(crate) use args::Compare;
-pub(crate) use error::CompareError;
-use error::Result;
 use journal::Journal;
 pub(crate) use machine::commit;
 use record::Record;
@@ -53,43 +36,49 @@ use rounds::Rounds;
 const TITLE: &str = "Performance";
 
 impl Compare {
-    /// Measures, unless it is only to write, and writes the page and its picture.
+    /// Measures, unless journals are given, and writes the report with its plot.
     pub(crate) fn execute(&self, out: &mut impl Write) -> Result<()> {
         if !self.from.is_empty() {
             let journals = self.from.iter().map(|path| journal::read(path));
             let records: Vec<Record> = journals.collect::<Result<Vec<_>>>()?.concat();
             return self.write(&records, out);
         }
-        let places = build::Places::of_this_repository();
-        let subjects = subject::find(self, &places, out)?;
-        build::programs(&places)?;
+        let subjects = subject::find(self, out)?;
+        build()?;
         let mut journal = Journal::open(&self.journal(), self.fresh)?;
-        let run = journal.start(machine::look(&places.root)?, &subjects)?;
+        let run = journal.start(machine::Environment::current()?, &subjects)?;
         if !journal.records.iter().any(|record| matches!(record, Record::Limit(limit) if limit.run == run)) {
-            writeln!(out, "measuring what this machine can do")?;
-            limits::measure(&places.limits(), run, &mut journal)?;
+            writeln!(out, "measuring the limits of this machine")?;
+            limits::measure(run, &mut journal)?;
         }
         let rounds = Rounds::new(self, &subjects);
         rounds.measure(run, &mut journal, out, |journal, _| self.write(&journal.records, &mut io::sink()))?;
         self.write(&journal.records, out)
     }
 
-    /// Writes page and picture from what was measured.
     fn write(&self, records: &[Record], out: &mut impl Write) -> Result<()> {
         let comparison = ratio::Comparison::of(records);
         if comparison.is_empty() {
-            return Err(CompareError::Nothing);
+            return Err(Error::NoMeasurements);
         }
         let picture = self.out.with_extension("svg");
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| CompareError::File { path, source }
-        };
-        document::write_file(&picture, &plot::picture(&comparison).svg()?).map_err(failed(&picture))?;
+        document::write_file(&picture, &plot::picture(&comparison).svg()?).map_err(Error::file(&picture))?;
         let name = picture.file_name().unwrap_or_default().to_string_lossy();
         let text = page::text(&comparison, records, &name);
-        document::update(&self.out, TITLE, &text).map_err(failed(&self.out))?;
+        document::update(&self.out, TITLE, &text).map_err(Error::file(&self.out))?;
         writeln!(out, "wrote {} and {}", self.out.display(), picture.display())?;
         Ok(())
     }
+}
+
+/// Builds the programs with the release profile.
+fn build() -> Result<()> {
+    let packages = ["--package", "comm-cli", "--bin", "commctl", "--package", "benches", "--bin", "limits"];
+    let mut cargo = commands::cargo();
+    cargo.args(["build", "--quiet", "--release"]).args(packages).current_dir(places::root());
+    commands::run(&mut cargo)
+}
+
+fn built(program: &str) -> PathBuf {
+    places::target().join("release").join(program)
 }

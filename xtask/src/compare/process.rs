@@ -1,4 +1,4 @@
-//! A program that measures and prints a line whenever it has measured something.
+//! Runs a measuring program and reads its output line by line.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// No measurement takes that long; a program that is silent for longer will not go on.
+/// The time without output after which a program counts as hung.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
-/// How long a launcher may take to end its ranks.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How much of what a program said last is worth keeping.
+/// The maximum length in bytes of the error output in a record.
 const REASON_MAX: usize = 300;
 
-/// How a program ended that did not do what it was asked to.
+/// The error of a measuring program.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Ended {
+pub(crate) enum ProcessError {
     #[error("cannot start: {0}")]
     Start(io::Error),
     #[error("cannot be watched: {0}")]
@@ -28,11 +28,11 @@ pub(crate) enum Ended {
     Status { status: ExitStatus, said: String },
 }
 
-/// Runs a program to its end, and hands on every line of its output as it comes.
+/// Runs a program, and calls `line` with every line of its output.
 pub(crate) fn run<E>(
     command: &mut Command,
     line: impl FnMut(&str) -> Result<(), E>,
-) -> Result<Result<(), Ended>, E> {
+) -> Result<Result<(), ProcessError>, E> {
     run_within(command, SILENCE_MAX, line)
 }
 
@@ -40,14 +40,14 @@ fn run_within<E>(
     command: &mut Command,
     silence_max: Duration,
     mut line: impl FnMut(&str) -> Result<(), E>,
-) -> Result<Result<(), Ended>, E> {
+) -> Result<Result<(), ProcessError>, E> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Ok(Err(Ended::Start(error))),
+        Err(error) => return Ok(Err(ProcessError::Start(error))),
     };
     let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        return Ok(Err(Ended::Watch(io::ErrorKind::BrokenPipe.into())));
+        return Ok(Err(ProcessError::Watch(io::ErrorKind::BrokenPipe.into())));
     };
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -56,7 +56,7 @@ fn run_within<E>(
     });
     let said = thread::spawn(move || {
         let mut text = Vec::new();
-        // What was read before it failed is all there is.
+        // After a read error, the text so far is used.
         drop(stderr.read_to_end(&mut text));
         String::from_utf8_lossy(&text).into_owned()
     });
@@ -64,27 +64,27 @@ fn run_within<E>(
         match lines.recv_timeout(silence_max) {
             Ok(text) => {
                 if let Err(error) = line(&text) {
-                    end(&mut child);
+                    terminate(&mut child);
                     return Err(error);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                end(&mut child);
-                return Ok(Err(Ended::Silent(silence_max)));
+                terminate(&mut child);
+                return Ok(Err(ProcessError::Silent(silence_max)));
             }
         }
     }
     Ok(match child.wait() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Ended::Status { status, said: last_words(&said.join().unwrap_or_default()) }),
-        Err(error) => Err(Ended::Watch(error)),
+        Ok(status) => Err(ProcessError::Status { status, said: tail(&said.join().unwrap_or_default()) }),
+        Err(error) => Err(ProcessError::Watch(error)),
     })
 }
 
-/// Asks a launcher to end its ranks, and then no longer asks.
-fn end(child: &mut Child) {
-    // Whatever fails here, the process is gone already.
+/// Sends SIGTERM, which launchers forward to their ranks, and SIGKILL after the grace period.
+fn terminate(child: &mut Child) {
+    // Errors mean that the process has already exited.
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::TERM);
     }
@@ -96,8 +96,8 @@ fn end(child: &mut Child) {
     drop(child.wait());
 }
 
-/// The end of what was said, on one line.
-fn last_words(text: &str) -> String {
+/// Returns the end of a text on one line.
+fn tail(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let start = words.len().saturating_sub(REASON_MAX);
     words.char_indices().find(|(at, _)| *at >= start).map_or(String::new(), |(at, _)| words[at..].to_owned())
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    fn shell(script: &str, silence_max: Duration) -> (Vec<String>, Result<(), Ended>) {
+    fn shell(script: &str, silence_max: Duration) -> (Vec<String>, Result<(), ProcessError>) {
         let mut lines = Vec::new();
         let ended = run_within::<Infallible>(Command::new("sh").args(["-c", script]), silence_max, |line| {
             lines.push(line.to_owned());
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_through_and_success_is_silent() {
+    fn all_lines_are_passed_on() {
         let (lines, ended) = shell("echo one; echo two; echo chatter >&2", SILENCE_MAX);
         assert_eq!(lines, ["one", "two"]);
         assert!(ended.is_ok(), "{ended:?}");
     }
 
     #[test]
-    fn a_failure_keeps_the_lines_before_it_and_says_why() {
+    fn the_error_of_a_failed_program_has_its_error_output() {
         let (lines, ended) = shell("echo one; echo out of luck >&2; exit 3", SILENCE_MAX);
         assert_eq!(lines, ["one"]);
         let said = ended.unwrap_err().to_string();
@@ -134,24 +134,24 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_ended() {
+    fn a_program_that_hangs_is_terminated() {
         let started = Instant::now();
         let (lines, ended) = shell("echo one; exec sleep 60", Duration::from_millis(200));
         assert_eq!(lines, ["one"]);
-        assert!(matches!(ended, Err(Ended::Silent(_))), "{ended:?}");
+        assert!(matches!(ended, Err(ProcessError::Silent(_))), "{ended:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
-    fn a_program_that_does_not_exist_is_no_panic() {
+    fn a_program_that_does_not_exist_is_an_error() {
         let ended = run::<Infallible>(&mut Command::new("no-such-program"), |_| Ok(())).unwrap();
-        assert!(matches!(ended, Err(Ended::Start(_))), "{ended:?}");
+        assert!(matches!(ended, Err(ProcessError::Start(_))), "{ended:?}");
     }
 
     #[test]
-    fn only_the_end_of_a_long_story_is_kept() {
-        let kept = last_words(&format!("{} the end\n", "\u{e9}".repeat(REASON_MAX)));
+    fn only_the_end_of_a_long_text_is_kept() {
+        let kept = tail(&format!("{} the end\n", "\u{e9}".repeat(REASON_MAX)));
         assert!(kept.ends_with("the end") && kept.len() <= REASON_MAX, "{kept}");
-        assert_eq!(last_words(""), "");
+        assert_eq!(tail(""), "");
     }
 }

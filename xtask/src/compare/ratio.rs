@@ -1,4 +1,4 @@
-//! Who is faster, by how much: times of the same round, one by the other.
+//! Ratios of times of the same round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::subject::{BETTER_MPI, MPIS, is_fair, is_ours, position};
 /// A run and a round of it.
 type When = (u64, u32);
 
-/// All times, case by case and size by size.
+/// All times by case and size.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     cells: BTreeMap<(Case, usize), Cell>,
@@ -19,14 +19,14 @@ pub(crate) struct Comparison {
 /// The times of one case and size.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
-    /// In microseconds, by subject.
+    /// The times in microseconds by subject.
     times: BTreeMap<String, BTreeMap<When, f64>>,
 }
 
-/// Our time by a peer's, round by round.
+/// Our time divided by a peer's time, for each round.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ratio {
-    /// With the numbers of the rounds.
+    /// Pairs of round and ratio.
     pub(crate) rounds: Vec<(u32, f64)>,
 }
 
@@ -35,13 +35,12 @@ impl Ratio {
         median(self.rounds.iter().map(|(_, ratio)| *ratio).collect())
     }
 
-    /// In how many rounds it is above a limit.
+    /// Returns the number of rounds above a limit.
     pub(crate) fn above(&self, limit: f64) -> usize {
         self.rounds.iter().filter(|(_, ratio)| *ratio > limit).count()
     }
 
-    /// Whether it is above a limit in the median and in most rounds: one slow round is nobody's
-    /// fault.
+    /// Whether the median and most rounds are above a limit.
     pub(crate) fn misses(&self, limit: f64) -> bool {
         self.median() > limit && 2 * self.above(limit) > self.rounds.len()
     }
@@ -53,7 +52,7 @@ impl Comparison {
         for record in records {
             let Record::Time(time) = record else { continue };
             let cell = comparison.cells.entry((time.case, time.bytes)).or_default();
-            // What was measured again after an interruption replaces what was before it.
+            // A repeated measurement replaces the earlier one.
             cell.times.entry(time.subject.clone()).or_default().insert((time.run, time.round), time.us);
         }
         for cell in comparison.cells.values_mut() {
@@ -66,19 +65,19 @@ impl Comparison {
         self.cells.is_empty()
     }
 
-    /// Every case, in the order in which they stand on the page.
+    /// Returns every case, in the order of the report.
     pub(crate) fn cases(&self) -> Vec<Case> {
         let cases: BTreeSet<Case> = self.cells.keys().map(|(case, _)| *case).collect();
         cases.into_iter().collect()
     }
 
-    /// Every size of a case.
+    /// Returns the cells of a case with their sizes.
     pub(crate) fn cells(&self, case: Case) -> impl Iterator<Item = (usize, &Cell)> {
         let range = (case, 0)..=(case, usize::MAX);
         self.cells.range(range).map(|((_, bytes), cell)| (*bytes, cell))
     }
 
-    /// Everybody who measured something, in the order in which they stand on the page.
+    /// Returns the subjects with measurements, in the order of the report.
     pub(crate) fn subjects(&self) -> Vec<String> {
         let names = self.cells.values().flat_map(|cell| cell.times.keys());
         let mut names: Vec<String> = names.cloned().collect::<BTreeSet<_>>().into_iter().collect();
@@ -86,21 +85,21 @@ impl Comparison {
         names
     }
 
-    /// Every one of us with every peer that it says something to compare it with.
+    /// Returns the pairs of this library and a peer that are comparable and were measured together.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
         let (ours, peers): (Vec<String>, Vec<String>) =
             self.subjects().into_iter().partition(|subject| is_ours(subject));
         let pairs = ours.iter().flat_map(|ours| peers.iter().map(move |peer| (ours.clone(), peer.clone())));
-        pairs.filter(|(ours, peer)| is_fair(ours, peer) && self.have_met(ours, peer)).collect()
+        pairs.filter(|(ours, peer)| is_fair(ours, peer) && self.share_a_round(ours, peer)).collect()
     }
 
-    fn have_met(&self, ours: &str, peer: &str) -> bool {
+    fn share_a_round(&self, ours: &str, peer: &str) -> bool {
         self.cells.values().any(|cell| cell.ratio(ours, peer).is_some())
     }
 }
 
 impl Cell {
-    /// Adds whichever of the two was faster, round by round.
+    /// Adds the faster of the two for each round.
     fn add_better_mpi(&mut self) {
         let mut better: BTreeMap<When, f64> = BTreeMap::new();
         for times in MPIS.iter().filter_map(|name| self.times.get(*name)) {
@@ -113,15 +112,14 @@ impl Cell {
         }
     }
 
-    /// The microseconds that a subject took in the middle, in the last run that measured it.
+    /// Returns the median time of a subject in microseconds, in the last run that measured it.
     pub(crate) fn time(&self, subject: &str) -> Option<f64> {
         let times = self.times.get(subject)?;
         let ((last, _), _) = times.last_key_value()?;
         Some(median(times.range((*last, 0)..).map(|(_, us)| *us).collect()))
     }
 
-    /// Our time by a peer's in every round of the last run that measured both. Nothing if there is
-    /// none.
+    /// Returns the ratios of the last run that measured both, or `None` if there is none.
     pub(crate) fn ratio(&self, ours: &str, peer: &str) -> Option<Ratio> {
         let (ours, peers) = (self.times.get(ours)?, self.times.get(peer)?);
         let ratios: BTreeMap<When, f64> =
@@ -152,7 +150,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_round() {
-        // The machine was ten times slower in the second round, for everybody.
+        // The machine was ten times slower in the second round.
         let records = [
             time((1, 1), "comm-shm", 1.0),
             time((1, 1), "gloo", 2.0),
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_mpi_is_the_better_one_of_each_round() {
+    fn the_better_mpi_is_the_faster_one_of_each_round() {
         let records = [
             time((1, 1), "comm-shm", 1.0),
             time((1, 1), "openmpi", 2.0),
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_again_replaces_what_was() {
+    fn a_repeated_measurement_replaces_the_earlier_one() {
         let records = [
             time((1, 1), "comm-shm", 9.0),
             time((1, 1), "gloo", 1.0),
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_never_been_measured_together_is_no_pair() {
+    fn subjects_without_a_common_round_are_no_pair() {
         let records = [
             time((1, 1), "comm-tcp", 1.0),
             time((1, 1), "comm-shm", 1.0),

@@ -1,4 +1,4 @@
-//! What is known of a comparison, piece by piece.
+//! The records of a journal.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,62 +10,62 @@ use super::machine::Machine;
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Record {
     Run(Run),
-    Subject(Subject),
+    #[serde(rename = "subject")]
+    Version(Version),
     Missing(Missing),
     Limit(Limit),
     Time(Time),
     Failure(Failure),
 }
 
-/// Measurements of one state of the library on one machine.
+/// A run: measurements of one commit on one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// Seconds since 1970, at its beginning.
+    /// The start in seconds since 1970.
     pub(crate) run: u64,
-    /// As in 2026-11-21.
+    /// The date, such as 2026-11-21.
     pub(crate) date: String,
-    /// Of this library, as git calls it.
     pub(crate) commit: String,
     pub(crate) machine: Machine,
 }
 
-/// Someone who is measured.
+/// The version of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Subject {
+pub(crate) struct Version {
     pub(crate) run: u64,
     pub(crate) subject: String,
     pub(crate) version: String,
 }
 
-/// Someone who is not, because it is not installed.
+/// A subject that is not installed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Missing {
     pub(crate) run: u64,
     pub(crate) subject: String,
-    /// Why, and how to change that.
+    /// The reason, and how to install it.
     pub(crate) reason: String,
 }
 
-/// What the machine can do.
+/// A limit of the machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Limit {
     pub(crate) run: u64,
-    /// As in memcpy.
+    /// Its name, such as memcpy.
     pub(crate) limit: String,
-    /// Under which circumstances.
+    /// The conditions of the measurement.
     pub(crate) detail: String,
     pub(crate) value: f64,
     pub(crate) unit: String,
 }
 
-/// A collective among so many ranks.
+/// A collective with a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) ranks: usize,
 }
 
-/// How long a call took, in the median of a round.
+/// The median time of a call in a round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Time {
     pub(crate) run: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Time {
     pub(crate) us: f64,
 }
 
-/// A program that did not measure what it was asked to.
+/// A measurement that failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     pub(crate) run: u64,

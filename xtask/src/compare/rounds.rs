@@ -1,4 +1,4 @@
-//! In which order is measured, and what is left to do.
+//! The order of measurements, and which of them are missing in the journal.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -6,34 +6,34 @@ use comm_cli::__private::progress::Progress;
 
 use super::args::Compare;
 use super::collective::Collective;
-use super::error::{CompareError, Result};
 use super::journal::Journal;
-use super::line::{self, Odd};
+use super::line::{self, LineError};
 use super::process;
 use super::record::{Case, Failure, Record, Time};
-use super::subject::{Found, Start, Subject};
+use super::subject::{Start, Subject, Subjects};
+use crate::error::{Error, Result};
 
-/// All that is measured.
+/// All measurements of a comparison.
 #[derive(Debug)]
 pub(crate) struct Rounds<'a> {
     compare: &'a Compare,
     subjects: Vec<&'a dyn Subject>,
 }
 
-/// A case in one round: what everybody measures one after the other, so that it can be compared.
+/// A case in one round, which all subjects measure consecutively.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Heat {
+struct RoundCase {
     round: u32,
     case: Case,
     sizes: Vec<usize>,
 }
 
 impl<'a> Rounds<'a> {
-    pub(crate) fn new(compare: &'a Compare, found: &'a Found) -> Self {
-        Self { compare, subjects: found.here.iter().map(|(subject, _)| &**subject).collect() }
+    pub(crate) fn new(compare: &'a Compare, found: &'a Subjects) -> Self {
+        Self { compare, subjects: found.installed.iter().map(|(subject, _)| &**subject).collect() }
     }
 
-    /// Measures what is not in the journal yet. Something may be done with it after every round.
+    /// Measures what is missing in the journal, and calls `after_round` after every round.
     pub(crate) fn measure<W: Write>(
         &self,
         run: u64,
@@ -41,66 +41,67 @@ impl<'a> Rounds<'a> {
         out: &mut W,
         mut after_round: impl FnMut(&Journal, &mut W) -> Result<()>,
     ) -> Result<()> {
-        let is_left = |heat: &Heat| !heat.is_done(&self.names(heat.case.collective), run, &journal.records);
-        let left: Vec<Heat> = self.heats().into_iter().filter(is_left).collect();
-        let starts = left.iter().map(|heat| self.names(heat.case.collective).len()).sum();
+        let is_left =
+            |item: &RoundCase| !item.is_done(&self.names(item.case.collective), run, &journal.records);
+        let left: Vec<RoundCase> = self.round_cases().into_iter().filter(is_left).collect();
+        let starts = left.iter().map(|item| self.names(item.case.collective).len()).sum();
         let progress = Progress::with_estimate(starts);
-        for (at, heat) in left.iter().enumerate() {
-            let has_it = |subject: &&dyn Subject| subject.measures(heat.case.collective);
-            for subject in self.order(heat.round).filter(has_it) {
-                let what = format!("round {}, {} by {}", heat.round, heat.what(), subject.name());
+        for (at, item) in left.iter().enumerate() {
+            let has_it = |subject: &&dyn Subject| subject.measures(item.case.collective);
+            for subject in self.order(item.round).filter(has_it) {
+                let what = format!("round {}, {} by {}", item.round, item.what(), subject.name());
                 progress.at(what.clone());
-                let said = self.start(heat, subject, run, journal)?;
+                let said = self.start(item, subject, run, journal)?;
                 progress.done(|| match said {
                     Some(failure) => writeln!(out, "{what}: {failure}"),
                     None if stderr().is_terminal() => Ok(()),
                     None => writeln!(out, "{what}"),
                 })?;
             }
-            if left.get(at + 1).is_none_or(|next| next.round != heat.round) {
+            if left.get(at + 1).is_none_or(|next| next.round != item.round) {
                 progress.suspended(|| after_round(journal, out))?;
             }
         }
         Ok(())
     }
 
-    /// Those who have a collective.
+    /// Returns the names of the subjects that support a collective.
     fn names(&self, collective: Collective) -> Vec<String> {
         let subjects = self.subjects.iter().filter(|subject| subject.measures(collective));
         subjects.map(|subject| subject.name()).collect()
     }
 
-    /// Every case in every round.
-    fn heats(&self) -> Vec<Heat> {
+    /// Returns every case in every round.
+    fn round_cases(&self) -> Vec<RoundCase> {
         let compare = self.compare;
         let cases = || {
             let ranks = compare.ranks.iter().map(|ranks| usize::from(*ranks));
             ranks.flat_map(|ranks| compare.collectives.iter().map(move |collective| (*collective, ranks)))
         };
-        let heat = |round, (collective, ranks): (Collective, usize)| {
+        let round_case = |round, (collective, ranks): (Collective, usize)| {
             let sizes = compare.sizes(collective, ranks);
-            Heat { round, case: Case { collective, ranks }, sizes }
+            RoundCase { round, case: Case { collective, ranks }, sizes }
         };
-        let heats = (1..=compare.rounds).flat_map(|round| cases().map(move |case| heat(round, case)));
-        heats.filter(|heat| !heat.sizes.is_empty()).collect()
+        let all = (1..=compare.rounds).flat_map(|round| cases().map(move |case| round_case(round, case)));
+        all.filter(|item| !item.sizes.is_empty()).collect()
     }
 
-    /// Everybody, beginning with another one in every round.
+    /// Returns all subjects, rotated by the round.
     fn order(&self, round: u32) -> impl Iterator<Item = &'a dyn Subject> {
         let first = (round as usize).saturating_sub(1) % self.subjects.len().max(1);
         let (after, before) = self.subjects.split_at(first);
         before.iter().chain(after).copied()
     }
 
-    /// Starts one of them, and keeps what it says. Returns why it failed, if it did.
+    /// Runs the program of a subject, and records its times. Returns the reason if it failed.
     fn start(
         &self,
-        heat: &Heat,
+        item: &RoundCase,
         subject: &dyn Subject,
         run: u64,
         journal: &mut Journal,
     ) -> Result<Option<String>> {
-        let Heat { round, case, ref sizes } = *heat;
+        let RoundCase { round, case, ref sizes } = *item;
         let start = Start { case, sizes, check: round == 1, compare: self.compare };
         let mut wrong = None;
         let mut measured = Vec::new();
@@ -111,10 +112,10 @@ impl<'a> Rounds<'a> {
                     let (subject, bytes, us) = (subject.name(), row.bytes, row.us);
                     journal.add(Record::Time(Time { run, round, subject, case, bytes, us }))?;
                 }
-                Err(Odd::Wrong(elements)) => wrong = Some(format!("{elements} elements were wrong")),
-                Err(Odd::Chatter) => {}
+                Err(LineError::Wrong(elements)) => wrong = Some(format!("{elements} elements were wrong")),
+                Err(LineError::Other) => {}
             }
-            Ok::<_, CompareError>(())
+            Ok::<_, Error>(())
         })?;
         let absent = sizes.iter().find(|size| !measured.contains(size));
         let absent = absent.map(|size| format!("measured nothing of {size} bytes"));
@@ -127,13 +128,13 @@ impl<'a> Rounds<'a> {
     }
 }
 
-impl Heat {
+impl RoundCase {
     fn what(&self) -> String {
         format!("{} of {} ranks", self.case.collective, self.case.ranks)
     }
 
-    /// Whether all of them have measured every size, or failed. What is done by some only is
-    /// measured again by all, since what is compared must not lie hours apart.
+    /// Whether all subjects have measured every size or failed. Otherwise all measure again,
+    /// because compared times must not lie hours apart.
     fn is_done(&self, subjects: &[String], run: u64, records: &[Record]) -> bool {
         let is_own = |record: &&Record| match record {
             Record::Time(time) => (time.run, time.round, time.case) == (run, self.round, self.case),

@@ -1,18 +1,18 @@
-//! Drawings of who sends what to whom: ranks as columns, rounds as rows.
+//! Draws the messages of an algorithm: ranks as columns, rounds as rows.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::rounds::Message;
 
-/// What is drawn.
+/// A drawing of one algorithm.
 #[derive(Debug)]
 pub(super) struct Drawing<'a> {
     pub(super) title: String,
     pub(super) ranks: usize,
-    /// How many consecutive ranks stand on one ground; 1 if it does not matter.
+    /// The number of consecutive ranks with a common background; 1 for none.
     pub(super) ranks_per_host: usize,
-    /// How many blocks the data has.
+    /// The number of blocks of the data.
     pub(super) blocks: usize,
     pub(super) messages: &'a [Message],
 }
@@ -23,11 +23,10 @@ const LEFT: usize = 72;
 const RIGHT: usize = 40;
 const TOP: usize = 96;
 const BOTTOM: usize = 24;
-/// From light to dark as messages get larger, so that they can be told apart without colour.
+/// Darker for larger messages, so that they differ without colour.
 const COLOURS: [&str; 6] = ["#4292c6", "#08519c", "#e6550d", "#a63603", "#54278f", "#000000"];
 
 impl Drawing<'_> {
-    /// The drawing as an SVG file.
     pub(super) fn svg(&self) -> Result<String, std::fmt::Error> {
         let mut svg = String::new();
         self.write(&mut svg)?;
@@ -86,7 +85,7 @@ impl Drawing<'_> {
         Ok(())
     }
 
-    /// A ground under the ranks of each host, where hosts matter.
+    /// Draws a background for the ranks of each host.
     fn hosts(&self, out: &mut String) -> std::fmt::Result {
         if self.ranks_per_host == 1 {
             return Ok(());
@@ -124,7 +123,7 @@ impl Drawing<'_> {
         Ok(())
     }
 
-    /// A line from the sender at the start of the round to the receiver at its end, and its head.
+    /// Draws an arrow from the sender at the start of the round to the receiver at its end.
     fn arrow(&self, out: &mut String, message: &Message, colour: &str) -> std::fmt::Result {
         let Message { round, from, to, blocks } = *message;
         let start = (column(from) as f64, (TOP + round * ROW + 4) as f64);
@@ -160,7 +159,7 @@ const fn column(rank: usize) -> usize {
     LEFT + rank * COLUMN
 }
 
-/// Colours spread over the whole range, whatever the number of sizes.
+/// Returns a colour, spread over the whole range.
 fn colour(index: usize, sizes: usize) -> &'static str {
     let last = COLOURS.len() - 1;
     COLOURS[if sizes <= COLOURS.len() { index.min(last) } else { index * last / (sizes - 1) }]
@@ -172,7 +171,7 @@ mod tests {
     use comm_core::Blocks;
 
     #[test]
-    fn every_message_is_an_arrow_that_says_what_it_carries() {
+    fn every_message_is_an_arrow_with_its_blocks() {
         let message =
             |round, from, to, count| Message { round, from, to, blocks: Blocks { first: 1, count } };
         let messages = [message(0, 0, 2, 1), message(1, 2, 1, 3)];
@@ -184,7 +183,7 @@ mod tests {
         {
             assert!(svg.contains(part), "{part}");
         }
-        assert_eq!(svg.matches("rx=\"8\"").count(), 2, "a ground for each host");
+        assert_eq!(svg.matches("rx=\"8\"").count(), 2, "a background for each host");
         assert!(svg.ends_with("</svg>\n"));
     }
 }

@@ -1,11 +1,4 @@
-//! Writes what is documented from the table of algorithms: `docs/algorithms.md` and its drawings.
-//!
-//! | file | question |
-//! |---|---|
-//! | `page` | what does the page say? |
-//! | `crossover` | which algorithm is chosen for which size? |
-//! | `rounds` | who sends what to whom, and when? |
-//! | `drawing` | how does that look? |
+//! Generates `docs/algorithms.md` and its drawings from the table of algorithms.
 
 mod crossover;
 mod drawing;
@@ -15,86 +8,66 @@ mod rounds;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::error::{Error, Result};
 use crate::places;
 
-/// Why the documents cannot be written, or are not up to date.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    #[error("{what}: nobody can go on after {messages} messages")]
-    Stuck { what: String, messages: usize },
-    #[error("cannot draw")]
-    Drawing(#[from] std::fmt::Error),
-    #[error(transparent)]
-    Choice(#[from] comm_core::Error),
-    #[error("{}", .path.display())]
-    File { path: PathBuf, source: io::Error },
-    #[error("{} generated files are not up to date; run `cargo xtask docs`:\n{}", .0.len(), .0.join("\n"))]
-    Stale(Vec<String>),
-    #[error("cannot write")]
-    Output(#[from] io::Error),
-}
-
-/// Every generated file, by its path from the root of the repository.
+/// The generated files by path.
 type Files = BTreeMap<String, String>;
 
 const PAGE: &str = "docs/algorithms.md";
 const DRAWINGS: &str = "docs/algorithms";
 
-/// Writes the documents, or only checks that they are what would be written.
-pub(crate) fn run(check: bool, out: &mut impl Write) -> Result<(), Failure> {
+/// Writes the files, or checks that they are up to date.
+pub(crate) fn run(check: bool, out: &mut impl Write) -> Result<()> {
     let root = &places::root();
     let files = generate()?;
-    let strays = strays(root, &files)?;
+    let strays = find_strays(root, &files)?;
     if check {
         let stale: Vec<String> = files
             .iter()
             .filter_map(|(path, text)| difference(root, path, text))
-            .chain(strays.iter().map(|path| format!("{path}: no algorithm has this drawing")))
+            .chain(strays.iter().map(|path| format!("{path}: not generated")))
             .collect();
         if !stale.is_empty() {
-            return Err(Failure::Stale(stale));
+            return Err(Error::Outdated { count: stale.len(), task: "docs", differences: stale.join("\n") });
         }
         writeln!(out, "{} generated files are up to date", files.len())?;
         return Ok(());
     }
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Failure::File { path, source }
-    };
     let folder = root.join(DRAWINGS);
-    fs::create_dir_all(&folder).map_err(failed(&folder))?;
+    fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
     for (path, text) in &files {
         let path = root.join(path);
-        fs::write(&path, text).map_err(failed(&path))?;
+        fs::write(&path, text).map_err(Error::file(&path))?;
     }
     for path in strays {
         let path = root.join(path);
-        fs::remove_file(&path).map_err(failed(&path))?;
+        fs::remove_file(&path).map_err(Error::file(&path))?;
     }
     writeln!(out, "wrote {} files", files.len())?;
     Ok(())
 }
 
-fn generate() -> Result<Files, Failure> {
+fn generate() -> Result<Files> {
     let mut files = Files::new();
     let page = page::write(&mut files)?;
     files.insert(PAGE.to_owned(), page);
     Ok(files)
 }
 
-/// Drawings in the folder that nobody made.
-fn strays(root: &Path, files: &Files) -> Result<Vec<String>, Failure> {
+/// Returns files in the folder that are not generated.
+fn find_strays(root: &Path, files: &Files) -> Result<Vec<String>> {
     let folder = root.join(DRAWINGS);
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(Failure::File { path: folder, source }),
+        Err(source) => return Err(Error::file(&folder)(source)),
     };
     let mut found = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|source| Failure::File { path: folder.clone(), source })?;
+        let entry = entry.map_err(Error::file(&folder))?;
         let path = format!("{DRAWINGS}/{}", entry.file_name().to_string_lossy());
         if !files.contains_key(&path) {
             found.push(path);
@@ -104,7 +77,7 @@ fn strays(root: &Path, files: &Files) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// The first line in which a file differs from what it should be.
+/// Returns the first line in which a file differs from `expected`.
 pub(crate) fn difference(root: &Path, path: &str, expected: &str) -> Option<String> {
     let Ok(found) = fs::read_to_string(root.join(path)) else { return Some(format!("{path}: missing")) };
     first_difference(&found, expected).map(|(line, found, expected)| {
@@ -116,7 +89,7 @@ fn first_difference<'a>(found: &'a str, expected: &'a str) -> Option<(usize, &'a
     if found == expected {
         return None;
     }
-    // Lines with their ends, so that these count too.
+    // Compares line ends too.
     let (mut a, mut b) = (found.split_inclusive('\n'), expected.split_inclusive('\n'));
     let mut line = 0;
     loop {
@@ -139,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_that_differs_is_named() {
+    fn the_first_different_line_is_found() {
         assert_eq!(first_difference("a\nb\n", "a\nb\n"), None);
         assert_eq!(first_difference("a\nb\nc\n", "a\nx\nc\n"), Some((2, "b", "x")));
         assert_eq!(first_difference("a\n", "a\nb\n"), Some((2, "(the end)", "b")));
@@ -148,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_the_same_every_time() {
+    fn generation_is_deterministic() {
         assert_eq!(generate().unwrap(), generate().unwrap());
     }
 }

@@ -4,14 +4,15 @@ use comm_core::Collective;
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE};
 
 use super::drawing::Drawing;
-use super::{DRAWINGS, Failure, Files, crossover, rounds};
+use super::{DRAWINGS, Files, crossover, rounds};
+use crate::error::{Error, Result};
 
-/// Groups for which costs are listed.
+/// The numbers of ranks for which costs are listed.
 const LISTED: [usize; 3] = [8, 13, 64];
-/// Groups that are drawn: a power of two, and one that is not.
+/// The numbers of ranks of drawings: a power of two, and another one.
 const DRAWN: usize = 8;
 const DRAWN_ODD: usize = 5;
-/// How many ranks a host holds in drawings of algorithms that know hosts.
+/// The number of ranks per host in drawings of hierarchical algorithms.
 const DRAWN_PER_HOST: usize = 4;
 
 const HEAD: &str = "\
@@ -46,8 +47,8 @@ The choice depends on the links, so the tables of choices are an example. They u
 `comm-ring/tests/costs.rs` compares with a simulation of the steps.
 ";
 
-/// Writes the page, and the drawings into `files`.
-pub(super) fn write(files: &mut Files) -> Result<String, Failure> {
+/// Returns the page, and adds the drawings to `files`.
+pub(super) fn write(files: &mut Files) -> Result<String> {
     let mut page = HEAD.to_owned();
     page += &format!("{CROSSOVERS}{}\n\n", crossover::REFERENCE);
     for collective in Collective::ALL {
@@ -59,12 +60,7 @@ pub(super) fn write(files: &mut Files) -> Result<String, Failure> {
     Ok(page.trim_end().to_owned() + "\n")
 }
 
-fn section(
-    page: &mut String,
-    collective: Collective,
-    rows: &[&Algorithm],
-    files: &mut Files,
-) -> Result<(), Failure> {
+fn section(page: &mut String, collective: Collective, rows: &[&Algorithm], files: &mut Files) -> Result<()> {
     *page += &format!("## {collective}\n\n");
     *page += &costs(rows);
     *page += "\nChosen algorithm by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
@@ -85,7 +81,7 @@ fn section(
     Ok(())
 }
 
-/// The table of what algorithms cost, and what they can.
+/// Returns the table of costs and properties.
 fn costs(rows: &[&Algorithm]) -> String {
     let worlds = LISTED.map(|ranks| ranks.to_string()).join(" / ");
     let mut table =
@@ -103,36 +99,36 @@ fn costs(rows: &[&Algorithm]) -> String {
             join(costs.map(|cost| cost.rounds.to_string())),
             join(costs.map(|cost| cost.messages.to_string())),
             join(data),
-            facts(row)
+            properties(row)
         );
     }
     table
 }
 
-/// What a rank moves, as a multiple of the collective's data.
+/// The data that a rank sends or receives, as a multiple of the collective's data.
 fn data(row: &Algorithm, ranks: usize) -> f64 {
     let p = params(row, ranks);
     let blocks = match row.chunks {
-        // The data is one rank's row of the matrix of all pairs.
+        // The data is the blocks of one sender.
         Chunks::PerPair => row.blocks(&p) / ranks,
         _ => row.blocks(&p),
     };
     (row.cost)(&p).blocks as f64 / blocks as f64
 }
 
-fn facts(row: &Algorithm) -> String {
+fn properties(row: &Algorithm) -> String {
     let traits = &row.traits;
-    let facts = [
+    let properties = [
         (traits.segmented, "segmented"),
         (traits.keeps_order, "keeps the order"),
         (traits.counts && has_counts(row.collective), "takes counts"),
         (traits.hierarchical, "knows hosts"),
         (traits.staged, "stages"),
     ];
-    facts.iter().filter(|(is, _)| *is).map(|(_, fact)| *fact).collect::<Vec<_>>().join(", ")
+    properties.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether there is a variant of the collective with a count per rank.
+/// Whether the collective has a variant with a count per rank.
 fn has_counts(collective: Collective) -> bool {
     Collective::ALL.iter().any(|other| *other != collective && other.base() == collective)
 }
@@ -142,20 +138,20 @@ fn params(row: &Algorithm, ranks: usize) -> Params {
     Params::new(ranks).ranks_per_host(ranks_per_host)
 }
 
-/// The groups for which a row is drawn. Where the rounds grow with the logarithm of the ranks, a
-/// group that is no power of two is a case of its own.
+/// Returns the numbers of ranks of the drawings: also one that is not a power of two, if the rounds
+/// are logarithmic.
 fn drawn(row: &Algorithm) -> Vec<usize> {
     let rounds = |ranks| (row.cost)(&params(row, ranks)).rounds;
     let growth = rounds(2 * DRAWN) - rounds(DRAWN).min(rounds(2 * DRAWN));
     if (1..=2).contains(&growth) { vec![DRAWN, DRAWN_ODD] } else { vec![DRAWN] }
 }
 
-fn draw(row: &Algorithm, ranks: usize) -> Result<String, Failure> {
+fn draw(row: &Algorithm, ranks: usize) -> Result<String> {
     let p = params(row, ranks);
     let title = format!("{} {} among {ranks} ranks", row.collective, row.name);
     let programs = (0..ranks).map(|rank| (row.steps)(&p.rank(rank)).collect()).collect();
     let messages =
-        rounds::rounds(programs).map_err(|messages| Failure::Stuck { what: title.clone(), messages })?;
+        rounds::rounds(programs).map_err(|messages| Error::Deadlock { what: title.clone(), messages })?;
     let ranks_per_host = p.ranks_per_host;
     Ok(Drawing { title, ranks, ranks_per_host, blocks: row.blocks(&p), messages: &messages }.svg()?)
 }
@@ -172,7 +168,6 @@ mod tests {
         for row in TABLE {
             let path = format!("algorithms/{}_{}_{DRAWN}.svg", row.collective, row.name);
             assert!(page.contains(&path) && page.contains(&format!("| `{}` |", row.name)), "{path}");
-            // An arrow for every message that a rank receives.
             let receives = |rank| {
                 let steps = (row.steps)(&params(row, DRAWN).rank(rank));
                 steps
@@ -186,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_moves_the_least_that_it_can() {
+    fn the_data_of_optimal_algorithms_is_exact() {
         let row = Algorithm::find(Collective::AllReduce, "ring").unwrap();
         assert_eq!(data(row, 8), 1.75);
         let row = Algorithm::find(Collective::AllToAll, "pairwise").unwrap();

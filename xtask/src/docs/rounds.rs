@@ -1,58 +1,56 @@
-//! The messages of a schedule in rounds.
+//! Assigns the messages of a schedule to rounds.
 
 use comm_core::{Action, Blocks, Step};
 
-/// A message, in the round in which it goes from one rank to the other.
+/// A message with its round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
-    /// The first round is 0.
+    /// The round, from 0.
     pub(super) round: usize,
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) blocks: Blocks,
 }
 
-/// The programs of all ranks, each step with whether it is done.
-struct Machine {
+/// The programs of all ranks, with a flag per completed step.
+struct Execution {
     programs: Vec<Vec<(Step, bool)>>,
 }
 
-/// Puts the messages of these programs into rounds, in which every rank sends at most one message
-/// and receives at most one: each as early as the steps before it allow. None if not all steps can
-/// be done; then, how many messages went.
+/// Assigns each message to the earliest possible round, if every rank sends and receives at most
+/// one message per round. On a deadlock, the error is the number of messages before it.
 pub(super) fn rounds(programs: Vec<Vec<Step>>) -> Result<Vec<Message>, usize> {
     let programs = programs.into_iter().map(|steps| steps.into_iter().map(|step| (step, false)).collect());
-    let mut machine = Machine { programs: programs.collect() };
+    let mut execution = Execution { programs: programs.collect() };
     let mut messages = Vec::new();
     for round in 0.. {
-        machine.run_local();
-        let sent = machine.round(round);
+        execution.run_local();
+        let sent = execution.round(round);
         if sent.is_empty() {
             break;
         }
         messages.extend(sent);
     }
-    let done = machine.programs.iter().flatten().all(|(_, done)| *done);
+    let done = execution.programs.iter().flatten().all(|(_, done)| *done);
     if done { Ok(messages) } else { Err(messages.len()) }
 }
 
-impl Machine {
-    /// Does every local step that can be done.
+impl Execution {
+    /// Completes all local steps that are ready.
     fn run_local(&mut self) {
         for rank in 0..self.programs.len() {
             for at in 0..self.programs[rank].len() {
-                // In order, so that a step sees what the ones before it have just done.
                 let (step, done) = self.programs[rank][at];
                 let local =
                     matches!(step.action, Action::Reduce { .. } | Action::Copy { .. } | Action::Finish);
-                if local && !done && self.is_free(rank, at) {
+                if local && !done && self.is_ready(rank, at) {
                     self.programs[rank][at].1 = true;
                 }
             }
         }
     }
 
-    /// Does every message that can go in this round.
+    /// Transfers the messages of a round.
     fn round(&mut self, round: usize) -> Vec<Message> {
         let mut receiving = vec![false; self.programs.len()];
         let mut ends = Vec::new();
@@ -65,7 +63,7 @@ impl Machine {
                 ends.push(sent);
             }
         }
-        // What was received in a round can be passed on in the next.
+        // Received data can be sent in the next round.
         let message = |(from, at, to, receive): (usize, usize, usize, usize)| {
             self.programs[from][at].1 = true;
             self.programs[to][receive].1 = true;
@@ -74,31 +72,30 @@ impl Machine {
         ends.into_iter().map(message).collect()
     }
 
-    /// The sends of a rank that are the next of their stream, and free: their positions and
-    /// receivers.
+    /// Returns the sends of a rank that are ready: their positions and receivers.
     fn sends(&self, rank: usize) -> impl Iterator<Item = (usize, usize)> {
         (0..self.programs[rank].len()).filter_map(move |at| {
             let (step, done) = self.programs[rank][at];
             let Action::Send { to } = step.action else { return None };
             let first = self.next(rank, |action| matches!(action, Action::Send { to: other } if other == to));
-            (!done && first == Some(at) && self.is_free(rank, at)).then_some((at, to))
+            (!done && first == Some(at) && self.is_ready(rank, at)).then_some((at, to))
         })
     }
 
-    /// The receive that matches a send, if it is free.
+    /// Returns the receive that matches a send, if it is ready.
     fn receive(&self, from: usize, at: usize, to: usize) -> Option<usize> {
         let blocks = self.programs[from][at].0.blocks;
         let matches = |action| matches!(action, Action::Recv { from: other } | Action::RecvReduce { from: other, .. } if other == from);
         let receive = self.next(to, matches)?;
-        (self.programs[to][receive].0.blocks == blocks && self.is_free(to, receive)).then_some(receive)
+        (self.programs[to][receive].0.blocks == blocks && self.is_ready(to, receive)).then_some(receive)
     }
 
     fn next(&self, rank: usize, matches: impl Fn(Action) -> bool) -> Option<usize> {
         self.programs[rank].iter().position(|(step, done)| !done && matches(step.action))
     }
 
-    /// Whether no earlier step that is not done conflicts with a step.
-    fn is_free(&self, rank: usize, at: usize) -> bool {
+    /// Whether no earlier incomplete step conflicts with a step.
+    fn is_ready(&self, rank: usize, at: usize) -> bool {
         let program = &self.programs[rank];
         program[..at].iter().all(|(earlier, done)| *done || !program[at].0.conflicts(earlier))
     }
@@ -124,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cannot_end_is_noticed() {
+    fn a_deadlock_is_an_error() {
         let waits = vec![vec![Step::recv(1, OUT, Blocks::one(0))], vec![]];
         assert_eq!(rounds(waits), Err(0));
     }

@@ -1,13 +1,13 @@
-//! The bindings: what `xtask/nccl-bindgen` makes of the header, in this repository's format.
+//! Generates the bindings with `xtask/nccl-bindgen` and rustfmt.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-use super::NcclError;
-use super::wheel::{Wheel, WheelError};
-use crate::{docs, places};
+use super::wheel::Wheel;
+use crate::error::{Error, Result};
+use crate::{commands, docs, places};
 
 const BINDINGS: &str = "nccl-sys/src/bindings.rs";
 
@@ -21,55 +21,42 @@ const LIBCLANG: Wheel = Wheel {
     files: &["clang/native/libclang.so"],
 };
 
-/// Fetches libclang, unless it is there, and tells its folder.
-pub(super) fn fetch_libclang(target: &Path) -> Result<PathBuf, WheelError> {
+/// Downloads libclang unless it is there, and returns its folder.
+pub(super) fn fetch_libclang(target: &Path) -> Result<PathBuf> {
     let folder = target.join("nccl").join("libclang");
     LIBCLANG.fetch(&folder)?;
     Ok(folder)
 }
 
-/// The bindings of a header.
-pub(super) fn generate(header: &Path, libclang: &Path) -> Result<String, NcclError> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut bindgen = Command::new(cargo);
+pub(super) fn generate(header: &Path, libclang: &Path) -> Result<String> {
+    let target = places::target().join("nccl");
+    let mut bindgen = commands::cargo();
     bindgen.args(["run", "--quiet", "--locked", "--manifest-path"]);
     bindgen.arg(places::root().join("xtask/nccl-bindgen/Cargo.toml"));
-    bindgen.arg("--target-dir").arg(places::target().join("nccl/bindgen"));
-    bindgen.arg("--").arg(header).env("LIBCLANG_PATH", libclang).stdin(Stdio::null());
-    let raw = stdout_of("nccl-bindgen", &mut bindgen, b"")?;
+    bindgen.arg("--target-dir").arg(target.join("bindgen"));
+    bindgen.arg("--").arg(header).env("LIBCLANG_PATH", libclang);
+    let text = commands::output(&mut bindgen)?;
 
+    let path = target.join("bindings.rs");
+    fs::write(&path, text).map_err(Error::file(&path))?;
     let mut rustfmt = Command::new("rustfmt");
     rustfmt.args(["--edition", "2024", "--config-path"]).arg(places::root().join("rustfmt.toml"));
-    rustfmt.stdin(Stdio::piped());
-    let formatted = stdout_of("rustfmt", &mut rustfmt, &raw)?;
-    String::from_utf8(formatted)
-        .map_err(|error| NcclError::Failed { program: "rustfmt", reason: error.to_string() })
+    commands::run(rustfmt.arg(&path))?;
+    fs::read_to_string(&path).map_err(Error::file(&path))
 }
 
-/// Returns the output of a program that reads `input`. Its standard error is not captured.
-fn stdout_of(program: &'static str, command: &mut Command, input: &[u8]) -> Result<Vec<u8>, NcclError> {
-    let failed = |source| NcclError::Start { program, source };
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(input).map_err(failed)?;
-    }
-    let Output { status, stdout, .. } = child.wait_with_output().map_err(failed)?;
-    if status.success() { Ok(stdout) } else { Err(NcclError::Failed { program, reason: status.to_string() }) }
-}
-
-/// Fails if the committed bindings are others.
-pub(super) fn compare(text: &str, out: &mut impl Write) -> Result<(), NcclError> {
+/// Returns an error if the committed bindings differ.
+pub(super) fn compare(text: &str, out: &mut impl Write) -> Result<()> {
     if let Some(difference) = docs::difference(&places::root(), BINDINGS, text) {
-        return Err(NcclError::Stale(difference));
+        return Err(Error::Outdated { count: 1, task: "nccl-bindings", differences: difference });
     }
     writeln!(out, "{BINDINGS} is up to date")?;
     Ok(())
 }
 
-/// Writes the bindings to where they are committed.
-pub(super) fn write(text: &str, out: &mut impl Write) -> Result<(), NcclError> {
+pub(super) fn write(text: &str, out: &mut impl Write) -> Result<()> {
     let path = places::root().join(BINDINGS);
-    fs::write(&path, text).map_err(|source| NcclError::File { path, source })?;
+    fs::write(&path, text).map_err(Error::file(&path))?;
     writeln!(out, "wrote {BINDINGS}")?;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The releases of NCCL that are known, as PyPI has them.
+//! The supported releases of NCCL on PyPI.
 
 use std::path::{Path, PathBuf};
 
-use super::wheel::{Wheel, WheelError};
+use super::wheel::Wheel;
+use crate::error::Result;
 
-/// What is in every wheel of NCCL and of use here.
 const HEADER: &str = "nvidia/nccl/include/nccl.h";
 const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";
 
@@ -13,11 +13,11 @@ const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";
 pub(super) struct Release {
     pub(super) version: &'static str,
     package: &'static str,
-    /// For x86-64, and for AArch64 where there is one.
+    /// The hashes for x86-64, and for AArch64 if there is one.
     sha256: &'static [&'static str],
 }
 
-/// The release whose header the bindings are made from.
+/// The release of the header of the bindings.
 pub(super) const BINDINGS: Release = Release {
     version: "2.32.3",
     package: "nvidia-nccl-cu13",
@@ -27,7 +27,7 @@ pub(super) const BINDINGS: Release = Release {
     ],
 };
 
-/// The oldest that the bindings accept, those that PyTorch brought along, and the newest.
+/// The oldest supported release, releases that PyTorch depends on, and the newest.
 const RELEASES: [Release; 4] = [
     Release {
         version: "2.18.3",
@@ -53,14 +53,13 @@ const RELEASES: [Release; 4] = [
     BINDINGS,
 ];
 
-/// Where the files of a release lie on this machine.
+/// The local files of a release.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) header: PathBuf,
     pub(super) library: PathBuf,
 }
 
-/// The names of all releases.
 pub(super) fn versions() -> [&'static str; RELEASES.len()] {
     RELEASES.each_ref().map(|release| release.version)
 }
@@ -70,8 +69,8 @@ impl Release {
         const { &RELEASES }.iter().find(|release| release.version == version)
     }
 
-    /// Fetches header and library, unless they are there.
-    pub(super) fn fetch(&self, target: &Path) -> Result<Files, WheelError> {
+    /// Downloads header and library unless they are there.
+    pub(super) fn fetch(&self, target: &Path) -> Result<Files> {
         let folder = target.join("nccl").join(self.version);
         let Self { version, package, sha256 } = *self;
         let wheel = Wheel { package, version, sha256, files: &[HEADER, LIBRARY] };

@@ -1,88 +1,72 @@
-//! Files of wheels on PyPI, fetched with whatever settings this machine's pip has.
+//! Downloads files of wheels from PyPI with pip and its local configuration.
 
 use std::fs;
 use std::io::{self, Write, stderr};
-use std::path::{Path, PathBuf};
-use std::process::{self, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{self, Command, Stdio};
 
-/// A wheel, and which of its files are of use.
+use crate::commands;
+use crate::error::{Error, Result};
+
+/// A wheel and the files to extract.
 #[derive(Debug)]
 pub(super) struct Wheel {
     pub(super) package: &'static str,
     pub(super) version: &'static str,
-    /// One per machine that there is a wheel for.
+    /// One hash per architecture.
     pub(super) sha256: &'static [&'static str],
-    /// Paths within the wheel. Their names are unlike each other.
+    /// Paths in the wheel, with different file names.
     pub(super) files: &'static [&'static str],
 }
 
-/// Why a wheel did not come.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WheelError {
-    /// There is no Python.
-    #[error("cannot fetch {wheel}: cannot start {}", python.display())]
-    NoPython { wheel: String, python: PathBuf, source: io::Error },
-    /// There is no pip, no network, no such wheel, or it has another checksum.
-    #[error("cannot fetch {wheel}: {} -m pip says:\n{}", python.display(), said.trim_end())]
-    Pip { wheel: String, python: PathBuf, said: String },
-    /// A file could not be put where it belongs, or is not in the wheel.
-    #[error("{}", path.display())]
-    File { path: PathBuf, source: io::Error },
-}
-
 impl Wheel {
-    /// Puts the files into `folder`, under their last names. A folder that has them is left as it
-    /// is: it appears when all are there and their checksum was found right, and not before.
-    pub(super) fn fetch(&self, folder: &Path) -> Result<(), WheelError> {
+    /// Puts the files into `folder`, unless it has them. The folder appears only once all files are
+    /// downloaded and their hash is verified.
+    pub(super) fn fetch(&self, folder: &Path) -> Result<()> {
         self.fetch_with("python3".as_ref(), folder)
     }
 
-    fn fetch_with(&self, python: &Path, folder: &Path) -> Result<(), WheelError> {
+    fn fetch_with(&self, python: &Path, folder: &Path) -> Result<()> {
         if self.names().all(|name| folder.join(name).is_file()) {
             return Ok(());
         }
-        // Nowhere is left to say that standard error is closed.
+        // A message only: standard error may be closed.
         drop(writeln!(stderr(), "fetching {self} from PyPI"));
         let staging = folder.with_file_name(format!("part-{}", process::id()));
         let outcome =
             self.fetch_into(python, &staging).and_then(|()| replace(folder, &staging.join("whole")));
-        // What is left of it harms nobody.
+        // Leftovers in the build folder are harmless.
         drop(fs::remove_dir_all(&staging));
         outcome
     }
 
-    fn fetch_into(&self, python: &Path, staging: &Path) -> Result<(), WheelError> {
+    fn fetch_into(&self, python: &Path, staging: &Path) -> Result<()> {
         let (unpacked, whole) = (staging.join("unpacked"), staging.join("whole"));
-        fs::create_dir_all(&whole).map_err(failed(&whole))?;
+        fs::create_dir_all(&whole).map_err(Error::file(&whole))?;
         let requirements = staging.join("requirements.txt");
-        fs::write(&requirements, self.requirement()).map_err(failed(&requirements))?;
+        fs::write(&requirements, self.requirement()).map_err(Error::file(&requirements))?;
         self.install(python, &requirements, &unpacked)?;
         for (file, name) in self.files.iter().zip(self.names()) {
             let file = unpacked.join(file);
-            fs::rename(&file, whole.join(name)).map_err(failed(&file))?;
+            fs::rename(&file, whole.join(name)).map_err(Error::file(&file))?;
         }
         Ok(())
     }
 
-    fn install(&self, python: &Path, requirements: &Path, folder: &Path) -> Result<(), WheelError> {
+    fn install(&self, python: &Path, requirements: &Path, folder: &Path) -> Result<()> {
         let mut command = Command::new(python);
         command.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
         command.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
         command.arg("--requirement").arg(requirements).arg("--target").arg(folder).stdin(Stdio::null());
-        match command.output() {
-            Ok(Output { status, .. }) if status.success() => Ok(()),
-            Ok(Output { stderr, .. }) => Err(WheelError::Pip {
-                wheel: self.to_string(),
-                python: python.to_owned(),
-                said: String::from_utf8_lossy(&stderr).into_owned(),
-            }),
-            Err(source) => {
-                Err(WheelError::NoPython { wheel: self.to_string(), python: python.to_owned(), source })
+        commands::output(&mut command).map(drop).map_err(|error| match error {
+            Error::Failed { program, reason } => {
+                Error::Failed { program: format!("{program} -m pip install {self}"), reason }
             }
-        }
+            other => other,
+        })
     }
 
-    /// The wheel as a line of a requirements file, with which pip compares checksums.
+    /// Returns a line of a requirements file with hashes, which pip verifies.
     fn requirement(&self) -> String {
         let hashes = self.sha256.iter().map(|hash| format!(" --hash=sha256:{hash}"));
         format!("{}=={}{}\n", self.package, self.version, hashes.collect::<String>())
@@ -99,22 +83,17 @@ impl std::fmt::Display for Wheel {
     }
 }
 
-/// Puts one folder in the place of another.
-fn replace(folder: &Path, whole: &Path) -> Result<(), WheelError> {
+fn replace(folder: &Path, whole: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(folder)(error)),
-        _ => fs::rename(whole, folder).map_err(failed(folder)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file(folder)(error)),
+        _ => fs::rename(whole, folder).map_err(Error::file(folder)),
     }
-}
-
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> WheelError {
-    let path = path.to_owned();
-    move |source| WheelError::File { path, source }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -125,11 +104,11 @@ mod tests {
         files: &["paper/a.h", "paper/b.so"],
     };
 
-    /// A Python whose pip does what the script says, with the requirements as $1 and the folder to
-    /// install into as $2.
+    /// Creates a Python whose pip runs `script`, with the requirements as $1 and the target folder
+    /// as $2.
     fn python(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("python");
-        // The options before the requirements are always the same.
+        // The options before the requirements are constant.
         fs::write(&path, format!("#!/bin/sh\nset -e\nshift 9\nset -- \"$2\" \"$4\"\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
@@ -138,7 +117,7 @@ mod tests {
     const INSTALLS: &str = r#"mkdir -p "$2/paper" && cp "$1" "$2/paper/a.h" && echo b >"$2/paper/b.so""#;
 
     #[test]
-    fn files_are_fetched_once_and_their_checksums_are_left_to_pip() {
+    fn files_are_downloaded_once_with_hashes_for_pip() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("paper/1.2");
         WHEEL.fetch_with(&python(scratch.path(), INSTALLS), &folder).unwrap();
@@ -153,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_appears_when_pip_fails_and_its_words_are_kept() {
+    fn nothing_appears_when_pip_fails_and_the_error_has_its_message() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("paper/1.2");
         let fails = format!("{INSTALLS}; echo no network >&2; exit 1");
@@ -162,11 +141,11 @@ mod tests {
         assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 0);
 
         let error = WHEEL.fetch_with(&scratch.path().join("no-python"), &folder).unwrap_err();
-        assert!(matches!(error, WheelError::NoPython { .. }), "{error}");
+        assert!(matches!(error, Error::Start { .. }), "{error}");
     }
 
     #[test]
-    fn a_wheel_without_one_of_the_files_is_refused() {
+    fn a_wheel_without_one_of_the_files_is_an_error() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("1.2");
         let error = WHEEL

@@ -1,15 +1,15 @@
-//! A package as it is uploaded: a compressed archive of one folder.
+//! The archive of a package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::PackageError;
 use crate::commands;
+use crate::error::{Error, Result};
 use crate::packages::Package;
 
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
-/// Well above the sources of any package, and well below what data or drawings would add.
+/// The maximum size, which is above the sources of any package and below data or drawings.
 const BYTES_MAX: u64 = 512 << 10;
 
 /// A packed package.
@@ -20,40 +20,37 @@ pub(super) struct Archive<'a> {
 }
 
 impl<'a> Archive<'a> {
-    /// The archive that cargo has written for `package`.
+    /// Returns the archive that cargo wrote for `package`.
     pub(super) fn of(package: &'a Package, target: &Path) -> Self {
         let path = target.join("package").join(format!("{}.crate", package.folder_when_packed()));
         Self { package, path }
     }
 
-    /// Its size.
-    pub(super) fn bytes(&self) -> Result<u64, PackageError> {
-        Ok(fs::metadata(&self.path).map_err(PackageError::at(&self.path))?.len())
+    pub(super) fn bytes(&self) -> Result<u64> {
+        Ok(fs::metadata(&self.path).map_err(Error::file(&self.path))?.len())
     }
 
-    /// Unpacks the archive into a folder of its own in `folder`.
-    pub(super) fn unpack(&self, folder: &Path) -> Result<(), PackageError> {
+    /// Unpacks the archive into a subfolder of `folder`.
+    pub(super) fn unpack(&self, folder: &Path) -> Result<()> {
         let mut tar = Command::new("tar");
-        // Files in a package are as old as each other; with --touch, cargo notices that they are
-        // new.
+        // All files in a package have the same date; with --touch, cargo notices changes.
         tar.args(["--extract", "--gzip", "--touch", "--file"]).arg(&self.path).arg("--directory").arg(folder);
-        Ok(commands::run(&mut tar)?)
+        commands::run(&mut tar)
     }
 
-    /// Checks the size, and that both licences came along where the archive is unpacked in
-    /// `folder`.
-    pub(super) fn check(&self, root: &Path, folder: &Path) -> Result<(), PackageError> {
+    /// Checks the size, and both licences in the unpacked archive.
+    pub(super) fn check(&self, root: &Path, folder: &Path) -> Result<()> {
         let package = || self.package.name.clone();
         let bytes = self.bytes()?;
         if bytes > BYTES_MAX {
-            return Err(PackageError::Large { package: package(), bytes, max: BYTES_MAX });
+            return Err(Error::PackageSize { package: package(), bytes, max: BYTES_MAX });
         }
         for file in LICENCES {
             let licence = root.join(file);
-            let expected = fs::read(&licence).map_err(PackageError::at(&licence))?;
+            let expected = fs::read(&licence).map_err(Error::file(&licence))?;
             let found = fs::read(folder.join(self.package.folder_when_packed()).join(file));
             if found.ok() != Some(expected) {
-                return Err(PackageError::Licence { package: package(), file });
+                return Err(Error::Licence { package: package(), file });
             }
         }
         Ok(())
@@ -64,9 +61,9 @@ impl<'a> Archive<'a> {
 mod tests {
     use super::*;
 
-    /// Checks a package that holds `licence` in both files, next to a repository whose licences are
+    /// Checks a package with the text `licence` in both files; the licences of the repository are
     /// "text".
-    fn check(licence: &str, bytes: u64) -> Result<(), PackageError> {
+    fn check(licence: &str, bytes: u64) -> Result<()> {
         let folder = tempfile::tempdir().unwrap();
         let (root, target) = (folder.path(), folder.path().join("target"));
         let package = Package { version: "1.2.3".into(), ..Package::with_dependencies("comm-x", Vec::new()) };
@@ -85,12 +82,12 @@ mod tests {
     #[test]
     fn a_package_holds_the_licences_of_the_repository() {
         assert!(check("text", 1).is_ok());
-        assert!(matches!(check("", 1), Err(PackageError::Licence { file: "LICENSE-APACHE", .. })));
+        assert!(matches!(check("", 1), Err(Error::Licence { file: "LICENSE-APACHE", .. })));
     }
 
     #[test]
-    fn a_package_is_small() {
+    fn a_package_has_at_most_the_maximum_size() {
         assert!(check("text", BYTES_MAX).is_ok());
-        assert!(matches!(check("text", BYTES_MAX + 1), Err(PackageError::Large { .. })));
+        assert!(matches!(check("text", BYTES_MAX + 1), Err(Error::PackageSize { .. })));
     }
 }

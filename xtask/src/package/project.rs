@@ -1,49 +1,48 @@
-//! A workspace of the unpacked packages, with a program that depends on the facade.
+//! A workspace of the unpacked packages with a program that depends on the facade.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use super::PackageError;
-use crate::commands::{self, CommandError};
+use crate::commands;
+use crate::error::{Error, Result};
 use crate::packages::Package;
 
-/// The program.
+/// The name of the program.
 pub(super) const NAME: &str = "packaged";
 const SOURCE: &str = "xtask/packaged/main.rs";
 const FACADE: &str = "comm-world";
-/// The package that is only checked: candle takes longer to build than all else.
+/// The package that is only checked, because candle takes long to build.
 const CHECKED: &str = "comm-candle";
 
-/// Writes the project around the packages that lie in `folder`.
-pub(super) fn write(packages: &[Package], root: &Path, folder: &Path) -> Result<(), PackageError> {
+/// Writes the project around the packages in `folder`.
+pub(super) fn write(packages: &[Package], root: &Path, folder: &Path) -> Result<()> {
     let manifest = folder.join("Cargo.toml");
-    fs::write(&manifest, self::manifest(packages)).map_err(PackageError::at(&manifest))?;
+    fs::write(&manifest, self::manifest(packages)).map_err(Error::file(&manifest))?;
     let sources = folder.join("src");
-    fs::create_dir_all(&sources).map_err(PackageError::at(&sources))?;
-    // With the versions of the repository, what others have published is built once for both.
+    fs::create_dir_all(&sources).map_err(Error::file(&sources))?;
+    // With the versions of the repository, dependencies are built only once.
     for (from, to) in [(SOURCE, "src/main.rs"), ("Cargo.lock", "Cargo.lock")] {
         let from = root.join(from);
-        fs::copy(&from, folder.join(to)).map_err(PackageError::at(&from))?;
+        fs::copy(&from, folder.join(to)).map_err(Error::file(&from))?;
     }
     Ok(())
 }
 
 /// Builds the program and all packages.
-pub(super) fn build(folder: &Path, target: &Path) -> Result<(), CommandError> {
+pub(super) fn build(folder: &Path, target: &Path) -> Result<()> {
     cargo(folder, target, &["build", "--workspace", "--exclude", CHECKED])?;
     cargo(folder, target, &["check", "--package", CHECKED])
 }
 
-fn cargo(folder: &Path, target: &Path, arguments: &[&str]) -> Result<(), CommandError> {
-    let mut cargo = Command::new("cargo");
+fn cargo(folder: &Path, target: &Path, arguments: &[&str]) -> Result<()> {
+    let mut cargo = commands::cargo();
     cargo.args(arguments).arg("--quiet").arg("--target-dir").arg(target);
     commands::run(cargo.current_dir(folder))
 }
 
-/// The program depends on the facade as users do, by version and with all features. Patches say
-/// where all versions come from, so that a wrong version between two packages is found too.
+/// Returns the manifest. The program depends on the facade by version, as users do, with all
+/// features. The packages are patches, so that wrong versions between packages are found too.
 fn manifest(packages: &[Package]) -> String {
     let facade = packages.iter().find(|package| package.name == FACADE);
     let features = facade.map(|facade| facade.features.keys().collect::<Vec<_>>()).unwrap_or_default();
@@ -58,7 +57,7 @@ publish = false
 comm = {{ package = "{FACADE}", version = "{version}", features = {features:?} }}
 
 [profile.dev]
-# As in the repository, for what others have published.
+# As in the repository, for dependencies.
 opt-level = 1
 
 [workspace]
@@ -68,7 +67,6 @@ members = {:?}
     );
     for package in packages {
         let (name, folder) = (&package.name, package.folder_when_packed());
-        // Nothing fails here: this writes to memory.
         let _ = write!(
             text,
             "\n[patch.crates-io.{name}]\npath = \"{folder}\"\n\n[profile.dev.package.{name}]\nopt-level = 0\n"
@@ -82,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_project_takes_the_facade_with_all_features_from_its_package() {
+    fn the_project_depends_on_the_packaged_facade_with_all_features() {
         let features = ["sim", "tcp"].map(|name| (name.to_owned(), Vec::new())).into();
         let facade =
             Package { version: "1.2.3".into(), features, ..Package::with_dependencies(FACADE, Vec::new()) };

@@ -1,4 +1,4 @@
-//! The changelog exists and has a place for what is not released yet.
+//! The changelog exists and has a section for unreleased changes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Every crate says at the top of its root what it is.
+//! Every crate root starts with documentation.
 
 use super::Finding;
 use super::tree::Tree;

@@ -1,21 +1,20 @@
-//! Every package is built and tested by cargo commands that name none, except those that take much
-//! longer than all else.
+//! Every package is a default member of the workspace, except those with long builds.
 
 use super::Finding;
 use super::tree::Tree;
 use crate::packages::Package;
 
-/// Packages with a step of their own in `.ci/run`.
-const APART: [&str; 2] = ["candle-digits", "comm-candle"];
+/// Packages that `.ci/run` builds in a separate step.
+const EXCEPT: [&str; 2] = ["candle-digits", "comm-candle"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.packages.iter().filter_map(check_package).collect()
 }
 
 fn check_package(package: &Package) -> Option<Finding> {
-    let is_apart = APART.contains(&package.name.as_str());
-    (package.is_default == is_apart).then(|| {
-        let must = if is_apart { "must not" } else { "must" };
+    let is_exception = EXCEPT.contains(&package.name.as_str());
+    (package.is_default == is_exception).then(|| {
+        let must = if is_exception { "must not" } else { "must" };
         let message = format!("{} {must} be among the default-members of the workspace", package.name);
         Finding::new("Cargo.toml", 1, message)
     })
@@ -26,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_that_nobody_builds_is_found() {
+    fn a_package_that_is_not_built_by_default_is_found() {
         let package =
             |name: &str, is_default| Package { is_default, ..Package::with_dependencies(name, Vec::new()) };
         let count =

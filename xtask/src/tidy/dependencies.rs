@@ -1,15 +1,13 @@
-//! Crates that everything depends on are lean: their list of foreign dependencies is written here,
-//! and nowhere grows by accident.
+//! The core crates have only the listed external dependencies.
 
 use super::Finding;
 use super::tree::Tree;
 use crate::packages::Package;
 
-/// What nobody builds but who tries every order of threads.
-const MODEL: &str = "cfg(loom)";
+/// The target of loom tests, whose dependencies do not count.
+const LOOM: &str = "cfg(loom)";
 
-/// (crate, its dependencies from the registry). Whoever depends on any crate of the workspace
-/// builds these.
+/// Pairs of a crate and its external dependencies, which users of all crates build.
 const EXACT: [(&str, &[&str]); 1] =
     [("comm-core", &["bytemuck", "crossbeam-channel", "float8", "half", "ndarray", "rustix", "thiserror"])];
 
@@ -27,7 +25,7 @@ fn differences(tree: &Tree, package: &Package, exact: &[&str]) -> Vec<Finding> {
         .dependencies
         .iter()
         .filter(|dependency| dependency.kind.is_none() && dependency.path.is_none())
-        .filter(|dependency| dependency.target.as_deref() != Some(MODEL))
+        .filter(|dependency| dependency.target.as_deref() != Some(LOOM))
         .map(|dependency| dependency.name.as_str())
         .collect();
     let finding = |name: &&str, what: &str| {
@@ -39,11 +37,11 @@ fn differences(tree: &Tree, package: &Package, exact: &[&str]) -> Vec<Finding> {
     };
     let added =
         found.iter().filter(|name| !exact.contains(name)).map(|name| finding(name, "must not depend on"));
-    let gone = exact
+    let unused = exact
         .iter()
         .filter(|name| !found.contains(name))
         .map(|name| finding(name, "is listed to depend on, but does not:"));
-    added.chain(gone).collect()
+    added.chain(unused).collect()
 }
 
 #[cfg(test)]
@@ -54,7 +52,7 @@ mod tests {
     fn findings(names: &[&str]) -> Vec<String> {
         let mut dependencies: Vec<_> = names.iter().map(|name| Dependency::outside(name)).collect();
         dependencies.push(Dependency { kind: Some(DependencyKind::Dev), ..Dependency::outside("proptest") });
-        let target = Some(MODEL.to_owned());
+        let target = Some(LOOM.to_owned());
         dependencies.push(Dependency { target, ..Dependency::outside("loom") });
         let tree = Tree::with_packages(vec![Package::with_dependencies("comm-core", dependencies)]);
         check(&tree).into_iter().map(|finding| finding.message).collect()

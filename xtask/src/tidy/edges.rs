@@ -1,10 +1,10 @@
-//! Which crate of the workspace may know which.
+//! The allowed dependencies between the crates of the workspace.
 
 use super::Finding;
 use super::tree::Tree;
 use crate::packages::{Dependency, DependencyKind, Package};
 
-/// A crate, the crates of the workspace that it may depend on, and why these and no others.
+/// A crate, the crates that it may depend on, and the reason.
 struct Node {
     name: &'static str,
     may_use: &'static [&'static str],
@@ -13,16 +13,12 @@ struct Node {
 }
 
 const GRAPH: [Node; 20] = [
-    Node { name: "comm-core", may_use: &[], why: "the vocabulary that all others share knows none of them" },
-    Node {
-        name: "nccl-sys",
-        may_use: &[],
-        why: "says what NCCL has, for anybody, and knows nothing of collectives",
-    },
+    Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
+    Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
         name: "comm-rendezvous",
         may_use: &["comm-core"],
-        why: "ranks find each other alike over every transport, through the trait Store, whoever implements it",
+        why: "ranks exchange addresses through any Store, for every transport",
     },
     Node {
         name: "comm-mesh",
@@ -32,42 +28,38 @@ const GRAPH: [Node; 20] = [
     Node {
         name: "comm-tcp",
         may_use: &["comm-core", "comm-mesh", "comm-rendezvous"],
-        why: "moves bytes; meets algorithms only in the trait Transport",
+        why: "moves bytes; algorithms use it only through the trait Transport",
     },
     Node {
         name: "comm-shm",
         may_use: &["comm-core", "comm-mesh", "comm-rendezvous"],
-        why: "moves bytes; meets algorithms only in the trait Transport",
+        why: "moves bytes; algorithms use it only through the trait Transport",
     },
     Node {
         name: "comm-nccl",
         may_use: &["comm-core", "nccl-sys"],
-        why: "collectives of NCCL on device memory; ids travel through the trait Store, whoever implements it",
+        why: "collectives of NCCL on device memory; the unique id goes through any Store",
     },
     Node {
         name: "comm-hybrid",
         may_use: &["comm-core", "comm-mesh", "comm-nccl", "comm-rendezvous", "comm-shm", "comm-tcp"],
-        why: "one whole of several, each of which knows none of the others: transports, and sides for host and device",
+        why: "combines transports, and communicators of host and device, which do not depend on each other",
     },
     Node {
         name: "comm-ring",
         may_use: &["comm-core"],
-        why: "describes and executes collectives over any transport, so it names none",
+        why: "describes and executes collectives over any transport",
     },
     Node {
         name: "comm-sim",
         may_use: &["comm-core"],
-        why: "verifies any iterator of steps; a judge that used comm-ring would judge itself",
+        why: "verifies any iterator of steps, independently of comm-ring",
     },
-    Node {
-        name: "comm-ddp",
-        may_use: &["comm-core"],
-        why: "trains over any communicator, whichever backend is behind it",
-    },
+    Node { name: "comm-ddp", may_use: &["comm-core"], why: "trains over any communicator" },
     Node {
         name: "comm-candle",
         may_use: &["comm-core", "comm-ddp", "comm-nccl"],
-        why: "trains candle's models over any communicator, and on GPUs over NCCL's, where memory is handed out by address",
+        why: "trains candle's models over any communicator, and on GPUs over NCCL's, which takes memory by address",
     },
     Node {
         name: "comm-world",
@@ -82,52 +74,47 @@ const GRAPH: [Node; 20] = [
             "comm-sim",
             "comm-tcp",
         ],
-        why: "the facade puts the parts together, and is the only library that does",
+        why: "the facade, which combines all parts",
     },
     Node {
         name: "comm-cli",
         may_use: &["comm-world", "comm-sim"],
-        why: "the tool uses what users use, and the simulator",
+        why: "the tool uses the facade and the simulator",
     },
     Node {
         name: "gpu-emu",
         may_use: &["nccl-sys"],
-        why: "exports what the bindings call, with their types, and knows nothing else of ours",
+        why: "exports the functions of the bindings with their types",
     },
     Node {
         name: "gpu-check",
         may_use: &["comm-core", "comm-hybrid", "comm-nccl", "comm-ring", "comm-sim", "comm-tcp", "nccl-sys"],
-        why: "tries collectives on devices as a user would, and ranks meet in a store",
+        why: "tests collectives on devices; its ranks connect through a store",
     },
-    Node {
-        name: "digits",
-        may_use: &["comm-world", "comm-cli"],
-        why: "an example shows what a user can do, with what a user has",
-    },
+    Node { name: "digits", may_use: &["comm-world", "comm-cli"], why: "an example uses what users have" },
     Node {
         name: "candle-digits",
         may_use: &["comm-world", "comm-candle", "comm-cli", "digits"],
-        why: "an example shows what a user can do, with what a user has, on the images of another",
+        why: "an example uses what users have, and the images of another example",
     },
     Node {
         name: "xtask",
         may_use: &["comm-cli", "comm-core", "comm-ring", "comm-sim"],
-        why: "runs the verifier over every schedule, and makes reports of measurements as the tool does",
+        why: "verifies every schedule, and reports measurements",
     },
     Node {
         name: "benches",
         may_use: &["comm-core", "comm-ring", "comm-sim", "comm-tcp"],
-        why: "measures single parts, so it must reach them",
+        why: "measures single parts",
     },
 ];
 
-/// What tests of every crate above the vocabulary may use: ranks that come cheap, and real
-/// collectives among them.
+/// The crates that tests of every crate but comm-core may use: ranks in one process, and
+/// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
-/// What tests of one crate may use besides: a device that is none, and stores to meet in.
+/// The further crates that tests of one crate may use: the device emulator, and stores.
 const FOR_TESTS_OF: [(&str, &[&str]); 6] = [
-    // Examples in the docs, which run as users write them. Unit tests cannot: to them the facade's
-    // types are others.
+    // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
@@ -135,7 +122,7 @@ const FOR_TESTS_OF: [(&str, &[&str]); 6] = [
     ("comm-world", &["gpu-emu"]),
     ("gpu-check", &["gpu-emu"]),
 ];
-const VOCABULARY: &str = "comm-core";
+const CORE: &str = "comm-core";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.packages.iter().flat_map(|package| check_package(tree, package)).collect()
@@ -158,7 +145,7 @@ fn is_allowed(node: &Node, edge: &Dependency) -> bool {
     let name = edge.name.as_str();
     let is_for_tests = edge.kind == Some(DependencyKind::Dev);
     let listed = FOR_TESTS_OF.iter().any(|(of, names)| *of == node.name && names.contains(&name));
-    let shared = node.name != VOCABULARY && FOR_TESTS.contains(&name);
+    let shared = node.name != CORE && FOR_TESTS.contains(&name);
     node.may_use.contains(&name) || is_for_tests && (listed || shared)
 }
 
@@ -187,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_run_ranks_except_in_the_vocabulary() {
+    fn tests_may_run_ranks_except_in_the_core() {
         assert_edge("comm-ring", for_tests("comm-sim"), true);
         assert_edge("comm-ddp", for_tests("comm-ring"), true);
         assert_edge("comm-ring", Dependency::inside("comm-sim"), false);
@@ -205,8 +192,7 @@ mod tests {
 
     #[test]
     fn the_table_has_no_cycle() {
-        // Rows come after the rows that they use, except the two that stand at the end of every
-        // path.
+        // A row comes after the rows that it uses.
         for (index, node) in GRAPH.iter().enumerate() {
             for used in node.may_use {
                 assert!(GRAPH[..index].iter().any(|before| before.name == *used), "{} -> {used}", node.name);

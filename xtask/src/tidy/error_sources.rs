@@ -1,8 +1,8 @@
-//! An error says each cause once: in its text, or as its source.
+//! An error has each cause once: in its text or as its source.
 //!
-//! A reporter prints an error and then the chain of its sources, so a cause that is in the text
-//! must not be a source too. `thiserror` makes a source of every field named `source` or marked
-//! `#[from]` or `#[source]`; a field `r#source` is none.
+//! Reporters print an error and the chain of its sources, so a cause in the text must not be a
+//! source too. For `thiserror`, every field named `source` or marked `#[from]` or `#[source]` is a
+//! source; a field `r#source` is not.
 
 use super::Finding;
 use super::tree::Tree;
@@ -18,8 +18,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The lines, counted from 1, of `#[error]` attributes whose text includes what is a source of the
-/// same error.
+/// Returns the lines, from 1, of `#[error]` attributes whose text includes the source of the error.
 fn repeated(text: &str) -> Vec<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -40,7 +39,7 @@ fn repeated(text: &str) -> Vec<usize> {
     found
 }
 
-/// Whether a line has a field that is named `source`, and not `r#source`.
+/// Whether a line has a field `source`, but not `r#source`.
 fn has_source_field(line: &str) -> bool {
     line.match_indices("source: ").any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_that_is_in_the_text_must_not_be_a_source() {
+    fn a_cause_in_the_text_must_not_be_a_source() {
         let named =
             "#[error(\"cannot {doing}: {source}\")]\nIo {\n    doing: String,\n    source: io::Error,\n},\n";
         let inline = "#[error(\"{}: {source}\", .path)]\nFile { path: PathBuf, source: io::Error },\n";

@@ -1,9 +1,7 @@
-//! A published type can get a field or a variant without breaking its users, unless a table says
-//! why it must not.
+//! Public enums, and structs with public fields, are `#[non_exhaustive]` or listed with a reason.
 //!
-//! That is a public enum, or a public struct with a public field, that is not `#[non_exhaustive]`.
-//! The table stands in [`TABLE`], with a row for each reason; a file of types that are not API is
-//! named by its path in `src`.
+//! The list is a table in [`TABLE`], with a row per reason; a file of types that are not API is
+//! listed by its path in `src`.
 
 use std::path::Path;
 
@@ -13,7 +11,7 @@ use super::Finding;
 use super::source::{Attribute, after_test_item, is_test_file};
 use super::tree::Tree;
 
-/// The page with the table, and the heading above it.
+/// The page with the table, and its heading.
 const TABLE: (&str, &str) = ("docs/architecture.md", "## Types that stay exhaustive");
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -36,7 +34,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 unused.retain(|entry| !names(entry));
                 if !listed.iter().any(names) {
                     let message = format!(
-                        "{} is exhaustive: make it #[non_exhaustive], or say why not in {}",
+                        "{} is exhaustive: make it #[non_exhaustive], or list it with a reason in {}",
                         found.name, TABLE.0
                     );
                     findings.push(Finding::new(path, found.line, message));
@@ -44,15 +42,15 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    let gone = |entry: Entry| {
+    let stale = |entry: Entry| {
         let message = format!("{} has no exhaustive {}", entry.package, entry.item);
         Finding::new(TABLE.0, entry.line, message)
     };
-    findings.extend(unused.into_iter().map(gone));
+    findings.extend(unused.into_iter().map(stale));
     findings
 }
 
-/// A type, or a file or folder of types, that the table lists.
+/// A type, file or folder in the table.
 #[derive(Clone, Debug)]
 struct Entry {
     package: String,
@@ -67,8 +65,7 @@ impl Entry {
     }
 }
 
-/// The entries of the table: of each row, the package in the first column and every item in the
-/// second.
+/// Parses the table: each row has a package in the first column and items in the second.
 fn entries(page: &str) -> Vec<Entry> {
     let lines = page.lines().enumerate().skip_while(|(_, line)| *line != TABLE.1).skip(1);
     let section = lines.take_while(|(_, line)| !line.starts_with("## "));
@@ -84,19 +81,18 @@ fn entries(page: &str) -> Vec<Entry> {
         .collect()
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// A type that users can build or match in full.
+/// An exhaustive type.
 #[derive(Debug, PartialEq, Eq)]
 struct Type {
     name: String,
     line: usize,
 }
 
-/// The exhaustive types of a file.
 fn exhaustive(tokens: TokenStream) -> Vec<Type> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut rest = tokens.as_slice();
@@ -130,7 +126,7 @@ fn exhaustive(tokens: TokenStream) -> Vec<Type> {
     found
 }
 
-/// Whether the body after the name of a type has a variant or a public field.
+/// Whether the body of a type has a variant or a public field.
 fn is_public_inside(tokens: &[TokenTree], is_enum: bool) -> bool {
     let ends = |token: &&TokenTree| !matches!(token, TokenTree::Punct(mark) if mark.as_char() == ';');
     let groups = || {
@@ -165,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_users_can_build_or_match_are_found() {
+    fn exhaustive_types_are_found() {
         assert_types("pub enum A { B }", &[("A", 1)]);
         assert_types(
             "/// Doc.\n#[derive(Debug)]\npub struct A<T: Copy> {\n    b: u8,\n    pub c: T,\n}",
@@ -178,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_can_grow_are_fine() {
+    fn extensible_types_pass() {
         for text in [
             "#[derive(Debug)]\n#[non_exhaustive]\npub struct A { pub b: u8 }",
             "#[non_exhaustive]\n/// Doc.\npub enum A { B }",
@@ -192,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What the rule says of one file of a published package, under a page with this table.
+    /// Checks one file of a published package, with these rows in the table.
     fn messages(path: &str, text: &str, rows: &str) -> Vec<String> {
         let page =
             format!("# Page\n\n| `a` | `Early` |\n\n{}\n\n| crate | types |\n|---|---|\n{rows}\n", TABLE.1);
@@ -216,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_private_packages_may_do_as_they_like() {
+    fn tests_and_private_packages_are_exempt() {
         assert!(messages("crates/a/tests/b.rs", "pub enum A { B }", "").is_empty());
         assert!(messages("crates/c/src/b.rs", "pub enum A { B }", "").is_empty());
     }

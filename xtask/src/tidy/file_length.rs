@@ -1,4 +1,4 @@
-//! No source file outgrows a reader's patience.
+//! No source file is too long.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::tree::Tree;
 
 const LINES_MAX: usize = 500;
 
-/// Generated files, which nobody reads from top to bottom.
+/// Generated files.
 const EXEMPT: [&str; 1] = ["nccl-sys/src/bindings.rs"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

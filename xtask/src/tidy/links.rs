@@ -1,4 +1,4 @@
-//! Relative links between documents lead to files that exist.
+//! The targets of relative links in documents exist.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -16,11 +16,11 @@ fn check_document(tree: &Tree, path: &Path, text: &str) -> Vec<Finding> {
     let exists = |file: &str| resolve(folder, file).is_some_and(|target| tree.paths.contains(&target));
     relative_links(text)
         .filter(|(_, link)| !exists(file_part(link)))
-        .map(|(line, link)| Finding::new(path, line, format!("the link to {link} leads nowhere")))
+        .map(|(line, link)| Finding::new(path, line, format!("the target of the link {link} does not exist")))
         .collect()
 }
 
-/// The links of a document that stay in this repository, each with its line.
+/// Returns the links within this repository with their lines.
 pub(super) fn relative_links(text: &str) -> impl Iterator<Item = (usize, CowStr<'_>)> {
     Parser::new(text).into_offset_iter().filter_map(|(event, range)| {
         let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else {
@@ -30,18 +30,16 @@ pub(super) fn relative_links(text: &str) -> impl Iterator<Item = (usize, CowStr<
     })
 }
 
-/// Whether a link leads to another file of this repository.
 fn is_relative(link: &str) -> bool {
     let leaves = link.contains("://") || link.starts_with("mailto:");
     !leaves && !file_part(link).is_empty()
 }
 
-/// A link without its anchor.
 fn file_part(link: &str) -> &str {
     link.split_once('#').map_or(link, |(file, _anchor)| file)
 }
 
-/// Follows `link` from `folder`, or says that it leaves the repository.
+/// Resolves `link` from `folder`, or returns `None` if it leaves the repository.
 fn resolve(folder: &Path, link: &str) -> Option<PathBuf> {
     let mut target = folder.to_owned();
     for part in Path::new(link).components() {
@@ -65,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_pass() {
+    fn links_to_existing_files_pass() {
         let document = "[b](b.md) [b](./b.md#part) [readme](../README.md) [folder](../docs) [here](#part)
             <https://example.org> [far](https://example.org/x.md) [ref]\n\n[ref]: b.md\n";
         assert_eq!(dead_links(document), []);

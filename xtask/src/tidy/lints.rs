@@ -1,4 +1,4 @@
-//! Every crate is held to the workspace's lints.
+//! Every crate inherits the lints of the workspace.
 
 use super::Finding;
 use super::tree::Tree;

@@ -1,4 +1,4 @@
-//! The rules of this repository that no compiler checks, one file per rule.
+//! The rules of this repository that the compiler does not check, one file per rule.
 //!
 //! A rule is a function from the [`Tree`] to findings. `cargo xtask tidy` prints them; the same
 //! rules run as an ordinary test of this package.
@@ -22,14 +22,15 @@ mod unfinished;
 mod unsafe_code;
 
 use std::fmt;
-use std::io::{self, Write, stderr};
+use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 
-use tree::{Tree, TreeError};
+use crate::error::{Error, Result};
+use tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-/// Every rule, under the name that its findings carry.
+/// All rules with the names that their findings show.
 const RULES: [(&str, Rule); 15] = [
     ("changelog", changelog::check),
     ("comments", comments::check),
@@ -48,27 +49,13 @@ const RULES: [(&str, Rule); 15] = [
     ("unsafe-code", unsafe_code::check),
 ];
 
-/// Why `cargo xtask tidy` fails.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TidyError {
-    /// The repository could not be read.
-    #[error(transparent)]
-    Tree(#[from] TreeError),
-    /// The findings, already printed, could not be.
-    #[error("cannot print")]
-    Print(#[from] io::Error),
-    /// Rules are violated.
-    #[error("{0} violations of the rules in xtask/src/tidy")]
-    Violations(usize),
-}
-
-/// Checks every rule and prints what violates them.
-pub(crate) fn run() -> Result<(), TidyError> {
+/// Checks all rules and prints the violations.
+pub(crate) fn run() -> Result<()> {
     let violations = violations(&Tree::of_this_repository()?);
     for violation in &violations {
         writeln!(stderr(), "{violation}")?;
     }
-    if violations.is_empty() { Ok(()) } else { Err(TidyError::Violations(violations.len())) }
+    if violations.is_empty() { Ok(()) } else { Err(Error::Violations(violations.len())) }
 }
 
 fn violations(tree: &Tree) -> Vec<Violation> {
@@ -80,12 +67,12 @@ fn violations(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// A place that a rule objects to.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     /// Relative to the root of the repository.
     path: PathBuf,
-    /// Counted from 1.
+    /// The line number, from 1.
     line: usize,
     message: String,
 }

@@ -1,4 +1,4 @@
-//! Published packages say what they are and carry a readme and both licences; all other packages
+//! Published packages have a description, keywords, a readme and both licences; all other packages
 //! cannot be published.
 
 use super::Finding;
@@ -24,10 +24,10 @@ const PUBLISHED: [&str; 14] = [
     "nccl-sys",
 ];
 
-/// Files that users of a package read.
+/// Files of every published package.
 const FILES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// What crates.io accepts.
+/// The limits of crates.io.
 const KEYWORDS_MAX: usize = 5;
 const KEYWORD_LENGTH_MAX: usize = 20;
 
@@ -75,13 +75,12 @@ fn check_files(tree: &Tree, package: &Package) -> Vec<Finding> {
     FILES.into_iter().filter(is_missing).map(|file| finding(package, &format!("has no {file}"))).collect()
 }
 
-/// crates.io shows a readme alone, and does not know the repository: a relative link leads nowhere
-/// there.
+/// crates.io shows the readme without the repository, so relative links are dead.
 fn check_links(tree: &Tree, package: &Package) -> Vec<Finding> {
     let readme = package.folder().join("README.md");
     relative_links(tree.text(&readme))
         .map(|(line, link)| {
-            Finding::new(&readme, line, format!("the link to {link} leads nowhere on crates.io"))
+            Finding::new(&readme, line, format!("the relative link to {link} is dead on crates.io"))
         })
         .collect()
 }
@@ -103,7 +102,7 @@ mod tests {
         }
     }
 
-    /// What is found in a repository of one package, with these files in its folder.
+    /// Checks a repository of one package with these files.
     fn messages(package: Package, files: &[(&str, &str)]) -> Vec<String> {
         let mut tree = Tree::with_packages(vec![package.clone()]);
         for (file, text) in files {
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn keywords_that_crates_io_refuses_are_found() {
+    fn invalid_keywords_are_found() {
         for refused in ["", "3d", "two words", "longer-than-20-letters", "größe"] {
             assert!(!is_keyword(refused), "{refused}");
         }
@@ -162,6 +161,6 @@ mod tests {
         let mut files = COMPLETE;
         files[2].1 = "[far](https://example.org) [here](#part) [near](../../docs/wire.md)\n";
         let found = messages(package("comm-core"), &files);
-        assert_eq!(found, ["the link to ../../docs/wire.md leads nowhere on crates.io"]);
+        assert_eq!(found, ["the relative link to ../../docs/wire.md is dead on crates.io"]);
     }
 }

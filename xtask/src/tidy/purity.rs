@@ -1,5 +1,5 @@
-//! What crates must not know of: clocks, threads, sockets and the like live in few places, so that
-//! everything else can be tested in virtual time and in one process.
+//! The items that crates must not use. Clocks, threads, sockets and the like are used in few
+//! places, so that everything else can be tested in virtual time and in one process.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use super::Finding;
 use super::source::{Mentions, is_test_file};
 use super::tree::Tree;
 
-/// A part of the tree and what its code must not mention outside of tests.
+/// A part of the tree and the paths that its code must not contain outside of tests.
 struct Region {
     path: &'static str,
-    /// Files and folders of it that it is not about.
+    /// Files and folders to which it does not apply.
     except: &'static [&'static str],
     forbidden: &'static [&'static str],
     why: &'static str,
@@ -33,71 +33,70 @@ const NO_EFFECTS: &[&str] = &[
 const REGIONS: [Region; 11] = [
     Region {
         path: "crates/comm-core/src",
-        // The worker behind asynchronous work is a thread by nature.
         except: &["crates/comm-core/src/worker.rs"],
         forbidden: NO_EFFECTS,
-        why: "the vocabulary has no effects; an instant only passes through",
+        why: "the core has no effects; instants are arguments",
     },
     Region {
         path: "crates/comm-ring/src",
         except: &[],
         forbidden: NO_EFFECTS,
-        why: "schedules and their executor run on whatever transport and clock they are given",
+        why: "schedules and their executor run on any transport and clock",
     },
     Region {
         path: "crates/comm-ddp/src",
         except: &[],
         forbidden: &["std::net", "std::env", "std::fs"],
-        why: "training knows communicators, not addresses, configuration or files",
+        why: "training depends on communicators, and not on addresses, configuration or files",
     },
     Region {
         path: "crates/comm-mesh/src",
         except: &[],
         forbidden: &["Step", "ReduceOp", "DType", "std::env", "std::fs", "std::thread"],
-        why: "connects ranks, in the threads of its callers, and knows nothing of collectives",
+        why: "connects ranks in the threads of its callers, and does not depend on collectives",
     },
     Region {
         path: "crates/comm-tcp/src",
         except: &[],
         forbidden: &["Step", "ReduceOp", "DType"],
-        why: "a transport moves bytes and knows nothing of collectives",
+        why: "a transport moves bytes and does not depend on collectives",
     },
     Region {
         path: "crates/comm-hybrid/src",
         except: &["crates/comm-hybrid/src/device"],
         forbidden: &["Step", "ReduceOp", "DType", "std::net", "std::env"],
-        why: "a transport of transports knows nothing of collectives, addresses or configuration",
+        why: "a transport of transports does not depend on collectives, addresses or configuration",
     },
     Region {
         path: "crates/comm-hybrid/src/device",
         except: &[],
         forbidden: &["Step", "std::net", "std::env", "std::fs"],
-        why: "a group of two sides knows collectives, and neither how they are carried out nor where anybody is",
+        why: "a hybrid communicator depends on collectives, but not on schedules, addresses or configuration",
     },
     Region {
         path: "crates/comm-shm/src",
         except: &[],
         forbidden: &["Step", "ReduceOp", "DType"],
-        why: "a transport moves bytes and knows nothing of collectives",
+        why: "a transport moves bytes and does not depend on collectives",
     },
     Region {
         path: "crates",
         except: &["crates/comm-core/src/call", "crates/comm-core/src/collective.rs"],
         forbidden: &["AllGatherV", "ReduceScatterV", "GatherV", "ScatterV", "AllToAllV"],
-        why: "counts per rank are a matter of the call; everything else asks the call about its blocks",
+        why: "only the call handles counts per rank; all other code uses its blocks",
     },
     Region {
         path: "crates",
-        // The emulator stands in for another library, and knows no crate of ours.
+        // The emulator replaces another library and does not depend on comm-core.
         except: &["crates/comm-core/src/wire.rs", "crates/gpu-emu"],
         forbidden: &["from_le_bytes", "to_le_bytes", "from_be_bytes", "to_be_bytes"],
-        why: "messages are encoded and decoded by comm_core::wire, which hostile bytes cannot harm",
+        why: "comm_core::wire encodes and decodes messages, and rejects malformed bytes",
     },
     Region {
         path: "nccl-sys/src",
         except: &["nccl-sys/src/search.rs"],
         forbidden: &["std::env"],
-        why: "one place knows which variable names a library",
+        why: "one file reads the variables that name a library",
     },
 ];
 
@@ -126,7 +125,7 @@ fn check_file(path: &Path, text: &str) -> Vec<Finding> {
     };
     let forbidden = regions.flat_map(|region| region.forbidden.iter().map(|wanted| (wanted, region.why)));
     let found = forbidden.flat_map(|(wanted, why)| {
-        let finding = move |line| Finding::new(path, line, format!("mentions {wanted}: {why}"));
+        let finding = move |line| Finding::new(path, line, format!("uses {wanted}: {why}"));
         mentions.lines(wanted).map(finding).collect::<Vec<_>>()
     });
     found.collect()
@@ -152,20 +151,20 @@ mod tests {
     }
 
     #[test]
-    fn the_place_for_threads_may_have_them() {
+    fn the_worker_may_use_threads() {
         let text = "fn f() { std::thread::yield_now() }";
         assert_findings("crates/comm-core/src/work.rs", text, 1);
         assert_findings("crates/comm-core/src/worker.rs", text, 0);
     }
 
     #[test]
-    fn a_transport_knows_no_collectives() {
+    fn a_transport_does_not_depend_on_collectives() {
         assert_findings("crates/comm-tcp/src/a.rs", "use comm_core::{DType, Transport};", 1);
         assert_findings("crates/comm-tcp/src/a.rs", "/// Like a `Step`.\nfn step() {}", 0);
     }
 
     #[test]
-    fn only_calls_know_of_counts_per_rank() {
+    fn only_calls_handle_counts_per_rank() {
         let text = "fn f() -> Collective { Collective::GatherV }";
         assert_findings("crates/comm-ring/src/a.rs", text, 1);
         assert_findings("crates/comm-cli/src/a.rs", text, 1);
@@ -181,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_free() {
+    fn tests_are_exempt() {
         assert_findings("crates/comm-core/src/a.rs", "#[cfg(test)] mod tests { use std::thread; }", 0);
         assert_findings("crates/comm-core/tests/a.rs", "use std::thread;", 0);
         assert_findings("crates/comm-core/src/a/tests.rs", "use std::thread;", 0);
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_passed_over() {
+    fn files_that_are_not_rust_are_reported() {
         assert_findings("nccl-sys/src/a.rs", "fn f() {", 1);
     }
 }

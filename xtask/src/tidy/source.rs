@@ -1,8 +1,7 @@
-//! Finds what Rust source mentions.
+//! Finds the paths in Rust source.
 //!
-//! It works on tokens, so that comments and strings do not count, and imports such as `use
-//! std::{net, thread}` do. It does not resolve names: a rule finds what is written plainly, which
-//! is enough among people who do not mean to hide.
+//! It works on tokens, so comments and strings do not count, and grouped imports such as `use
+//! std::{net, thread}` do. It does not resolve names, so renamed imports are not found.
 
 use std::path::Path;
 
@@ -14,7 +13,7 @@ pub(super) fn is_test_file(path: &Path) -> bool {
     in_test_folder || path.file_name().is_some_and(|name| name == "tests.rs")
 }
 
-/// The paths that a source file mentions.
+/// The paths in a source file.
 #[derive(Debug)]
 pub(super) struct Mentions(Vec<Mention>);
 
@@ -26,12 +25,11 @@ struct Mention {
 }
 
 impl Mentions {
-    /// All paths of a file.
     pub(super) fn everywhere(text: &str) -> Result<Self, LexError> {
         Self::collect(text, Tests::Included)
     }
 
-    /// All paths of a file outside of what is compiled for tests only.
+    /// Returns the paths outside of items that are compiled only for tests.
     pub(super) fn outside_tests(text: &str) -> Result<Self, LexError> {
         Self::collect(text, Tests::Skipped)
     }
@@ -42,7 +40,7 @@ impl Mentions {
         Ok(Self(mentions))
     }
 
-    /// The lines that mention `wanted`: a path such as `std::net`, which may be part of a longer
+    /// Returns the lines with `wanted`: a path such as `std::net`, which may be part of a longer
     /// one, or a macro with its exclamation mark.
     pub(super) fn lines<'a>(&'a self, wanted: &'a str) -> impl Iterator<Item = usize> + 'a {
         let path = wanted.strip_suffix('!');
@@ -71,7 +69,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Visits a list of tokens. `prefix` is the path in front of the braces of an import.
+    /// Visits a list of tokens. `prefix` is the path before the braces of an import.
     fn walk(&mut self, stream: TokenStream, prefix: &[String]) {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let mut rest = tokens.as_slice();
@@ -93,7 +91,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Records the path at the start of `tokens`, and returns what follows it.
+    /// Records the path at the start of `tokens`, and returns the tokens after it.
     fn path<'t>(&mut self, mut tokens: &'t [TokenTree], prefix: &[String]) -> &'t [TokenTree] {
         let line = tokens[0].span().start().line;
         let mut segments = prefix.to_vec();
@@ -149,7 +147,7 @@ impl<'t> Attribute<'t> {
         }
     }
 
-    /// Whether this is `cfg(test)` or another `cfg` that holds for tests only.
+    /// Whether this is a `cfg` that is true only for tests.
     fn is_for_tests(&self) -> bool {
         let tokens: Vec<TokenTree> = self.group.stream().into_iter().collect();
         match tokens.as_slice() {
@@ -159,14 +157,14 @@ impl<'t> Attribute<'t> {
     }
 }
 
-/// What follows if `tokens` start with something that is compiled for tests only.
+/// Returns the tokens after an item at the start that is compiled only for tests.
 pub(super) fn after_test_item(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
     let attribute = Attribute::at_start_of(tokens).filter(Attribute::is_for_tests)?;
-    // An inner attribute speaks of all that surrounds it.
+    // An inner attribute applies to the surrounding item.
     Some(if attribute.is_inner { &[] } else { after_item(attribute.rest) })
 }
 
-/// `test` and `all(.., test, ..)` need it; `not(test)` and `any(test, ..)` do not.
+/// `test` and `all(.., test, ..)` require it; `not(test)` and `any(test, ..)` do not.
 fn needs_test(condition: &Group) -> bool {
     let tokens: Vec<TokenTree> = condition.stream().into_iter().collect();
     (0..tokens.len()).any(|index| match &tokens[index..] {
@@ -176,7 +174,7 @@ fn needs_test(condition: &Group) -> bool {
     })
 }
 
-/// What follows the item at the start of `tokens`: it ends with a semicolon or a body in braces.
+/// Returns the tokens after the item at the start, which ends with a semicolon or a body in braces.
 fn after_item(mut tokens: &[TokenTree]) -> &[TokenTree] {
     while let Some(attribute) = Attribute::at_start_of(tokens) {
         tokens = attribute.rest;
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_for_tests_only_does_not_count() {
+    fn items_for_tests_do_not_count() {
         assert_lines("#[cfg(test)]\nmod tests { use std::thread; }", "std::thread", &[]);
         assert_lines(
             "#[cfg(test)]\n#[allow(x)]\npub fn f() { std::thread::yield_now() }",
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_for_more_than_tests_counts() {
+    fn items_for_more_than_tests_count() {
         assert_lines("#[cfg(not(test))] use std::thread;", "std::thread", &[1]);
         assert_lines("#[cfg(any(test, feature = \"x\"))] use std::thread;", "std::thread", &[1]);
         assert_lines("#[cfg(unix)] use std::thread;", "std::thread", &[1]);
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn test_files_are_known_by_their_place() {
+    fn test_files_are_recognised_by_their_path() {
         for path in ["crates/a/tests/b.rs", "crates/a/src/c/tests.rs", "crates/a/benches/b.rs"] {
             assert!(is_test_file(path.as_ref()), "{path}");
         }

@@ -1,9 +1,9 @@
-//! Nothing is committed with a note that it is unfinished: it is finished, or left out.
+//! No text contains a mark of unfinished work.
 
 use super::Finding;
 use super::tree::Tree;
 
-/// Spelled in two pieces, so that this file does not find itself.
+/// Each is split in two, so that this file does not contain it.
 const MARKS: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -17,13 +17,13 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     for (path, text) in &tree.texts {
         for (index, line) in text.lines().enumerate() {
             let marks = MARKS.iter().filter(|mark| has_word(line, mark));
-            findings.extend(marks.map(|mark| Finding::new(path, index + 1, format!("{mark} is left here"))));
+            findings.extend(marks.map(|mark| Finding::new(path, index + 1, format!("contains {mark}"))));
         }
     }
     findings
 }
 
-/// Whether `word` stands in `line` on its own.
+/// Whether `line` contains `word` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_inside = |neighbour: Option<char>| neighbour.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(start, _)| {
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_words_are_no_marks() {
+    fn parts_of_words_are_not_marks() {
         let text = format!("{0}S, {0}_LIST, M{0}, not_{1}x", MARKS[0], MARKS[3]);
         assert_eq!(check(&Tree::with_texts([("a.rs", &text)])), []);
     }

@@ -1,4 +1,4 @@
-//! `unsafe` lives in a few named files; every other crate forbids it.
+//! Only listed files contain `unsafe`; crates without such files forbid it.
 
 use std::path::Path;
 
@@ -7,54 +7,54 @@ use super::source::Mentions;
 use super::tree::Tree;
 use crate::packages::Package;
 
-/// The files and folders that may contain `unsafe`, and what for.
+/// The files and folders that may contain `unsafe`, and the reason.
 const ALLOWED: [(&str, &str); 37] = [
-    ("crates/comm-candle/src/cuda.rs", "memory of candle's tensors is handed on by address"),
-    ("crates/comm-cli/src/launch/process.rs", "between fork and exec, so that ranks die with their launcher"),
-    ("crates/comm-core/src/allocation.rs", "memory whose owner is known at run time"),
-    ("crates/comm-core/src/recv_buf.rs", "bytes that another process may write never become a slice"),
-    ("crates/comm-core/src/process.rs", "a page that the kernel clears for the child of a fork"),
-    ("crates/comm-core/src/reduce", "vector instructions, chosen at run time"),
-    ("crates/comm-nccl/src/allocation.rs", "memory of a device is numbers until it is freed"),
-    ("crates/comm-nccl/src/handle", "every call of NCCL is one of C"),
-    ("crates/comm-nccl/src/pinned.rs", "a device reads and writes pinned memory by its address"),
-    ("crates/comm-nccl/src/probe.rs", "whether there is a driver is known when it is loaded"),
-    ("crates/comm-nccl/src/stream.rs", "streams of other libraries come as handles"),
-    ("crates/comm-nccl/src/transfer.rs", "copies name memory of a device by numbers"),
-    ("crates/comm-nccl/src/view.rs", "memory of other libraries comes as numbers"),
-    ("crates/comm-nccl/tests", "stand in for a framework, whose memory comes as numbers"),
-    ("crates/comm-shm/src/credentials.rs", "rustix cannot say who a peer of another process namespace is"),
+    ("crates/comm-candle/src/cuda.rs", "passes memory of candle's tensors by address"),
     (
-        "crates/comm-shm/src/region.rs",
-        "memory that other processes read is mapped, and theirs is read by address",
+        "crates/comm-cli/src/launch/process.rs",
+        "runs code between fork and exec, so that ranks die with their launcher",
     ),
-    ("crates/comm-shm/src/cma.rs", "rustix cannot read the memory of another process"),
-    ("crates/comm-shm/src/segment.rs", "memory that another process writes is mapped, and copied by address"),
-    ("crates/comm-shm/src/non_temporal.rs", "non-temporal stores are instructions of the processor"),
-    ("crates/comm/tests/fork.rs", "a fork is unsafe, and is what is tried"),
-    ("crates/gpu-check/src/gpu", "stands in for a user's kernels, and for a framework's memory"),
-    ("crates/gpu-emu/src/client/mod.rs", "a test calls the loaded library by its symbols"),
-    ("crates/gpu-emu/src/control.rs", "these are the symbols that it calls"),
+    ("crates/comm-core/src/allocation.rs", "frees memory whose owner is known at run time"),
     (
-        "crates/gpu-emu/src/device/pinned.rs",
-        "host memory whose address is handed out, and that devices reach by address",
+        "crates/comm-core/src/recv_buf.rs",
+        "copies bytes that another process may write, without a slice of them",
     ),
+    ("crates/comm-core/src/process.rs", "maps a page that the kernel clears for the child of a fork"),
+    ("crates/comm-core/src/reduce", "uses vector instructions, selected at run time"),
+    ("crates/comm-nccl/src/allocation.rs", "handles device memory by address"),
+    ("crates/comm-nccl/src/handle", "calls C functions of NCCL"),
+    ("crates/comm-nccl/src/pinned.rs", "passes pinned memory to a device by address"),
+    ("crates/comm-nccl/src/probe.rs", "loads the driver"),
+    ("crates/comm-nccl/src/stream.rs", "accepts stream handles of other libraries"),
+    ("crates/comm-nccl/src/transfer.rs", "copies device memory by address"),
+    ("crates/comm-nccl/src/view.rs", "accepts memory of other libraries by address"),
+    ("crates/comm-nccl/tests", "emulate a framework, whose memory is passed by address"),
     (
-        "crates/gpu-emu/src/driver",
-        "exports the C functions of CUDA, and copies from and to what their callers pass",
+        "crates/comm-shm/src/credentials.rs",
+        "calls getsockopt directly, because rustix rejects peers of other process namespaces",
     ),
-    ("crates/gpu-emu/src/ffi.rs", "addresses that C callers pass"),
-    ("crates/gpu-emu/src/kernel.rs", "arguments of a kernel cross the border of a library"),
+    ("crates/comm-shm/src/region.rs", "maps memory that other processes read, and reads theirs by address"),
+    ("crates/comm-shm/src/cma.rs", "calls process_vm_readv, which rustix lacks"),
+    ("crates/comm-shm/src/segment.rs", "maps memory that another process writes, and copies by address"),
+    ("crates/comm-shm/src/non_temporal.rs", "uses instructions for non-temporal stores"),
+    ("crates/comm/tests/fork.rs", "calls fork"),
+    ("crates/gpu-check/src/gpu", "emulates a user's kernels and a framework's memory"),
+    ("crates/gpu-emu/src/client/mod.rs", "calls the loaded library by its symbols"),
+    ("crates/gpu-emu/src/control.rs", "exports these symbols"),
+    ("crates/gpu-emu/src/device/pinned.rs", "allocates host memory and accesses it by address"),
+    ("crates/gpu-emu/src/driver", "exports the C functions of CUDA, and accesses memory of their callers"),
+    ("crates/gpu-emu/src/ffi.rs", "accesses memory of C callers"),
+    ("crates/gpu-emu/src/kernel.rs", "reads kernel arguments of C callers"),
     ("crates/gpu-emu/src/nccl/abi", "exports the C functions of NCCL"),
-    ("crates/gpu-emu/tests", "much of cudarc is unsafe, and breaking its rules is what is tried"),
-    ("examples/digits/src/matmul.rs", "the crate matrixmultiply takes pointers"),
-    ("nccl-sys/src/bindings.rs", "every call of NCCL is one of C"),
-    ("nccl-sys/src/handle.rs", "only NCCL's authors know which handles may change threads"),
-    ("nccl-sys/src/library.rs", "what is loaded runs, and answers with addresses of texts"),
-    ("nccl-sys/src/locate.rs", "the loader of the system says in C where code was loaded from"),
-    ("nccl-sys/src/symbol.rs", "a symbol has no type"),
-    ("nccl-sys/tests", "call NCCL as it is"),
-    ("xtask/nccl-bindgen/src/calls.rs", "writes that code, and has none of its own"),
+    ("crates/gpu-emu/tests", "call unsafe functions of cudarc, and violate its rules on purpose"),
+    ("examples/digits/src/matmul.rs", "passes pointers to the crate matrixmultiply"),
+    ("nccl-sys/src/bindings.rs", "calls C functions of NCCL"),
+    ("nccl-sys/src/handle.rs", "declares that NCCL's handles may change threads"),
+    ("nccl-sys/src/library.rs", "loads a library, and reads texts by address"),
+    ("nccl-sys/src/locate.rs", "calls dladdr"),
+    ("nccl-sys/src/symbol.rs", "casts symbols to functions"),
+    ("nccl-sys/tests", "call NCCL directly"),
+    ("xtask/nccl-bindgen/src/calls.rs", "generates unsafe code"),
 ];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
@@ -83,15 +83,15 @@ fn stray_uses(path: &Path, text: &str) -> Vec<Finding> {
 }
 
 fn roots_that_do_not_forbid<'a>(tree: &'a Tree, package: &'a Package) -> impl Iterator<Item = Finding> + 'a {
-    // Other packages may lie within the folder of this one, but not beside its roots.
+    // Packages may be nested, but not in the folder of a root.
     let has_allowed_files = |root: &&Path| {
         let folder = root.parent().unwrap_or(root);
         ALLOWED.iter().any(|(allowed, _)| Path::new(allowed).starts_with(folder))
     };
     let roots = package.crate_roots().filter(move |root| !has_allowed_files(root));
-    roots
-        .filter(|root| !tree.text(root).lines().any(|line| line == FORBID))
-        .map(|root| Finding::new(root, 1, format!("a crate root without unsafe files says {FORBID}")))
+    roots.filter(|root| !tree.text(root).lines().any(|line| line == FORBID)).map(|root| {
+        Finding::new(root, 1, format!("a crate without unsafe files must have {FORBID} in its root"))
+    })
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidding_it_is_no_use_of_it() {
+    fn forbidding_unsafe_is_not_a_use_of_it() {
         assert_eq!(check(&Tree::with_texts([("a.rs", FORBID)])), []);
     }
 
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(check_root("crates/comm-ring", "//! Docs.\n#![forbid(unsafe_code)]\n"), 0);
         assert_eq!(check_root("crates/comm-ring", "//! Docs.\n// #![forbid(unsafe_code)]\n"), 1);
         assert_eq!(check_root("crates/comm-core", "//! Docs.\n"), 0);
-        // There are such files in a package below, and none in this one.
+        // A nested package has such files, and this one has none.
         assert_eq!(check_root("xtask", "//! Docs.\n"), 1);
     }
 }

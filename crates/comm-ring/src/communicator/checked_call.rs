@@ -1,4 +1,4 @@
-//! A checked call, and the layout of its data.
+//! A call that was checked, and how its data is laid out.
 
 use comm_core::{
     Collective, Counts, DType, Group, Host, HostViewMut, Layout, Operands, Partition, ReduceOp, ReduceOrder,
@@ -12,8 +12,7 @@ use crate::schedule::{Algorithm, Chunks, Params};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckedCall<'a> {
     pub(super) signature: &'a Signature,
-    /// In an all-to-all, the numbers of elements sent to and received from each rank; otherwise
-    /// both are the same.
+    /// In an all-to-all, how much goes to each rank and how much comes from each; else twice the same.
     counts: (Counts<'a>, Counts<'a>),
 }
 
@@ -23,12 +22,12 @@ impl<'a> CheckedCall<'a> {
         Self { signature, counts }
     }
 
-    /// Creates a call with blocks of one length.
+    /// A call with blocks of one length.
     pub(super) const fn equal(signature: &'a Signature) -> Self {
         Self::new(signature, (Counts::Equal, Counts::Equal))
     }
 
-    /// Returns the reduction of collectives that reduce. A barrier has none, with any operator.
+    /// The operator and element type of collectives that reduce. A barrier reduces nothing, with any operator.
     #[inline]
     pub(super) fn reduction(&self) -> Result<Option<Reduction>> {
         match (self.signature.op, self.moved_dtype()) {
@@ -40,14 +39,14 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns the type in which elements are sent and combined.
+    /// The type in which elements move between ranks, and are combined.
     #[inline]
     fn moved_dtype(&self) -> Option<DType> {
         let Signature { op, dtype, accumulate, .. } = self.signature;
         op.zip(*dtype).map(|(op, dtype)| accumulate.dtype(op, dtype)).or(*dtype)
     }
 
-    /// Returns the conversion of 16-bit floats to the type in which they are sent, if that differs.
+    /// The conversion of 16-bit floats to the type that moves, where that is another one.
     #[inline]
     pub(super) fn widening(&self) -> Option<Widening> {
         if self.moved_dtype() == self.signature.dtype {
@@ -57,8 +56,7 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns the reduction if it multiplies contributions first. Most do not, and small calls
-    /// must not pay for the test.
+    /// The reduction, if it multiplies contributions first. Most do not, and small calls should not pay for asking.
     #[inline]
     pub(super) fn premultiplication(&self, ranks: usize) -> Result<Option<Reduction>> {
         match self.signature.op {
@@ -77,8 +75,7 @@ impl<'a> CheckedCall<'a> {
         self.signature.count as usize
     }
 
-    /// Returns the number of elements of all ranks together if each has its own chunk, else of the
-    /// buffer.
+    /// The elements of all ranks together, where each has a chunk of its own; else those of the buffer.
     fn elements(&self, group: Group) -> usize {
         match (self.signature.collective.base(), self.counts.0) {
             (
@@ -93,18 +90,18 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns whether the count determines the blocks of all ranks.
+    /// Whether the blocks of all ranks follow from the count.
     #[inline]
     pub(super) const fn has_equal_blocks(&self) -> bool {
         matches!(self.counts, (Counts::Equal, Counts::Equal))
     }
 
-    /// Returns the partition of the elements of all ranks.
+    /// The cut of the elements of all ranks.
     fn partition(&self, group: Group, chunks: usize) -> Partition {
         let is_not_root = self.signature.root.is_some_and(|root| root != group.rank());
         match self.counts.0 {
             Counts::Equal => Partition::even(self.elements(group), chunks),
-            // Other ranks than the root know only their own block.
+            // A rank that is not the root knows of its own block alone.
             Counts::PerRank(_) if is_not_root => {
                 let mut counts = vec![0; group.size()];
                 counts[group.rank()] = self.count();
@@ -114,36 +111,34 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns the algorithm that the call requires, if it requires one.
+    /// The algorithm that the call asks for, if it asks for one.
     #[inline]
     pub(super) fn forced(&self) -> Option<&str> {
         match self.signature.collective {
-            // Rank 0 must receive a message from every other rank.
+            // Rank 0 hears from every other rank itself.
             Collective::MonitoredBarrier => Some("linear"),
             _ => Some(&*self.signature.algorithm).filter(|name| !name.is_empty()),
         }
     }
 
-    /// Returns the order of combining. An average of 16-bit floats rounds at every step: in a tree,
-    /// equal contributions of a power of two ranks keep their value, in a chain of eight they do
-    /// not.
+    /// The order of combining. An average of 16-bit floats rounds at every step: in a tree, equal contributions of a
+    /// power of two ranks keep their value, in a chain of eight they do not.
     fn order(&self) -> ReduceOrder {
         let is_average = self.signature.op == Some(ReduceOp::Avg);
         let rounds = is_average && self.moved_dtype().is_some_and(DType::is_float16);
         if rounds && self.forced().is_none() { ReduceOrder::Deterministic } else { self.signature.order }
     }
 
-    /// Returns the input of the selection of an algorithm.
+    /// What the choice of an algorithm depends on.
     pub(super) fn shape(&self, group: Group) -> CallShape {
         let collective = self.signature.collective;
-        // If only some ranks know the length, no rank may select by it.
+        // Where only some ranks know the length, none may choose by it.
         let elements = if collective.is_known_everywhere() { self.elements(group) } else { 0 };
         let bytes = elements * self.element_bytes();
         CallShape { collective, ranks: group.size(), bytes, order: self.order() }
     }
 
-    /// Returns the layout of an all-to-all: the input is a row of the matrix of all pairs, the
-    /// output a column.
+    /// Where the blocks of an all-to-all lie: the input is a row of the matrix of all pairs, the output a column.
     fn matrix(&self, group: Group, gapless: bool) -> Layout {
         let (rank, ranks) = (group.rank(), group.size());
         let list = |counts| match counts {
@@ -159,7 +154,7 @@ impl<'a> CheckedCall<'a> {
         Layout { input, output, scratch, gapless }
     }
 
-    /// Returns the layout of the call.
+    /// Where the blocks of the call lie.
     pub(super) fn layout(&self, group: Group, algorithm: &Algorithm, params: &Params) -> Layout {
         let chunks = match algorithm.chunks {
             Chunks::PerPair => return self.matrix(group, algorithm.traits.equal),
@@ -167,7 +162,7 @@ impl<'a> CheckedCall<'a> {
         };
         let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
         let mut layout = Layout { gapless: algorithm.traits.equal, ..Layout::uniform(&all) };
-        // The side that concerns only this rank holds only its chunk.
+        // The side that concerns one rank only holds just that rank's chunk.
         let is_root = self.signature.root == Some(group.rank());
         let own = all.starting_at(group.rank());
         match self.signature.collective.base() {
@@ -185,8 +180,7 @@ impl<'a> CheckedCall<'a> {
 pub(super) struct Bytes<'a> {
     pub(super) input: &'a [u8],
     pub(super) output: &'a mut [u8],
-    /// Whether the contribution lies in the output, or the root's own block of a scatter stays
-    /// where it is.
+    /// Whether the contribution lies in the output, or the root's own block of a scatter stays where it is.
     pub(super) in_place: bool,
 }
 

@@ -76,49 +76,49 @@ pub struct Params {
 
 /// Setters, as in `Params::new(8).rank(3).segments(4)`.
 impl Params {
-    /// Returns the parameters of rank 0 of a group of `ranks`, each on a host of its own: in place,
-    /// in one segment, with root 0.
+    /// The parameters of rank 0 of a group of `ranks`, each on a host of its own: in place, in one
+    /// segment, with root 0.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
         Self { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
     }
 
-    /// Returns the parameters for this rank.
+    /// The parameters for this rank.
     #[must_use]
     pub const fn rank(mut self, rank: usize) -> Self {
         self.rank = rank;
         self
     }
 
-    /// Returns the parameters with this root.
+    /// The parameters with this root.
     #[must_use]
     pub const fn root(mut self, root: usize) -> Self {
         self.root = root;
         self
     }
 
-    /// Returns the parameters with this many segments per chunk.
+    /// The parameters with this many segments per chunk.
     #[must_use]
     pub const fn segments(mut self, segments: usize) -> Self {
         self.segments = segments;
         self
     }
 
-    /// Returns the parameters with this many segments in scratch at once.
+    /// The parameters with this many segments in scratch at once.
     #[must_use]
     pub const fn pass(mut self, pass: usize) -> Self {
         self.pass = pass;
         self
     }
 
-    /// Returns the parameters with this rank's contribution in the output, or not.
+    /// The parameters with this rank's contribution in the output, or not.
     #[must_use]
     pub const fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// Returns the parameters with this many consecutive ranks on each host.
+    /// The parameters with this many consecutive ranks on each host.
     #[must_use]
     pub const fn ranks_per_host(mut self, ranks_per_host: usize) -> Self {
         self.ranks_per_host = ranks_per_host;
@@ -127,80 +127,78 @@ impl Params {
 }
 
 impl Params {
-    /// Returns the place of this rank's contribution.
+    /// The place of this rank's contribution.
     const fn own(&self) -> Place {
         if self.in_place { Place::Output } else { Place::Input }
     }
 
-    /// Returns the block of a segment of a chunk.
+    /// The block of a segment of a chunk.
     pub(crate) const fn block(&self, chunk: usize, segment: usize) -> Blocks {
         Blocks::one(chunk * self.segments + segment)
     }
 
-    /// Returns the rank, or the chunk, `distance` places before this rank on the ring.
+    /// The rank, or the chunk, `distance` places before this rank on the ring.
     const fn behind(&self, distance: usize) -> usize {
         let distance = self.once_around(distance);
         if self.rank < distance { self.rank + self.ranks - distance } else { self.rank - distance }
     }
 
-    /// Returns the rank `distance` places after this rank on the ring.
+    /// The rank `distance` places after this rank on the ring.
     const fn ahead(&self, distance: usize) -> usize {
         self.once_around(self.rank + self.once_around(distance))
     }
 
-    /// Returns the distance modulo the number of ranks. A division takes longer than the rest of a
-    /// step, and is rarely needed.
+    /// The distance modulo the number of ranks. A division takes longer than the rest of a step,
+    /// and is rarely needed.
     const fn once_around(&self, distance: usize) -> usize {
         if distance < self.ranks { distance } else { distance % self.ranks }
     }
 
-    /// Returns the rank that follows on the ring.
+    /// The rank that follows on the ring.
     const fn next(&self) -> usize {
         self.ahead(1)
     }
 
-    /// Returns the rank before on the ring.
+    /// The rank before on the ring.
     const fn prev(&self) -> usize {
         self.behind(1)
     }
 
-    /// Returns the segments in passes: the segments of one pass use scratch at the same time.
+    /// The segments in passes: the segments of one pass use scratch at the same time.
     fn passes(&self) -> impl Iterator<Item = Range<usize>> + Send + use<> {
         let (all, pass) = (self.segments, self.pass.max(1));
         (0..all).step_by(pass).map(move |first| first..all.min(first + pass))
     }
 
-    /// Returns the number of slots of a schedule that needs `per_segment` slots for each segment of
-    /// a pass.
+    /// The number of slots of a schedule that needs `per_segment` slots for each segment of a pass.
     fn slots(&self, per_segment: usize) -> usize {
         per_segment * self.pass.min(self.segments)
     }
 
-    /// Returns the slot of a segment in a set of slots.
+    /// The slot of a segment in a set of slots.
     fn slot(&self, set: usize, segment: usize) -> Place {
         let pass = self.pass.min(self.segments);
         Place::Scratch { slot: set * pass + segment % pass }
     }
 }
 
-/// Returns the `count` chunks, one per rank, from `first` on and around the end of the data: one
-/// run of blocks, or two.
+/// The `count` chunks, one per rank, from `first` on and around the end of the data: one run of
+/// blocks, or two.
 fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
     let until_end = count.min(ranks - first);
     let around_end = Blocks { first: 0, count: count - until_end };
     [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
 }
 
-/// Returns the distances 1, 2, 4 and so on below the number of ranks, one for each round of
-/// doubling.
+/// The distances 1, 2, 4 and so on below the number of ranks, one for each round of doubling.
 fn distances(ranks: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |distance| Some(2 * distance))
         .take_while(move |&distance| distance < ranks)
 }
 
-/// Returns the longest chain of messages that wait for each other if ranks pass on all their data
-/// over these distances. The last message, if it spans less than twice the one before, waits only
-/// for those that span as much.
+/// The longest chain of messages that wait for each other if ranks pass on all their data over
+/// these distances. The last message, if it spans less than twice the one before, waits only for
+/// those that span as much.
 fn doubling_rounds(ranks: usize) -> usize {
     let doublings = ranks.ilog2() as usize;
     let rest = ranks - (1 << doublings);
@@ -214,7 +212,7 @@ fn doubling_rounds(ranks: usize) -> usize {
 pub enum Chunks {
     /// One chunk per rank.
     PerRank,
-    /// The largest power of two that is not above the number of ranks.
+    /// As many chunks as the largest power of two that is not above the number of ranks.
     PowerOfTwo,
     /// One chunk per pair of ranks: `from * ranks + to`.
     PerPair,
@@ -223,7 +221,7 @@ pub enum Chunks {
 }
 
 impl Chunks {
-    /// Returns the number of chunks in a group of `ranks`, at least 1.
+    /// The number of chunks in a group of `ranks`, at least 1.
     #[must_use]
     pub const fn count(self, ranks: usize) -> usize {
         match self {
@@ -365,19 +363,19 @@ pub static TABLE: &[Algorithm] = &[
 ];
 
 impl Algorithm {
-    /// Returns the number of blocks of the data under these parameters.
+    /// The number of blocks of the data under these parameters.
     #[must_use]
     pub const fn blocks(&self, params: &Params) -> usize {
         self.chunks.count(params.ranks) * params.segments
     }
 
-    /// Returns the algorithm of this name for a collective, with or without counts.
+    /// The algorithm of this name for a collective, with or without counts.
     #[must_use]
     pub fn find(collective: Collective, name: &str) -> Option<&'static Self> {
         Self::for_collective(collective).find(|row| row.name == name)
     }
 
-    /// Returns every algorithm for a collective, with or without counts.
+    /// Every algorithm for a collective, with or without counts.
     pub fn for_collective(collective: Collective) -> impl Iterator<Item = &'static Self> {
         let counts = collective != collective.base();
         TABLE.iter().filter(move |row| row.collective == collective.base() && (row.traits.counts || !counts))

@@ -1,10 +1,10 @@
-//! How long the ring all-reduce of ferrotorch-distributed takes: ferrotorch-peer RANKS all_reduce
-//! SAMPLES SAMPLE_MS BYTES...
+//! Measures the ring all-reduce of ferrotorch-distributed: `ferrotorch-peer RANKS all_reduce
+//! SAMPLES SAMPLE_MS BYTES...`
 //!
-//! Starts the ranks on this machine. Measures as `commctl perf` does, on `f32` and with sums: two
-//! calls go uncounted; a sample is as many calls in a row as last SAMPLE_MS, by their number, on
-//! the slowest rank; the time is the median of the samples. Rank 0 prints a JSON object per size.
-//! Every result is checked once, to the last bit, before anything is measured.
+//! Starts the ranks on this machine. Measures as `commctl perf` does, with sums of `f32`: after two
+//! warm-up calls, a sample is the average time of consecutive calls over SAMPLE_MS on the slowest
+//! rank, and the time is the median of the samples. Rank 0 prints a JSON object per size. Every
+//! result is checked once, bit for bit, before the measurement.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ const WARMUP: usize = 2;
 const GROWTH_MAX: u64 = 16;
 const CALLS_MAX: u64 = 1 << 24;
 
-/// What the command line says.
+/// The command line.
 struct Wanted {
     ranks: usize,
     samples: usize,
@@ -66,9 +66,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs this program once per rank, and ends all of them when one fails.
+/// Runs this program once per rank, and terminates all of them if one fails.
 fn launch(ranks: usize) -> Outcome<()> {
-    // A port that was free a moment ago.
+    // The port was free a moment ago.
     let master = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.to_string();
     let start = |rank: usize| {
         let mut command = Command::new(env::current_exe()?);
@@ -101,7 +101,7 @@ fn measure_all(wanted: &Wanted, rank: usize) -> Outcome<()> {
     for &bytes in &wanted.sizes {
         let mut buffer = vec![0.0; bytes / size_of::<f32>()];
         check(&group, &mut buffer)?;
-        // Zeros, which no number of calls turns into something that is slower to add.
+        // Sums of zeros never become subnormal or infinite, which take longer to add.
         buffer.fill(0.0);
         let seconds = measure(&group, wanted, &mut buffer)?;
         if rank == 0 {
@@ -115,7 +115,7 @@ fn measure_all(wanted: &Wanted, rank: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A small whole number, so that every sum is exact.
+/// A small integer, so that every sum is exact.
 fn contribution(rank: usize, index: usize) -> f32 {
     ((index * 7 + rank * 3) % 16) as f32
 }
@@ -148,7 +148,7 @@ fn measure(group: &GlooBackend, wanted: &Wanted, buffer: &mut [f32]) -> Outcome<
     Ok((samples[(count - 1) / 2] + samples[count / 2]) / 2.0)
 }
 
-/// How long so many calls in a row take on this rank.
+/// Returns the time of consecutive calls on this rank.
 fn elapsed(group: &GlooBackend, buffer: &mut [f32], calls: u64) -> Outcome<Duration> {
     let start = Instant::now();
     for _ in 0..calls {
@@ -157,7 +157,7 @@ fn elapsed(group: &GlooBackend, buffer: &mut [f32], calls: u64) -> Outcome<Durat
     Ok(start.elapsed())
 }
 
-/// How many calls make a sample: rank 0 tries, and tells the others.
+/// Returns the number of calls of a sample, which rank 0 determines.
 fn agree_on_calls(group: &GlooBackend, least: Duration, buffer: &mut [f32]) -> Outcome<u64> {
     let mut calls = 1;
     loop {
@@ -179,7 +179,7 @@ fn agree_on_calls(group: &GlooBackend, least: Duration, buffer: &mut [f32]) -> O
     }
 }
 
-/// The same number if so many calls took long enough, else a larger one.
+/// Returns `calls` if they took long enough, and otherwise a larger number.
 fn more_calls(calls: u64, took: Duration, least: Duration) -> u64 {
     if took >= least || calls >= CALLS_MAX {
         return calls;
@@ -188,7 +188,7 @@ fn more_calls(calls: u64, took: Duration, least: Duration) -> u64 {
     (needed.ceil() as u64).clamp(calls + 1, calls * GROWTH_MAX).min(CALLS_MAX)
 }
 
-/// The largest number of all ranks, on rank 0; on others their own.
+/// Returns the maximum over all ranks on rank 0, and the own number on others.
 fn slowest(group: &GlooBackend, own: f64) -> Outcome<f64> {
     if group.rank() > 0 {
         group.send(&own.to_le_bytes(), 0)?;

@@ -1,10 +1,4 @@
-//! What is said of a comparison.
-//!
-//! | file | question |
-//! |---|---|
-//! | `place` | where was measured, whom, and what can that machine do? |
-//! | `verdicts` | which bars are met? |
-//! | `numbers` | how long did everything take, and whose ratio is what? |
+//! The report of a comparison.
 
 mod numbers;
 mod place;
@@ -13,7 +7,7 @@ mod verdicts;
 use super::ratio::Comparison;
 use super::record::Record;
 
-/// All that a program writes into the page.
+/// Returns the generated part of the report.
 pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -> String {
     let mut text = String::from(
         "\nWritten by `cargo xtask compare`. A ratio is the time of comm divided by that of a peer in the same round: below 1, \
@@ -30,7 +24,7 @@ pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -
     text
 }
 
-/// A table in Markdown. All columns but the first are numbers.
+/// Formats a Markdown table whose first column is text and all others numbers.
 fn table(head: &[String], rows: &[Vec<String>]) -> String {
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule = format!("|---{}|\n", "|--:".repeat(head.len().saturating_sub(1)));
@@ -38,7 +32,7 @@ fn table(head: &[String], rows: &[Vec<String>]) -> String {
     format!("{}{rule}{rows}\n", row(head))
 }
 
-/// A ratio with as many digits as say something.
+/// Formats a ratio.
 fn ratio(ratio: f64) -> String {
     match ratio {
         r if r < 0.001 => "< 0.001".into(),

@@ -1,4 +1,4 @@
-//! How long everything took, and the ratios.
+//! The tables of times and ratios.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use super::{ratio, table};
 
 const ABSENT: &str = "–";
 
-/// The geometric means over all sizes: for every number of ranks, a row per pair and a column per
-/// collective.
+/// Returns the geometric means over all sizes: a table per number of ranks, a row per pair, and a
+/// column per collective.
 pub(super) fn means(comparison: &Comparison) -> String {
     let cases = comparison.cases();
     let pairs = comparison.pairs();
@@ -35,7 +35,7 @@ pub(super) fn means(comparison: &Comparison) -> String {
     text
 }
 
-/// For every case, a table of times and one of ratios.
+/// Returns a table of times and one of ratios for every case.
 pub(super) fn tables(comparison: &Comparison) -> String {
     comparison.cases().into_iter().map(|case| of_case(comparison, case)).collect()
 }
@@ -53,20 +53,20 @@ fn of_case(comparison: &Comparison, case: Case) -> String {
         .into_iter()
         .filter(|(ours, peer)| cells.iter().any(|(_, cell)| cell.ratio(ours, peer).is_some()))
         .collect();
-    let times = column_per(&subjects, &cells, "size", String::clone, |cell, subject| {
+    let times = table_by_size(&subjects, &cells, "size", String::clone, |cell, subject| {
         cell.time(subject).map(|us| time(us * 1e-6))
     });
     let title = |(ours, peer): &(String, String)| format!("{ours} by {peer}");
     let ratios =
-        column_per(&pairs, &cells, "size", title, |cell, (ours, peer)| cell.ratio(ours, peer).map(spread));
+        table_by_size(&pairs, &cells, "size", title, |cell, (ours, peer)| cell.ratio(ours, peer).map(spread));
     format!(
         "<details><summary>{collective} of {ranks} ranks</summary>\n\nTimes:\n\n{times}Ratios, with their range over the rounds:\
          \n\n{ratios}</details>\n\n"
     )
 }
 
-/// A row per size.
-fn column_per<T>(
+/// Formats a table with a row per size.
+fn table_by_size<T>(
     columns: &[T],
     cells: &[(usize, &Cell)],
     first: &str,
@@ -81,7 +81,7 @@ fn column_per<T>(
     table(&head, &cells.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A median, and the least and the largest of the rounds if there are several.
+/// Formats the median, and the range if there are several rounds.
 fn spread(of: Ratio) -> String {
     let numbers = || of.rounds.iter().map(|(_, ratio)| *ratio);
     let (least, most) = (numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));

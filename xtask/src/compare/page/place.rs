@@ -1,4 +1,4 @@
-//! Where was measured, whom, and what that machine can do.
+//! The section on machines, versions and limits.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::super::record::{Failure, Limit, Record, Run};
 use super::super::subject::{is_ours, position};
 use super::table;
 
-/// Every run of which the page has something, with the machine's limits.
+/// Returns the section with every run that has measurements.
 pub(super) fn section(records: &[Record]) -> String {
     let measured: BTreeSet<u64> = records
         .iter()
@@ -34,7 +34,7 @@ fn describe(run: &Run, records: &[Record]) -> String {
     let mut subjects: Vec<(&str, &str)> = records
         .iter()
         .filter_map(|record| match record {
-            Record::Subject(subject) if subject.run == run.run && !is_ours(&subject.subject) => {
+            Record::Version(subject) if subject.run == run.run && !is_ours(&subject.subject) => {
                 Some((&*subject.subject, &*subject.version))
             }
             _ => None,
@@ -67,7 +67,7 @@ fn describe(run: &Run, records: &[Record]) -> String {
     text.trim_end().to_owned() + "\n\n"
 }
 
-/// Who failed at what, and has not done it since. Each once, however often it failed.
+/// Lists the failures without a later success, each once.
 fn failures(records: &[Record]) -> String {
     let failures: BTreeSet<String> = records
         .iter()

@@ -2,7 +2,7 @@
 
 use super::super::collective::Collective;
 use super::super::machine::Machine;
-use super::super::record::{Case, Failure, Limit, Missing, Run, Subject, Time};
+use super::super::record::{Case, Failure, Limit, Missing, Run, Time, Version};
 use super::*;
 
 const RUN: u64 = 1_700_000_000;
@@ -18,8 +18,8 @@ fn records() -> Vec<Record> {
     let run = RUN;
     let mut records = vec![
         Record::Run(Run { run, date: "2026-11-21".into(), commit: "abc1234".into(), machine }),
-        Record::Subject(Subject { run, subject: "comm-shm".into(), version: "comm 0.1.0".into() }),
-        Record::Subject(Subject { run, subject: "openmpi".into(), version: "Open MPI 4.1.4".into() }),
+        Record::Version(Version { run, subject: "comm-shm".into(), version: "comm 0.1.0".into() }),
+        Record::Version(Version { run, subject: "openmpi".into(), version: "Open MPI 4.1.4".into() }),
         Record::Missing(Missing { run, subject: "gloo".into(), reason: "there is no PyTorch".into() }),
         Record::Limit(Limit {
             run,

@@ -1,15 +1,15 @@
-//! Which bars are met.
+//! The section on bars.
 
 use std::collections::BTreeSet;
 
 use comm_cli::__private::units::about;
 
-use super::super::bars::{BARS, Bar, Limit, Verdict};
+use super::super::bars::{BARS, Bar, Threshold, Verdict};
 use super::super::collective::Collective;
 use super::super::ratio::Comparison;
 use super::{ratio, table};
 
-/// A row for every bar that something was measured for, and a column for every number of ranks.
+/// Returns a table with a row per bar that was measured, and a column per number of ranks.
 pub(super) fn section(comparison: &Comparison) -> String {
     let ranks: BTreeSet<usize> = comparison.cases().iter().map(|case| case.ranks).collect();
     let mut head: Vec<String> = ["bar", "limit"].map(String::from).to_vec();
@@ -46,8 +46,8 @@ fn name(bar: &Bar, comparison: &Comparison) -> String {
         (first, _) => format!(", above {}", about((first - 1) as f64)),
     };
     let what = match bar.limit {
-        Limit::Mean(_) => "geometric mean",
-        Limit::Each(_) => "every size",
+        Threshold::Mean(_) => "geometric mean",
+        Threshold::Each(_) => "every size",
     };
     format!("{} by {}: {collectives}{sizes}, {what}", bar.ours(comparison), bar.peer)
 }

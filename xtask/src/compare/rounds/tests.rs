@@ -1,4 +1,4 @@
-//! Rounds of subjects that are shell scripts.
+//! Tests of rounds with shell scripts as subjects.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use clap::Parser;
 
 use super::*;
 
-/// Says its name in a log and prints a row for every size; from a size on it does something else.
+/// Logs its name and prints a row per size; from some size on it runs other code.
 #[derive(Debug)]
 struct Script {
     name: &'static str,
@@ -47,8 +47,8 @@ struct Line {
     compare: Compare,
 }
 
-/// What is measured for a command line, into a journal in a folder. Returns the starts in their
-/// order.
+/// Runs the measurements of a command line with a journal in a folder. Returns the programs in the
+/// order of their starts.
 fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) -> (Vec<String>, Vec<Record>) {
     let words = ["compare"].into_iter().chain(line.split_whitespace());
     let Line { compare } = Line::try_parse_from(words).unwrap();
@@ -57,11 +57,11 @@ fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) ->
     let script = |name, instead| -> (Box<dyn Subject>, String) {
         (Box::new(Script { name, log: log.clone(), instead }), "1".into())
     };
-    let here = vec![script("comm-shm", None), script("one", instead), script("two", None)];
-    let found = Found { here, missing: Vec::new() };
+    let installed = vec![script("comm-shm", None), script("one", instead), script("two", None)];
+    let subjects = Subjects { installed, missing: Vec::new() };
     let mut journal = Journal::open(&folder.join("page.jsonl"), false).unwrap();
     let mut rounds_done = 0;
-    Rounds::new(&compare, &found)
+    Rounds::new(&compare, &subjects)
         .measure(7, &mut journal, &mut Vec::new(), |_, _| {
             rounds_done += 1;
             Ok(())
@@ -85,7 +85,7 @@ fn everybody_measures_a_case_before_the_next_and_the_first_one_changes() {
     let names: Vec<&str> = starts.iter().map(|start| start.split(' ').next().unwrap()).collect();
     assert_eq!(names, order);
     assert_eq!(starts[3..7], ["comm-shm barrier 2", "one barrier 2", "two barrier 2", "one all_reduce 2"]);
-    // Two sizes and a barrier, by three, twice.
+    // Two sizes and a barrier, by three subjects, twice.
     assert_eq!(records.len(), 18);
     assert!(records.iter().all(|record| matches!(record, Record::Time(Time { us: 1.5, run: 7, .. }))));
 }
@@ -104,7 +104,7 @@ fn what_is_measured_is_not_measured_again() {
     let folder = tempfile::tempdir().unwrap();
     measure(folder.path(), SHORT, None);
     assert_eq!(measure(folder.path(), SHORT, None).0.len(), 0);
-    // Another round, and another size in all of them.
+    // One more round, and one more size in all of them.
     assert_eq!(
         measure(folder.path(), &format!("{SHORT} --rounds 3").replace("--rounds 2 ", ""), None).0.len(),
         6

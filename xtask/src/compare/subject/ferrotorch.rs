@@ -1,11 +1,10 @@
-//! The ring all-reduce of ferrotorch-distributed, from crates.io: a program in a workspace of its
-//! own, built when it is asked for, which takes some minutes.
+//! The ring all-reduce of ferrotorch-distributed, in a separate workspace. It takes minutes to
+//! build.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Search, Start, Subject, build};
-use crate::compare::build::Places;
+use super::{Search, Start, Subject, build, built_peers, sources};
 use crate::compare::collective::Collective;
 
 pub(super) const NAME: &str = "ferrotorch";
@@ -15,13 +14,13 @@ struct Ferrotorch {
     program: PathBuf,
 }
 
-pub(super) fn find(places: &Places) -> Search {
-    let (source, target) = (places.sources().join("ferrotorch"), places.built().join("ferrotorch"));
+pub(super) fn find() -> Search {
+    let target = built_peers().join(NAME);
     let mut command = Command::new("cargo");
     command
         .args(["build", "--quiet", "--release", "--locked", "--target-dir"])
         .arg(&target)
-        .current_dir(source);
+        .current_dir(sources().join(NAME));
     let program = build(&mut command, &target.join("release/ferrotorch-peer"))?;
     Ok((Box::new(Ferrotorch { program }), "ferrotorch-distributed 0.6.2, its ring over TCP".into()))
 }
@@ -37,7 +36,7 @@ impl Subject for Ferrotorch {
 
     fn command(&self, start: &Start<'_>) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(start.case.ranks.to_string()).args(start.words());
+        command.arg(start.case.ranks.to_string()).args(start.args());
         command
     }
 }

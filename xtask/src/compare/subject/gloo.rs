@@ -1,13 +1,12 @@
-//! Gloo, as PyTorch brings it.
+//! Gloo, through PyTorch.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Search, Start, Subject, output};
-use crate::compare::build::Places;
+use super::{Search, Start, Subject, output, sources};
 
-/// Fails unless there is a PyTorch with Gloo.
-const LOOK: &str =
+/// Prints the version of PyTorch, and fails without Gloo.
+const PROBE: &str =
     "import torch, torch.distributed as dist; assert dist.is_gloo_available(); print(torch.__version__)";
 
 #[derive(Debug)]
@@ -16,15 +15,15 @@ struct Gloo {
     program: PathBuf,
 }
 
-pub(super) fn find(python: &Path, places: &Places) -> Search {
-    let version = output(Command::new(python).args(["-c", LOOK])).ok_or_else(|| {
+pub(super) fn find(python: &Path) -> Search {
+    let version = output(Command::new(python).args(["-c", PROBE])).ok_or_else(|| {
         format!(
             "{} has no PyTorch with Gloo; try `python3 -m venv torch && torch/bin/pip install torch numpy`, and \
              `--python torch/bin/python`",
             python.display()
         )
     })?;
-    let gloo = Gloo { python: python.to_owned(), program: places.sources().join("gloo.py") };
+    let gloo = Gloo { python: python.to_owned(), program: sources().join("gloo.py") };
     Ok((Box::new(gloo), format!("Gloo of PyTorch {}", version.trim())))
 }
 
@@ -35,7 +34,7 @@ impl Subject for Gloo {
 
     fn command(&self, start: &Start<'_>) -> Command {
         let mut command = Command::new(&self.python);
-        command.arg(&self.program).arg(start.case.ranks.to_string()).args(start.words());
+        command.arg(&self.program).arg(start.case.ranks.to_string()).args(start.args());
         command
     }
 }

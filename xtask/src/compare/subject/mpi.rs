@@ -1,35 +1,33 @@
-//! Open MPI and MPICH, measured by the same source.
+//! Open MPI and MPICH, measured by the same C program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Search, Start, Subject, build, output};
-use crate::compare::build::Places;
+use super::{Search, Start, Subject, build, built_peers, output, sources};
 
-/// Variables with their values.
 type Environment = &'static [(&'static str, &'static str)];
 
-/// glibc returns large blocks of memory to the system and takes them anew, page by page, at every
-/// call. With these it keeps them. Nobody has that by default; it makes a stronger rival.
+/// Makes glibc keep large blocks instead of returning them to the kernel and faulting them in again
+/// at every call. This is not the default.
 pub(super) const KEEP_MEMORY: [(&str, &str); 3] = [
     ("MALLOC_MMAP_THRESHOLD_", "4294967296"),
     ("MALLOC_TRIM_THRESHOLD_", "8589934592"),
     ("MALLOC_TOP_PAD_", "67108864"),
 ];
 
-/// Open MPI over sockets, also within a host.
+/// The options of Open MPI for sockets within a host.
 pub(super) const ONLY_TCP: [&str; 6] = ["--mca", "btl", "self,tcp", "--mca", "pml", "ob1"];
 
-/// Users of containers are root, and small machines have fewer cores than ranks.
+/// The options for containers, whose user is root, and for more ranks than cores.
 const ANY_USER_ANY_CORES: [&str; 2] = ["--allow-run-as-root", "--oversubscribe"];
 
-/// An implementation of MPI, by the names that distributions give its programs.
+/// An implementation of MPI, with the names of its programs in distributions.
 struct Implementation {
     name: &'static str,
     launchers: [&'static str; 2],
     compilers: [&'static str; 2],
-    /// How its launcher tells its version: what stands in front of it.
+    /// The text before the version in the output of the launcher.
     version: &'static str,
     install: &'static str,
 }
@@ -50,7 +48,7 @@ const MPICH: Implementation = Implementation {
     install: "apt install mpich libmpich-dev",
 };
 
-/// A program built against an implementation, and how it is started.
+/// A program that is built against an implementation, with its launcher.
 #[derive(Debug)]
 struct Mpi {
     name: &'static str,
@@ -60,18 +58,13 @@ struct Mpi {
     environment: Environment,
 }
 
-pub(super) fn open_mpi(
-    name: &'static str,
-    options: &[&'static str],
-    environment: Environment,
-    places: &Places,
-) -> Search {
+pub(super) fn open_mpi(name: &'static str, options: &[&'static str], environment: Environment) -> Search {
     let options = [&ANY_USER_ANY_CORES, options].concat();
-    find(&OPEN_MPI, name, options, environment, places)
+    find(&OPEN_MPI, name, options, environment)
 }
 
-pub(super) fn mpich(name: &'static str, environment: Environment, places: &Places) -> Search {
-    find(&MPICH, name, Vec::new(), environment, places)
+pub(super) fn mpich(name: &'static str, environment: Environment) -> Search {
+    find(&MPICH, name, Vec::new(), environment)
 }
 
 fn find(
@@ -79,18 +72,17 @@ fn find(
     name: &'static str,
     options: Vec<&'static str>,
     environment: Environment,
-    places: &Places,
 ) -> Search {
     let Implementation { name: title, install, .. } = implementation;
     let missing = || format!("{title} is not installed; try `{install}`");
     let (launcher, version) = implementation.launcher().ok_or_else(missing)?;
-    let program = implementation.build(launcher, places).ok_or_else(missing)??;
+    let program = implementation.build(launcher).ok_or_else(missing)??;
     let mpi = Mpi { name, launcher, program, options, environment };
     Ok((Box::new(mpi), format!("{title} {version}")))
 }
 
 impl Implementation {
-    /// The launcher that is of this implementation, and its version.
+    /// Finds the launcher of this implementation, and its version.
     fn launcher(&self) -> Option<(&'static str, String)> {
         self.launchers.into_iter().find_map(|launcher| {
             let said = output(Command::new(launcher).arg("--version"))?;
@@ -98,13 +90,12 @@ impl Implementation {
         })
     }
 
-    /// Compiles the program with the compiler that belongs to the launcher. Nothing if there is
-    /// none.
-    fn build(&self, launcher: &str, places: &Places) -> Option<Result<PathBuf, String>> {
+    /// Compiles the program with the compiler of the launcher. `None` if there is none.
+    fn build(&self, launcher: &str) -> Option<Result<PathBuf, String>> {
         let at = self.launchers.iter().position(|name| *name == launcher)?;
         let compiler = self.compilers.get(at)?;
         output(Command::new(compiler).arg("--version"))?;
-        let (source, folder) = (places.sources().join("mpi.c"), places.built());
+        let (source, folder) = (sources().join("mpi.c"), built_peers());
         let product = folder.join(self.name.to_lowercase().replace(' ', "-"));
         Some(match fs::create_dir_all(&folder) {
             Ok(()) => build(&mut compile(compiler, &source, &product), &product),
@@ -113,14 +104,13 @@ impl Implementation {
     }
 }
 
-/// How the source is compiled.
 fn compile(compiler: &str, source: &Path, product: &Path) -> Command {
     let mut command = Command::new(compiler);
     command.args(["-std=c11", "-D_POSIX_C_SOURCE=200112L", "-O2", "-o"]).arg(product).arg(source);
     command
 }
 
-/// The word behind a mark.
+/// Returns the word after `mark`.
 fn version<'a>(said: &'a str, mark: &str) -> Option<&'a str> {
     said.split_once(mark)?.1.split_whitespace().next()
 }
@@ -133,7 +123,7 @@ impl Subject for Mpi {
     fn command(&self, start: &Start<'_>) -> Command {
         let mut command = Command::new(self.launcher);
         command.args(&self.options).args(["-np", &start.case.ranks.to_string()]);
-        command.arg(&self.program).args(start.words()).envs(self.environment.iter().copied());
+        command.arg(&self.program).args(start.args()).envs(self.environment.iter().copied());
         command
     }
 }
@@ -143,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launchers_are_told_apart_by_how_they_tell_their_version() {
+    fn launchers_are_recognised_by_their_version_output() {
         let open_mpi = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/\n";
         let mpich = "HYDRA build details:\n    Version:                                 4.0.2\n    CC: gcc\n";
         assert_eq!(version(open_mpi, OPEN_MPI.version), Some("4.1.4"));

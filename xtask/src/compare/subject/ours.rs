@@ -1,25 +1,25 @@
-//! This library, as `commctl perf` measures it.
+//! comm, measured by `commctl perf`.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::{OURS, Start, Subject};
 use crate::compare::args::{Compare, Transport};
-use crate::compare::build::Places;
+use crate::compare::built;
 use crate::compare::collective::Collective;
 use crate::compare::record::Case;
 
-/// This library over one transport.
+/// comm over one transport.
 #[derive(Debug)]
 struct Ours {
     commctl: PathBuf,
     transport: Transport,
 }
 
-/// One subject for each transport that was asked for.
-pub(super) fn all(compare: &Compare, places: &Places) -> Vec<(Box<dyn Subject>, String)> {
+/// Returns one subject per transport.
+pub(super) fn all(compare: &Compare) -> Vec<(Box<dyn Subject>, String)> {
     let ours = |transport: &Transport| {
-        let ours = Ours { commctl: places.commctl(), transport: *transport };
+        let ours = Ours { commctl: built("commctl"), transport: *transport };
         (Box::new(ours) as Box<dyn Subject>, format!("comm {}", env!("CARGO_PKG_VERSION")))
     };
     compare.transport.iter().map(ours).collect()
@@ -40,7 +40,7 @@ impl Subject for Ours {
         ];
         let mut command = Command::new(&self.commctl);
         command.args(["perf", collective.name(), "--json"]).args(self.transport.options());
-        // A barrier has neither a size nor a result.
+        // A barrier has no size and no result.
         if collective != Collective::Barrier {
             options.push(("--min", min.max(&1).to_string()));
             options.push(("--max", collective.at_most(*max).to_string()));
