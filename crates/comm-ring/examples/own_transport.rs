@@ -1,9 +1,10 @@
 //! A transport of your own: all collectives over queues of bytes between threads.
 //!
-//! A transport is two types. `QueueTransport` implements `Transport`: it is one rank's end of a channel, moves bytes to and
-//! from every other rank without blocking, has a descriptor to sleep on, and reports peers that are gone. `QueueFabric`
-//! implements `Fabric`: it opens channels between ranks that already know each other. `RingCommunicator` does the rest. The tests
-//! at the end of this file run `comm-sim`'s suite, which checks that both do what their traits say.
+//! A transport is two types. `QueueTransport` implements `Transport`: it is one rank's end of a
+//! channel, moves bytes to and from every other rank without blocking, has a descriptor to sleep
+//! on, and reports peers that are gone. `QueueFabric` implements `Fabric`: it opens channels
+//! between ranks that already know each other. `RingCommunicator` does the rest. The tests at the
+//! end of this file run `comm-sim`'s suite, which checks that both do what their traits say.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
@@ -18,14 +19,14 @@ use comm_core::{
 };
 use comm_ring::{RingCommunicator, RingConfig};
 
-/// How many bytes a queue holds.
+/// The capacity of a queue in bytes.
 const CAPACITY: usize = 64 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes on their way from one rank to another. It is closed when either rank is gone.
+/// Bytes in flight from one rank to another. It is closed when either rank is gone.
 #[derive(Default)]
 struct Queue {
     bytes: VecDeque<u8>,
@@ -46,13 +47,13 @@ impl AbortHandle for Waker {
     }
 }
 
-/// What the ranks of a channel share.
+/// The shared state of the ranks of a channel.
 struct Channel {
     /// The queue from rank `a` to rank `b` is at `a * size + b`.
     queues: Vec<Mutex<Queue>>,
     /// One per rank.
     wakers: Vec<Arc<Waker>>,
-    /// Which ranks have opened the channel.
+    /// The ranks that have opened the channel.
     arrived: Mutex<Vec<bool>>,
     changed: Condvar,
 }
@@ -74,11 +75,11 @@ impl Channel {
 struct QueueTransport {
     group: Group,
     channel: Arc<Channel>,
-    /// How many bytes each peer's queue has accepted.
+    /// The number of bytes that each peer's queue has accepted.
     accepted: Vec<u64>,
-    /// How many peers were gone when this rank last looked.
+    /// The number of peers that were gone at the last check.
     gone: usize,
-    /// A copy of what is lent, as a queue behind a lock cannot be lent from.
+    /// A copy of the bytes of `fill_buf`, because no reference into a locked queue can be returned.
     lent: Vec<u8>,
 }
 
@@ -99,7 +100,7 @@ impl QueueTransport {
         self.channel.queue(self.group.rank(), to)
     }
 
-    /// The queue from a peer, unless it is empty and stays so.
+    /// Returns the queue from a peer, or an error if it is empty and stays so.
     fn incoming(&self, from: usize) -> Result<MutexGuard<'_, Queue>> {
         self.check_abort()?;
         let queue = self.channel.queue(from, self.group.rank());
@@ -168,11 +169,11 @@ impl Transport for QueueTransport {
         Ok(())
     }
 
-    /// Nobody reads the sender's memory.
+    /// Peers never read the sender's memory.
     fn revoke(&mut self) {}
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        // In this order: what changes after the look rings the bell again.
+        // In this order: a change after the check notifies again.
         self.waker().notify.clear();
         self.check_abort()?;
         let rank = self.group.rank();
@@ -209,7 +210,7 @@ impl Drop for QueueTransport {
     }
 }
 
-/// Ranks that give unlike lists of members do not meet.
+/// Ranks that give unequal lists of members open different channels.
 type ChannelKey = (ChannelId, Vec<usize>);
 
 /// The channels that are open or being opened.
@@ -229,14 +230,14 @@ impl Hub {
     }
 }
 
-/// One rank's way to open channels.
+/// Opens the channels of one rank.
 struct QueueFabric {
     group: Group,
     hub: Arc<Hub>,
 }
 
 impl QueueFabric {
-    /// The channels of each rank of a world.
+    /// Creates the fabrics of the ranks of a world.
     fn create(size: usize) -> Result<Vec<Self>> {
         let hub = Arc::new(Hub::default());
         let fabric = |rank| {
@@ -258,7 +259,7 @@ impl Fabric for QueueFabric {
         Instant::now()
     }
 
-    /// An estimate, by which algorithms are chosen.
+    /// An estimate, by which algorithms are selected.
     fn links(&self) -> LinkModel {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 1e-9 }, 1e-10)
     }
@@ -291,7 +292,7 @@ impl Fabric for QueueFabric {
     }
 }
 
-/// What each rank does: any program.
+/// The program of each rank.
 fn rank_main(fabric: QueueFabric) -> Result<Vec<u64>> {
     let timeout = Duration::from_secs(60);
     let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout)?);
@@ -323,6 +324,6 @@ mod tests {
         super::main().unwrap();
     }
 
-    // What every transport must do, each a test.
+    // The tests that every transport must pass.
     comm_sim::transport_conformance!(contract, |size| QueueFabric::create(size).unwrap());
 }

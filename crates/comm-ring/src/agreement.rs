@@ -1,4 +1,4 @@
-//! The settings that rank 0 gives the others when a group is created, to the byte.
+//! The encoding of the settings that rank 0 gives the other members when a group is created.
 
 use comm_core::wire::{self, Reader, Writer};
 use comm_core::{Error, Link, LinkModel, Refusal, Result, Step};
@@ -7,18 +7,19 @@ use crate::Tuning;
 
 /// The version of the encoding.
 const VERSION: u16 = 4;
-/// Stands for no number of bytes.
+/// The encoding of a missing number of bytes.
 const NEVER: u64 = u64::MAX;
-/// The largest number of processors that fits beside the version.
+/// The largest number of processors that fits in the word of the version.
 const PROCESSORS_MAX: u64 = (1 << 48) - 1;
-/// The most steps that may be under way at once, so that no peer can make a rank take memory without end.
+/// The largest window that is accepted, so that no peer can make a rank allocate unbounded memory.
 const WINDOW_MAX: usize = 1 << 16;
 
 impl Tuning {
     /// The length of the encoding in bytes.
     pub(crate) const ENCODED_BYTES: usize = 104;
 
-    /// The settings of call number 0, which agrees on those of all later calls. They are the same in every version.
+    /// The settings of call number 0, in which the members agree on those of all later calls. They
+    /// are the same in every version.
     pub(crate) const FOR_AGREEMENT: Self = Self {
         window: 32,
         segment_bytes: 256 << 10,
@@ -39,7 +40,8 @@ impl Tuning {
         to.into_array()
     }
 
-    /// Reads what rank 0 sent. Returns an error for another version, and for settings that no rank could use.
+    /// Decodes the settings of rank 0. Returns an error for another version, and for settings that
+    /// no rank could use.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Self> {
         let malformed = |error| Error::malformed("the settings of rank 0", error);
         let (theirs, tuning) = wire::decode(bytes, Self::read).map_err(malformed)?;
@@ -105,16 +107,16 @@ mod tests {
         tuning
     }
 
-    /// Whether settings with one change are refused.
+    /// Returns whether changed settings are refused.
     fn refused(change: impl Fn(&mut Tuning)) -> bool {
         let mut changed = tuning();
         change(&mut changed);
         matches!(Tuning::decode(&changed.encode()), Err(Error::Invalid(Invalid::Setting { .. })))
     }
 
-    /// A change here is a change of the version.
+    /// A change here needs a new version.
     #[test]
-    fn the_bytes_are_those_of_the_specification() {
+    fn the_encoding_matches_the_specification() {
         let mut expected = Vec::new();
         for word in [0x6_0004_u64, 3, 0x0102_0304, 5] {
             expected.extend(word.to_le_bytes());
@@ -127,10 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn more_processors_than_fit_are_the_most_that_fit() {
-        let mut crowded = tuning();
-        crowded.links.processors = usize::MAX;
-        let told = Tuning::decode(&crowded.encode()).unwrap().links.processors;
+    fn too_many_processors_are_encoded_as_the_largest_number() {
+        let mut many = tuning();
+        many.links.processors = usize::MAX;
+        let told = Tuning::decode(&many.encode()).unwrap().links.processors;
         assert_eq!(told as u64, PROCESSORS_MAX);
     }
 

@@ -1,22 +1,23 @@
-//! Which algorithm carries out a call.
+//! Selects the algorithm of a call.
 
-mod crowd;
+mod oversubscription;
 
 use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// What the choice depends on. Every member knows the same.
+/// The properties of a call on which the selection depends. Every member knows the same values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallShape {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks take part.
+    /// The number of ranks.
     pub ranks: usize,
-    /// All data of the collective in bytes: the buffer of a reduction, the result of a gather, what one rank sends to
-    /// all others in an all-to-all. 0 if only some ranks know.
+    /// The size of all data of the collective in bytes: the buffer of a reduction, the result of a
+    /// gather, the data that one rank sends to all others in an all-to-all. 0 if only some ranks
+    /// know it.
     pub bytes: usize,
     /// The order of combining that the caller asked for.
     pub order: ReduceOrder,
@@ -24,27 +25,27 @@ pub struct CallShape {
 
 /// Setters, as in `CallShape::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
 impl CallShape {
-    /// A collective of one rank without data, in any order of combining.
+    /// Creates the shape of a collective of one rank without data, in any order of combining.
     #[must_use]
     pub const fn new(collective: Collective) -> Self {
         Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
     }
 
-    /// The shape for this number of ranks.
+    /// Returns the shape for this number of ranks.
     #[must_use]
     pub const fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// The shape for this much data: see the field of this name.
+    /// Returns the shape for this much data: see the field of this name.
     #[must_use]
     pub const fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// The shape for this order of combining.
+    /// Returns the shape for this order of combining.
     #[must_use]
     pub const fn order(mut self, order: ReduceOrder) -> Self {
         self.order = order;
@@ -52,48 +53,52 @@ impl CallShape {
     }
 }
 
-/// An algorithm further down in the table is taken if it is faster by this much, less than which no model can tell. Those
-/// further up have the simpler patterns: fewer partners at once, which real networks like better than the model knows.
+/// The speedup from which on an algorithm further down in the table is preferred; no model can tell
+/// smaller ones. Those further up have simpler patterns with fewer partners at once, which real
+/// networks favour more than the model.
 const MIN_SPEEDUP: f64 = 1.0 / 0.95;
 
-/// No rank takes more temporary memory than this many bytes, unless every way of carrying out the call does, or of the
-/// algorithm that the caller forces.
+/// The most temporary memory per rank in bytes, unless every algorithm needs more, or the one that
+/// the caller forces does.
 const SCRATCH_MAX: usize = 24 << 20;
 
-/// The answer: how a call is carried out on every rank.
+/// The selected algorithm and its parameters, the same on every rank.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Selection {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
-    /// Into how many segments it cuts each chunk.
+    /// The number of segments of each chunk.
     pub segments: usize,
-    /// How long the model says that it takes, in seconds.
+    /// The predicted time in seconds.
     pub time: f64,
-    /// How many bytes of temporary memory a rank needs.
+    /// The size of the temporary memory of a rank in bytes.
     scratch: usize,
 }
 
 impl Selection {
-    /// Whether this is preferred to the other, which may be faster by up to this factor: one that takes too much memory
-    /// never is to one that does not.
+    /// Returns whether this is preferred to the other, which may be faster by up to the factor
+    /// `speedup`. A selection that needs too much memory is never preferred to one that does not.
     fn is_preferred_to(&self, other: &Self, speedup: f64) -> bool {
         let (is_lean, other_is) = (self.scratch <= SCRATCH_MAX, other.scratch <= SCRATCH_MAX);
         if is_lean == other_is { self.time <= other.time * speedup } else { is_lean }
     }
 
-    /// Whether what is staged, if anything is, is read in place: else it is a copy for nothing.
+    /// Returns whether staged data, if there is any, is read in place; otherwise staging only adds
+    /// a copy.
     fn reads_in_place(&self, shape: &CallShape, tuning: &Tuning) -> bool {
         let block_bytes = chunk_bytes(shape, self.algorithm) as f64 / self.segments as f64;
         !self.algorithm.traits.staged || tuning.links.reads_in_place(shape.ranks, block_bytes)
     }
 }
 
-/// Chooses the algorithm, and into how many segments it cuts its chunks, that the model of the links says is fastest;
-/// or, among the segmentations of the algorithm that the caller forces, the fastest. The same on every rank.
+/// Selects the algorithm and the number of segments that are fastest according to the model of the
+/// links, or the fastest segmentation of the algorithm that the caller forces. The result is the
+/// same on every rank.
 ///
 /// # Errors
-/// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or cannot keep the order.
+/// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or does not
+/// support the order.
 pub fn choose(shape: &CallShape, forced: Option<&str>, tuning: &Tuning) -> Result<Selection> {
     let fitting = |row: &&Algorithm| is_eligible(shape, row) && forced.is_none_or(|name| row.name == name);
     let best = Algorithm::for_collective(shape.collective)
@@ -104,7 +109,7 @@ pub fn choose(shape: &CallShape, forced: Option<&str>, tuning: &Tuning) -> Resul
     best.ok_or_else(|| unfit(shape, forced.unwrap_or_default()))
 }
 
-/// The fastest way of cutting the data for an algorithm; of equals, the one with fewer segments.
+/// Returns the fastest segmentation for an algorithm; of equals, the one with fewer segments.
 fn fastest_cut(shape: &CallShape, row: &'static Algorithm, tuning: &Tuning) -> Option<Selection> {
     let timed = segmentations(shape, row, tuning).map(|segments| {
         let time = predict(shape, row, segments, tuning);
@@ -113,7 +118,7 @@ fn fastest_cut(shape: &CallShape, row: &'static Algorithm, tuning: &Tuning) -> O
     timed.reduce(|best, other| if best.is_preferred_to(&other, 1.0) { best } else { other })
 }
 
-/// How many bytes of temporary memory the rank needs that needs the most, root or not.
+/// Returns the size of the temporary memory in bytes on the rank that needs the most.
 fn scratch(shape: &CallShape, row: &Algorithm, segments: usize, tuning: &Tuning) -> usize {
     let params = params(shape, segments, tuning);
     let block = chunk_bytes(shape, row).div_ceil(segments);
@@ -121,16 +126,16 @@ fn scratch(shape: &CallShape, row: &Algorithm, segments: usize, tuning: &Tuning)
     slots.max().unwrap_or(0).saturating_mul(block)
 }
 
-/// How long the model says that an algorithm takes which cuts its chunks into so many segments, in seconds.
+/// Predicts the time of an algorithm with this number of segments per chunk, in seconds.
 #[must_use]
 pub fn predict(shape: &CallShape, algorithm: &Algorithm, segments: usize, tuning: &Tuning) -> f64 {
     let chunk_bytes = chunk_bytes(shape, algorithm) as f64;
     let params = params(shape, segments, tuning);
     let alone = algorithm.predict(&params, &tuning.links, chunk_bytes / segments as f64);
-    crowd::slowed(alone, algorithm, &params, &tuning.links, chunk_bytes)
+    oversubscription::slowed_time(alone, algorithm, &params, &tuning.links, chunk_bytes)
 }
 
-/// The parameters of a schedule of this shape, for rank and root 0.
+/// Returns the parameters of a schedule of this shape, for rank and root 0.
 #[must_use]
 pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     Params {
@@ -144,19 +149,19 @@ pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     }
 }
 
-/// How the data of a shape is cut into blocks, all of the collective's data and not one rank's: what a simulator
-/// needs to know besides the steps. Counts are equal, in bytes.
+/// Returns the partition of all data of the collective, not of one rank's, with equal counts in
+/// bytes: simulators need it besides the steps.
 #[must_use]
 pub fn sizes(shape: &CallShape, algorithm: &Algorithm, p: &Params) -> Partition {
     let data = match algorithm.chunks {
-        // The bytes are those of one rank's row of the matrix of all pairs.
+        // `bytes` is the size of one rank's row of the matrix of all pairs.
         Chunks::PerPair => shape.bytes.saturating_mul(shape.ranks),
         _ => shape.bytes,
     };
     Partition::even(data, algorithm.blocks(p) / p.segments).segments(p.segments)
 }
 
-/// Whether the algorithm exists, so that a call can be refused before anything is touched.
+/// Returns an error if the algorithm does not exist, before any buffer is touched.
 pub(crate) fn check(shape: &CallShape, name: &str) -> Result<()> {
     let known = Algorithm::find(shape.collective, name).is_some_and(|row| is_eligible(shape, row));
     if known { Ok(()) } else { Err(unfit(shape, name)) }
@@ -174,16 +179,16 @@ fn is_eligible(shape: &CallShape, row: &Algorithm) -> bool {
     !reduces || shape.order == ReduceOrder::Any || row.traits.keeps_order
 }
 
-/// The size of the largest chunk.
+/// Returns the size of the largest chunk.
 fn chunk_bytes(shape: &CallShape, row: &Algorithm) -> usize {
     match row.chunks {
-        // The bytes are those of one rank's row of the matrix of all pairs.
+        // `bytes` is the size of one rank's row of the matrix of all pairs.
         Chunks::PerPair => shape.bytes.div_ceil(shape.ranks),
         chunks => shape.bytes.div_ceil(chunks.count(shape.ranks)),
     }
 }
 
-/// The numbers of segments that are worth a look: one, and pieces of the size that the tuning says.
+/// Returns the candidate numbers of segments: one, and that for segments of the configured size.
 fn segmentations(shape: &CallShape, row: &Algorithm, tuning: &Tuning) -> impl Iterator<Item = usize> + use<> {
     let pieces = chunk_bytes(shape, row).div_ceil(tuning.segment_bytes.max(1));
     let several = (row.traits.segmented && pieces > 1).then_some(pieces);
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_links_between_hosts_are_spared() {
+    fn algorithms_avoid_slow_links_between_hosts() {
         let slow = Link { latency: 2e-5, overhead: 1e-6, per_byte: 1e-9 };
         let fast = Link { latency: 1e-6, overhead: 1e-7, per_byte: 1e-10 };
         let links = LinkModel { within: fast, ranks_per_host: 8, ..LinkModel::uniform(slow, 1e-10) };
@@ -241,12 +246,12 @@ mod tests {
         };
         assert!(chosen(16) && chosen(64) && chosen(60));
         assert!(!chosen(8));
-        // A lone rank on the last host would have to hear from and send to everybody.
+        // A lone rank on the last host would exchange messages with all others.
         assert!(!chosen(17));
     }
 
     #[test]
-    fn the_order_of_the_tree_costs_large_data_no_bytes() {
+    fn the_deterministic_order_sends_no_more_bytes_of_large_data() {
         for ranks in [4, 5, 16] {
             for collective in [Collective::AllReduce, Collective::ReduceScatter] {
                 let order = ReduceOrder::Deterministic;
@@ -262,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forced_is_segmented_as_it_is_fastest() {
+    fn a_forced_algorithm_uses_its_fastest_segmentation() {
         let choice = choose(&shape(Collective::AllReduce, 1 << 24), Some("ring"), &tuning()).unwrap();
         assert_eq!((choice.algorithm.name, choice.segments), ("ring", 16));
     }
 
     #[test]
-    fn nothing_else_is_clearly_faster_than_what_is_chosen() {
+    fn no_other_algorithm_is_clearly_faster_than_the_selected_one() {
         for collective in Collective::ALL {
             for (ranks, bytes) in
                 [2, 3, 8, 20, 64, 200].map(|ranks| [0, 4, 5000, 1 << 24].map(|b| (ranks, b))).concat()
@@ -287,7 +292,7 @@ mod tests {
                         chosen.time <= other.time * MIN_SPEEDUP,
                         "{name} of {ranks} rather than {instead}"
                     );
-                    // Nor is it chosen over a simpler one without need.
+                    // Nor is it selected over a simpler one without need.
                     assert!(!before || chosen.time < other.time, "{name} of {ranks} rather than {instead}");
                 }
             }
@@ -295,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn long_data_is_not_kept_in_temporary_memory_whole() {
+    fn scratch_is_bounded_for_large_data() {
         // A barrier has no data.
         let has_data = |collective: &Collective| collective.base() != Collective::Barrier;
         for collective in Collective::ALL.into_iter().filter(has_data) {
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_ranks_read_is_staged_where_they_read_it_in_place() {
+    fn data_for_several_ranks_is_staged_where_they_read_it_in_place() {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let apart = LinkModel::uniform(link, 1e-10);
         let shared = LinkModel { ranks_per_host: 8, staged_from: Some(8 << 10), ..apart };
@@ -330,18 +335,18 @@ mod tests {
             assert_eq!(chosen(collective, shared, 8, bytes), "staged");
             assert_ne!(chosen(collective, LinkModel { staged_from: None, ..shared }, 8, bytes), "staged");
             assert_ne!(chosen(collective, LinkModel { ranks_per_host: 4, ..shared }, 8, bytes), "staged");
-            // Two ranks have nobody to share it with, and little is not worth it.
+            // Two ranks do not share, and small data is not worth staging.
             assert_ne!(chosen(collective, shared, 2, bytes), "staged");
             assert_ne!(chosen(collective, shared, 8, 8 * 8 * 1000), "staged");
         }
         let tuning = RingConfig::default().tuning(shared);
         let large = CallShape { ranks: 8, ..shape(Collective::AllGather, 256 << 20) };
         assert!(choose(&large, Some("staged"), &tuning).unwrap().scratch <= SCRATCH_MAX);
-        let crowded = LinkModel { processors: 2, ..shared };
-        assert_eq!(chosen(Collective::Broadcast, crowded, 8, 1 << 20), "staged");
-        assert_ne!(chosen(Collective::Broadcast, crowded, 8, 1 << 14), "staged");
+        let oversubscribed = LinkModel { processors: 2, ..shared };
+        assert_eq!(chosen(Collective::Broadcast, oversubscribed, 8, 1 << 20), "staged");
+        assert_ne!(chosen(Collective::Broadcast, oversubscribed, 8, 1 << 14), "staged");
         // A segment is read while the next one is staged.
-        let tuning = RingConfig::default().tuning(crowded);
+        let tuning = RingConfig::default().tuning(oversubscribed);
         let large = CallShape { ranks: 8, ..shape(Collective::Broadcast, 1 << 22) };
         assert!(choose(&large, None, &tuning).unwrap().segments > 1);
         assert_ne!(chosen(Collective::Broadcast, shared, 2, 1 << 24), "staged");

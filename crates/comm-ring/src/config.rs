@@ -1,32 +1,34 @@
-//! Everything about the communicator that can be set.
+//! The configuration of a communicator.
 
 use std::time::Duration;
 
 use comm_core::LinkModel;
 
-/// The parameters of a communicator. What is not a time is rank 0's, whatever the other ranks give.
+/// The parameters of a communicator. Rank 0's values apply on all ranks, except for times.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RingConfig {
-    /// How many steps of a schedule may be under way at once, from 2 to 64.
+    /// The largest number of unfinished steps of a schedule, from 2 to 64.
     pub window: usize,
     /// The size of a segment in bytes, at least 1: the piece in which large data is pipelined.
     pub segment_bytes: usize,
-    /// How many segments may be in temporary memory at once, at least 1.
+    /// The largest number of segments in temporary memory at once, at least 1.
     pub segments_per_pass: usize,
-    /// What messages cost, by which algorithms are chosen. Without it, what the transport says of itself.
+    /// The cost model by which algorithms are selected. By default that of the transport.
     pub links: Option<LinkModel>,
-    /// A call that has been blocked for this long tells the other ranks what it waits for.
+    /// The time after which a blocked call announces to the other ranks what it waits for.
     pub announce_after: Duration,
-    /// How long a rank that found a failure listens for its cause before it reports. A blocked call asks the other ranks
-    /// where they are this long before its deadline, but not before half of its timeout is over.
+    /// The time for which a rank that found a failure waits for reports of its cause. A blocked
+    /// call asks the other ranks for their state this long before its deadline, but not before half
+    /// of its timeout is over.
     pub diagnosis: Duration,
-    /// Messages between two ranks of up to this size in bytes are sent before the receiver asks for them. What other
-    /// ranks set does not matter.
+    /// The largest message between two ranks, in bytes, that is sent before the receiver asks for
+    /// it. Ranks may set different values.
     pub eager_bytes: usize,
-    /// Larger messages go out in parts of this size in bytes, between which others may go.
+    /// Larger messages are sent in parts of this size in bytes, between which other messages may
+    /// go.
     pub part_bytes: usize,
-    /// How long a blocked call yields the processor at most before it sleeps.
+    /// The longest time for which a blocked call yields the processor before it sleeps.
     pub yield_max: Duration,
 }
 
@@ -47,7 +49,7 @@ impl Default for RingConfig {
 }
 
 impl RingConfig {
-    /// What every rank must use the same of, over channels with these links.
+    /// Returns the settings that all ranks must share, for channels with these links.
     #[must_use]
     pub fn tuning(&self, links: LinkModel) -> Tuning {
         Tuning {
@@ -59,7 +61,8 @@ impl RingConfig {
     }
 }
 
-/// What schedules and their choice depend on besides the call: the same on every rank of a group.
+/// The settings on which schedules and their selection depend besides the call: the same on every
+/// rank of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Tuning {

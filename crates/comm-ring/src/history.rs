@@ -1,4 +1,4 @@
-//! The last calls of a communicator, to compare with what other ranks say they called.
+//! The last calls of a communicator, for comparison with those of other ranks.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,21 @@ use comm_core::Signature;
 
 use crate::control::PastCall;
 
-/// How many calls are remembered. A peer that is further behind learns of a mismatch from its own side.
+/// The number of calls that are kept. A peer that is further behind detects a mismatch itself.
 const REMEMBERED: u64 = 64;
 
-/// The last calls, with their sequence numbers. Number 0 is that in which the members agree on their settings.
+/// The last calls, with their sequence numbers. Number 0 is the call in which the members agree on
+/// their settings.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// The oldest first. Only the last ones of the first run may be remembered.
-    runs: VecDeque<Run>,
+    /// The oldest first. The first calls of the first run may have been dropped.
+    runs: VecDeque<Repeat>,
     next: u64,
 }
 
-/// Calls in a row that are alike.
+/// Consecutive equal calls.
 #[derive(Debug)]
-struct Run {
+struct Repeat {
     call: Signature,
     fingerprint: u64,
     /// The number of the first one.
@@ -27,31 +28,31 @@ struct Run {
 }
 
 impl Default for History {
-    /// With room for as many calls as are remembered if none is like the one before.
+    /// Allocates for the case that no call equals the one before.
     fn default() -> Self {
         Self { runs: VecDeque::with_capacity(REMEMBERED as usize + 1), next: 0 }
     }
 }
 
 impl History {
-    /// The number of the last call; 0 also before the first.
+    /// Returns the number of the last call; 0 also before the first.
     #[inline]
     pub(crate) const fn last(&self) -> u64 {
         self.next.saturating_sub(1)
     }
 
-    /// Remembers a call, whose fingerprint this is, and returns its number.
+    /// Records a call with its fingerprint, and returns its number.
     #[inline]
     pub(crate) fn push(&mut self, call: &Signature, fingerprint: u64) -> u64 {
         let number = self.next;
         self.next += 1;
         if self.runs.back().is_none_or(|run| run.fingerprint != fingerprint) {
-            self.begin(Run { call: call.clone(), fingerprint, first: number });
+            self.begin(Repeat { call: call.clone(), fingerprint, first: number });
         }
         number
     }
 
-    fn begin(&mut self, run: Run) {
+    fn begin(&mut self, run: Repeat) {
         let oldest = self.oldest();
         while self.runs.get(1).is_some_and(|second| second.first <= oldest) {
             self.runs.pop_front();
@@ -59,28 +60,29 @@ impl History {
         self.runs.push_back(run);
     }
 
-    /// The number of the oldest call that is remembered.
+    /// Returns the number of the oldest call that is kept.
     const fn oldest(&self) -> u64 {
         self.next.saturating_sub(REMEMBERED)
     }
 
-    /// The call of this number, unless it is too old or yet to come.
+    /// Returns the call of this number, unless it is too old or yet to come.
     pub(crate) fn get(&self, sequence: u64) -> Option<&Signature> {
         let remembered = (self.oldest()..self.next).contains(&sequence);
         let run = self.runs.iter().rfind(|run| remembered && run.first <= sequence)?;
         Some(&run.call)
     }
 
-    /// The last calls before number `end`, to be compared with those of others.
+    /// Returns the last calls before number `end`, for comparison with those of others.
     pub(crate) fn before(&self, end: u64) -> Vec<PastCall> {
         let runs = self.runs.iter().filter(|run| run.first < end);
-        let past = |run: &Run| PastCall { first: run.first.max(self.oldest()), call: run.call.clone() };
+        let past = |run: &Repeat| PastCall { first: run.first.max(self.oldest()), call: run.call.clone() };
         let skipped = runs.clone().count().saturating_sub(PastCall::MAX);
         runs.skip(skipped).map(past).collect()
     }
 
-    /// The first call before number `end` that is not what another rank made under its number: the number and both
-    /// calls. Calls that either rank does not remember, or has yet to make, count as alike.
+    /// Returns the first call before number `end` that differs from another rank's call with its
+    /// number: the number and both calls. Calls that either rank no longer has, or has yet to make,
+    /// count as equal.
     pub(crate) fn difference(&self, past: &[PastCall], end: u64) -> Option<(u64, Signature, Signature)> {
         let ends = past.iter().skip(1).map(|next| next.first).chain([end]);
         past.iter().zip(ends).find_map(|(PastCall { first, call: theirs }, end)| {
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_calls_are_known_by_number() {
+    fn the_last_calls_are_found_by_number() {
         let mut history = History::default();
         assert_eq!(history.get(0), None);
         for count in 0..=200 {
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_alike_are_known_by_number_too() {
+    fn repeated_calls_are_found_by_number() {
         let (mut history, mut made) = (History::default(), Vec::new());
         for (run, repetitions) in [1, 2, 70, 1, 1, 63, 64, 65, 3, 200, 1].into_iter().enumerate() {
             for _ in 0..repetitions {

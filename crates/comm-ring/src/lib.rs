@@ -1,13 +1,16 @@
-//! Collectives for the `comm` library: schedules, their executor, and a communicator over any transport.
+//! Collectives for the `comm` library: schedules, their executor, and a communicator over any
+//! transport.
 //!
-//! A collective is *described* by a schedule ([`schedule`]), *executed* by one executor and *moved* by
-//! a [`Transport`](comm_core::Transport) that this crate knows nothing about. [`RingCommunicator`] puts the three
-//! together: it chooses the algorithm, waits, and turns what goes wrong into errors that name the culprit.
+//! A collective is *described* by a schedule ([`schedule`]), *executed* by one executor and *moved*
+//! by a [`Transport`](comm_core::Transport) that this crate knows nothing about.
+//! [`RingCommunicator`] puts the three together: it chooses the algorithm, waits, and reports
+//! failures as errors that name the rank that caused them.
 //!
 //! # A transport of your own
 //!
-//! Implement [`Transport`](comm_core::Transport), which moves bytes without blocking, and [`Fabric`](comm_core::Fabric), which
-//! opens transports; every collective, message and group then runs over them:
+//! Implement [`Transport`](comm_core::Transport), which moves bytes without blocking, and
+//! [`Fabric`](comm_core::Fabric), which opens transports; every collective, message and group then
+//! runs over them:
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,7 +24,7 @@
 //!     comm.all_reduce_scalar(comm.rank(), ReduceOp::Sum)
 //! }
 //!
-//! // Threads with a queue of bytes between each two; your fabric go here.
+//! // Threads with a queue of bytes between each pair; your fabric goes here.
 //! let fabric = comm_sim::in_process::InProcessFabric::create(3);
 //! for sum in comm_sim::run_each(fabric, sum_of_ranks) {
 //!     assert_eq!(sum?, 0 + 1 + 2);
@@ -29,8 +32,8 @@
 //! # Ok::<_, comm_core::Error>(())
 //! ```
 //!
-//! The example `own_transport` of this package has both traits for queues between threads, in 300 lines, and
-//! `comm_sim::transport_conformance!` tests any transport.
+//! The example `own_transport` of this package has both traits for queues between threads, in 300
+//! lines, and `comm_sim::transport_conformance!` tests any transport.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +52,7 @@ mod wait;
 pub use communicator::RingCommunicator;
 pub use config::{RingConfig, Tuning};
 
-/// The executor, for the tests and benches of this workspace alone: it changes without notice.
+/// The executor, only for the tests and benches of this workspace: it may change at any time.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop, lower};

@@ -16,16 +16,17 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of a message that belongs to a call.
+    /// Creates the header of a message that belongs to a call.
     #[inline]
     pub(crate) const fn new(sequence: u64, length: u64, fingerprint: u64) -> Self {
         Self { sequence, length, fingerprint, unused: 0 }
     }
 
-    /// The last word is not used. With it, a payload whose length and place are multiples of 16 never goes through a
-    /// socket between addresses that differ by less than 16 bytes, but not by none, within their pages: there
-    /// `rep movsb`, with which Linux copies, is slow on some processors. A header of 24 bytes would put large payloads just
-    /// there, since an allocator's large memory begins 16 bytes behind a page, and that of a socket at one.
+    /// The last word is unused. With 32 bytes, a payload whose length and address are multiples of
+    /// 16 never passes through a socket between addresses whose offsets in their pages differ by 1
+    /// to 15 bytes: there `rep movsb`, with which Linux copies, is slow on some processors. A
+    /// header of 24 bytes would cause just that for large payloads, because large allocations begin
+    /// 16 bytes after a page boundary, and socket buffers at one.
     pub(crate) const BYTES: usize = 32;
 
     #[inline]
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_are_those_of_the_specification() {
+    fn the_encoding_matches_the_specification() {
         let header = Header::new(1, 0x0203, 0x0405_0607_0809_0a0b);
         let bytes = header.encode();
         assert_eq!(bytes[..10], [1, 0, 0, 0, 0, 0, 0, 0, 3, 2]);

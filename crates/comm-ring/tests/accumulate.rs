@@ -1,4 +1,5 @@
-//! Partial sums in `f32`: a call on 16-bit floats has the bits of the same call on `f32`, rounded once at the end.
+//! Partial sums in `f32`: a call on 16-bit floats has the bits of the same call on `f32`, rounded
+//! once at the end.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;

@@ -18,7 +18,8 @@ fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &config, rank)
 }
 
-/// Lists of lengths: none, one, empty ones in every place, and a thousand tiny ones among which a large one lies.
+/// Lists of lengths: none, one, empty ones in every place, and a thousand tiny ones among which a
+/// large one lies.
 fn lists(ranks: usize) -> Vec<Vec<usize>> {
     let mut many = [1, 0, 3, 2, 7].repeat(200);
     many[517] = 10_000;
@@ -112,7 +113,8 @@ fn each_is_exactly_one_call() {
     }
 }
 
-/// Ranks whose lists are `first` on rank 0 and `second` elsewhere get a desync, and keep their buffers.
+/// Ranks whose lists are `first` on rank 0 and `second` elsewhere get a desync, and keep their
+/// buffers.
 fn mismatch(
     first: &[usize],
     second: &[usize],

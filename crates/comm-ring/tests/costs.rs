@@ -71,7 +71,8 @@ fn forced(row: &Algorithm, question: &CallShape, links: LinkModel) -> Option<(Se
     Some((choice, simulated(row, &p, links, &sizes)))
 }
 
-/// The calls whose predicted and simulated times differ by more than this factor, of all worlds and sizes.
+/// The calls whose predicted and simulated times differ by more than this factor, of all worlds and
+/// sizes.
 fn far(row: &Algorithm, links: LinkModel, factor_max: f64) -> Vec<String> {
     let mut far = Vec::new();
     for ranks in WORLDS {
@@ -100,7 +101,8 @@ fn assert_none(far: &[String]) {
 /// By what factor predictions may be off on equal links: a fifth, but for these rows.
 fn factor_max(row: &Algorithm) -> f64 {
     match (row.collective, row.name) {
-        // The root takes in the next segment while it sends one, if the window holds both. It does not in large groups.
+        // The root takes in the next segment while it sends one, if the window holds both. It does
+        // not in large groups.
         (Collective::AllReduce, "linear") => 1.8,
         // Several ranks send to the same one first, in groups that are no power of two.
         (Collective::AllReduce | Collective::ReduceScatter | Collective::Barrier, "direct" | "one_shot") => {
@@ -108,7 +110,8 @@ fn factor_max(row: &Algorithm) -> f64 {
         }
         // In large groups rank 0 combines the last contributions when all have long arrived.
         (Collective::ReduceScatter, "linear") => 1.25,
-        // Ways of unlike lengths overlap, so that small groups or some that are no power of two are off.
+        // Ways of unlike lengths overlap, so that small groups or some that are no power of two are
+        // off.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::Exscan, "recursive_doubling") => 1.65,
         (Collective::Broadcast, "double_tree") => 1.5,

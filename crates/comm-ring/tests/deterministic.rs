@@ -41,7 +41,8 @@ rough! {
     f64 computes in f64 by from, from;
 }
 
-/// What a rank contributes at a position: of either sign, and of sizes that are far apart unless it is a factor.
+/// What a rank contributes at a position: of either sign, and of sizes that are far apart unless it
+/// is a factor.
 fn rough<T: Rough>(rank: usize, at: usize, op: ReduceOp) -> T {
     let mixed = (rank as u64 * 0x9e37_79b9 + at as u64 * 0x85eb_ca6b + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -55,8 +56,8 @@ fn contributions<T: Rough>(rank: usize, len: usize, op: ReduceOp) -> Vec<T> {
     (0..len).map(|at| rough(rank, at, op)).collect()
 }
 
-/// The element at a position, worked out as the order is defined: the first ranks in pairs, so that a power of two
-/// is left, and then neighbours, again and again.
+/// The element at a position, worked out as the order is defined: the first ranks in pairs, so that
+/// a power of two is left, and then neighbours, again and again.
 fn reference<T: Rough>(ranks: usize, at: usize, op: ReduceOp) -> T {
     let combine = |a: T, b: T| if op == ReduceOp::Prod { a.multiply(b) } else { a.add(b) };
     let mut left: Vec<T> = (0..ranks).map(|rank| rough(rank, at, op)).collect();

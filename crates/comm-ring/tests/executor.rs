@@ -1,5 +1,5 @@
-//! The executor over the in-process transport, and nothing else: small enough for an interpreter that watches every
-//! access to memory.
+//! The executor over the in-process transport, and nothing else: small enough for an interpreter
+//! that watches every access to memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::time::{Duration, Instant};
@@ -51,7 +51,8 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     output.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// What a rank's output must hold, for the collectives that say so of every element of every rank's output.
+/// What a rank's output must hold, for the collectives that say so of every element of every rank's
+/// output.
 fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
     let (ranks, block) = (params.ranks, at / ELEMENTS);
     let sum_of = |ranks: usize| (0..ranks).map(|rank| contribution(rank, at)).sum();

@@ -35,7 +35,8 @@ fn desync(error: Error) -> Desync {
     }
 }
 
-/// Rank 0 calls `first`, every other rank `second`; both are said to fail with a desync that names both calls.
+/// Rank 0 calls `first`, every other rank `second`; both are said to fail with a desync that names
+/// both calls.
 fn mismatch(
     ranks: usize,
     (first, first_name): (impl Fn(&Comm) -> Result<(), Error> + Sync, &str),
@@ -46,7 +47,8 @@ fn mismatch(
         // A rank that is still on its way out of the last barrier may learn of the mismatch there.
         let call = || if comm.rank() == 0 { first(&comm) } else { second(&comm) };
         let result = (0..500).try_for_each(|_| comm.barrier()).and_then(|()| call());
-        // A rank that only sends may be through before the others notice: it learns at its next call.
+        // A rank that only sends may be through before the others notice: it learns at its next
+        // call.
         let error = result.and_then(|()| comm.barrier()).unwrap_err();
         assert!(matches!(comm.barrier(), Err(Error::Poisoned(_))));
         error
@@ -170,7 +172,8 @@ fn a_rank_that_leaves_too_early_is_named() {
         if comm.rank() == 2 {
             return None;
         }
-        // A rank that is still on its way out of the barrier may learn there that others gave up already.
+        // A rank that is still on its way out of the barrier may learn there that others gave up
+        // already.
         let all_reduce = || comm.all_reduce(&mut vec![1.0_f32; 100_000], ReduceOp::Sum);
         Some(barrier.and_then(|()| all_reduce()).unwrap_err())
     });
@@ -294,8 +297,8 @@ fn after_a_failure_no_later_call_returns_data() {
     });
 }
 
-/// Opens channels whose channel for collectives panics once that was asked for: right after the next bytes were sent, which
-/// the executor then does not know of.
+/// Opens channels whose channel for collectives panics once that was asked for: right after the
+/// next bytes were sent, which the executor then does not know of.
 fn explosive(
     fabric: &Arc<InProcessFabric>,
     channel: ChannelId,

@@ -127,7 +127,8 @@ fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
     assert_eq!(calls_of(errors[2].as_ref().unwrap()).len(), 2);
 }
 
-/// A rank that only sends is through with its call before anybody can contradict: the pair is found in a later call.
+/// A rank that only sends is through with its call before anybody can contradict: the pair is found
+/// in a later call.
 #[test]
 fn unlike_calls_of_which_one_only_sends_are_named_and_not_the_calls_after_them() {
     for _ in 0..20 {

@@ -1,4 +1,5 @@
-//! Groups made of groups: who is in them, that they do not disturb each other, and what is said when ranks disagree.
+//! Groups made of groups: who is in them, that they do not disturb each other, and what is said
+//! when ranks disagree.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -18,7 +19,8 @@ fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &config, rank)
 }
 
-/// Checks that a group has these members of the world, in this order, and that a sum over them is exact.
+/// Checks that a group has these members of the world, in this order, and that a sum over them is
+/// exact.
 fn check(group: &Comm, world_rank: usize, members: &[usize]) {
     assert_eq!(group.size(), members.len());
     assert_eq!(members[group.rank()], world_rank);

@@ -91,8 +91,8 @@ fn every_average<T: Half>(comm: &Comm, contribution: &[T]) -> Vec<(&'static str,
     averages
 }
 
-/// Every rank contributes the same number, so that the average is this number but for rounding; in the tree of the
-/// deterministic order, sums of 2, 4 and 8 equal numbers are not rounded.
+/// Every rank contributes the same number, so that the average is this number but for rounding; in
+/// the tree of the deterministic order, sums of 2, 4 and 8 equal numbers are not rounded.
 fn check_constant<T: Half>(number: f64) {
     for ranks in WORLDS {
         world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
@@ -174,7 +174,8 @@ fn check_bound<T: Half>(contributions: &[Vec<T>]) {
     }
 }
 
-/// Bits of finite elements that are no larger than a quarter of the largest, subnormal ones among them.
+/// Bits of finite elements that are no larger than a quarter of the largest, subnormal ones among
+/// them.
 fn finite(exponents: std::ops::Range<u16>, mantissa_bits: u32) -> impl Strategy<Value = u16> {
     (any::<bool>(), exponents, any::<u16>()).prop_map(move |(negative, exponent, mantissa)| {
         u16::from(negative) << 15 | exponent << mantissa_bits | (mantissa % (1 << mantissa_bits))

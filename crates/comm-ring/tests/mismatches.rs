@@ -48,7 +48,8 @@ const CALLS: [Call; 27] = [
     ("split(", |comm| comm.split(None, 0).map(drop)),
     ("duplicate(", |comm| comm.duplicate().map(drop)),
     ("new_group(extra fingerprint", |comm| comm.new_group(&[0]).map(drop)),
-    // The same element type and total as the first call, and as each other, so that only the detail differs.
+    // The same element type and total as the first call, and as each other, so that only the detail
+    // differs.
     ("all_reduce(sum, 8 x f32, extra fingerprint", |comm| {
         comm.all_reduce_coalesced(&mut [&mut [1.0_f32; 3][..], &mut [1.0; 5]], ReduceOp::Sum)
     }),
@@ -66,8 +67,8 @@ fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
     config.announce_after = Duration::from_millis(10);
     let errors = world(ranks, &InProcessConfig::default(), &config, |comm| {
         let call = if comm.rank() == odd { second.1 } else { first.1 };
-        // A rank that is still on its way out of the last barrier may learn of the mismatch there; one that only sends
-        // may be through before the others notice, and learns in a later call.
+        // A rank that is still on its way out of the last barrier may learn of the mismatch there;
+        // one that only sends may be through before the others notice, and learns in a later call.
         let barriers = |count: usize| (0..count).try_for_each(|_| comm.barrier());
         let calls = barriers(GOOD).and_then(|()| call(&comm)).and_then(|()| {
             std::thread::sleep(Duration::from_millis(15));

@@ -20,8 +20,8 @@ fn waiting_for(error: &Error) -> &[usize] {
     }
 }
 
-/// Every rank but the late ones calls `barrier`, and every one of these must name them. They come once all others have
-/// failed, and learn the same.
+/// Every rank but the late ones calls `barrier`, and every one of these must name them. They come
+/// once all others have failed, and learn the same.
 fn with_late_ranks(
     ranks: usize,
     late: &[usize],

@@ -1,4 +1,5 @@
-//! Every collective that moves data and reduces nothing, with every algorithm, against a reference, bit for bit.
+//! Every collective that moves data and reduces nothing, with every algorithm, against a reference,
+//! bit for bit.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! The executor on a faulty network in virtual time: every seed is another order of events, and a deadlock is certain
-//! when it is found.
+//! The executor on a faulty network in virtual time: every seed is another order of events, and a
+//! deadlock is certain when it is found.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -60,7 +60,8 @@ impl Rank {
             Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
         match self.executor.progress(&mut self.transport, &mut self.steps, &job, &mut buffers) {
             Ok(Progress::Done) => self.ended = Some(Ok(())),
-            // Before a rank sleeps it asks whether there is reason to: a transport may move nothing and be ready.
+            // Before a rank sleeps it asks whether there is reason to: a transport may move nothing
+            // and be ready.
             Ok(Progress::Blocked { moved }) => match self.transport.arm(self.executor.interest()) {
                 Ok(armed) => return Turn::of(moved || armed == Armed::Ready),
                 Err(error) => self.ended = Some(Err(error.into())),
@@ -86,7 +87,8 @@ impl Rank {
                 Collective::Reduce if rank == root => sum(at),
                 Collective::ReduceScatter if owner == rank => sum(at),
                 Collective::Scan => (0..=rank).map(|rank| contribution(rank, at)).sum(),
-                // Rank 0's output, which holds its contribution as everybody's does, stays as it is.
+                // Rank 0's output, which holds its contribution as everybody's does, stays as it
+                // is.
                 Collective::Exscan => (0..rank.max(1)).map(|rank| contribution(rank, at)).sum(),
                 Collective::Broadcast => contribution(root, at),
                 Collective::AllGather => contribution(owner, at),
@@ -171,7 +173,8 @@ fn a_death_at_any_time_yields_right_results_or_the_name_of_the_dead() {
                     Some(Ok(())) => rank.check(row, params),
                     Some(Err(Stop::Failed(Error::PeerLost { peer, .. }))) => assert_eq!(*peer, dead),
                     Some(Err(other)) => panic!("{params:?}: {other:?}"),
-                    // It waits for somebody who waits for the dead: the control channel would tell it.
+                    // It waits for somebody who waits for the dead: the control channel would tell
+                    // it.
                     None => {}
                 }
             }

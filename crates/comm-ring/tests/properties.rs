@@ -1,4 +1,5 @@
-//! Any collective, on any world, lengths and traffic, over queues and settings of any size, against a reference.
+//! Any collective, on any world, lengths and traffic, over queues and settings of any size, against
+//! a reference.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -18,7 +19,8 @@ struct Case {
     ranks: usize,
     config: RingConfig,
     network: InProcessConfig,
-    /// What goes from rank `i` to rank `j`, at `i * 9 + j`; rows and sums of it serve the other collectives.
+    /// What goes from rank `i` to rank `j`, at `i * 9 + j`; rows and sums of it serve the other
+    /// collectives.
     traffic: Vec<usize>,
     root: Index,
     algorithm: Index,

@@ -14,7 +14,8 @@ fn in_segments(ranks: usize, segments: usize, pass: usize) -> Params {
     world(ranks).segments(segments).pass(pass)
 }
 
-/// The same group spread over hosts in every way, or in many ways if it is large, for rows that look at it.
+/// The same group spread over hosts in every way, or in many ways if it is large, for rows that
+/// look at it.
 fn on_hosts(row: &Algorithm, world: Params) -> Vec<Params> {
     let n = world.ranks;
     let sizes: Vec<usize> = match n {
@@ -43,7 +44,8 @@ fn prove(row: &Algorithm, world: &Params) -> Vec<Stats> {
     proven.collect()
 }
 
-/// The calls that a row is for: an all-reduce always works in place, as its communicator copies first.
+/// The calls that a row is for: an all-reduce always works in place, as its communicator copies
+/// first.
 fn specs(row: &Algorithm, ranks: usize, blocks: usize) -> impl Iterator<Item = Spec> {
     let (in_place_only, equal) = (row.collective == Collective::AllReduce, row.traits.equal);
     Spec::all(row.collective, ranks, blocks)
@@ -106,7 +108,8 @@ fn hosts_that_are_powers_of_two_leave_the_order_of_the_tree() {
 
 /// Powers of two and their neighbours, primes, and a few numbers drawn once.
 const LARGE: [usize; 16] = [63, 64, 65, 97, 127, 128, 129, 190, 255, 257, 421, 512, 619, 998, 1023, 1024];
-/// How many blocks all ranks together may move in a world, other than the largest, so that this takes seconds.
+/// How many blocks all ranks together may move in a world, other than the largest, so that this
+/// takes seconds.
 const MOVES_MAX: usize = 400_000;
 
 #[test]
@@ -185,7 +188,8 @@ fn no_prediction_is_below_what_the_busiest_rank_needs() {
                 for world in on_hosts(row, in_segments(ranks, segments, 8)) {
                     let cost = (row.cost)(&world);
                     let context = format!("{} {} {world:?}", row.collective, row.name);
-                    // Its port is busy with one block after the other, and itself with one message after the other.
+                    // Its port is busy with one block after the other, and itself with one message
+                    // after the other.
                     let taken = [row.predict(&world, &bytes, 1.0), row.predict(&world, &messages, 1.0)];
                     assert!(taken[0] >= cost.blocks as f64, "{context}: {taken:?} {cost:?}");
                     assert!(taken[1] >= cost.messages as f64, "{context}: {taken:?} {cost:?}");

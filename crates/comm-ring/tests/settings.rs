@@ -1,4 +1,5 @@
-//! Whatever the ranks set, a group works with the settings of its rank 0, and with hosts as they are.
+//! Whatever the ranks set, a group works with the settings of its rank 0, and with hosts as they
+//! are.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -45,7 +46,8 @@ fn ranks_with_unlike_settings_use_those_of_rank_0() {
     }
 }
 
-/// The algorithm of a large all-reduce on a group, by what an error says of one that only its rank 0 makes.
+/// The algorithm of a large all-reduce on a group, by what an error says of one that only its rank
+/// 0 makes.
 fn algorithm(group: &Comm) -> String {
     let call = group.with_timeout(Duration::from_millis(100));
     match call.all_reduce(&mut [0.0_f32; 30_000], ReduceOp::Sum).unwrap_err() {

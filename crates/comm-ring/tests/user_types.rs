@@ -1,4 +1,5 @@
-//! Structs and operators of the program: moved whole, combined by every algorithm, and compared between ranks.
+//! Structs and operators of the program: moved whole, combined by every algorithm, and compared
+//! between ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;

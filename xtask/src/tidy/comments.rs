@@ -16,13 +16,15 @@ const BANNED_OPENINGS: [&str; 13] = [
 const BANNED_PHRASES: [&str; 3] = ["which is none", "takes note", "one behind the other"];
 
 /// Folders whose doc comments still have banned openings. Remove an entry when its folder has none.
-const OPENINGS_TO_FIX: [&str; 12] = [
+const OPENINGS_TO_FIX: &[&str] = &[
     "benches",
     "crates/comm-candle",
     "crates/comm-hybrid",
     "crates/comm-nccl",
     "crates/comm-rendezvous",
-    "crates/comm-ring",
+    "crates/comm-ring/src/wait",
+    "crates/comm-ring/src/wait.rs",
+    "crates/comm-ring/tests",
     "crates/comm-sim",
     "crates/gpu-check",
     "crates/gpu-emu",
@@ -31,11 +33,12 @@ const OPENINGS_TO_FIX: [&str; 12] = [
     "nccl-sys",
 ];
 /// Folders whose comments still exceed 100 columns. Remove an entry when its folder has none.
-const WRAPS_TO_FIX: [&str; 6] = [
+const WRAPS_TO_FIX: &[&str] = &[
     "crates/comm-hybrid",
     "crates/comm-nccl",
     "crates/comm-rendezvous",
-    "crates/comm-ring",
+    "crates/comm-ring/src/wait",
+    "crates/comm-ring/src/wait.rs",
     "crates/comm-sim",
     "crates/gpu-check",
 ];
@@ -46,8 +49,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let all = |rule: fn(&Path, &str) -> Vec<Finding>| -> Vec<Finding> {
         tree.texts_with_extension("rs").flat_map(|(path, text)| rule(path, text)).collect()
     };
-    let mut findings = except(all(check_openings), &OPENINGS_TO_FIX, "OPENINGS_TO_FIX");
-    findings.extend(except(all(check_wraps), &WRAPS_TO_FIX, "WRAPS_TO_FIX"));
+    let mut findings = except(all(check_openings), OPENINGS_TO_FIX, "OPENINGS_TO_FIX");
+    findings.extend(except(all(check_wraps), WRAPS_TO_FIX, "WRAPS_TO_FIX"));
     findings
 }
 

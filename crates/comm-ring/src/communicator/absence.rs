@@ -1,4 +1,4 @@
-//! Which ranks a call waits for, and which of them did not arrive before its deadline.
+//! Finds the ranks that a call waits for, and those that did not arrive before its deadline.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use comm_core::{Collective, Error, Transport};
 use super::session::Session;
 
 impl<T: Transport> Session<T> {
-    /// The peers without which the call cannot go on now.
+    /// Returns the peers without which the call cannot continue now.
     pub(super) fn waiting_for(&self) -> Vec<usize> {
         let interest = self.executor.interest();
         let mut peers = [interest.recv(), interest.send()].concat();
@@ -16,8 +16,8 @@ impl<T: Transport> Session<T> {
         peers
     }
 
-    /// Asks everybody where they are, so that a rank that stopped can be told from one that is blocked. The answers are
-    /// heard while the call goes on.
+    /// Asks all peers for their current call, to tell stopped ranks from blocked ones. The answers
+    /// arrive while the call continues.
     pub(super) fn ask_all(&mut self) {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence).cloned() else { return };
@@ -27,7 +27,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// The error for a deadline that has passed: it names the ranks that did not arrive.
+    /// Returns the error of a deadline that has passed, naming the ranks that did not arrive.
     pub(super) fn timeout(&mut self, after: Duration) -> Error {
         let waiting_for = self.waiting_for();
         let absent = self.absent(&waiting_for);
@@ -35,8 +35,9 @@ impl<T: Transport> Session<T> {
         Error::Timeout { waiting_for, after, during: self.during() }
     }
 
-    /// The ranks that are neither in the call nor blocked in another one, as far as the call waits for them. A barrier
-    /// waits for each of which nothing was heard, through whomever.
+    /// Returns the ranks that are neither in the call nor blocked in another one, among those that
+    /// the call waits for directly or indirectly. A barrier waits for every rank of which nothing
+    /// was received.
     fn absent(&mut self, waiting_for: &[usize]) -> Vec<usize> {
         let sequence = self.history.last();
         let is_barrier =
@@ -48,7 +49,8 @@ impl<T: Transport> Session<T> {
         self.control.absent(sequence, &missed)
     }
 
-    /// The peers of which nothing shows that they made this call: no message, and no word on the control channel.
+    /// Returns the peers that show no sign of having made this call: no message of it, and none on
+    /// the control channel.
     fn not_heard_of(&mut self, sequence: u64) -> Vec<usize> {
         self.group.peers().filter(|peer| !self.has_made(*peer, sequence)).collect()
     }
@@ -56,7 +58,8 @@ impl<T: Transport> Session<T> {
     fn has_made(&mut self, peer: usize, sequence: u64) -> bool {
         self.executor.has_seen(peer, sequence)
             || self.control.has_made(peer, sequence)
-            // Everything before this call was received, so what lies in the stream belongs to it or a later one.
+            // All messages before this call were received, so bytes in the stream belong to it or a
+            // later one.
             || self.data.fill_buf(peer, 1).is_ok_and(|lent| !lent.is_empty())
     }
 }

@@ -1,4 +1,4 @@
-//! A call that was checked, and how its data is laid out.
+//! A checked call, and the layout of its data.
 
 use comm_core::{
     Collective, Counts, DType, Group, Host, HostViewMut, Layout, Operands, Partition, ReduceOp, ReduceOrder,
@@ -12,7 +12,8 @@ use crate::schedule::{Algorithm, Chunks, Params};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CheckedCall<'a> {
     pub(super) signature: &'a Signature,
-    /// In an all-to-all, how much goes to each rank and how much comes from each; else twice the same.
+    /// In an all-to-all, the numbers of elements sent to and received from each rank; otherwise
+    /// both are the same.
     counts: (Counts<'a>, Counts<'a>),
 }
 
@@ -22,12 +23,12 @@ impl<'a> CheckedCall<'a> {
         Self { signature, counts }
     }
 
-    /// A call with blocks of one length.
+    /// Creates a call with blocks of one length.
     pub(super) const fn equal(signature: &'a Signature) -> Self {
         Self::new(signature, (Counts::Equal, Counts::Equal))
     }
 
-    /// The operator and element type of collectives that reduce. A barrier reduces nothing, with any operator.
+    /// Returns the reduction of collectives that reduce. A barrier has none, with any operator.
     #[inline]
     pub(super) fn reduction(&self) -> Result<Option<Reduction>> {
         match (self.signature.op, self.moved_dtype()) {
@@ -39,14 +40,14 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// The type in which elements move between ranks, and are combined.
+    /// Returns the type in which elements are sent and combined.
     #[inline]
     fn moved_dtype(&self) -> Option<DType> {
         let Signature { op, dtype, accumulate, .. } = self.signature;
         op.zip(*dtype).map(|(op, dtype)| accumulate.dtype(op, dtype)).or(*dtype)
     }
 
-    /// The conversion of 16-bit floats to the type that moves, where that is another one.
+    /// Returns the conversion of 16-bit floats to the type in which they are sent, if that differs.
     #[inline]
     pub(super) fn widening(&self) -> Option<Widening> {
         if self.moved_dtype() == self.signature.dtype {
@@ -56,7 +57,8 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// The reduction, if it multiplies contributions first. Most do not, and small calls should not pay for asking.
+    /// Returns the reduction if it multiplies contributions first. Most do not, and small calls
+    /// must not pay for the test.
     #[inline]
     pub(super) fn premultiplication(&self, ranks: usize) -> Result<Option<Reduction>> {
         match self.signature.op {
@@ -75,7 +77,8 @@ impl<'a> CheckedCall<'a> {
         self.signature.count as usize
     }
 
-    /// The elements of all ranks together, where each has a chunk of its own; else those of the buffer.
+    /// Returns the number of elements of all ranks together if each has its own chunk, else of the
+    /// buffer.
     fn elements(&self, group: Group) -> usize {
         match (self.signature.collective.base(), self.counts.0) {
             (
@@ -90,18 +93,18 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Whether the blocks of all ranks follow from the count.
+    /// Returns whether the count determines the blocks of all ranks.
     #[inline]
     pub(super) const fn has_equal_blocks(&self) -> bool {
         matches!(self.counts, (Counts::Equal, Counts::Equal))
     }
 
-    /// The cut of the elements of all ranks.
+    /// Returns the partition of the elements of all ranks.
     fn partition(&self, group: Group, chunks: usize) -> Partition {
         let is_not_root = self.signature.root.is_some_and(|root| root != group.rank());
         match self.counts.0 {
             Counts::Equal => Partition::even(self.elements(group), chunks),
-            // A rank that is not the root knows of its own block alone.
+            // Other ranks than the root know only their own block.
             Counts::PerRank(_) if is_not_root => {
                 let mut counts = vec![0; group.size()];
                 counts[group.rank()] = self.count();
@@ -111,34 +114,36 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// The algorithm that the call asks for, if it asks for one.
+    /// Returns the algorithm that the call requires, if it requires one.
     #[inline]
     pub(super) fn forced(&self) -> Option<&str> {
         match self.signature.collective {
-            // Rank 0 hears from every other rank itself.
+            // Rank 0 must receive a message from every other rank.
             Collective::MonitoredBarrier => Some("linear"),
             _ => Some(&*self.signature.algorithm).filter(|name| !name.is_empty()),
         }
     }
 
-    /// The order of combining. An average of 16-bit floats rounds at every step: in a tree, equal contributions of a
-    /// power of two ranks keep their value, in a chain of eight they do not.
+    /// Returns the order of combining. An average of 16-bit floats rounds at every step: in a tree,
+    /// equal contributions of a power of two ranks keep their value, in a chain of eight they do
+    /// not.
     fn order(&self) -> ReduceOrder {
         let is_average = self.signature.op == Some(ReduceOp::Avg);
         let rounds = is_average && self.moved_dtype().is_some_and(DType::is_float16);
         if rounds && self.forced().is_none() { ReduceOrder::Deterministic } else { self.signature.order }
     }
 
-    /// What the choice of an algorithm depends on.
+    /// Returns the input of the selection of an algorithm.
     pub(super) fn shape(&self, group: Group) -> CallShape {
         let collective = self.signature.collective;
-        // Where only some ranks know the length, none may choose by it.
+        // If only some ranks know the length, no rank may select by it.
         let elements = if collective.is_known_everywhere() { self.elements(group) } else { 0 };
         let bytes = elements * self.element_bytes();
         CallShape { collective, ranks: group.size(), bytes, order: self.order() }
     }
 
-    /// Where the blocks of an all-to-all lie: the input is a row of the matrix of all pairs, the output a column.
+    /// Returns the layout of an all-to-all: the input is a row of the matrix of all pairs, the
+    /// output a column.
     fn matrix(&self, group: Group, gapless: bool) -> Layout {
         let (rank, ranks) = (group.rank(), group.size());
         let list = |counts| match counts {
@@ -154,7 +159,7 @@ impl<'a> CheckedCall<'a> {
         Layout { input, output, scratch, gapless }
     }
 
-    /// Where the blocks of the call lie.
+    /// Returns the layout of the call.
     pub(super) fn layout(&self, group: Group, algorithm: &Algorithm, params: &Params) -> Layout {
         let chunks = match algorithm.chunks {
             Chunks::PerPair => return self.matrix(group, algorithm.traits.equal),
@@ -162,7 +167,7 @@ impl<'a> CheckedCall<'a> {
         };
         let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
         let mut layout = Layout { gapless: algorithm.traits.equal, ..Layout::uniform(&all) };
-        // The side that concerns one rank only holds just that rank's chunk.
+        // The side that concerns only this rank holds only its chunk.
         let is_root = self.signature.root == Some(group.rank());
         let own = all.starting_at(group.rank());
         match self.signature.collective.base() {
@@ -180,7 +185,8 @@ impl<'a> CheckedCall<'a> {
 pub(super) struct Bytes<'a> {
     pub(super) input: &'a [u8],
     pub(super) output: &'a mut [u8],
-    /// Whether the contribution lies in the output, or the root's own block of a scatter stays where it is.
+    /// Whether the contribution lies in the output, or the root's own block of a scatter stays
+    /// where it is.
     pub(super) in_place: bool,
 }
 

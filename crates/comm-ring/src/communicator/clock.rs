@@ -9,13 +9,13 @@ const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
 
 /// The times of the call under way.
 ///
-/// They count from the first wait that is not over at once: reading the clock would take a good part
-/// of the time of a small call.
+/// They count from the first wait that is not over at once: reading the clock would take a good
+/// part of the time of a small call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) timeout: Duration,
     announce_after: Duration,
-    /// How long before the deadline to ask all ranks where they are.
+    /// The time before the deadline at which all ranks are asked for their state.
     answers_within: Duration,
     times: Option<Times>,
 }

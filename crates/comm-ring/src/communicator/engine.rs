@@ -6,7 +6,7 @@ use comm_core::{Call, InputCopy, Reduction, Result, Signature, Transport};
 
 use super::checked_call::{Bytes, CheckedCall};
 use super::program::Programs;
-use super::scratch::{Scratch, Stage};
+use super::scratch::{Scratch, SharedBufferSource};
 use super::session::Session;
 use super::wide::Wide;
 use crate::executor::{Job, Regions};
@@ -23,7 +23,7 @@ pub(super) struct Engine<T> {
 /// Runs calls whose contribution may have to be copied or multiplied first.
 #[derive(Debug)]
 pub(super) struct InputCopies<T> {
-    /// A contribution that was copied out of the way of the result.
+    /// A copy of a contribution that the result would overwrite.
     copy: Vec<u8>,
     runner: Runner<T>,
 }
@@ -37,8 +37,8 @@ struct Runner<T> {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Runs calls over these streams, with settings on which the members have yet to agree.
-    pub(super) fn new(control: T, data: T, stage: Stage, config: RingConfig) -> Self {
+    /// Creates the engine over these streams, with settings on which the members have yet to agree.
+    pub(super) fn new(control: T, data: T, stage: SharedBufferSource, config: RingConfig) -> Self {
         let tuning = Tuning::FOR_AGREEMENT;
         let session = Session::new(control, data, tuning.window, config);
         let programs = Programs::new(session.group, tuning);
@@ -46,7 +46,7 @@ impl<T: Transport> Engine<T> {
         Self { wide: Wide::default(), inputs: InputCopies { copy: Vec::new(), runner } }
     }
 
-    /// The settings on which the members agreed.
+    /// Returns the settings on which the members agreed.
     pub(super) const fn tuning(&self) -> &Tuning {
         self.inputs.runner.programs.tuning()
     }
@@ -58,13 +58,13 @@ impl<T: Transport> Engine<T> {
         *programs = Programs::new(session.group, tuning);
     }
 
-    /// The state that is shared with the peers.
+    /// Returns the state that is shared with the peers.
     #[inline]
     pub(super) const fn session(&self) -> &Session<T> {
         &self.inputs.runner.session
     }
 
-    /// The state that is shared with the peers.
+    /// Returns the state that is shared with the peers.
     #[inline]
     pub(super) const fn session_mut(&mut self) -> &mut Session<T> {
         &mut self.inputs.runner.session
@@ -82,7 +82,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Runs a call on these bytes as they are.
+    /// Runs a call on these bytes without copying or multiplying them first.
     pub(super) fn execute(
         &mut self,
         call: &CheckedCall<'_>,
@@ -98,7 +98,7 @@ impl<T: Transport> InputCopies<T> {
         self.runner.session.group.rank()
     }
 
-    /// Runs a call after its contribution was copied and multiplied, where that is needed.
+    /// Runs a call after copying and multiplying its contribution, if needed.
     #[inline(always)]
     pub(super) fn run(
         &mut self,

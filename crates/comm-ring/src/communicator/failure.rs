@@ -1,4 +1,5 @@
-//! What a rank hears from others about failure, how it finds the cause of its own, and how it gives up.
+//! Handles failures: reads reports of other ranks, finds the cause of a failure, and ends the
+//! communicator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +7,17 @@ use std::time::Duration;
 use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Signature, Transport};
 
 use super::session::Session;
-use crate::control::{Announce, Cause, Event, Frame, PastCall};
+use crate::control::{Announce, Cause, ControlFrame, Event, PastCall};
 use crate::executor::Stop;
 use crate::wait::wait_for;
 
-/// How long a rank that fails or leaves tries to get its last words out.
+/// The time for which a rank that fails or leaves tries to send its queued frames.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// What another rank said as it gave up, for calls that this rank has yet to make.
+/// An abort by another rank that concerns only calls that this rank has yet to make.
 #[derive(Debug)]
 pub(super) struct PendingAbort {
     /// The first call that cannot be completed.
@@ -26,7 +27,7 @@ pub(super) struct PendingAbort {
 }
 
 impl<T: Transport> Session<T> {
-    /// Refuses to go on after a fatal error.
+    /// Returns an error if a fatal error has occurred.
     #[inline]
     pub(super) fn usable(&self) -> Result<()> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(Arc::clone(first))))
@@ -37,11 +38,12 @@ impl<T: Transport> Session<T> {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));
     }
 
-    /// Reads the control channel and acts on what it says.
+    /// Reads the control channel and handles its events.
     pub(super) fn handle_events(&mut self) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         self.control.poll(&mut events);
-        // If the group is given up already, that is the cause, whatever else was said before.
+        // If the communicator was aborted already, that is the cause, whatever else was reported
+        // before.
         events.sort_by_key(|event| !matches!(event, Event::Abort { .. }));
         let mut result = Ok(());
         for event in events.drain(..) {
@@ -55,7 +57,8 @@ impl<T: Transport> Session<T> {
 
     fn act(&mut self, event: Event) -> Result<()> {
         match event {
-            // Who gave up later has done its part of this call, so this one is completed first.
+            // The rank that aborted in a later call has done its part of this one, so this one is
+            // completed first.
             Event::Abort { from, sequence, cause } if sequence > self.history.last() => {
                 if self.pending_abort.as_ref().is_none_or(|pending| sequence < pending.sequence) {
                     self.pending_abort = Some(PendingAbort { sequence, from, cause });
@@ -77,12 +80,13 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Asks a peer what it called under this number.
+    /// Asks a peer for its call with this sequence number.
     pub(super) fn ask(&mut self, peer: usize, sequence: u64, ours: Signature) {
         self.send_announce(peer, sequence, ours, true);
     }
 
-    /// Tells a peer what this rank called under this number, and in which call it is blocked, if in another one.
+    /// Tells a peer this rank's call with this sequence number, and the call in which it is
+    /// blocked, if that is another one.
     fn answer(&mut self, peer: usize, sequence: u64) {
         let last = self.history.last();
         let is_elsewhere = sequence != last && !self.waiting_for().is_empty();
@@ -99,11 +103,12 @@ impl<T: Transport> Session<T> {
         let mut waiting_for = if is_last { self.waiting_for() } else { Vec::new() };
         waiting_for.truncate(Announce::WAITING_MAX);
         let announce = Announce { sequence, question, call, waiting_for, past };
-        self.control.send(peer, &Frame::Announce(announce));
+        self.control.send(peer, &ControlFrame::Announce(announce));
     }
 
-    /// Fails if a call of another rank before number `end` is not what this rank made under its number. A rank that only
-    /// sends in a call ends it without noticing: it shows here, in a later call or when a rank leaves.
+    /// Returns an error if a call of another rank before number `end` differs from this rank's call
+    /// with its number. A rank that only sends in a call completes it without noticing the
+    /// mismatch; it is found here, in a later call or when a rank leaves.
     fn compare_past(&self, peer: usize, past: &[PastCall], end: u64) -> Result<()> {
         match self.history.difference(past, end) {
             Some((sequence, ours, theirs)) => self.compare(sequence, &ours, peer, theirs),
@@ -111,14 +116,14 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Fails if another rank gave up in the call under way.
+    /// Returns an error if another rank aborted in the current call.
     #[inline]
     pub(super) fn check_pending_abort(&self) -> Result<()> {
         let due = self.pending_abort.as_ref().filter(|pending| pending.sequence <= self.history.last());
         due.map_or(Ok(()), |pending| Err(self.reported(pending.from, pending.cause.clone())))
     }
 
-    /// Compares the call that starts with what blocked ranks announced under its number before.
+    /// Compares the starting call with those that blocked ranks announced under its number before.
     pub(super) fn compare_with_announced(&mut self) -> Result<()> {
         let sequence = self.history.last();
         let Some(ours) = self.history.get(sequence) else { return Ok(()) };
@@ -136,8 +141,8 @@ impl<T: Transport> Session<T> {
         Err(Desync::new(sequence, (rank, ours), (peer, Some(theirs))).into())
     }
 
-    /// Gives up if one of these ranks is known to have died, or becomes known to within this time. To be called between
-    /// two calls.
+    /// Aborts if one of these ranks is known to have died, or becomes so within `at_most`. Call it
+    /// between two calls.
     pub(super) fn check_alive(&mut self, ranks: &[usize], at_most: Duration) -> Result<()> {
         match self.poison.as_deref() {
             Some(error @ Error::PeerLost { peer, .. }) if ranks.contains(peer) => return Err(error.clone()),
@@ -153,7 +158,8 @@ impl<T: Transport> Session<T> {
         heard.map_err(|error| self.give_up_idle(error))
     }
 
-    /// One of these ranks that has died, as far as this rank has seen, or another one has said as it gave up.
+    /// Returns one of these ranks that has died, as far as this rank has seen or an aborting rank
+    /// has reported.
     fn dead_among(&self, ranks: &[usize]) -> Option<(usize, Loss)> {
         let reported = || match &self.pending_abort {
             Some(PendingAbort { from, cause: Cause::Lost { peer, detail }, .. }) if ranks.contains(peer) => {
@@ -164,7 +170,7 @@ impl<T: Transport> Session<T> {
         self.control.deaths().find(|(rank, _)| ranks.contains(rank)).or_else(reported)
     }
 
-    /// Fails if a member can no longer take part in the call under way.
+    /// Returns an error if a member can no longer take part in the current call.
     pub(super) fn check_members(&self) -> Result<()> {
         self.control.lost(self.history.last()).map_or(Ok(()), |(peer, loss)| Err(self.lost(peer, loss)))
     }
@@ -173,7 +179,7 @@ impl<T: Transport> Session<T> {
         Error::PeerLost { peer, during: self.during(), loss }
     }
 
-    /// The error that another rank's report comes to on this one.
+    /// Converts another rank's report to an error of this one.
     fn reported(&self, by: usize, cause: Cause) -> Error {
         match cause {
             Cause::Lost { peer, detail } if peer != self.group.rank() => {
@@ -194,10 +200,11 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Finds the cause behind what stopped a call: the rank whose stream broke first need not be the culprit.
+    /// Finds the cause of a stopped call: the rank whose stream broke first need not be the one
+    /// that failed first.
     pub(super) fn find_cause(&mut self, stop: Stop) -> Error {
         let found = self.cause_of(stop);
-        // What another rank gave up for in a later call comes to show in this one too, in one way or another.
+        // A failure of another rank in a later call also shows in this one, in one form or another.
         match self.pending_abort.take() {
             Some(PendingAbort { from, cause, .. }) => self.reported(from, cause),
             None => found,
@@ -206,7 +213,7 @@ impl<T: Transport> Session<T> {
 
     fn cause_of(&mut self, stop: Stop) -> Error {
         match stop {
-            // What another rank reported is the cause already.
+            // A report of another rank already is the cause.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
                 let heard = self.await_cause(self.config.diagnosis, |session| {
@@ -220,9 +227,9 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Asks a peer that sent a message of another call what it called.
+    /// Asks a peer that sent a message of another call for its call.
     fn find_mismatch(&mut self, from: usize, theirs: u64, lengths: Option<Lengths>) -> Error {
-        // Whoever is ahead was in the other's call before, and went through it without noticing.
+        // The rank that is ahead was in the other's call before, and completed it without noticing.
         let sequence = theirs.clamp(1, self.history.last().max(1));
         let Some(call) =
             self.history.get(sequence).or_else(|| self.history.get(self.history.last())).cloned()
@@ -233,7 +240,7 @@ impl<T: Transport> Session<T> {
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");
         let (rank, ours) = (self.group.rank(), Some(call.clone()));
         if lengths.is_some() {
-            // It is in the same call, as far as a description tells: there is nothing to ask.
+            // It is in the same call, as far as signatures tell: there is nothing to ask.
             let mut desync = Desync::new(sequence, (rank, ours), (from, Some(call)));
             desync.lengths = lengths;
             return desync.into();
@@ -246,8 +253,8 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// Listens to the control channel until somebody reports a cause, which is the error, or `enough` says so, or the
-    /// time is over.
+    /// Reads the control channel until a peer reports a cause, which is returned, `enough` returns
+    /// true, or the time is over.
     pub(super) fn await_cause(
         &mut self,
         at_most: Duration,
@@ -269,7 +276,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Ends the communicator in the call under way.
+    /// Ends the communicator in the current call.
     pub(super) fn give_up(&mut self, error: Error) -> Error {
         self.give_up_from(self.history.last(), error)
     }
@@ -279,16 +286,17 @@ impl<T: Transport> Session<T> {
         self.give_up_from(self.history.last() + 1, error)
     }
 
-    /// Ends the communicator: tells everybody why, and from which call on, and fails every later call.
+    /// Ends the communicator: reports the cause and the first failed call to all peers, and fails
+    /// every later call.
     fn give_up_from(&mut self, sequence: u64, error: Error) -> Error {
         self.drop_call();
         self.poison(&error);
-        self.control.send_all(&Frame::Abort { sequence, cause: self.cause(&error) });
+        self.control.send_all(&ControlFrame::Abort { sequence, cause: self.cause(&error) });
         self.flush();
         error
     }
 
-    /// What to tell other ranks of an error.
+    /// Returns the cause to report to other ranks for an error.
     fn cause(&self, error: &Error) -> Cause {
         match error {
             Error::PeerLost { peer, loss, .. } => Cause::Lost { peer: *peer, detail: loss.to_string() },
@@ -307,7 +315,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Leaves without waiting for the others. What is wrong is in the log, as there is nobody to return it to.
+    /// Leaves without waiting for the others. Errors are logged, because nobody receives them.
     pub(super) fn close(&mut self) {
         if self.poison.is_none()
             && let Err(error) = self.leave()
@@ -317,7 +325,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Leaves, and waits until all others have left, too.
+    /// Leaves, and waits until all other members have left.
     pub(super) fn finalize(&mut self, timeout: Duration) -> Result<()> {
         match self.leave().and_then(|()| self.await_goodbyes(timeout)) {
             Ok(()) => {
@@ -328,10 +336,11 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Tells everybody that this rank leaves in order, unless a member died, or ranks did not make the same calls. A
-    /// program that meets a death in another group, or in a message, often ends here before it makes another call.
+    /// Tells all peers that this rank leaves in order, unless a member died, or ranks did not make
+    /// the same calls. A program that sees a death in another group, or in a message, often ends
+    /// here without another call.
     fn leave(&mut self) -> Result<()> {
-        // Only this looks whether the processes of the others live, where memory is shared.
+        // Over shared memory, only this checks whether the other processes live.
         self.control.arm()?;
         self.handle_events()?;
         if let Some((peer, loss)) = self.control.dead() {
@@ -340,7 +349,7 @@ impl<T: Transport> Session<T> {
         self.check_unexpected(self.data.now()).map_err(|stop| self.find_cause(stop))?;
         let sequence = self.history.last();
         let past = self.history.before(sequence + 1);
-        self.control.send_all(&Frame::Goodbye { sequence, past });
+        self.control.send_all(&ControlFrame::Goodbye { sequence, past });
         self.flush();
         Ok(())
     }
@@ -357,7 +366,7 @@ impl<T: Transport> Session<T> {
         Err(Error::Timeout { waiting_for, after: timeout, during: During::Finalize })
     }
 
-    /// Fails if another rank gave up, died, or left after another number of calls than this one.
+    /// Returns an error if another rank aborted, died, or left after a different number of calls.
     fn check_leaving(&self) -> Result<()> {
         if let Some(pending) = &self.pending_abort {
             return Err(self.reported(pending.from, pending.cause.clone()));
@@ -374,7 +383,7 @@ impl<T: Transport> Session<T> {
         Err(Desync::new(sequence, (rank, None), (peer, theirs)).into())
     }
 
-    /// Gets queued words out, as far as that goes in a short time.
+    /// Sends queued frames for a short time.
     fn flush(&mut self) {
         let deadline = self.data.now() + LINGER;
         let mut ignored = Vec::new();

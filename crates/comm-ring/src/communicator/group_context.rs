@@ -1,4 +1,4 @@
-//! What groups are made of: how their members are connected.
+//! Creates groups: connects their members and agrees on their settings.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use comm_core::{
 
 use super::checked_call::{Bytes, CheckedCall};
 use super::engine::Engine;
-use super::scratch::Stage;
+use super::scratch::SharedBufferSource;
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// The channels of one group, which has all of them to itself: what flows in one group waits for no other, and ends with
-/// none.
+/// The channels of one group. No other group uses them, so groups neither wait for each other nor
+/// fail together.
 struct GroupChannels<T> {
     control: T,
     data: T,
@@ -26,7 +26,7 @@ struct GroupChannels<T> {
 }
 
 impl<T: Transport + 'static> GroupChannels<T> {
-    /// Opens every channel that a group has, between these ranks of the world.
+    /// Opens every channel of a group between these ranks of the world.
     fn open(
         fabric: &dyn Fabric<Channel = T>,
         group: GroupId,
@@ -35,7 +35,7 @@ impl<T: Transport + 'static> GroupChannels<T> {
     ) -> Result<Self> {
         let channel = |kind| fabric.open_among(ChannelId { group, kind }, members, until);
         let (control, data) = (channel(ChannelKind::Control)?, channel(ChannelKind::Collective)?);
-        // A first message may concern two ranks alone, and opening a channel takes all.
+        // A first message may concern only two ranks, but opening a channel needs all.
         Ok(Self { control, data, messages: channel(ChannelKind::PointToPoint)? })
     }
 }
@@ -48,11 +48,11 @@ pub(super) struct Connected<T: Transport> {
     pub(super) messenger: Messenger<T>,
 }
 
-/// What every group of a world is made with.
+/// The data with which every group of a world is created.
 pub(super) struct GroupContext<T> {
     fabric: Arc<dyn Fabric<Channel = T>>,
     config: RingConfig,
-    /// The links between all ranks of the world, as these agreed on them.
+    /// The links between all ranks of the world, on which they have agreed.
     links: LinkModel,
 }
 
@@ -63,7 +63,7 @@ impl<T> Clone for GroupContext<T> {
 }
 
 impl<T: Transport + 'static> GroupContext<T> {
-    /// Connects all ranks of the world. Returns what further groups are made with, too.
+    /// Connects all ranks of the world, and returns the context for further groups.
     pub(super) fn world(
         fabric: Arc<dyn Fabric<Channel = T>>,
         config: RingConfig,
@@ -78,14 +78,15 @@ impl<T: Transport + 'static> GroupContext<T> {
         Ok((context, connected))
     }
 
-    /// The settings of a group of some ranks of the world, which differ from those of another group in where the
-    /// members are.
+    /// Returns the settings of a group of some ranks of the world. Only the links differ from those
+    /// of the parent.
     pub(super) fn settings(&self, parent: &Tuning, members: &[usize]) -> Tuning {
         Tuning { links: self.links.among(members), ..*parent }
     }
 
-    /// Connects members, which are ranks of the world, and has them agree on what rank 0 of them proposes. Errors name
-    /// them by their ranks of the group. While it waits for members it checks whether `alive` still succeeds.
+    /// Connects members, which are ranks of the world, and agrees on the proposal of their rank 0.
+    /// Errors name them by their ranks in the group. While it waits for members it checks that
+    /// `alive` still succeeds.
     pub(super) fn connect(
         &self,
         group: GroupId,
@@ -98,29 +99,29 @@ impl<T: Transport + 'static> GroupContext<T> {
         let GroupChannels { control, data, messages } =
             GroupChannels::open(&*self.fabric, group, &members, until)?;
         let fabric = Arc::clone(&self.fabric);
-        let stage = Stage(Box::new(move |bytes| fabric.shared_buffer(bytes)));
+        let stage = SharedBufferSource(Box::new(move |bytes| fabric.shared_buffer(bytes)));
         let mut engine = Engine::new(control, data, stage, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.fabric.now()))?;
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
     }
 
-    /// How long a rank that found a failure listens for its cause.
+    /// Returns the time for which a rank that found a failure waits for its cause.
     pub(super) const fn diagnosis(&self) -> Duration {
         self.config.diagnosis
     }
 
-    /// Memory that these channels move best.
+    /// Allocates memory that these channels move fastest.
     pub(super) fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.fabric.allocate(bytes)
     }
 
-    /// When something that starts now and may take this long must have ended.
+    /// Returns the deadline of an operation that starts now.
     pub(super) fn deadline(&self, timeout: Duration) -> Instant {
         self.fabric.now() + timeout.min(FOREVER)
     }
 }
 
-/// Has all members take what rank 0 proposes. This is call number 0, the first of every group.
+/// Makes all members adopt the proposal of rank 0. This is call number 0, the first of every group.
 fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Duration) -> Result<()> {
     let mut bytes = proposal.encode();
     let mut signature = Signature::new(engine.session().group.id(), Collective::Broadcast, "binomial");
@@ -134,7 +135,8 @@ fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Durat
             Ok(())
         }
         Err(error) => {
-            // The others find the same, once they have received it: this rank's end shall not come before.
+            // The other members find the same error once they have received the proposal: this rank
+            // must not leave before.
             engine.session_mut().close();
             Err(error)
         }

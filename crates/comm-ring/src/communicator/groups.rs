@@ -1,4 +1,5 @@
-//! Groups made of a group: a call in which all members agree, then channels between those concerned.
+//! Groups made from a group: a call in which all members agree, then channels between the new
+//! members.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use comm_core::{
 use super::RingCommunicator;
 use super::checked_call::{Bytes, CheckedCall};
 
-/// What a rank says in a split: whether it gives a color, the color, and its key.
+/// The words of a rank in a split: whether it gives a color, the color, and its key.
 const WORDS: usize = 3;
 
 impl<T: Transport + 'static> Groups for RingCommunicator<T> {
@@ -53,7 +54,7 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
-    /// Returns the number of a call that is through when every member has made it.
+    /// Makes a call that ends when every member has made it, and returns its number.
     fn agree_on(&self, signature: &Signature, operands: Operands<'_>, options: &CallOptions) -> Result<u64> {
         let mut engine = self.engine()?;
         let bytes = Bytes::new(operands, signature.collective);
@@ -61,9 +62,11 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         Ok(engine.session().history.last())
     }
 
-    /// Connects these members of this group, this rank among them, on which all members agreed in call `number`.
+    /// Connects these members of this group, including this rank, on which all members agreed in
+    /// call `number`.
     ///
-    /// Nobody holds the lock of this communicator meanwhile: it goes on, and the members that are not concerned too.
+    /// The lock of this communicator is not held meanwhile: it serves other calls, as do members
+    /// outside the new group.
     fn create_group(
         &self,
         number: u64,
@@ -74,14 +77,14 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let id = GroupId(Signature::fingerprint_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.context.settings(&self.tuning, &members);
-        // What is heard on this communicator has its numbers, not those of the new group.
+        // Errors of this communicator have its ranks, not those of the new group.
         let heard = OnceCell::new();
         let alive =
             || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(heard.set(error.clone())));
         match self.context.connect(id, members, &proposal, deadline, Some(&alive)) {
             Ok(connected) => Ok(Box::new(Self::over(self.context.clone(), connected))),
             Err(error) => {
-                // A member that could not be reached may have given up because another one died.
+                // A member that could not be reached may have aborted because another one died.
                 let death =
                     heard.into_inner().or_else(|| self.check_alive(ranks, self.context.diagnosis()).err());
                 Err(Error::NotConnected(Arc::new(death.unwrap_or_else(|| renumbered(error, ranks)))))
@@ -89,8 +92,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         }
     }
 
-    /// Fails if one of these ranks has died, or does so soon. While another thread makes a call on this communicator, it
-    /// is left to that thread to notice.
+    /// Returns an error if one of these ranks has died, or does so soon. While another thread makes
+    /// a call on this communicator, that thread detects it instead.
     fn check_alive(&self, ranks: &[usize], at_most: Duration) -> Result<()> {
         match self.engine.try_lock() {
             Ok(mut engine) => engine.session_mut().check_alive(ranks, at_most),
@@ -99,7 +102,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     }
 }
 
-/// The ranks that gave a color, in the order of their keys and then of their ranks.
+/// Returns the ranks that gave this color, ordered by key and then by rank.
 fn of_color(all: &[u64], color: u64) -> Vec<usize> {
     let said = all.chunks_exact(WORDS).enumerate();
     let same = said.filter(|(_, said)| said[0] != 0 && said[1] == color);
@@ -108,8 +111,8 @@ fn of_color(all: &[u64], color: u64) -> Vec<usize> {
     keyed.into_iter().map(|(_, rank)| rank).collect()
 }
 
-/// The error with the numbers of the parent in place of those of a group that does not exist. `ranks` has the members'
-/// ranks in the parent.
+/// Replaces the ranks of a group that does not exist by those of the parent. `ranks` has the
+/// members' ranks in the parent.
 fn renumbered(error: Error, ranks: &[usize]) -> Error {
     let number = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
     match error {
@@ -139,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colors_are_kept_apart_and_keys_count_before_ranks() {
+    fn members_of_a_color_are_ordered_by_key_and_then_by_rank() {
         let word = i64::cast_unsigned;
         let all = [
             [1, 7, word(5)],

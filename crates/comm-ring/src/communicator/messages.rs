@@ -1,4 +1,4 @@
-//! Messages between two ranks, which have nothing to do with collectives.
+//! Messages between two ranks, which are independent of collectives.
 
 use comm_core::{
     CallOptions, HostView, HostViewMut, Incoming, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,

@@ -29,18 +29,19 @@ use crate::{RingConfig, Tuning};
 use engine::Engine;
 use group_context::{Connected, GroupContext};
 
-/// Runs collectives as schedules over two channels, one for data, one for control, and sends messages over a third.
+/// Runs collectives as schedules over a data and a control channel, and sends messages over a
+/// third.
 ///
-/// What holds for its calls is written at [`Communicator`], and for the groups that are made of it at
-/// [`Groups`](comm_core::Groups); each of these has channels of its own. Dropped in order, it tells the other ranks, so
-/// that a rank that finishes first is not mistaken for one that died.
+/// [`Communicator`] documents its calls, and [`Groups`](comm_core::Groups) the groups made from it;
+/// each of these has channels of its own. Dropping it tells the other ranks that it left in order,
+/// so that a rank that finishes first is not mistaken for one that died.
 ///
 /// It belongs to the process that made it. In a child that is made by `fork`, every call is
-/// [`Invalid::Forked`](comm_core::Invalid::Forked), [`Communicator::abort`] does nothing, and dropping it only closes the
-/// child's copies of the descriptors.
+/// [`Invalid::Forked`](comm_core::Invalid::Forked), [`Communicator::abort`] does nothing, and
+/// dropping it only closes the child's copies of the descriptors.
 pub struct RingCommunicator<T: Transport + 'static> {
     group: Group,
-    /// What the members agreed on.
+    /// The settings on which the members agreed.
     tuning: Tuning,
     /// The members' ranks in the world, in the order of their ranks in the group.
     members: Vec<usize>,
@@ -48,17 +49,18 @@ pub struct RingCommunicator<T: Transport + 'static> {
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
     messenger: Messenger<T>,
-    /// The process whose streams these are.
+    /// The process that owns the streams.
     process: Process,
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
-    /// Opens the channels of the group of all ranks, and has them agree on rank 0's settings. Every rank calls this, and
-    /// waits for the others for at most `timeout`. The channels live as long as any group that is made of this one.
+    /// Opens the channels of the group of all ranks, and agrees on rank 0's settings. Every rank
+    /// calls this, and waits for the others for at most `timeout`. The channels live as long as any
+    /// group that is made from this one.
     ///
     /// # Errors
-    /// As [`Fabric::open`]; [`Error::Invalid`] on every rank if rank 0 has settings that cannot be used,
-    /// [`Error::Handshake`] if it tells them in another version.
+    /// As [`Fabric::open`]; [`Error::Invalid`] on every rank if rank 0 has unusable settings,
+    /// [`Error::Handshake`] if rank 0 has another version.
     pub fn new(
         fabric: impl Fabric<Channel = T> + 'static,
         config: RingConfig,
@@ -68,7 +70,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         Ok(Self::over(context, connected))
     }
 
-    /// The communicator of ranks that are connected.
+    /// Creates the communicator of connected ranks.
     fn over(context: GroupContext<T>, connected: Connected<T>) -> Self {
         let Connected { members, engine, messenger } = connected;
         let (group, tuning, abort) =
@@ -77,11 +79,11 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         Self { group, tuning, members, context, engine, abort, messenger, process }
     }
 
-    /// The engine, if calls can be made.
+    /// Locks the engine, or returns an error if no calls can be made.
     ///
-    /// A panic in a call leaves the engine with a call half done: nothing may run on it any more.
+    /// A panic in a call leaves the engine in the middle of a call: nothing may run on it any more.
     fn engine(&self) -> Result<MutexGuard<'_, Engine<T>>> {
-        // Before the lock, which a thread may hold that does not exist here.
+        // Before locking: in a child the lock may be held by a thread that does not exist.
         self.process.check()?;
         let engine = match self.engine.lock() {
             Ok(engine) => engine,
@@ -106,7 +108,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        // Looked at where it lies: the time of a small call is spent on copies.
+        // Borrowed, not copied: copies dominate the time of small calls.
         let checked = call.check(self.group, options);
         let Ok(signature) = &checked else { return checked.map(drop) };
         if !signature.algorithm.is_empty() {
@@ -128,7 +130,8 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
         self.abort.abort(cause.clone());
         self.messenger.abort(cause.clone());
-        // Whoever holds the lock now ends at once, finds the cause and spreads it; if nobody does, it is done here.
+        // A thread that holds the lock ends at once, finds the cause and reports it; otherwise this
+        // thread does.
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if engine.session().usable().is_ok() {
             engine.session_mut().give_up_idle(cause);
@@ -136,7 +139,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 }
 
-/// Memory from the channels, for every group that is made over them.
+/// Allocates from the channels, for every group that is made over them.
 impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.context.allocate(bytes)
@@ -146,7 +149,7 @@ impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
 impl<T: Transport + 'static> Drop for RingCommunicator<T> {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The streams are the parent's: nothing may be said on them here.
+            // The streams belong to the parent: nothing may be sent on them here.
             return;
         }
         let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);

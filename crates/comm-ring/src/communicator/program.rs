@@ -1,4 +1,4 @@
-//! Compiled schedules, which are kept for calls with the same signature.
+//! Compiled schedules, cached for calls with the same signature.
 
 use comm_core::{Group, Layout, ReduceOp, Reduction, Result, Signature};
 
@@ -9,26 +9,28 @@ use crate::choose::{self, CallShape, Selection};
 use crate::executor::{LoweredStep, lower};
 use crate::schedule::{Algorithm, Params};
 
-/// How many programs are kept at most: as many as a training step has buckets, or a benchmark sizes.
+/// The largest number of cached programs: as many as a training step has buckets, or a benchmark
+/// sizes.
 const KEPT_MAX: usize = 32;
-/// How many steps all of them may have together. Longer schedules are walked lazily, as their steps are needed.
+/// The largest number of steps of all cached programs together. Longer schedules are iterated
+/// lazily.
 const STEPS_MAX: usize = 16 << 10;
 
-/// Everything about a call but its buffers and its number.
+/// Everything about a call except its buffers and its number.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// The calls that it serves; `None` if only one, as its counts are those of that call.
+    /// The calls that it serves; `None` if its counts restrict it to one call.
     key: Option<Key>,
     /// The number of the last use.
     last_use: u64,
     algorithm: &'static Algorithm,
     params: Params,
     layout: Layout,
-    /// The steps, unless they are too many to keep.
+    /// The steps, unless they are too many to cache.
     steps: Option<Box<[LoweredStep]>>,
     pub(super) reduction: Option<Reduction>,
     pub(super) scratch_bytes: usize,
-    /// Whether receivers may read what it sends where it lies.
+    /// Whether receivers may read the data that it sends in place.
     pub(super) registers: bool,
     pub(super) signature: Signature,
     pub(super) fingerprint: u64,
@@ -42,7 +44,7 @@ struct Key {
 }
 
 impl Key {
-    /// Ranks compare an operator of the program by its name; here it must be the same function.
+    /// Ranks compare a user-defined operator by its name; here it must be the same function.
     #[inline]
     fn matches(&self, signature: &Signature, in_place: bool) -> bool {
         self.in_place == in_place
@@ -51,7 +53,7 @@ impl Key {
     }
 }
 
-/// The operator, as far as calls with it are alike.
+/// Returns the operator without its factor: calls that differ in it share a program.
 #[inline]
 const fn without_factor(op: ReduceOp) -> ReduceOp {
     match op {
@@ -84,18 +86,18 @@ impl Program {
         })
     }
 
-    /// The steps, one by one.
+    /// Returns the steps, one by one.
     pub(super) fn steps(&self) -> Box<dyn Iterator<Item = LoweredStep> + Send + '_> {
         Box::new(lower((self.algorithm.steps)(&self.params), &self.layout, self.reduction))
     }
 
-    /// Whether several ranks read what lies in temporary memory.
+    /// Returns whether several ranks read its temporary memory.
     #[inline]
     pub(super) const fn is_staged(&self) -> bool {
         self.algorithm.traits.staged
     }
 
-    /// The steps, if they are kept.
+    /// Returns the steps, if they are cached.
     #[inline]
     pub(super) fn kept(&self) -> Option<&[LoweredStep]> {
         self.steps.as_deref()
@@ -105,7 +107,7 @@ impl Program {
         self.kept().map_or(0, <[_]>::len)
     }
 
-    /// Keeps the steps if they are no more than that. Returns how many are kept.
+    /// Caches the steps if they are no more than `at_most`. Returns the number of cached steps.
     fn keep(&mut self, at_most: usize) -> usize {
         let steps: Vec<LoweredStep> = self.steps().take(at_most + 1).collect();
         if steps.len() > at_most {
@@ -123,15 +125,15 @@ pub(super) struct Programs {
     kept: Vec<Program>,
     /// The index of the program that was used last.
     last: usize,
-    /// How many calls have used kept programs.
+    /// The number of calls that have used cached programs.
     uses: u64,
-    /// The program of the last call with lengths of its own, which serves that call alone.
+    /// The program of the last call with lengths of its own, which serves only that call.
     single: Option<Program>,
-    /// The last choice of an algorithm for calls whose programs are not kept.
+    /// The last selection of an algorithm for calls whose programs are not cached.
     chosen: Option<Chosen>,
 }
 
-/// A call and the algorithm that was chosen for it.
+/// A call and the algorithm that was selected for it.
 #[derive(Debug)]
 struct Chosen {
     shape: CallShape,
@@ -144,13 +146,13 @@ impl Programs {
         Self { group, tuning, kept: Vec::new(), last: 0, uses: 0, single: None, chosen: None }
     }
 
-    /// The settings by which algorithms are chosen.
+    /// Returns the settings by which algorithms are selected.
     #[inline]
     pub(super) const fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    /// The program for a call, which is compiled unless it is kept.
+    /// Returns the program for a call, from the cache if possible.
     #[inline]
     pub(super) fn get(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<&Program> {
         if !call.has_equal_blocks() {
@@ -167,7 +169,8 @@ impl Programs {
         Ok(program)
     }
 
-    /// The index of the kept program for a call. Calls repeat, so the last one is looked at first.
+    /// Returns the index of the cached program for a call. Calls repeat, so the last one is tried
+    /// first.
     #[inline]
     fn position(&self, signature: &Signature, in_place: bool) -> Option<usize> {
         let serves =
@@ -178,7 +181,7 @@ impl Programs {
         self.kept.iter().position(serves)
     }
 
-    /// Compiles a program and keeps it, in place of those that were not used for the longest time.
+    /// Compiles and caches a program, in place of the least recently used ones.
     #[cold]
     fn insert(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<usize> {
         let mut program = self.compile(call, in_place)?;

@@ -1,8 +1,9 @@
-//! In which calls receivers may read what is sent where it lies in the memory of the sender.
+//! Decides in which calls receivers read the sender's memory in place.
 //!
-//! That takes one copy in place of two. But it takes it on the receiver's side alone, from lines that lie in the caches of the
-//! sender if that has just written them; and the sender waits meanwhile, which it has to in most calls anyway. So it pays for what
-//! the caller gave, in calls in which all ranks receive at the same time, or several receive from one.
+//! Reading in place makes one copy instead of two. But the receiver alone makes it, from cache
+//! lines of the sender if that has just written them; and the sender waits meanwhile, which it has
+//! to in most calls anyway. So it is faster for the caller's own buffers, in calls in which all
+//! ranks receive at the same time, or several receive from one.
 
 use std::ops::RangeInclusive;
 
@@ -10,23 +11,25 @@ use comm_core::Collective;
 
 use crate::choose::CallShape;
 
-/// From how many bytes on it was found to pay where two ranks reduce, and then gather what they have just written.
+/// The size in bytes from which on it was measured to be faster if two ranks reduce, and then
+/// gather what they have just written.
 const ALL_REDUCE_BYTES_MIN: usize = 4 << 20;
 
-/// For which messages of a root it was found to pay. Smaller ones are copied to a ring sooner than they are read where they lie, and of
-/// larger ones both copies through the ring overlap.
+/// The sizes of a root's messages for which it was measured to be faster. Smaller ones are copied
+/// to a ring in less time than they are read in place, and the two copies of larger ones overlap.
 const MESSAGE_BYTES: RangeInclusive<usize> = (128 << 10)..=(512 << 10);
 
-/// Whether receivers should read the memory of such a call where it lies.
+/// Returns whether receivers should read the memory of such a call in place.
 pub(super) fn should_register(call: &CallShape) -> bool {
     match call.collective.base() {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => true,
-        // Several ranks receive what one would have to copy for all.
+        // Several ranks receive data that one rank would have to copy for all.
         Collective::Scatter => call.bytes / call.ranks >= *MESSAGE_BYTES.start(),
-        // With more ranks, most of what is sent was just combined, or goes to all who gather it from where it is staged.
+        // With more ranks, most of the sent data was just combined, or is staged for all ranks that
+        // gather it.
         Collective::AllReduce => call.ranks == 2 && call.bytes >= ALL_REDUCE_BYTES_MIN,
         Collective::Broadcast => call.ranks == 2 && MESSAGE_BYTES.contains(&call.bytes),
-        // In a gather, one rank would have to copy what several can.
+        // In a gather, one rank would have to copy what several can copy in parallel.
         _ => false,
     }
 }
@@ -42,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_gave_is_exposed_and_what_ranks_have_just_written_is_not() {
+    fn buffers_of_the_caller_are_registered_and_data_just_written_is_not() {
         for collective in [Collective::AllToAll, Collective::AllToAllV, Collective::AllGather] {
             assert!(exposed(collective, 8, 0) && exposed(collective, 2, 1 << 30));
         }

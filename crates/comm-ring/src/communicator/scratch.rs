@@ -2,21 +2,22 @@
 
 use comm_core::Allocation;
 
-/// Memory that is kept from call to call: on the heap, and where other ranks read what is sent from
-/// it in place.
+/// Memory that is kept from call to call: on the heap, and in a buffer that other ranks read in
+/// place.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    stage: Stage,
+    source: SharedBufferSource,
     heap: Vec<u8>,
     staged: Option<Allocation>,
 }
 
 impl Scratch {
-    pub(super) const fn new(stage: Stage) -> Self {
-        Self { stage, heap: Vec::new(), staged: None }
+    pub(super) const fn new(source: SharedBufferSource) -> Self {
+        Self { source, heap: Vec::new(), staged: None }
     }
 
-    /// At least `len` bytes. If they `are_staged`, other ranks read them in place where they can.
+    /// Returns at least `len` bytes. If they `are_staged`, other ranks read them in place if
+    /// possible.
     #[inline]
     pub(super) fn bytes(&mut self, len: usize, are_staged: bool) -> &mut [u8] {
         if are_staged {
@@ -35,18 +36,18 @@ impl Scratch {
 
     fn grow_staged(&mut self, len: usize) {
         if self.staged.as_ref().map_or(0, |staged| staged.bytes().len()) < len {
-            // The old memory goes first, so that both need not fit.
+            // Freed first, so that both need not fit in memory.
             self.staged = None;
-            self.staged = (self.stage.0)(len);
+            self.staged = (self.source.0)(len);
         }
     }
 }
 
 /// Allocates memory that other ranks read in place.
-pub(super) struct Stage(pub(super) Box<dyn Fn(usize) -> Option<Allocation> + Send>);
+pub(super) struct SharedBufferSource(pub(super) Box<dyn Fn(usize) -> Option<Allocation> + Send>);
 
-impl std::fmt::Debug for Stage {
+impl std::fmt::Debug for SharedBufferSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stage").finish_non_exhaustive()
+        f.debug_struct("SharedBufferSource").finish_non_exhaustive()
     }
 }

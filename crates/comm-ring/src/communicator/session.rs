@@ -1,4 +1,5 @@
-//! The state that a rank shares with its peers: streams, numbers of calls, and the end of the group.
+//! The state that a rank shares with its peers: streams, numbers of calls, and the end of the
+//! group.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::clock::Clock;
 use super::failure::PendingAbort;
 use super::unexpected::UnexpectedCheck;
 use crate::RingConfig;
-use crate::control::{Announce, Control, Event, Frame};
+use crate::control::{Announce, Control, ControlFrame, Event};
 use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop};
 use crate::history::History;
 use crate::wait::{Idle, Waiter, wait_for};
@@ -156,7 +157,7 @@ impl<T: Transport> Session<T> {
         waiting_for.truncate(Announce::WAITING_MAX);
         let past = self.history.before(sequence);
         let announce = Announce { sequence, question: false, call, waiting_for, past };
-        self.control.send_all(&Frame::Announce(announce));
+        self.control.send_all(&ControlFrame::Announce(announce));
     }
 
     /// The call under way, for errors.
@@ -175,8 +176,8 @@ impl<T: Transport> Session<T> {
     }
 }
 
-/// Fails the group if a call panics, before the memory that is sent from goes back to its owner: the
-/// caller, who may catch the panic, or the heap.
+/// Fails the group if a call panics, before the memory that is sent from goes back to its owner:
+/// the caller, who may catch the panic, or the heap.
 struct AbortOnUnwind<'a, T: Transport> {
     session: &'a mut Session<T>,
     is_over: bool,

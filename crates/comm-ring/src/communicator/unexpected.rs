@@ -1,8 +1,8 @@
-//! Looks for messages that no call will ever receive.
+//! Detects messages that no call will ever receive.
 //!
-//! A rank that only sends is through with its call whatever the others do, and what it sent may lie where nobody looks:
-//! on the way between two ranks that have nothing to say to each other in the calls that follow. Such a message
-//! belongs to a call that is over, so it can only come from a rank that was in another call under the same number.
+//! A rank that only sends completes its call whatever the others do, and its message may arrive
+//! where no later call receives. Such a message belongs to a completed call, so its sender must
+//! have made another call with the same number.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use super::session::Session;
 use crate::executor::Stop;
 use crate::message::Header;
 
-/// How often calls look at all streams.
+/// The interval at which calls check all streams.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// When to look again, and the memory for it.
+/// The time of the next check, and memory for it.
 #[derive(Debug, Default)]
 pub(super) struct UnexpectedCheck {
     next: Option<Instant>,
@@ -23,7 +23,7 @@ pub(super) struct UnexpectedCheck {
 }
 
 impl<T: Transport> Session<T> {
-    /// What a call starts with: whether it can succeed as far as is known.
+    /// Returns an error if the starting call cannot succeed, as far as is known.
     #[inline]
     pub(super) fn check_control(&mut self) -> Result<(), Stop> {
         self.check_pending_abort()?;
@@ -34,9 +34,9 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Looks whether there is more to know, if the last look was some time ago. Every call does, when it first waits, or
-    /// at its end if it never does: it may have come so long after the others that these gave it up. A call that has to
-    /// wait for long hears the rest before it sleeps.
+    /// Reads the control channel if the last time was some time ago. Every call does so when it
+    /// first waits, or at its end if it never waits: it may have started so late that others
+    /// aborted it. A call that waits for long reads the rest before it sleeps.
     pub(super) fn poll_control(&mut self, now: Instant) -> Result<(), Stop> {
         if self.unexpected.next.is_some_and(|next| now < next) {
             return Ok(());
@@ -48,8 +48,8 @@ impl<T: Transport> Session<T> {
         self.check_unexpected(now)
     }
 
-    /// Fails if the next message from some rank cannot belong to the call under way or one that is still to come. To be
-    /// called between passes: ranks from which the call expects something are left to it.
+    /// Returns an error if the next message from some rank cannot belong to the current or a later
+    /// call. Call it between passes: ranks from which the call expects a message are left to it.
     pub(super) fn check_unexpected(&mut self, now: Instant) -> Result<(), Stop> {
         self.unexpected.next = Some(now + EVERY);
         if self.unexpected.everybody.recv().is_empty() {
@@ -62,12 +62,13 @@ impl<T: Transport> Session<T> {
         unexpected.map_or(Ok(()), |(from, sequence)| Err(Stop::Mismatch { from, sequence, lengths: None }))
     }
 
-    /// The number of the call that the next message from a rank belongs to, if no call here can receive it.
+    /// Returns the number of the call that the next message from a rank belongs to, if no call here
+    /// can receive it.
     fn unexpected(&mut self, from: usize) -> Option<u64> {
         if self.executor.interest().recv().contains(&from) {
             return None;
         }
-        // What broke shows where something is expected.
+        // A broken stream is reported by the call that needs it.
         let lent = self.data.fill_buf(from, Header::BYTES).ok()?;
         let mut bytes = [0; Header::BYTES];
         let whole = lent.copy_to(&mut bytes) == bytes.len();

@@ -1,20 +1,21 @@
-//! The messages of the control channel, to the byte.
+//! The wire format of the control channel.
 //!
-//! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are little-endian.
+//! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are
+//! little-endian.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{Lengths, Signature};
 
 /// A message on the control channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum ControlFrame {
     /// The sender is blocked in a call, or answers a question about one.
     Announce(Announce),
-    /// The sender gave up its communicator, and everybody else must too.
+    /// The sender aborted its communicator, and so must all members.
     Abort {
-        /// The first call that cannot be completed. What the sender had to do for those before is done.
+        /// The first call that cannot be completed. The sender has done its part of those before.
         sequence: u64,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
     /// The sender closes its communicator in order.
@@ -29,23 +30,24 @@ pub(crate) enum Frame {
 /// A call that a rank made, and perhaps repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PastCall {
-    /// The number under which it was made first. It was repeated until the next one of the list, or the list's end.
+    /// The number of the first of these calls. They extend to the next entry of the list, or the
+    /// list's end.
     pub(crate) first: u64,
     /// The call.
     pub(crate) call: Signature,
 }
 
 impl PastCall {
-    /// The most that a frame lists.
+    /// The most calls that a frame lists.
     pub(crate) const MAX: usize = 8;
 }
 
-/// Which call a rank is, or was, in.
+/// The current or an earlier call of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announce {
     /// The number of the call.
     pub(crate) sequence: u64,
-    /// Whether the sender wants to know what the receiver called under this number.
+    /// Whether the sender asks for the receiver's call with this number.
     pub(crate) question: bool,
     /// The call.
     pub(crate) call: Signature,
@@ -59,7 +61,7 @@ impl Announce {
     pub(crate) const WAITING_MAX: usize = 64;
 }
 
-/// Why a communicator was given up.
+/// The reason why a communicator was aborted.
 #[expect(clippy::large_enum_variant, reason = "a communicator has one cause, when it ends")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -69,7 +71,7 @@ pub(crate) enum Cause {
     Timeout { millis: u64, waiting_for: Vec<usize> },
     /// Two ranks made different calls under one number.
     Desync { sequence: u64, ranks: [usize; 2], calls: [Option<Signature>; 2], lengths: Option<Lengths> },
-    /// Somebody asked for it, or a failure that no other kind describes.
+    /// A rank asked for it, or a failure that no other kind describes.
     Aborted { by: usize, reason: String },
 }
 
@@ -84,11 +86,12 @@ const ABORTED: u8 = 4;
 
 /// The longest text in a frame in bytes; a longer one is cut.
 const TEXT_MAX: usize = 512;
-/// The longest frame after its length. None longer is ever sent, and none longer is accepted.
+/// The length of the longest frame, without the length field. Longer ones are never sent, and
+/// refused.
 pub(crate) const FRAME_MAX: usize = 2048;
 
-impl Frame {
-    /// The frame after its length.
+impl ControlFrame {
+    /// Encodes the frame, without its length.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Writer::new();
         match self {
@@ -112,7 +115,8 @@ impl Frame {
         frame.into_vec()
     }
 
-    /// Reads the first frame of `bytes` if it has arrived whole. Returns it with its length in `bytes`.
+    /// Decodes the first frame of `bytes` if it has arrived whole. Returns it with its length in
+    /// `bytes`.
     pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Option<(Self, usize)>> {
         match Reader::new(bytes).bytes::<u32>(FRAME_MAX) {
             Ok(body) => Ok(Some((wire::decode(body, Self::read)?, 4 + body.len()))),
@@ -201,21 +205,24 @@ mod tests {
         call
     }
 
-    fn abort(cause: Cause) -> Frame {
-        Frame::Abort { sequence: 12, cause }
+    fn abort(cause: Cause) -> ControlFrame {
+        ControlFrame::Abort { sequence: 12, cause }
     }
 
-    fn frames() -> Vec<Frame> {
+    fn frames() -> Vec<ControlFrame> {
         vec![
-            Frame::Announce(Announce {
+            ControlFrame::Announce(Announce {
                 sequence: 9,
                 question: true,
                 call: call(),
                 waiting_for: vec![1, 70_000],
                 past: vec![PastCall { first: 7, call: call() }],
             }),
-            Frame::Goodbye { sequence: u64::MAX, past: vec![] },
-            Frame::Goodbye { sequence: 3, past: vec![PastCall { first: 0, call: call() }; PastCall::MAX] },
+            ControlFrame::Goodbye { sequence: u64::MAX, past: vec![] },
+            ControlFrame::Goodbye {
+                sequence: 3,
+                past: vec![PastCall { first: 0, call: call() }; PastCall::MAX],
+            },
             abort(Cause::Lost { peer: 3, detail: "gone".into() }),
             abort(Cause::Timeout { millis: 1500, waiting_for: vec![] }),
             abort(Cause::Desync { sequence: 4, ranks: [0, 2], calls: [Some(call()), None], lengths: None }),
@@ -231,13 +238,13 @@ mod tests {
 
     #[test]
     fn frames_round_trip_and_wait_until_they_are_whole() {
-        let bytes: Vec<u8> = frames().iter().flat_map(Frame::encode).collect();
+        let bytes: Vec<u8> = frames().iter().flat_map(ControlFrame::encode).collect();
         let mut rest = &bytes[..];
         for frame in frames() {
-            let (decoded, length) = Frame::decode(rest).unwrap().unwrap();
+            let (decoded, length) = ControlFrame::decode(rest).unwrap().unwrap();
             assert_eq!(decoded, frame);
             for cut in 0..length {
-                assert_eq!(Frame::decode(&rest[..cut]), Ok(None));
+                assert_eq!(ControlFrame::decode(&rest[..cut]), Ok(None));
             }
             rest = &rest[length..];
         }
@@ -257,26 +264,26 @@ mod tests {
         let calls = [Some(call.clone()), Some(call)];
         let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };
         let text = Cause::Aborted { by: 1, reason: "ä".repeat(1000) };
-        for frame in [Frame::Announce(announce), abort(desync), abort(text)] {
+        for frame in [ControlFrame::Announce(announce), abort(desync), abort(text)] {
             let bytes = frame.encode();
             assert!(bytes.len() <= FRAME_MAX);
-            assert!(Frame::decode(&bytes).unwrap().is_some());
+            assert!(ControlFrame::decode(&bytes).unwrap().is_some());
         }
     }
 
     #[test]
     fn a_frame_without_a_kind_or_with_a_byte_too_many_is_refused() {
-        assert!(Frame::decode(&[0, 0, 0, 0]).is_err());
-        assert!(Frame::decode(&[255; 8]).is_err());
+        assert!(ControlFrame::decode(&[0, 0, 0, 0]).is_err());
+        assert!(ControlFrame::decode(&[255; 8]).is_err());
         for frame in frames() {
             let mut bytes = frame.encode();
             bytes[0] += 1;
             bytes.push(0);
-            assert!(Frame::decode(&bytes).is_err(), "{frame:?}");
+            assert!(ControlFrame::decode(&bytes).is_err(), "{frame:?}");
         }
     }
 
-    comm_sim::hostile_bytes!(frames_are_read_as_they_were_written: frames(), Frame::encode, |bytes| {
-        Frame::decode(bytes).ok()?.filter(|(_, length)| *length == bytes.len()).map(|(frame, _)| frame)
+    comm_sim::hostile_bytes!(frames_are_read_as_they_were_written: frames(), ControlFrame::encode, |bytes| {
+        ControlFrame::decode(bytes).ok()?.filter(|(_, length)| *length == bytes.len()).map(|(frame, _)| frame)
     });
 }

@@ -12,9 +12,9 @@ pub struct LoweredStep {
     pub(super) action: Action,
     pub(super) place: Place,
     /// The blocks at the place of the step.
-    pub(super) bytes: Bytes,
+    pub(super) bytes: ByteRange,
     /// The same blocks at [`Step::src`].
-    pub(super) src: Bytes,
+    pub(super) src: ByteRange,
     /// The conflicting ones of the 63 steps before: the highest bit is the step directly before,
     /// and so on backwards.
     pub(super) deps: u64,
@@ -25,12 +25,12 @@ const PREVIOUS: u64 = 1 << (u64::BITS - 1);
 
 /// A range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bytes {
+pub(super) struct ByteRange {
     start: usize,
     end: usize,
 }
 
-impl Bytes {
+impl ByteRange {
     pub(super) const NONE: Self = Self { start: 0, end: 0 };
     /// A range outside every array: its use is an error.
     const INVALID: Self = Self { start: usize::MAX - 1, end: usize::MAX };
@@ -87,13 +87,13 @@ impl Lowering {
     pub(super) fn lower(&mut self, step: Step, layout: &Layout) -> LoweredStep {
         let bytes = |place| {
             let bytes = layout.bytes(place, step.blocks);
-            bytes.map_or(Bytes::INVALID, |Range { start, end }| Bytes { start, end })
+            bytes.map_or(ByteRange::INVALID, |Range { start, end }| ByteRange { start, end })
         };
         let lowered = LoweredStep {
             action: step.action,
             place: step.place,
             bytes: bytes(step.place),
-            src: step.src().map_or(Bytes::NONE, bytes),
+            src: step.src().map_or(ByteRange::NONE, bytes),
             deps: self.deps(&step),
         };
         self.recent[self.count % Self::LENGTH] = step;
@@ -101,7 +101,7 @@ impl Lowering {
         lowered
     }
 
-    /// The recent steps that conflict with this one, as in [`LoweredStep::deps`].
+    /// Returns the recent steps that conflict with this one, as in [`LoweredStep::deps`].
     fn deps(&self, step: &Step) -> u64 {
         // A step as far back as the window is long has left it.
         let oldest = self.count.min(Self::LENGTH - 1);

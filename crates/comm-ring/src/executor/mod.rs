@@ -20,7 +20,7 @@ use comm_core::{Action, Error, Interest, Lengths, RecvBuf, Reduction, Result, Tr
 pub use lower::{LoweredStep, lower};
 use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
 pub use regions::Regions;
-use window::{Stage, Window};
+use window::{EntryState, Window};
 
 use crate::message::Header;
 
@@ -45,13 +45,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// The header of a message of the call.
+    /// Returns the header of a message of the call.
     #[inline]
     const fn header(&self, payload_bytes: usize) -> Header {
         Header::new(self.sequence, payload_bytes as u64, self.fingerprint)
     }
 
-    /// The reduction of a receive, if it reduces.
+    /// Returns the reduction of a receive, if it reduces.
     #[inline]
     fn reduction_in(&self, action: Action) -> Result<Option<Reduction>> {
         match action {
@@ -142,14 +142,14 @@ impl Executor {
         self.window.clear();
     }
 
-    /// The events that the last [`progress`](Self::progress) waits for.
+    /// Returns the events that the last [`progress`](Self::progress) waits for.
     #[must_use]
     #[inline]
     pub const fn interest(&self) -> &Interest {
         &self.interest
     }
 
-    /// Whether a message of this call, or at least its header, was received from the peer.
+    /// Returns whether a message of this call, or at least its header, was received from the peer.
     #[must_use]
     pub fn has_seen(&self, peer: usize, sequence: u64) -> bool {
         self.last_seen.get(peer).is_some_and(|&last| last >= sequence)
@@ -217,9 +217,9 @@ impl Executor {
         regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
-        let (stage, action) = (entry.stage, entry.lowered.action);
+        let (stage, action) = (entry.state, entry.lowered.action);
         match (stage, action) {
-            (Stage::Accepted { until }, Action::Send { to }) => {
+            (EntryState::Accepted { until }, Action::Send { to }) => {
                 Ok(self.try_complete(at, transport, to, until))
             }
             (_, Action::Send { to }) => {
@@ -289,7 +289,7 @@ impl Executor {
         }
         self.claims(to)?.send = 0;
         let until = self.accepted[to];
-        self.window.entry(at).stage = Stage::Accepted { until };
+        self.window.entry(at).state = EntryState::Accepted { until };
         self.try_complete(at, transport, to, until);
         Ok(true)
     }

@@ -18,7 +18,7 @@ pub struct Regions<'a> {
 }
 
 impl Regions<'_> {
-    /// The bytes that a send reads.
+    /// Returns the bytes that a send reads.
     #[inline]
     pub(super) fn read(&self, place: Place, bytes: Range<usize>) -> Result<&[u8]> {
         let region = match place {
@@ -29,7 +29,7 @@ impl Regions<'_> {
         region.get(bytes).ok_or_else(outside)
     }
 
-    /// The bytes that a step writes.
+    /// Returns the bytes that a step writes.
     #[inline]
     pub(super) fn write(&mut self, place: Place, bytes: Range<usize>) -> Result<&mut [u8]> {
         let region = match place {
@@ -40,7 +40,7 @@ impl Regions<'_> {
         region.get_mut(bytes).ok_or_else(outside)
     }
 
-    /// The bytes that a receive writes, and its addend if that lies elsewhere.
+    /// Returns the bytes that a receive writes, and its addend if that lies elsewhere.
     #[inline]
     pub(super) fn recv(&mut self, step: &LoweredStep) -> Result<(&mut [u8], Option<&[u8]>)> {
         match step.action {
@@ -51,7 +51,7 @@ impl Regions<'_> {
         }
     }
 
-    /// The bytes that a step writes, and the bytes at `src` that it reads.
+    /// Returns the bytes that a step writes, and the bytes at `src` that it reads.
     #[inline]
     pub(super) fn pair(&mut self, step: &LoweredStep, src: Place) -> Result<(&mut [u8], &[u8])> {
         let (dst_bytes, src_bytes) = (step.bytes.range(), step.src.range());

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use comm_core::{Action, Result, Transport};
 
 use super::recv::recv_eager;
-use super::window::Stage;
+use super::window::EntryState;
 use super::{EAGER_BYTES, Executor, Job, LoweredStep, Regions, Stop, local, no_rank};
 use crate::message::Header;
 
@@ -55,7 +55,7 @@ impl Executor {
         let entry = self.window.push(step);
         (entry.moved, entry.header) = (sent, header);
         if complete {
-            entry.stage = Stage::Accepted { until: *accepted };
+            entry.state = EntryState::Accepted { until: *accepted };
         }
         Ok(sent > 0)
     }

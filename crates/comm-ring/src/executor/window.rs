@@ -3,13 +3,13 @@
 use comm_core::{Action, Place, Step};
 
 use super::LoweredStep;
-use super::lower::Bytes;
+use super::lower::ByteRange;
 use super::partial_element::PartialElement;
 use crate::message::Header;
 
-/// The stage of a step.
+/// The state of a step in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum EntryState {
     /// Not started, or partly moved.
     Open,
     /// A send whose bytes the transport has accepted, but not released.
@@ -23,7 +23,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) lowered: LoweredStep,
-    pub(super) stage: Stage,
+    pub(super) state: EntryState,
     /// The bytes moved so far, including the header.
     pub(super) moved: usize,
     /// The header that is being sent or received.
@@ -33,12 +33,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// An entry without a step.
+    /// Creates an entry without a step.
     fn unused() -> Self {
-        let (action, place, bytes) = (Action::Finish, Place::Output, Bytes::NONE);
+        let (action, place, bytes) = (Action::Finish, Place::Output, ByteRange::NONE);
         Self {
             lowered: LoweredStep { action, place, bytes, src: bytes, deps: 0 },
-            stage: Stage::Open,
+            state: EntryState::Open,
             moved: 0,
             header: [0; Header::BYTES],
             partial: PartialElement::default(),
@@ -93,7 +93,7 @@ impl Window {
         self.len += 1;
         let entry = self.entry(at);
         entry.lowered = *lowered;
-        (entry.stage, entry.moved) = (Stage::Open, 0);
+        (entry.state, entry.moved) = (EntryState::Open, 0);
         entry.partial.clear();
         entry
     }
@@ -104,7 +104,7 @@ impl Window {
         &mut self.entries[place]
     }
 
-    /// The steps that are unfinished now, in their order.
+    /// Returns the steps that are unfinished now, in their order.
     #[inline]
     pub(super) fn unfinished(&self) -> impl Iterator<Item = usize> + use<> {
         let mut rest = self.unfinished;
@@ -130,7 +130,7 @@ impl Window {
         self.unfinished = self.unfinished.unbounded_shr(finished as u32);
     }
 
-    /// Whether an earlier unfinished step conflicts with the one at `at`.
+    /// Returns whether an earlier unfinished step conflicts with the one at `at`.
     #[inline]
     pub(super) fn is_blocked(&mut self, at: usize) -> bool {
         // Steps before the window are shifted out.
@@ -146,12 +146,12 @@ mod tests {
     use comm_core::{Blocks, Layout, Partition};
 
     /// A window, and the schedule that passes through it.
-    struct Run {
+    struct WindowRun {
         window: Window,
         lowering: Lowering,
     }
 
-    impl Run {
+    impl WindowRun {
         fn new(capacity: usize) -> Self {
             Self { window: Window::new(capacity), lowering: Lowering::default() }
         }
@@ -163,8 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn a_step_deps_every_earlier_conflict_and_no_other() {
-        let mut run = Run::new(8);
+    fn a_step_depends_on_every_earlier_conflict_and_no_other() {
+        let mut run = WindowRun::new(8);
         run.push(Step::send(1, Place::Output, Blocks::one(0)));
         run.push(Step::send(2, Place::Output, Blocks::one(0)));
         run.push(Step::recv(1, Place::Output, Blocks::one(0)));
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_largest_window_reuses_the_entries_of_finished_steps() {
-        let mut run = Run::new(1000);
+        let mut run = WindowRun::new(1000);
         while !run.window.is_full() {
             run.push(Step::recv(1, Place::Output, Blocks::one(0)));
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_step_does_not_wait_for_one_that_reuses_the_entry_of_a_finished_one() {
-        let mut run = Run::new(64);
+        let mut run = WindowRun::new(64);
         run.push(Step::recv(1, Place::Output, Blocks::one(0)));
         run.push(Step::recv(2, Place::Output, Blocks::one(0)));
         while !run.window.is_full() {

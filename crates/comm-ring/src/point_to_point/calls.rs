@@ -1,4 +1,4 @@
-//! The calls: what each begins, and how it takes its outcome.
+//! The calls on messages: each begins an operation and takes its outcome.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -8,9 +8,11 @@ use comm_core::{
     Source, TagMatch, Transport,
 };
 
-use super::engine::{Engine, Mine, Outcome, Payload, Recv, Send, Space, Ticket};
-use super::matching::Pattern;
-use super::{Messenger, Seat, State};
+use super::engine::{
+    CallerBuffers, Outcome, Payload, ProgressEngine, RecvBuffer, RecvRequest, RequestId, SendRequest,
+};
+use super::matching::MatchKey;
+use super::{Driver, Messenger, State};
 
 impl<T: Transport> Messenger<T> {
     pub(crate) fn send(
@@ -20,10 +22,15 @@ impl<T: Transport> Messenger<T> {
         message: HostView<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        let (mut state, payload) = self.enter_with(message);
-        let mut mine = Mine::default();
-        state.begin_send(&mut mine, Send::new((to, tag), message, payload), message, options.timeout);
-        self.complete(state, mine).map(drop)
+        let (mut state, payload) = self.lock_with_payload(message);
+        let mut caller = CallerBuffers::default();
+        state.begin_send(
+            &mut caller,
+            SendRequest::new((to, tag), message, payload),
+            message,
+            options.timeout,
+        );
+        self.complete(state, caller).map(drop)
     }
 
     pub(crate) fn recv(
@@ -33,10 +40,10 @@ impl<T: Transport> Messenger<T> {
         buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
-        let mut state = self.enter();
-        let mut mine = Mine::default();
-        state.begin_recv(&mut mine, (from, tag), buffer, options.timeout);
-        some(self.complete(state, mine))
+        let mut state = self.lock_as_caller();
+        let mut caller = CallerBuffers::default();
+        state.begin_recv(&mut caller, (from, tag), buffer, options.timeout);
+        some(self.complete(state, caller))
     }
 
     pub(crate) fn send_recv(
@@ -47,49 +54,54 @@ impl<T: Transport> Messenger<T> {
         buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
-        let (mut state, payload) = self.enter_with(message);
+        let (mut state, payload) = self.lock_with_payload(message);
         state.engine.check_rank(to.rank)?;
         if let Source::Rank(rank) = from.source {
             state.engine.check_rank(rank)?;
         }
-        let mut mine = Mine::default();
-        state.begin_recv(&mut mine, (from.source, from.tag), buffer, options.timeout);
-        state.begin_send(&mut mine, Send::new((to.rank, to.tag), message, payload), message, options.timeout);
-        some(self.complete(state, mine))
+        let mut caller = CallerBuffers::default();
+        state.begin_recv(&mut caller, (from.source, from.tag), buffer, options.timeout);
+        state.begin_send(
+            &mut caller,
+            SendRequest::new((to.rank, to.tag), message, payload),
+            message,
+            options.timeout,
+        );
+        some(self.complete(state, caller))
     }
 
     pub(crate) fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {
-        let mut state = self.enter();
-        let ticket = state.engine.number();
-        state.engine.probe(ticket, Pattern { from, tag }, options.timeout);
-        some(self.complete(state, Mine { probe: Some(ticket), ..Mine::default() }))
+        let mut state = self.lock_as_caller();
+        let request = state.engine.next_request();
+        state.engine.probe(request, MatchKey { from, tag }, options.timeout);
+        some(self.complete(state, CallerBuffers { probe: Some(request), ..CallerBuffers::default() }))
     }
 
-    /// Looks at what has arrived, if nobody else does.
+    /// Reads bytes that have arrived if no other thread drives, and returns a message that matches.
     pub(crate) fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>> {
-        let mut state = self.enter();
-        let pattern = Pattern { from, tag };
+        let mut state = self.lock_as_caller();
+        let key = MatchKey { from, tag };
         let lost = |error: &Error| matches!(error, Error::PeerLost { .. });
-        state.engine.check_source(pattern).or_else(|error| if lost(&error) { Ok(()) } else { Err(error) })?;
-        let mut found = state.engine.look(pattern);
-        let State { engine, seat, .. } = &mut *state;
-        if let (None, Seat::Free(transport)) = (found, seat) {
-            engine.progress(transport, &mut Mine::default(), true);
-            found = state.engine.look(pattern);
-            self.let_drive(state);
+        state.engine.check_source(key).or_else(|error| if lost(&error) { Ok(()) } else { Err(error) })?;
+        let mut found = state.engine.peek(key);
+        let State { engine, driver, .. } = &mut *state;
+        if let (None, Driver::Vacant(transport)) = (found, driver) {
+            engine.progress(transport, &mut CallerBuffers::default(), true);
+            found = state.engine.peek(key);
+            self.hand_over(state);
         }
         Ok(found)
     }
 
     pub(crate) fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
-        let send = match Send::owned((to, tag), message) {
+        let send = match SendRequest::owned((to, tag), message) {
             Ok(send) => send,
             Err((message, error)) => return message.complete(Err(error)),
         };
-        let mut state = self.enter();
-        let ticket = state.engine.number();
-        state.engine.send(ticket, send, options.timeout, &Mine::default());
-        self.let_drive(state);
+        let mut state = self.lock_as_caller();
+        let request = state.engine.next_request();
+        state.engine.send(request, send, options.timeout, &CallerBuffers::default());
+        self.hand_over(state);
     }
 
     pub(crate) fn post_recv(
@@ -99,46 +111,51 @@ impl<T: Transport> Messenger<T> {
         mut buffer: Box<dyn Incoming>,
         options: &CallOptions,
     ) {
-        let room = match buffer.view_mut().map(|view| (view.len(), view.dtype())) {
-            Ok(room) => room,
+        let capacity = match buffer.view_mut().map(|view| (view.len(), view.dtype())) {
+            Ok(capacity) => capacity,
             Err(error) => return buffer.complete(Err(error)),
         };
-        let mut state = self.enter();
-        let ticket = state.engine.number();
-        let recv = Recv::new((from, tag), room, Space::Owned(buffer));
-        state.engine.recv(ticket, recv, options.timeout, &mut Mine::default());
-        self.let_drive(state);
+        let mut state = self.lock_as_caller();
+        let request = state.engine.next_request();
+        let recv = RecvRequest::new((from, tag), capacity, RecvBuffer::Owned(buffer));
+        state.engine.recv(request, recv, options.timeout, &mut CallerBuffers::default());
+        self.hand_over(state);
     }
 
-    /// Ends the receives in the background that nothing has matched, after a last look at what has arrived.
+    /// Ends the receives in the background that nothing has matched, after reading bytes that have
+    /// arrived.
     pub(crate) fn cancel_recvs(&self) {
-        let mut state = self.enter();
-        if let State { engine, seat: Seat::Free(transport), .. } = &mut *state {
-            engine.progress(transport, &mut Mine::default(), true);
+        let mut state = self.lock_as_caller();
+        if let State { engine, driver: Driver::Vacant(transport), .. } = &mut *state {
+            engine.progress(transport, &mut CallerBuffers::default(), true);
         }
         state.engine.cancel_recvs();
-        self.let_drive(state);
+        self.hand_over(state);
     }
 
-    /// The state for a thread that comes with a message, and where the message is for those who drive. It is copied
-    /// without the lock.
-    fn enter_with(&self, message: HostView<'_>) -> (MutexGuard<'_, State<T>>, Payload) {
-        let state = self.enter();
-        if state.is_free() {
-            return (state, Payload::RecvBuf);
+    /// Locks the state for a thread that sends a message, and returns the location of its bytes.
+    /// Copies them, without the lock, if another thread drives.
+    fn lock_with_payload(&self, message: HostView<'_>) -> (MutexGuard<'_, State<T>>, Payload) {
+        let state = self.lock_as_caller();
+        if state.is_vacant() {
+            return (state, Payload::Caller);
         }
         drop(state);
         let copy = Payload::Copied(message.bytes().to_vec());
-        (self.enter(), copy)
+        (self.lock_as_caller(), copy)
     }
 
     /// Waits for a call that was begun, and takes its outcome.
-    fn complete(&self, state: MutexGuard<'_, State<T>>, mut mine: Mine<'_>) -> Result<Option<Received>> {
-        let mut state = self.work(state, &mut mine, settled);
-        let Mine { send, recv, probe } = mine;
-        let sent = send.and_then(|(ticket, _)| state.engine.take_outcome(ticket));
-        let received = recv.as_ref().and_then(|(ticket, _)| state.engine.take_outcome(*ticket));
-        let probed = probe.and_then(|ticket| state.engine.take_outcome(ticket));
+    fn complete(
+        &self,
+        state: MutexGuard<'_, State<T>>,
+        mut caller: CallerBuffers<'_>,
+    ) -> Result<Option<Received>> {
+        let mut state = self.drive_until(state, &mut caller, is_complete);
+        let CallerBuffers { send, recv, probe } = caller;
+        let sent = send.and_then(|(request, _)| state.engine.take_outcome(request));
+        let received = recv.as_ref().and_then(|(request, _)| state.engine.take_outcome(*request));
+        let probed = probe.and_then(|request| state.engine.take_outcome(request));
         drop(state);
         if let (Some(outcome), Some((_, buffer))) = (&received, recv)
             && let Some(start) = buffer.get_mut(..outcome.staged.len())
@@ -154,46 +171,53 @@ impl<T: Transport> Messenger<T> {
 }
 
 impl<T: Transport> State<T> {
-    fn begin_send<'a>(&mut self, mine: &mut Mine<'a>, send: Send, message: HostView<'a>, timeout: Duration) {
-        let ticket = self.engine.number();
-        mine.send = Some((ticket, message.bytes()));
-        self.engine.send(ticket, send, timeout, mine);
+    fn begin_send<'a>(
+        &mut self,
+        caller: &mut CallerBuffers<'a>,
+        send: SendRequest,
+        message: HostView<'a>,
+        timeout: Duration,
+    ) {
+        let request = self.engine.next_request();
+        caller.send = Some((request, message.bytes()));
+        self.engine.send(request, send, timeout, caller);
     }
 
     fn begin_recv<'a>(
         &mut self,
-        mine: &mut Mine<'a>,
-        pattern: (Source, TagMatch),
+        caller: &mut CallerBuffers<'a>,
+        key: (Source, TagMatch),
         buffer: HostViewMut<'a>,
         timeout: Duration,
     ) {
-        let ticket = self.engine.number();
-        let room = (buffer.len(), buffer.dtype());
-        let space = if self.is_free() { Space::RecvBuf } else { Space::Staged(Vec::new()) };
-        mine.recv = Some((ticket, buffer.into_bytes()));
-        self.engine.recv(ticket, Recv::new(pattern, room, space), timeout, mine);
+        let request = self.engine.next_request();
+        let capacity = (buffer.len(), buffer.dtype());
+        let dst = if self.is_vacant() { RecvBuffer::Caller } else { RecvBuffer::Staged(Vec::new()) };
+        caller.recv = Some((request, buffer.into_bytes()));
+        self.engine.recv(request, RecvRequest::new(key, capacity, dst), timeout, caller);
     }
 }
 
-/// Whether a call has ended. If one half of it failed, the other one ends too, as soon as it can.
-fn settled(engine: &mut Engine, mine: &mut Mine<'_>) -> bool {
+/// Returns whether a call has ended. If one half of it failed, the other one is cancelled as soon
+/// as possible.
+fn is_complete(engine: &mut ProgressEngine, caller: &mut CallerBuffers<'_>) -> bool {
     let ends_both = |error: &&Error| error.is_fatal() || matches!(error, Error::PeerLost { .. });
-    let failure = |engine: &Engine, ticket: Ticket| {
+    let failure = |engine: &ProgressEngine, request: RequestId| {
         let ended = |outcome: &Outcome| outcome.result.as_ref().err().filter(ends_both).cloned();
-        engine.outcome(ticket).map(ended)
+        engine.outcome(request).map(ended)
     };
-    if let Some(probe) = mine.probe {
+    if let Some(probe) = caller.probe {
         return engine.outcome(probe).is_some();
     }
-    match (&mine.send, &mine.recv) {
+    match (&caller.send, &caller.recv) {
         (Some((send, bytes)), Some((recv, _))) => match (failure(engine, *send), failure(engine, *recv)) {
             (Some(_), Some(_)) => true,
-            (Some(Some(error)), None) => engine.withdraw(*recv, error),
-            (None, Some(Some(_))) => engine.let_go(*send, bytes),
+            (Some(Some(error)), None) => engine.cancel(*recv, error),
+            (None, Some(Some(_))) => engine.detach(*send, bytes),
             _ => false,
         },
-        (Some((ticket, _)), None) => engine.outcome(*ticket).is_some(),
-        (None, Some((ticket, _))) => engine.outcome(*ticket).is_some(),
+        (Some((request, _)), None) => engine.outcome(*request).is_some(),
+        (None, Some((request, _))) => engine.outcome(*request).is_some(),
         (None, None) => true,
     }
 }

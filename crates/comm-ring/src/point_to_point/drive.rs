@@ -1,4 +1,4 @@
-//! What the one thread does that moves the bytes of all.
+//! The loop of the one thread that drives: it moves the bytes of all threads.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -6,78 +6,80 @@ use std::time::Duration;
 
 use comm_core::{Armed, Error, Interest, Result, Transport};
 
-use super::engine::{Engine, Mine};
-use super::{Messenger, Seat, State};
+use super::engine::{CallerBuffers, ProgressEngine};
+use super::{Driver, Messenger, State};
 use crate::wait::{Idle, wait_for};
 use std::os::fd::AsFd;
 
-/// How long a rank that fails or leaves tries to get its last words out.
-const LAST_WORDS: Duration = Duration::from_millis(200);
-/// How long to sleep when nothing has a deadline.
+/// The time for which a rank that fails or leaves tries to send its queued frames.
+const LINGER: Duration = Duration::from_millis(200);
+/// The time to sleep if nothing has a deadline.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Closes the seat of a driver that panicked, so that the others are not left waiting for it.
-struct Rescue<'a, T: Transport> {
+/// Ends all operations if the driving thread panics, so that the others do not wait for it.
+struct AbortOnUnwind<'a, T: Transport> {
     messenger: &'a Messenger<T>,
     is_over: bool,
 }
 
-impl<T: Transport> Drop for Rescue<'_, T> {
+impl<T: Transport> Drop for AbortOnUnwind<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut state = self.messenger.lock();
             state.engine.end_all(Error::Internal("the thread that communicated for all panicked".into()));
-            state.seat = Seat::Closed;
+            state.driver = Driver::Closed;
             self.messenger.notify(&state);
         }
     }
 }
 
-/// Moves and waits until it is enough, or until nothing can be communicated any more. Then somebody else may.
+/// Moves bytes and waits until `enough` returns true, or the communicator has ended. Then another
+/// thread may drive.
 pub(super) fn drive<'a, T: Transport>(
     messenger: &'a Messenger<T>,
     state: MutexGuard<'a, State<T>>,
     mut transport: T,
-    mine: &mut Mine<'_>,
-    enough: &impl Fn(&mut Engine, &mut Mine<'_>) -> bool,
+    caller: &mut CallerBuffers<'_>,
+    enough: &impl Fn(&mut ProgressEngine, &mut CallerBuffers<'_>) -> bool,
 ) -> MutexGuard<'a, State<T>> {
-    let mut rescue = Rescue { messenger, is_over: false };
-    // Dropped before the rescue, which takes the lock.
+    let mut abort_on_unwind = AbortOnUnwind { messenger, is_over: false };
+    // Dropped before `abort_on_unwind`, which takes the lock.
     let mut state = state;
     state.waiter.forget();
     let mut interest = Interest::default();
     loop {
-        let moved = state.engine.progress(&mut transport, mine, false);
+        let moved = state.engine.progress(&mut transport, caller, false);
         if state.engine.poison_cause().is_some() {
-            // Before anybody gets memory back that the transport may still read.
+            // The transport must not read memory that its owner has back.
             close(&mut state.engine, transport);
-            state.seat = Seat::Closed;
+            state.driver = Driver::Closed;
             break;
         }
         if moved {
             state.waiter.moved(|| transport.now());
         }
-        if state.engine.take_news() {
+        if state.engine.take_completed() {
             messenger.notify(&state);
-            state = messenger.tell(state);
+            state = messenger.notify_owners(state);
         }
-        if enough(&mut state.engine, mine) {
-            state.seat = Seat::Free(transport);
+        if enough(&mut state.engine, caller) {
+            state.driver = Driver::Vacant(transport);
             break;
         }
         if moved {
-            state = let_callers_in(messenger, state);
+            state = yield_lock(messenger, state);
         } else {
-            state = idle(messenger, state, &mut transport, mine, &mut interest);
+            state = idle(messenger, state, &mut transport, caller, &mut interest);
         }
     }
     messenger.notify(&state);
-    rescue.is_over = true;
+    abort_on_unwind.is_over = true;
     state
 }
 
-/// A lock that is taken again at once would never be had by anybody else.
-fn let_callers_in<'a, T: Transport>(
+/// Gives other threads a chance to take the lock, which a thread that relocks at once would
+/// prevent.
+fn yield_lock<'a, T: Transport>(
     messenger: &'a Messenger<T>,
     state: MutexGuard<'a, State<T>>,
 ) -> MutexGuard<'a, State<T>> {
@@ -89,18 +91,18 @@ fn let_callers_in<'a, T: Transport>(
     messenger.lock()
 }
 
-/// Nothing moves: spins, yields or sleeps once.
+/// Spins, yields or sleeps once, because nothing moves.
 fn idle<'a, T: Transport>(
     messenger: &'a Messenger<T>,
     mut state: MutexGuard<'a, State<T>>,
     transport: &mut T,
-    mine: &mut Mine<'_>,
+    caller: &mut CallerBuffers<'_>,
     interest: &mut Interest,
 ) -> MutexGuard<'a, State<T>> {
     match state.waiter.idle(|| transport.now()) {
         Idle::Spin => {
             std::hint::spin_loop();
-            let_callers_in(messenger, state)
+            yield_lock(messenger, state)
         }
         Idle::Yield => {
             drop(state);
@@ -110,8 +112,8 @@ fn idle<'a, T: Transport>(
             state
         }
         Idle::Sleep => {
-            // Those with whom nobody has to do now may have come with something all the same.
-            if state.engine.progress(transport, mine, true) {
+            // Peers without an operation may have sent something nevertheless.
+            if state.engine.progress(transport, caller, true) {
                 return state;
             }
             state.engine.interest(interest);
@@ -127,7 +129,7 @@ fn idle<'a, T: Transport>(
     }
 }
 
-/// Sleeps until something can move, somebody comes, or a deadline has come.
+/// Sleeps until something can move, another thread needs the driver, or a deadline has passed.
 fn sleep<'a, T: Transport>(
     messenger: &'a Messenger<T>,
     mut state: MutexGuard<'a, State<T>>,
@@ -148,16 +150,16 @@ fn sleep<'a, T: Transport>(
     state
 }
 
-/// Ends the streams, with the reason as last words.
-pub(super) fn close<T: Transport>(engine: &mut Engine, mut transport: T) {
+/// Ends the streams, after reporting the cause.
+pub(super) fn close<T: Transport>(engine: &mut ProgressEngine, mut transport: T) {
     transport.revoke();
-    last_words(engine, &mut transport);
+    linger(engine, &mut transport);
 }
 
-/// Gets out what is left to be said, as far as that goes in a short time.
-pub(super) fn last_words<T: Transport>(engine: &mut Engine, transport: &mut T) {
-    let deadline = transport.now() + LAST_WORDS;
-    while let Some(interest) = engine.last_words(transport) {
+/// Sends queued frames for a short time.
+pub(super) fn linger<T: Transport>(engine: &mut ProgressEngine, transport: &mut T) {
+    let deadline = transport.now() + LINGER;
+    while let Some(interest) = engine.linger(transport) {
         let left = deadline.saturating_duration_since(transport.now());
         let slept: Result<()> = match transport.arm(&interest) {
             Ok(Armed::Ready) => Ok(()),

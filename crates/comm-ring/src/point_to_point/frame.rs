@@ -1,43 +1,44 @@
-//! The messages of the point-to-point channel, to the byte.
+//! The wire format of the point-to-point channel.
 //!
-//! A frame is a head of 32 bytes and, for some kinds, a body. All integers are little-endian; bytes that a kind does
-//! not use are zero.
+//! A frame is a head of 32 bytes and, for some kinds, a body. All integers are little-endian; bytes
+//! that a kind does not use are zero.
 
 use comm_core::{DType, wire};
 
-/// What a message costs of a sender's credit beyond its payload, so that messages of no length are bounded too.
+/// The credit that a message uses beyond its payload, so that empty messages are bounded too.
 pub(crate) const MESSAGE_OVERHEAD: u64 = 64;
-/// The credit with which every sender starts: how much it may send to one receiver that does not receive.
+/// The initial credit of every sender: the number of bytes that it may send to a receiver that does
+/// not receive.
 pub(crate) const CREDIT: u64 = 1 << 20;
-/// How many announced messages of one sender may wait to be received.
-pub(crate) const ANNOUNCED_MAX: usize = 1 << 20;
+/// The most announced messages of one sender that may wait to be received.
+pub(crate) const RTS_MAX: usize = 1 << 20;
 /// The longest text in bytes; a longer one is cut.
 pub(crate) const TEXT_MAX: usize = 512;
 
 /// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// A whole message, whose payload follows. It costs credit.
+    /// An eager message, whose payload follows. It uses credit.
     Eager { tag: u64, dtype: DType, length: u64 },
-    /// A message that is sent when the receiver asks for it.
-    Announce { tag: u64, dtype: DType, length: u64, id: u64 },
-    /// The receiver asks for an announced message.
-    Clear { id: u64 },
+    /// Request to send: a message that is sent when the receiver asks for it.
+    Rts { tag: u64, dtype: DType, length: u64, id: u64 },
+    /// Clear to send: the receiver asks for an announced message.
+    Cts { id: u64 },
     /// The next part of a message that was asked for; it follows.
     Data { length: u64, id: u64 },
-    /// The receiver gives credit back.
+    /// The receiver returns credit.
     Credit { amount: u64 },
     /// The sender leaves in order. Nothing follows.
     Goodbye,
-    /// Somebody ended all messages of the group; the reason follows. Nothing comes after it.
+    /// A rank ended all messages of the group; the reason follows. No frame comes after it.
     Abort { length: u64, by: u64 },
-    /// The sender has seen another rank die; how that showed follows.
+    /// The sender has seen another rank die; the description follows.
     Lost { length: u64, rank: u64 },
 }
 
 const EAGER: u8 = 1;
-const ANNOUNCE: u8 = 2;
-const CLEAR: u8 = 3;
+const RTS: u8 = 2;
+const CTS: u8 = 3;
 const DATA: u8 = 4;
 const CREDIT_BACK: u8 = 5;
 const GOODBYE: u8 = 6;
@@ -50,8 +51,8 @@ impl Frame {
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let (kind, dtype, [tag, length, id]) = match self {
             Self::Eager { tag, dtype, length } => (EAGER, Some(dtype), [tag, length, 0]),
-            Self::Announce { tag, dtype, length, id } => (ANNOUNCE, Some(dtype), [tag, length, id]),
-            Self::Clear { id } => (CLEAR, None, [0, 0, id]),
+            Self::Rts { tag, dtype, length, id } => (RTS, Some(dtype), [tag, length, id]),
+            Self::Cts { id } => (CTS, None, [0, 0, id]),
             Self::Data { length, id } => (DATA, None, [0, length, id]),
             Self::Credit { amount } => (CREDIT_BACK, None, [0, amount, 0]),
             Self::Goodbye => (GOODBYE, None, [0; 3]),
@@ -62,14 +63,14 @@ impl Frame {
         wire::words([u64::from(kind) | u64::from(code) << 8 | u64::from(size) << 16, tag, length, id])
     }
 
-    /// The head with these bytes; `None` for one that no correct peer sends, whatever was said before it.
+    /// Decodes a head; `None` for one that no correct peer sends in any state.
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [head, tag, length, id] = wire::read_words(bytes);
         let dtype = || DType::from_wire((head >> 8) as u8, (head >> 16) as u32);
         let frame = match head as u8 {
             EAGER => Self::Eager { tag, dtype: dtype()?, length },
-            ANNOUNCE => Self::Announce { tag, dtype: dtype()?, length, id },
-            CLEAR => Self::Clear { id },
+            RTS => Self::Rts { tag, dtype: dtype()?, length, id },
+            CTS => Self::Cts { id },
             DATA => Self::Data { length, id },
             CREDIT_BACK => Self::Credit { amount: length },
             GOODBYE => Self::Goodbye,
@@ -81,16 +82,16 @@ impl Frame {
         (frame.encode() == *bytes && frame.is_sound()).then_some(frame)
     }
 
-    /// Whether the lengths make sense.
+    /// Returns whether the lengths are valid.
     fn is_sound(self) -> bool {
         let whole = |dtype: DType, length: u64| length.is_multiple_of(dtype.size() as u64);
         match self {
             Self::Eager { dtype, length, .. } => whole(dtype, length) && length <= CREDIT - MESSAGE_OVERHEAD,
-            Self::Announce { dtype, length, .. } => whole(dtype, length) && usize::try_from(length).is_ok(),
+            Self::Rts { dtype, length, .. } => whole(dtype, length) && usize::try_from(length).is_ok(),
             Self::Data { length, .. } => length > 0,
             Self::Abort { length, .. } | Self::Lost { length, .. } => length <= TEXT_MAX as u64,
             Self::Credit { amount } => (1..=CREDIT).contains(&amount),
-            Self::Clear { .. } | Self::Goodbye => true,
+            Self::Cts { .. } | Self::Goodbye => true,
         }
     }
 }
@@ -109,8 +110,8 @@ mod tests {
 
     const ALL: [Frame; 8] = [
         Frame::Eager { tag: 0x0102, dtype: DType::F32, length: 0x0304 },
-        Frame::Announce { tag: u64::MAX, dtype: DType::U8, length: 1 << 40, id: 0x0506 },
-        Frame::Clear { id: 7 },
+        Frame::Rts { tag: u64::MAX, dtype: DType::U8, length: 1 << 40, id: 0x0506 },
+        Frame::Cts { id: 7 },
         Frame::Data { length: 9, id: 8 },
         Frame::Credit { amount: 0x1000 },
         Frame::Goodbye,
@@ -119,7 +120,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_bytes_are_those_of_the_specification() {
+    fn the_encoding_matches_the_specification() {
         let eager = ALL[0].encode();
         assert_eq!(eager[..8], [1, 11, 0, 0, 0, 0, 0, 0]);
         assert_eq!(eager[8..16], [2, 1, 0, 0, 0, 0, 0, 0]);
@@ -143,7 +144,7 @@ mod tests {
         |bytes| Frame::decode(bytes.try_into().ok()?));
 
     #[test]
-    fn what_no_correct_peer_sends_is_refused() {
+    fn invalid_heads_are_refused() {
         for frame in ALL {
             for at in (2..8).chain([if matches!(frame, Frame::Eager { .. }) { 24 } else { 2 }]) {
                 let mut bytes = frame.encode();
@@ -154,7 +155,7 @@ mod tests {
         let unsound = [
             Frame::Eager { tag: 0, dtype: DType::F32, length: 6 },
             Frame::Eager { tag: 0, dtype: DType::U8, length: CREDIT },
-            Frame::Announce { tag: 0, dtype: DType::F64, length: u64::MAX, id: 0 },
+            Frame::Rts { tag: 0, dtype: DType::F64, length: u64::MAX, id: 0 },
             Frame::Data { length: 0, id: 1 },
             Frame::Credit { amount: 0 },
             Frame::Credit { amount: u64::MAX },

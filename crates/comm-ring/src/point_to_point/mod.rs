@@ -1,9 +1,9 @@
-//! Messages between two ranks: how the threads that make calls share one channel.
+//! Messages between two ranks over one channel that all calling threads share.
 //!
-//! One of them at a time has the transport and *drives*: it moves everybody's bytes, and sleeps when nothing moves. The
-//! others leave what they want in the engine and wait to be told. When the driver's own call has ended it lets another
-//! one drive. Its own memory is the only one of a caller that is touched; a caller that merely waits has its message
-//! copied, so that no memory is used by a thread that did not borrow it.
+//! One thread at a time has the transport and *drives*: it moves the bytes of all threads, and
+//! sleeps when nothing moves. The others post operations in the engine and wait. When the driver's
+//! own call has ended, another thread drives. It accesses the buffers of its own call only; a
+//! caller that waits has its message copied, so that no thread uses memory that it did not borrow.
 
 mod calls;
 mod drive;
@@ -18,45 +18,45 @@ use comm_core::{Error, Loss, Notify, Process, Result, Transport};
 
 use crate::RingConfig;
 use crate::wait::Waiter;
-use engine::{Engine, Mine};
+use engine::{CallerBuffers, ProgressEngine};
 
 /// Sends and receives messages over one channel, for any number of threads.
 pub(crate) struct Messenger<T: Transport> {
     state: Mutex<State<T>>,
-    /// Something ended, or nobody drives.
+    /// Signalled when an operation ended, or no thread drives.
     change: Condvar,
     notify: Notify,
-    /// How many threads are about to take the lock.
+    /// The number of threads that are about to take the lock.
     callers: AtomicUsize,
-    /// The process whose streams these are.
+    /// The process that owns the streams.
     process: Process,
 }
 
 struct State<T> {
-    engine: Engine,
-    seat: Seat<T>,
+    engine: ProgressEngine,
+    driver: Driver<T>,
     waiter: Waiter,
-    /// Whether the thread that drives must be woken to see what others want.
+    /// Whether the thread that drives sleeps and must be woken to see new operations.
     asleep: bool,
-    /// How many threads wait for a change.
+    /// The number of threads that wait for a change.
     waiting: usize,
 }
 
-/// Who drives.
-enum Seat<T> {
-    /// Nobody: whoever comes may.
-    Free(T),
-    /// Another thread, which has the transport.
-    Taken,
-    /// Nobody ever again.
+/// The state of the driver.
+enum Driver<T> {
+    /// No thread drives: any may begin.
+    Vacant(T),
+    /// Another thread drives and has the transport.
+    Occupied,
+    /// All operations have ended.
     Closed,
 }
 
 impl<T: Transport> Messenger<T> {
     pub(crate) fn new(transport: T, config: &RingConfig) -> Result<Self> {
         let state = State {
-            engine: Engine::new(transport.group(), config),
-            seat: Seat::Free(transport),
+            engine: ProgressEngine::new(transport.group(), config),
+            driver: Driver::Vacant(transport),
             waiter: Waiter::new(config.yield_max),
             asleep: false,
             waiting: 0,
@@ -70,32 +70,34 @@ impl<T: Transport> Messenger<T> {
         })
     }
 
-    /// Communicates until nothing is under way in the background.
+    /// Communicates until no operation in the background is pending.
     pub(crate) fn drive(&self) {
-        drop(self.work(self.enter(), &mut Mine::default(), |engine, _| !engine.has_background()));
+        drop(self.drive_until(self.lock_as_caller(), &mut CallerBuffers::default(), |engine, _| {
+            !engine.has_background()
+        }));
     }
 
-    /// Tells every peer that a rank died, before this one leaves.
+    /// Reports a death to all peers, before this rank leaves.
     pub(crate) fn report_death(&mut self, rank: usize, loss: &Loss) {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).engine.report_death(rank, loss);
     }
 
-    /// Ends everything, here and on every other rank.
+    /// Ends all operations, here and on every other rank.
     pub(crate) fn abort(&self, cause: Error) {
-        let mut state = self.enter();
+        let mut state = self.lock_as_caller();
         state.engine.end_all(cause);
-        self.let_drive(state);
+        self.hand_over(state);
     }
 
-    /// The state for a thread that comes with something: who drives lets it in between two looks.
-    fn enter(&self) -> MutexGuard<'_, State<T>> {
+    /// Locks the state for a calling thread: the driver lets it in between two passes.
+    fn lock_as_caller(&self) -> MutexGuard<'_, State<T>> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
         self.callers.fetch_sub(1, Ordering::Relaxed);
         state
     }
 
-    /// The state, also if a thread panicked while it had it: then nothing may be communicated any more.
+    /// Locks the state. If a thread panicked while it held the lock, all operations end.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(|poisoned| self.broken(poisoned))
     }
@@ -106,59 +108,59 @@ impl<T: Transport> Messenger<T> {
         state
     }
 
-    /// Lets go of the state after something was begun or ended: who drives is woken to see it, and if nobody does,
-    /// whoever waits may.
-    fn let_drive<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) {
-        let State { engine, seat, asleep, .. } = &mut *state;
-        if let Seat::Taken = seat {
+    /// Releases the state after an operation was begun or ended: wakes the driver, or lets a
+    /// waiting thread drive if there is none.
+    fn hand_over<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) {
+        let State { engine, driver, asleep, .. } = &mut *state;
+        if let Driver::Occupied = driver {
             if std::mem::take(asleep) {
                 self.notify.notify();
             }
         } else {
             let is_over = engine.poison_cause().is_some();
-            if is_over && let Seat::Free(transport) = std::mem::replace(seat, Seat::Closed) {
+            if is_over && let Driver::Vacant(transport) = std::mem::replace(driver, Driver::Closed) {
                 drive::close(engine, transport);
             }
-            state = self.tell(state);
+            state = self.notify_owners(state);
         }
         self.notify(&state);
     }
 
-    /// Something ended, or nobody drives. Without listeners that costs no system call.
+    /// Wakes waiting threads. Costs no system call if there are none.
     fn notify(&self, state: &State<T>) {
         if state.waiting > 0 {
             self.change.notify_all();
         }
     }
 
-    /// Tells the owners of what ended in the background, without the lock.
-    fn tell<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+    /// Notifies the owners of ended background operations, without holding the lock.
+    fn notify_owners<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
         let finished = state.engine.take_finished();
         if finished.is_empty() {
             return state;
         }
         drop(state);
-        finished.into_iter().for_each(engine::Finished::tell);
+        finished.into_iter().for_each(engine::Finished::notify_owner);
         self.lock()
     }
 
-    /// Drives, or waits while another thread does, until it is enough.
-    fn work<'a>(
+    /// Drives, or waits while another thread does, until `enough` returns true.
+    fn drive_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<T>>,
-        mine: &mut Mine<'_>,
-        enough: impl Fn(&mut Engine, &mut Mine<'_>) -> bool,
+        caller: &mut CallerBuffers<'_>,
+        enough: impl Fn(&mut ProgressEngine, &mut CallerBuffers<'_>) -> bool,
     ) -> MutexGuard<'a, State<T>> {
         let mut is_known = false;
-        while !enough(&mut state.engine, mine) {
-            match std::mem::replace(&mut state.seat, Seat::Taken) {
-                Seat::Free(transport) => {
-                    if let Some((ticket, buffer)) = &mut mine.recv {
-                        state.engine.hand_over(*ticket, buffer);
+        while !enough(&mut state.engine, caller) {
+            match std::mem::replace(&mut state.driver, Driver::Occupied) {
+                Driver::Vacant(transport) => {
+                    if let Some((request, buffer)) = &mut caller.recv {
+                        state.engine.move_to_caller(*request, buffer);
                     }
-                    state = drive::drive(self, state, transport, mine, &enough);
+                    state = drive::drive(self, state, transport, caller, &enough);
                 }
-                Seat::Taken => {
+                Driver::Occupied => {
                     if !std::mem::replace(&mut is_known, true) && std::mem::take(&mut state.asleep) {
                         self.notify.notify();
                     }
@@ -166,38 +168,39 @@ impl<T: Transport> Messenger<T> {
                     state = self.change.wait(state).unwrap_or_else(|poisoned| self.broken(poisoned));
                     state.waiting -= 1;
                 }
-                Seat::Closed => {
-                    // Whatever is begun now ends at once, so this is not reached twice.
-                    state.seat = Seat::Closed;
+                Driver::Closed => {
+                    // Operations that begin now end at once, so this is not reached twice.
+                    state.driver = Driver::Closed;
                     state.engine.end_all(Error::Internal("messages have ended without a cause".into()));
                     return state;
                 }
             }
         }
-        // Who drives tells the owners itself, once no transport reads their memory any more.
-        if matches!(state.seat, Seat::Taken) { state } else { self.tell(state) }
+        // The driver notifies the owners itself, once no transport reads their memory any more.
+        if matches!(state.driver, Driver::Occupied) { state } else { self.notify_owners(state) }
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Whether a caller that begins now is sure to drive: then its memory need not be copied.
-    const fn is_free(&self) -> bool {
-        matches!(self.seat, Seat::Free(_))
+    /// Returns whether a caller that begins now will drive: then its memory need not be copied.
+    const fn is_vacant(&self) -> bool {
+        matches!(self.driver, Driver::Vacant(_))
     }
 }
 
 impl<T: Transport> Drop for Messenger<T> {
-    /// Tells the others that this rank leaves in order, unless this is a child that was forked: the rank is its parent.
+    /// Tells the other ranks that this rank leaves in order, unless this is a forked child: the
+    /// rank is its parent.
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;
         }
-        let State { engine, seat, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Seat::Free(transport) = seat {
+        let State { engine, driver, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Driver::Vacant(transport) = driver {
             if engine.poison_cause().is_none() {
-                engine.say_goodbye();
+                engine.queue_goodbye();
             }
-            drive::last_words(engine, transport);
+            drive::linger(engine, transport);
         }
     }
 }

@@ -29,37 +29,37 @@ impl Position {
         (number + self.root) % self.ranks
     }
 
-    /// The parent's rank; none for the root.
+    /// Returns the parent's rank; none for the root.
     pub(super) fn parent(&self) -> Option<usize> {
         (self.number != 0).then(|| self.rank(self.number & (self.number - 1)))
     }
 
-    /// The distance of this rank from the root, around the end.
+    /// Returns the distance of this rank from the root, around the end.
     pub(super) const fn number(&self) -> usize {
         self.number
     }
 
-    /// The numbers in the subtree of a number: a run that starts with it.
+    /// Returns the numbers in the subtree of a number: a run that starts with it.
     pub(super) const fn subtree(&self, number: usize) -> Blocks {
         let rest = self.ranks - number;
         let most = if number == 0 { rest } else { 1 << number.trailing_zeros() };
         Blocks { first: number, count: if most < rest { most } else { rest } }
     }
 
-    /// The chunks of a run of numbers, which go around the end of the data if the ranks do: each
-    /// run of chunks, and the number of its first.
+    /// Returns the chunks of a run of numbers, which go around the end of the data if the ranks do:
+    /// each run of chunks, and the number of its first.
     pub(super) fn runs(&self, numbers: Blocks) -> impl Iterator<Item = (usize, Blocks)> + use<> {
         let [run, rest] = around(self.ranks, self.rank(numbers.first), numbers.count);
         let rest = rest.map(|rest| (numbers.end() - rest.count, rest));
         run.map(|run| (numbers.first, run)).into_iter().chain(rest)
     }
 
-    /// The children's ranks, the one with the smallest subtree first.
+    /// Returns the children's ranks, the one with the smallest subtree first.
     pub(super) fn children(&self) -> Vec<usize> {
         self.branches().map(|(child, _)| child).collect()
     }
 
-    /// The children's ranks and the numbers in their subtrees, the smallest first.
+    /// Returns the children's ranks and the numbers in their subtrees, the smallest first.
     pub(super) fn branches(&self) -> impl DoubleEndedIterator<Item = (usize, Blocks)> {
         let levels = self.subtree(self.number).count.next_power_of_two().ilog2();
         let numbers = (0..levels).map(|level| self.number + (1 << level));

@@ -14,14 +14,14 @@ use super::tree::Tree;
 use super::{Cost, Pacing, Params, Steps};
 
 /// The neighbours of a rank in the tree.
-struct Position {
+struct Neighbors {
     /// The children's ranks, in the order in which they are combined.
     children: Vec<usize>,
     /// The parent's rank; none for the root.
     parent: Option<usize>,
 }
 
-impl Position {
+impl Neighbors {
     fn new(p: &Params) -> Self {
         let (tree, root) = (Tree::new(p.ranks), p.root);
         let (own, origin) = (tree.number(p.rank), tree.number(root));
@@ -41,7 +41,7 @@ impl Position {
 }
 
 pub(super) fn slots(params: &Params) -> usize {
-    let position = Position::new(params);
+    let position = Neighbors::new(params);
     let inner = position.parent.is_some() && !position.children.is_empty();
     if inner { params.slots(1) } else { 0 }
 }
@@ -63,7 +63,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    let Position { children, parent } = Position::new(&p);
+    let Neighbors { children, parent } = Neighbors::new(&p);
     Box::new((0..p.segments).flat_map(move |segment| {
         let block = p.block(0, segment);
         let sum = match (parent, children.is_empty()) {

@@ -17,12 +17,12 @@ pub(super) fn slots(p: &Params) -> usize {
     binomial_gather::slots(p)
 }
 
-/// The same as in the gather, which is this schedule in reverse.
+/// Returns the same as in the gather, which is this schedule in reverse.
 pub(super) fn cost(p: &Params) -> Cost {
     binomial_gather::cost(p)
 }
 
-/// The same as in the gather, which is this schedule in reverse.
+/// Returns the same as in the gather, which is this schedule in reverse.
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     binomial_gather::time(p, pacing)
 }

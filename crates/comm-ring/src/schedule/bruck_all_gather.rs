@@ -17,13 +17,13 @@ pub(super) const fn slots(_: &Params) -> usize {
     0
 }
 
-/// The distance and the number of chunks of each round.
+/// Returns the distance and the number of chunks of each round.
 pub(super) fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
     // The last round moves the remaining chunks.
     distances(ranks).map(move |distance| (distance, distance.min(ranks - distance)))
 }
 
-/// The number of rounds with a run that some rank must send as two messages.
+/// Returns the number of rounds with a run that some rank must send as two messages.
 pub(super) fn split(ranks: usize) -> usize {
     rounds(ranks).filter(|&(_, count)| count > 1).count()
 }

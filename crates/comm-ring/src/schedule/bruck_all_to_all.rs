@@ -19,12 +19,12 @@ pub(super) const fn slots(p: &Params) -> usize {
     if p.ranks <= 2 { 0 } else { 2 * p.ranks }
 }
 
-/// The rounds: the power of two of each.
+/// Returns the rounds: the power of two of each.
 fn rounds(ranks: usize) -> std::ops::Range<u32> {
     0..ranks.next_power_of_two().ilog2()
 }
 
-/// The distances that have a hop of `1 << round` on their way.
+/// Returns the distances that have a hop of `1 << round` on their way.
 fn distances(ranks: usize, round: u32) -> impl Iterator<Item = usize> {
     (1..ranks).filter(move |distance| distance >> round & 1 == 1)
 }

@@ -44,33 +44,33 @@ impl Pace {
         }
     }
 
-    /// The times of messages of this many blocks.
+    /// Returns the times of messages of this many blocks.
     pub(super) fn of(&self, blocks: usize) -> Self {
         let blocks = blocks as f64;
         let staged = self.staged.map(|block| block * blocks);
         Self { block: self.block * blocks, reduce: self.reduce * blocks, staged, ..*self }
     }
 
-    /// The times of staged blocks that are read in place, if they are.
+    /// Returns the times of staged blocks that are read in place, if they are.
     pub(super) fn reading(&self) -> Option<Self> {
         self.staged.map(|block| Self { block, ..*self })
     }
 
-    /// The time of a message of this many blocks, from the start of the send to the end of the
-    /// receive.
+    /// Returns the time of a message of this many blocks, from the start of the send to the end of
+    /// the receive.
     pub(super) fn hop(&self, blocks: usize) -> f64 {
         2.0 * self.overhead + self.latency + blocks as f64 * self.block
     }
 
-    /// The time of a message of this many blocks that the receiver combines with its own.
+    /// Returns the time of a message of this many blocks that the receiver combines with its own.
     pub(super) fn hop_reduce(&self, blocks: usize) -> f64 {
         self.hop(blocks) + blocks as f64 * self.reduce
     }
 
-    /// The time of rounds that each wait for the one before, in which a rank sends and receives a
-    /// block in each segment. A segment waits for the same segment of the round before, for the
-    /// ports, and for the rank itself, which sends the later segments while the first is on its
-    /// way.
+    /// Returns the time of rounds that each wait for the one before, in which a rank sends and
+    /// receives a block in each segment. A segment waits for the same segment of the round before,
+    /// for the ports, and for the rank itself, which sends the later segments while the first is on
+    /// its way.
     pub(super) fn pipeline(&self, rounds: usize, segments: usize, reduces: bool) -> f64 {
         let messages = (rounds * segments) as f64;
         if messages == 0.0 {
@@ -85,13 +85,13 @@ impl Pace {
         waits.max(ports).max(rank)
     }
 
-    /// The time of independent messages of one block to different ranks, and as many from different
-    /// ranks.
+    /// Returns the time of independent messages of one block to different ranks, and as many from
+    /// different ranks.
     pub(super) fn exchange(&self, messages: usize) -> f64 {
         self.pipeline(1, messages, false)
     }
 
-    /// The time of independent messages of one block to, or from, one rank.
+    /// Returns the time of independent messages of one block to, or from, one rank.
     pub(super) fn fan(&self, messages: usize, reduces: bool) -> f64 {
         if messages == 0 {
             return 0.0;
@@ -124,8 +124,8 @@ impl Pacing {
         }
     }
 
-    /// The times on the slowest link of the group, which determine algorithms in which every rank
-    /// waits for every other.
+    /// Returns the times on the slowest link of the group, which determine algorithms in which
+    /// every rank waits for every other.
     pub(super) const fn slowest(&self, params: &Params) -> &Pace {
         if params.ranks <= params.ranks_per_host { &self.within } else { &self.between }
     }

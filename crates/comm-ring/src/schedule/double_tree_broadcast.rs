@@ -20,14 +20,14 @@ pub(super) const fn slots(_: &Params) -> usize {
 /// The in-order binary tree over the places 1 to `last`: the odd ones are its leaves. Place 0
 /// stands above its top.
 #[derive(Clone, Copy)]
-struct Tree {
+struct InOrderTree {
     last: usize,
     /// Whether the numbers 1 to `last` take other places, so that their odd ones are inner.
     second: bool,
 }
 
-impl Tree {
-    /// The place of a number. 0 stays 0.
+impl InOrderTree {
+    /// Returns the place of a number. 0 stays 0.
     const fn place(&self, number: usize) -> usize {
         match number {
             0 => 0,
@@ -38,7 +38,7 @@ impl Tree {
         }
     }
 
-    /// The number at a place.
+    /// Returns the number at a place.
     const fn number(&self, place: usize) -> usize {
         match place {
             0 => 0,
@@ -80,7 +80,7 @@ pub(super) fn cost(p: &Params) -> Cost {
     Cost { rounds: depth(p), messages, blocks: messages }
 }
 
-/// The rounds that a segment takes to the lowest leaf.
+/// Returns the rounds that a segment takes to the lowest leaf.
 fn depth(p: &Params) -> usize {
     p.ranks.next_power_of_two().ilog2() as usize
 }
@@ -101,7 +101,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let number = p.behind(p.root);
     let rank = move |number: usize| (number + p.root) % p.ranks;
     let links = [false, true].map(|second| {
-        let tree = Tree { last: p.ranks - 1, second };
+        let tree = InOrderTree { last: p.ranks - 1, second };
         (tree.parent(number).map(rank), tree.children(number).map(|child| child.map(rank)))
     });
     Box::new((0..p.segments).flat_map(move |segment| {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn parents_and_children_agree_and_no_rank_is_inner_twice() {
         for last in 1..200 {
-            let trees = [false, true].map(|second| Tree { last, second });
+            let trees = [false, true].map(|second| InOrderTree { last, second });
             for tree in trees {
                 for number in 1..=last {
                     assert_eq!(tree.number(tree.place(number)), number);

@@ -38,8 +38,8 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     rounds + fold
 }
 
-/// The blocks that a number holds after this many rounds of the reduce-scatter, or before as many
-/// rounds of the all-gather.
+/// Returns the blocks that a number holds after this many rounds of the reduce-scatter, or before
+/// as many rounds of the all-gather.
 fn kept(tree: Tree, number: usize, rounds: usize) -> Blocks {
     let upper = (0..rounds).filter(|round| number >> round & 1 == 1);
     Blocks { first: upper.map(|round| tree.core() >> (round + 1)).sum(), count: tree.core() >> rounds }

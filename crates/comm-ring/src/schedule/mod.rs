@@ -76,49 +76,49 @@ pub struct Params {
 
 /// Setters, as in `Params::new(8).rank(3).segments(4)`.
 impl Params {
-    /// The parameters of rank 0 of a group of `ranks`, each on a host of its own: in place, in one
-    /// segment, with root 0.
+    /// Returns the parameters of rank 0 of a group of `ranks`, each on a host of its own: in place,
+    /// in one segment, with root 0.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
         Self { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
     }
 
-    /// The parameters for this rank.
+    /// Returns the parameters for this rank.
     #[must_use]
     pub const fn rank(mut self, rank: usize) -> Self {
         self.rank = rank;
         self
     }
 
-    /// The parameters with this root.
+    /// Returns the parameters with this root.
     #[must_use]
     pub const fn root(mut self, root: usize) -> Self {
         self.root = root;
         self
     }
 
-    /// The parameters with this many segments per chunk.
+    /// Returns the parameters with this many segments per chunk.
     #[must_use]
     pub const fn segments(mut self, segments: usize) -> Self {
         self.segments = segments;
         self
     }
 
-    /// The parameters with this many segments in scratch at once.
+    /// Returns the parameters with this many segments in scratch at once.
     #[must_use]
     pub const fn pass(mut self, pass: usize) -> Self {
         self.pass = pass;
         self
     }
 
-    /// The parameters with this rank's contribution in the output, or not.
+    /// Returns the parameters with this rank's contribution in the output, or not.
     #[must_use]
     pub const fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// The parameters with this many consecutive ranks on each host.
+    /// Returns the parameters with this many consecutive ranks on each host.
     #[must_use]
     pub const fn ranks_per_host(mut self, ranks_per_host: usize) -> Self {
         self.ranks_per_host = ranks_per_host;
@@ -127,78 +127,80 @@ impl Params {
 }
 
 impl Params {
-    /// The place of this rank's contribution.
+    /// Returns the place of this rank's contribution.
     const fn own(&self) -> Place {
         if self.in_place { Place::Output } else { Place::Input }
     }
 
-    /// The block of a segment of a chunk.
+    /// Returns the block of a segment of a chunk.
     pub(crate) const fn block(&self, chunk: usize, segment: usize) -> Blocks {
         Blocks::one(chunk * self.segments + segment)
     }
 
-    /// The rank, or the chunk, `distance` places before this rank on the ring.
+    /// Returns the rank, or the chunk, `distance` places before this rank on the ring.
     const fn behind(&self, distance: usize) -> usize {
         let distance = self.once_around(distance);
         if self.rank < distance { self.rank + self.ranks - distance } else { self.rank - distance }
     }
 
-    /// The rank `distance` places after this rank on the ring.
+    /// Returns the rank `distance` places after this rank on the ring.
     const fn ahead(&self, distance: usize) -> usize {
         self.once_around(self.rank + self.once_around(distance))
     }
 
-    /// The distance modulo the number of ranks. A division takes longer than the rest of a step,
-    /// and is rarely needed.
+    /// Returns the distance modulo the number of ranks. A division takes longer than the rest of a
+    /// step, and is rarely needed.
     const fn once_around(&self, distance: usize) -> usize {
         if distance < self.ranks { distance } else { distance % self.ranks }
     }
 
-    /// The rank that follows on the ring.
+    /// Returns the rank that follows on the ring.
     const fn next(&self) -> usize {
         self.ahead(1)
     }
 
-    /// The rank before on the ring.
+    /// Returns the rank before on the ring.
     const fn prev(&self) -> usize {
         self.behind(1)
     }
 
-    /// The segments in passes: the segments of one pass use scratch at the same time.
+    /// Returns the segments in passes: the segments of one pass use scratch at the same time.
     fn passes(&self) -> impl Iterator<Item = Range<usize>> + Send + use<> {
         let (all, pass) = (self.segments, self.pass.max(1));
         (0..all).step_by(pass).map(move |first| first..all.min(first + pass))
     }
 
-    /// The number of slots of a schedule that needs `per_segment` slots for each segment of a pass.
+    /// Returns the number of slots of a schedule that needs `per_segment` slots for each segment of
+    /// a pass.
     fn slots(&self, per_segment: usize) -> usize {
         per_segment * self.pass.min(self.segments)
     }
 
-    /// The slot of a segment in a set of slots.
+    /// Returns the slot of a segment in a set of slots.
     fn slot(&self, set: usize, segment: usize) -> Place {
         let pass = self.pass.min(self.segments);
         Place::Scratch { slot: set * pass + segment % pass }
     }
 }
 
-/// The `count` chunks, one per rank, from `first` on and around the end of the data: one run of
-/// blocks, or two.
+/// Returns the `count` chunks, one per rank, from `first` on and around the end of the data: one
+/// run of blocks, or two.
 fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
     let until_end = count.min(ranks - first);
     let around_end = Blocks { first: 0, count: count - until_end };
     [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
 }
 
-/// The distances 1, 2, 4 and so on below the number of ranks, one for each round of doubling.
+/// Returns the distances 1, 2, 4 and so on below the number of ranks, one for each round of
+/// doubling.
 fn distances(ranks: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |distance| Some(2 * distance))
         .take_while(move |&distance| distance < ranks)
 }
 
-/// The longest chain of messages that wait for each other if ranks pass on all their data over
-/// these distances. The last message, if it spans less than twice the one before, waits only for
-/// those that span as much.
+/// Returns the longest chain of messages that wait for each other if ranks pass on all their data
+/// over these distances. The last message, if it spans less than twice the one before, waits only
+/// for those that span as much.
 fn doubling_rounds(ranks: usize) -> usize {
     let doublings = ranks.ilog2() as usize;
     let rest = ranks - (1 << doublings);
@@ -212,7 +214,7 @@ fn doubling_rounds(ranks: usize) -> usize {
 pub enum Chunks {
     /// One chunk per rank.
     PerRank,
-    /// As many chunks as the largest power of two that is not above the number of ranks.
+    /// The largest power of two that is not above the number of ranks.
     PowerOfTwo,
     /// One chunk per pair of ranks: `from * ranks + to`.
     PerPair,
@@ -221,7 +223,7 @@ pub enum Chunks {
 }
 
 impl Chunks {
-    /// The number of chunks in a group of `ranks`, at least 1.
+    /// Returns the number of chunks in a group of `ranks`, at least 1.
     #[must_use]
     pub const fn count(self, ranks: usize) -> usize {
         match self {
@@ -363,19 +365,19 @@ pub static TABLE: &[Algorithm] = &[
 ];
 
 impl Algorithm {
-    /// The number of blocks of the data under these parameters.
+    /// Returns the number of blocks of the data under these parameters.
     #[must_use]
     pub const fn blocks(&self, params: &Params) -> usize {
         self.chunks.count(params.ranks) * params.segments
     }
 
-    /// The algorithm of this name for a collective, with or without counts.
+    /// Returns the algorithm of this name for a collective, with or without counts.
     #[must_use]
     pub fn find(collective: Collective, name: &str) -> Option<&'static Self> {
         Self::for_collective(collective).find(|row| row.name == name)
     }
 
-    /// Every algorithm for a collective, with or without counts.
+    /// Returns every algorithm for a collective, with or without counts.
     pub fn for_collective(collective: Collective) -> impl Iterator<Item = &'static Self> {
         let counts = collective != collective.base();
         TABLE.iter().filter(move |row| row.collective == collective.base() && (row.traits.counts || !counts))

@@ -13,7 +13,7 @@ use super::{Cost, Params};
 
 /// A rank that sends its contribution.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer {
+pub(super) struct Contributor {
     pub(super) rank: usize,
     /// The position of its number in the walk: the exclusive or with the number of the receiving
     /// rank.
@@ -23,8 +23,8 @@ pub(super) struct Peer {
     last: bool,
 }
 
-/// The other ranks, in the order in which this one receives from them.
-pub(super) fn peers(p: &Params) -> impl Iterator<Item = Peer> + use<> {
+/// Returns the other ranks, in the order in which this one receives from them.
+pub(super) fn peers(p: &Params) -> impl Iterator<Item = Contributor> + use<> {
     let (tree, rank) = (Tree::new(p.ranks), p.rank);
     let number = tree.number(rank);
     // Of two pairs, even exchanges with even and odd with odd first, then even with odd.
@@ -34,20 +34,20 @@ pub(super) fn peers(p: &Params) -> impl Iterator<Item = Peer> + use<> {
         let count = ranks.len();
         (0..count).map(move |at| {
             let offset = if odd_first { count - 1 - at } else { at };
-            Peer { rank: ranks.start + offset, position, first: at == 0, last: at + 1 == count }
+            Contributor { rank: ranks.start + offset, position, first: at == 0, last: at + 1 == count }
         })
     });
     all.filter(move |peer| peer.rank != rank)
 }
 
-/// The number of slots for each segment of a pass.
+/// Returns the number of slots for each segment of a pass.
 pub(super) const fn slots(ranks: usize) -> usize {
     let tree = Tree::new(ranks);
     // Without pairs the lowest level needs no slot.
     if tree.folds() { tree.rounds() } else { tree.rounds().saturating_sub(1) }
 }
 
-/// The cost for the rank that receives the most.
+/// Returns the cost for the rank that receives the most.
 pub(super) const fn cost(p: &Params) -> Cost {
     let messages = (p.ranks - 1) * p.segments;
     // The lowest level has one slot, which every second number uses.
@@ -70,13 +70,13 @@ impl FanIn {
         Self { p: *p, tree: Tree::new(p.ranks), block: p.block(chunk, segment), segment, own }
     }
 
-    /// Whether the subtree at position 1 is the first that the output receives: if it is a pair,
-    /// which has its sum before the own contribution joins.
+    /// Returns whether the subtree at position 1 is the first that the output receives: if it is a
+    /// pair, which has its sum before the own contribution joins.
     fn starts_with_sibling(&self) -> bool {
         self.own != Place::Output && self.tree.folds() && self.tree.partner(self.p.rank).is_none()
     }
 
-    /// The place of the sum of a subtree, by its first position.
+    /// Returns the place of the sum of a subtree, by its first position.
     fn place(&self, position: usize) -> Place {
         match position {
             0 => Place::Output,
@@ -91,8 +91,8 @@ impl FanIn {
     }
 
     /// Receives the contribution of a peer, and combines the subtrees that are complete with it.
-    pub(super) fn recv_from(self, peer: Peer) -> impl Iterator<Item = Step> + use<> {
-        let Peer { rank, position, first, last } = peer;
+    pub(super) fn recv_from(self, peer: Contributor) -> impl Iterator<Item = Step> + use<> {
+        let Contributor { rank, position, first, last } = peer;
         // Without pairs, the second number of two is combined with the first where that lies.
         let direct = !position.is_multiple_of(2) && !self.tree.folds();
         let place = self.place(if direct { position - 1 } else { position });

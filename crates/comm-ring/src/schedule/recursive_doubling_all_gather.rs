@@ -33,7 +33,7 @@ impl Core {
         Self { size, pairs: ranks - size }
     }
 
-    /// The first chunk that a number stands for.
+    /// Returns the first chunk that a number stands for.
     fn first(&self, number: usize) -> usize {
         number + number.min(self.pairs)
     }
@@ -42,25 +42,25 @@ impl Core {
         self.first(number + 1) - 1
     }
 
-    /// The chunks of the aligned group of `size` numbers that contains a number.
+    /// Returns the chunks of the aligned group of `size` numbers that contains a number.
     fn group(&self, number: usize, size: usize) -> Blocks {
         let start = number / size * size;
         run(self.first(start)..self.first(start + size))
     }
 
-    /// The size of the groups in each round.
+    /// Returns the size of the groups in each round.
     fn rounds(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.size.ilog2()).map(|round| 1 << round)
     }
 
-    /// The number of chunks that number 0 sends in all rounds: the most of all, as the first
-    /// numbers stand for two ranks.
+    /// Returns the number of chunks that number 0 sends in all rounds: the most of all, as the
+    /// first numbers stand for two ranks.
     fn sent(&self) -> usize {
         self.rounds().map(|size| self.group(0, size).count).sum()
     }
 
-    /// The messages in which a leader sends its partner the chunks before and after the partner's
-    /// own.
+    /// Returns the messages in which a leader sends its partner the chunks before and after the
+    /// partner's own.
     fn returns(&self) -> usize {
         self.pairs.min(2)
     }
@@ -116,7 +116,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new(copy.into_iter().chain(fold_in).chain(rounds).chain(fold_out.into_iter().flatten()))
 }
 
-/// All chunks but one.
+/// Returns all chunks but one.
 fn others(p: &Params, chunk: usize) -> impl Iterator<Item = Blocks> + use<> {
     [run(0..chunk), run(chunk + 1..p.ranks)].into_iter().filter(|chunks| chunks.count > 0)
 }

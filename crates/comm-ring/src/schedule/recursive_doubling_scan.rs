@@ -14,7 +14,7 @@ use super::{Cost, Pacing, Params, Steps, distances, doubling_rounds};
 
 pub(super) const ALL: Blocks = Blocks::one(0);
 
-/// The number of rounds in which a rank receives.
+/// Returns the number of rounds in which a rank receives.
 pub(super) const fn receives(p: &Params) -> usize {
     (usize::BITS - p.rank.leading_zeros()) as usize
 }

@@ -33,7 +33,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new((0..2 * (p.ranks - 1)).flat_map(move |round| exchange(&p, round)))
 }
 
-/// One round. After n-1 rounds, the sum of the chunk after the rank's own is complete.
+/// Performs one round. After n-1 rounds, the sum of the chunk after the rank's own is complete.
 fn exchange(params: &Params, round: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
     // The all-gather goes around the ring like the reduce-scatter, but with complete chunks.

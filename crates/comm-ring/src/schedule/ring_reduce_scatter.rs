@@ -42,7 +42,8 @@ fn alone(p: &Params, block: Blocks) -> impl Iterator<Item = Step> + use<> {
     copy.into_iter().chain(iter::once(Step::finish(Place::Output, block)))
 }
 
-/// A round of one segment: sends the partial sum of one chunk, and adds to that of the next.
+/// Performs a round of one segment: sends the partial sum of one chunk, and adds to that of the
+/// next.
 fn exchange(p: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let last = round + 2 == p.ranks;
     let give = p.block(p.behind(round + 1), segment);

@@ -42,7 +42,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new(p.passes().flat_map(move |segments| pass(&p, segments)))
 }
 
-/// Some segments of every chunk.
+/// Reduces and gathers some segments of every chunk.
 fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> + use<> {
     let (p, last) = (*params, params.ranks - 2);
     let all = segments.clone();
@@ -52,8 +52,8 @@ fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> +
     reducing.chain(gathering)
 }
 
-/// A round of the reduce-scatter: adds the own contribution to a partial sum, which the next rank
-/// reads in place.
+/// Performs a round of the reduce-scatter: adds the own contribution to a partial sum, which the
+/// next rank reads in place.
 fn reduce(params: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
     let (given, taken) = (p.block(p.behind(round), segment), p.block(p.behind(round + 1), segment));

@@ -29,27 +29,27 @@ impl Tree {
         Self { core, folded: 2 * (ranks - core) }
     }
 
-    /// The count of numbers, a power of two.
+    /// Returns the count of numbers, a power of two.
     pub(super) const fn core(self) -> usize {
         self.core
     }
 
-    /// The number of rounds after the fold.
+    /// Returns the number of rounds after the fold.
     pub(super) const fn rounds(self) -> usize {
         self.core.ilog2() as usize
     }
 
-    /// Whether any ranks form pairs.
+    /// Returns whether any ranks form pairs.
     pub(super) const fn folds(self) -> bool {
         self.folded > 0
     }
 
-    /// The number that stands for a rank.
+    /// Returns the number that stands for a rank.
     pub(super) const fn number(self, rank: usize) -> usize {
         if rank < self.folded { rank / 2 } else { rank - self.folded / 2 }
     }
 
-    /// The one or two ranks that a number stands for.
+    /// Returns the one or two ranks that a number stands for.
     pub(super) const fn ranks(self, number: usize) -> Range<usize> {
         if number < self.folded / 2 {
             2 * number..2 * number + 2
@@ -58,24 +58,24 @@ impl Tree {
         }
     }
 
-    /// The rank that holds the sum of a number: the odd one of a pair.
+    /// Returns the rank that holds the sum of a number: the odd one of a pair.
     pub(super) const fn leader(self, number: usize) -> usize {
         self.ranks(number).end - 1
     }
 
-    /// The other rank of a rank's pair.
+    /// Returns the other rank of a rank's pair.
     pub(super) const fn partner(self, rank: usize) -> Option<usize> {
         if rank < self.folded { Some(rank ^ 1) } else { None }
     }
 
-    /// The rank to which this rank gives its contribution before the rounds, if it does.
+    /// Returns the rank to which this rank gives its contribution before the rounds, if it does.
     pub(super) const fn folds_into(self, rank: usize) -> Option<usize> {
         if rank < self.folded && rank.is_multiple_of(2) { Some(rank + 1) } else { None }
     }
 }
 
-/// The tree of [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) as a list of
-/// combinations.
+/// Returns the tree of [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) as a
+/// list of combinations.
 ///
 /// In each, in this order, the partial results of two ranks are combined, and the first of the two
 /// keeps the result. The first rank of the last combination has the result of all `ranks` ranks; a

@@ -39,36 +39,36 @@ impl Hosts {
         Self { ranks: p.ranks, columns, count: p.ranks.div_ceil(columns) }
     }
 
-    /// The number of ranks of a host.
+    /// Returns the number of ranks of a host.
     fn size(&self, host: usize) -> usize {
         self.columns.min(self.ranks - host * self.columns)
     }
 
-    /// The chunks of columns. A column has a chunk for every host, or for every host but the last:
-    /// over all columns, the last host has as many chunks as ranks.
+    /// Returns the chunks of columns. A column has a chunk for every host, or for every host but
+    /// the last: over all columns, the last host has as many chunks as ranks.
     fn chunks(&self, columns: Range<usize>) -> Blocks {
         let start = |column: usize| column * self.ranks / self.columns;
         Blocks { first: start(columns.start), count: start(columns.end) - start(columns.start) }
     }
 
-    /// The chunk of a column that a host owns.
+    /// Returns the chunk of a column that a host owns.
     fn chunk(&self, column: usize, host: usize) -> Option<Blocks> {
         let all = self.chunks(column..column + 1);
         (host < all.count).then(|| Blocks::one(all.first + host))
     }
 
-    /// The columns that a rank of a host owns.
+    /// Returns the columns that a rank of a host owns.
     fn columns(&self, host: usize, local: usize) -> Range<usize> {
         let start = |local: usize| (local * self.columns).div_ceil(self.size(host));
         start(local)..start(local + 1)
     }
 
-    /// The rank that owns a column on a host.
+    /// Returns the rank that owns a column on a host.
     fn owner(&self, host: usize, column: usize) -> usize {
         host * self.columns + column * self.size(host) / self.columns
     }
 
-    /// The most columns that a rank owns.
+    /// Returns the most columns that a rank owns.
     fn columns_max(&self) -> usize {
         self.columns.div_ceil(self.size(self.count - 1))
     }
@@ -143,8 +143,8 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new(reduce_within.chain(reduce_between).chain(gather_between).chain(gather_within))
 }
 
-/// The partners to which, and from which, each of `count` members sends and receives, in order: no
-/// member receives from two at the same time.
+/// Returns the partners to which, and from which, each of `count` members sends and receives, in
+/// order: no member receives from two at the same time.
 fn exchanges_among(member: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
     (1..count).map(move |distance| ((member + distance) % count, (member + count - distance) % count))
 }

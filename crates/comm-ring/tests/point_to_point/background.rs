@@ -108,7 +108,8 @@ fn a_buffer_that_misbehaves_ends_its_own_receive_alone() {
             run_everywhere(2, |comm| {
                 if comm.rank() == 0 {
                     let spoilt = comm.recv_async(1, 7, Fickle::new(vec![0; len], at, how)).unwrap();
-                    // On this thread, or on one that it waits for, the other message is received as well.
+                    // On this thread, or on one that it waits for, the other message is received as
+                    // well.
                     let (mut buffer, before) = (vec![0; len], payload(1, 8, len));
                     comm.send(1, 0, &[0_u8]).unwrap();
                     comm.recv(1, 8, &mut buffer).unwrap().exactly(len).unwrap();

@@ -16,7 +16,8 @@ use comm_ring::RingConfig;
 use comm_sim::Release;
 use comm_sim::in_process::InProcessConfig;
 
-/// Networks from plain to awkward: large queues, tiny ones, bytes that come in dribs, memory that is released late.
+/// Networks from plain to awkward: large queues, tiny ones, bytes that come in dribs, memory that
+/// is released late.
 fn networks() -> Vec<InProcessConfig> {
     let plain = InProcessConfig::default;
     vec![

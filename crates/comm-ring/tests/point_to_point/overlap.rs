@@ -33,7 +33,8 @@ fn threads_of_one_rank_receive_different_tags() {
     });
 }
 
-/// Sends or receives as the seed has it: in this thread, in the background, or when a probe says so.
+/// Sends or receives as the seed has it: in this thread, in the background, or when a probe says
+/// so.
 fn one_of_many(comm: &Comm, random: &mut Rng, tag: u64, len: usize) {
     let (message, way) = (payload(0, tag, len), random.u8(..3));
     if comm.rank() == 0 {

@@ -1,18 +1,18 @@
-//! What goes wrong: peers that are gone, deadlines that pass, and the end of everything.
+//! Failures: lost peers, deadlines that pass, and the end of all operations.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{Error, Interest, Loss, Result, Source, Transport};
 
-use super::operation::{Kind, Matched, Operation, Recv};
-use super::peer::{Body as FrameBody, Peer, Queued, Then};
-use super::{Body, Engine, Mine, Ticket};
+use super::operation::{Kind, Matched, Operation, RecvRequest};
+use super::peer::{FrameBody, OnSent, PeerState, QueuedFrame};
+use super::{CallerBuffers, ProgressEngine, RequestId, UnexpectedBody};
 use crate::point_to_point::frame::{Frame, TEXT_MAX};
 
-impl Engine {
-    /// Takes note of how an attempt to move ended. Tells whether anything moved.
-    pub(super) fn noted(&mut self, peer: usize, result: Result<bool>) -> bool {
+impl ProgressEngine {
+    /// Records the result of an attempt to move bytes. Returns whether any moved.
+    pub(super) fn record(&mut self, peer: usize, result: Result<bool>) -> bool {
         match result {
             Ok(moved) => moved,
             Err(Error::PeerLost { loss, .. }) => {
@@ -26,36 +26,39 @@ impl Engine {
         }
     }
 
-    /// Takes note of how an attempt to send ended. What a peer said before its stream broke may still lie there, and
-    /// tell more than the break: then it is lost when that has been read.
-    pub(super) fn noted_sending(&mut self, peer: usize, result: Result<bool>) -> bool {
+    /// Records the result of an attempt to send. Frames that a peer sent before its stream broke
+    /// may still be readable, and explain the break: then the peer is lost once they have been
+    /// read.
+    pub(super) fn record_send(&mut self, peer: usize, result: Result<bool>) -> bool {
         if matches!(result, Err(Error::PeerLost { .. })) {
-            self.peers[peer].mute();
+            self.peers[peer].close_send();
             return true;
         }
-        self.noted(peer, result)
+        self.record(peer, result)
     }
 
-    /// A peer is gone: what needs it fails. If the peer had seen another rank die, that rank is named.
+    /// Fails the operations that need a lost peer. If the peer had reported another death, that
+    /// rank is named.
     pub(super) fn lose(&mut self, peer: usize, loss: Loss) {
-        if !self.peers[peer].is_there() {
+        if !self.peers[peer].is_alive() {
             return;
         }
         let is_death = !matches!(loss, Loss::Finished);
-        // What has gone out whole counts as sent, as it does where the transport copies: who is gone reads no memory.
+        // Completely sent messages count as sent, as if the transport had copied them: a lost peer
+        // reads no memory.
         for (_, sent) in std::mem::take(&mut self.peers[peer].unreleased) {
             self.end(sent, Ok(None));
         }
-        self.peers[peer].forget();
+        self.peers[peer].reset();
         self.peers[peer].loss = Some(loss);
-        let Some((culprit, loss)) = self.culprit(peer) else { return };
-        if is_death || culprit != peer {
-            self.report_death(culprit, &loss);
+        let Some((origin_of_loss, loss)) = self.origin_of_loss(peer) else { return };
+        if is_death || origin_of_loss != peer {
+            self.report_death(origin_of_loss, &loss);
         }
-        let unfinished = |message: &super::Message| {
-            message.label.source == peer && !matches!(message.body, Body::Whole(_))
+        let unfinished = |message: &super::UnexpectedMessage| {
+            message.envelope.source == peer && !matches!(message.body, UnexpectedBody::Whole(_))
         };
-        let lost: Vec<Ticket> = self
+        let lost: Vec<RequestId> = self
             .messages
             .iter()
             .filter(|(_, message)| unfinished(message))
@@ -63,39 +66,43 @@ impl Engine {
             .collect();
         for number in lost {
             if let Some(message) = self.messages.remove(&number) {
-                self.matching.remove_message(message.label, number);
+                self.matching.remove_message(message.envelope, number);
             }
         }
-        let anyone = self.absence(Source::Any).is_some();
+        let any_source = self.source_loss(Source::Any).is_some();
         let needs = |operation: &Operation| match &operation.kind {
             Kind::Send(send) => send.to == peer,
-            Kind::Recv(Recv { matched: Some(Matched { label, .. }), .. }) => label.source == peer,
-            Kind::Recv(Recv { pattern, .. }) | Kind::Probe(pattern) => match pattern.from {
+            Kind::Recv(RecvRequest { matched: Some(Matched { envelope, .. }), .. }) => {
+                envelope.source == peer
+            }
+            Kind::Recv(RecvRequest { key, .. }) | Kind::Probe(key) => match key.from {
                 Source::Rank(rank) => rank == peer,
-                Source::Any => anyone,
+                Source::Any => any_source,
             },
         };
-        let failed: Vec<Ticket> = self
+        let failed: Vec<RequestId> = self
             .operations
             .iter()
             .filter(|(_, operation)| needs(operation))
-            .map(|(ticket, _)| *ticket)
+            .map(|(request, _)| *request)
             .collect();
-        for ticket in failed {
-            let Some(operation) = self.operations.get(&ticket) else { continue };
-            let error = Error::PeerLost { peer: culprit, during: operation.during(), loss: loss.clone() };
-            self.end(ticket, Err(error));
+        for request in failed {
+            let Some(operation) = self.operations.get(&request) else { continue };
+            let error =
+                Error::PeerLost { peer: origin_of_loss, during: operation.during(), loss: loss.clone() };
+            self.end(request, Err(error));
         }
     }
 
-    /// The rank whose loss is the cause of that of `peer`, and how it showed; `None` while `peer` is there.
+    /// Returns the rank whose loss caused that of `peer`, and its loss; `None` while `peer` is
+    /// alive.
     ///
-    /// A rank that sees another one die fails and leaves, and the ranks that wait for it fail in turn: all of them name
-    /// the rank that died.
-    pub(super) fn culprit(&self, peer: usize) -> Option<(usize, Loss)> {
-        let Peer { loss, witnessed, .. } = &self.peers[peer];
+    /// A rank that sees another one die fails and leaves, and the ranks that wait for it fail in
+    /// turn: all of them name the rank that died.
+    pub(super) fn origin_of_loss(&self, peer: usize) -> Option<(usize, Loss)> {
+        let PeerState { loss, reported_death, .. } = &self.peers[peer];
         let loss = loss.clone()?;
-        match witnessed {
+        match reported_death {
             Some((dead, detail)) => Some((
                 *dead,
                 Loss::Reported { by: peer, detail: format!("{detail}; rank {peer} then: {loss}") },
@@ -104,16 +111,17 @@ impl Engine {
         }
     }
 
-    /// Tells every peer that a rank died, so that those who wait for this rank know why, should it leave.
+    /// Reports a death to all peers, so that ranks that wait for this rank know the cause if it
+    /// leaves.
     pub(crate) fn report_death(&mut self, rank: usize, loss: &Loss) {
         let mut text = loss.to_string().into_bytes();
         text.truncate(TEXT_MAX);
         let frame = Frame::Lost { length: text.len() as u64, rank: rank as u64 };
         for other in self.group.peers().filter(|&other| other != rank) {
             let peer = &mut self.peers[other];
-            if peer.is_there() {
+            if peer.is_alive() {
                 let body = FrameBody::Text(text.clone());
-                peer.queue.push_back(Queued { frame, body, then: Then::Nothing });
+                peer.queue.push_back(QueuedFrame { frame, body, then: OnSent::Nothing });
             }
         }
     }
@@ -124,18 +132,18 @@ impl Engine {
             return;
         }
         self.poison = Some(Arc::new(error.clone()));
-        let all: Vec<Ticket> = self.operations.keys().copied().collect();
-        for ticket in all {
-            self.end(ticket, Err(error.clone()));
+        let all: Vec<RequestId> = self.operations.keys().copied().collect();
+        for request in all {
+            self.end(request, Err(error.clone()));
         }
         (self.messages, self.matching, self.local) = Default::default();
-        self.queue_last_words(&error);
-        self.news = true;
+        self.queue_abort(&error);
+        self.has_completed = true;
     }
 
-    /// Replaces what was to be said by the reason for the end. Where a frame is half sent nothing can follow it; there
-    /// the end of the stream must do.
-    fn queue_last_words(&mut self, error: &Error) {
+    /// Replaces queued frames by the cause of the end. Nothing can follow a partly sent frame;
+    /// there the end of the stream must suffice.
+    fn queue_abort(&mut self, error: &Error) {
         let (by, text) = match error {
             Error::Aborted { by, reason } => (*by, reason.clone()),
             other => (self.group.rank(), other.to_string()),
@@ -143,33 +151,33 @@ impl Engine {
         let mut text = text.into_bytes();
         text.truncate(TEXT_MAX);
         let frame = Frame::Abort { length: text.len() as u64, by: by as u64 };
-        for peer in self.peers.iter_mut().filter(|peer| peer.is_there()) {
-            let is_clean = peer.under_way.front().is_none_or(|current| current.at == 0);
-            peer.forget();
+        for peer in self.peers.iter_mut().filter(|peer| peer.is_alive()) {
+            let is_clean = peer.in_flight.front().is_none_or(|current| current.at == 0);
+            peer.reset();
             if is_clean {
                 let body = FrameBody::Text(text.clone());
-                peer.queue.push_back(Queued { frame, body, then: Then::Nothing });
+                peer.queue.push_back(QueuedFrame { frame, body, then: OnSent::Nothing });
             }
         }
     }
 
-    /// Tells every peer that this rank leaves in order.
-    pub(crate) fn say_goodbye(&mut self) {
-        for peer in self.peers.iter_mut().filter(|peer| peer.is_there()) {
-            peer.queue.push_back(Queued::bare(Frame::Goodbye));
+    /// Queues a goodbye to every peer.
+    pub(crate) fn queue_goodbye(&mut self) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.is_alive()) {
+            peer.queue.push_back(QueuedFrame::bare(Frame::Goodbye));
         }
     }
 
-    /// Sends what is left to be said. Tells for what it still waits; `None` if for nothing.
-    pub(crate) fn last_words(&mut self, transport: &mut dyn Transport) -> Option<Interest> {
+    /// Sends queued frames. Returns the interest of those that remain, or `None` if there are none.
+    pub(crate) fn linger(&mut self, transport: &mut dyn Transport) -> Option<Interest> {
         let mut interest = Interest::default();
         for peer in self.group.peers() {
-            match self.flush(transport, peer, &Mine::default()) {
-                Ok(_) if self.peers[peer].has_frames() && self.peers[peer].is_there() => {
+            match self.flush(transport, peer, &CallerBuffers::default()) {
+                Ok(_) if self.peers[peer].has_frames() && self.peers[peer].is_alive() => {
                     interest.add_send(peer)
                 }
                 Ok(_) => {}
-                Err(_) => self.peers[peer].mute(),
+                Err(_) => self.peers[peer].close_send(),
             }
         }
         (!interest.send().is_empty()).then_some(interest)
@@ -178,44 +186,45 @@ impl Engine {
     /// Ends the receives in the background that no message has matched.
     pub(crate) fn cancel_recvs(&mut self) {
         let is_unmatched = |operation: &Operation| operation.is_owned() && operation.is_idle();
-        let unmatched: Vec<Ticket> = self
+        let unmatched: Vec<RequestId> = self
             .operations
             .iter()
             .filter(|(_, operation)| is_unmatched(operation))
-            .map(|(ticket, _)| *ticket)
+            .map(|(request, _)| *request)
             .collect();
-        for ticket in unmatched {
-            self.end(ticket, Err(Error::Cancelled));
+        for request in unmatched {
+            self.end(request, Err(Error::Cancelled));
         }
     }
 
-    /// Gives operations that have just begun their deadlines, and ends those whose deadline has passed.
+    /// Sets the deadlines of operations that have just begun, and ends those whose deadline has
+    /// passed.
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
-        for ticket in std::mem::take(&mut self.fresh) {
-            let Some(operation) = self.operations.get_mut(&ticket) else { continue };
+        for request in std::mem::take(&mut self.without_deadline) {
+            let Some(operation) = self.operations.get_mut(&request) else { continue };
             operation.deadline = now.checked_add(operation.timeout);
-            self.deadlines.extend(operation.deadline.map(|deadline| (deadline, ticket)));
+            self.deadlines.extend(operation.deadline.map(|deadline| (deadline, request)));
         }
-        while let Some(&(deadline, ticket)) = self.deadlines.first()
+        while let Some(&(deadline, request)) = self.deadlines.first()
             && deadline <= now
         {
             self.deadlines.pop_first();
-            self.expire(ticket);
+            self.expire(request);
         }
     }
 
-    fn expire(&mut self, ticket: Ticket) {
-        let Some(operation) = self.operations.get(&ticket) else { return };
+    fn expire(&mut self, request: RequestId) {
+        let Some(operation) = self.operations.get(&request) else { return };
         let waiting_for = match operation.waits_for() {
             Some(peer) => vec![peer],
-            None => self.group.peers().filter(|&peer| self.peers[peer].is_there()).collect(),
+            None => self.group.peers().filter(|&peer| self.peers[peer].is_alive()).collect(),
         };
         let is_idle = operation.is_idle();
         let error = Error::Timeout { waiting_for, after: operation.timeout, during: operation.during() };
         if is_idle {
-            self.end(ticket, Err(error));
+            self.end(request, Err(error));
         } else {
-            // Some of its bytes may be on their way: nothing can follow them.
+            // A part of its bytes may have been sent: nothing can follow them.
             self.end_all(error);
         }
     }

@@ -1,7 +1,8 @@
-//! The state machine behind the messages of one rank. It moves what can be moved, and never waits.
+//! The progress engine: a state machine that moves the messages of one rank, and never waits.
 //!
-//! One thread at a time holds it, together with the transport, and with its own call's memory as [`Mine`]. Everybody
-//! else's bytes are in memory that the engine owns: a copy, or what came with a message in the background.
+//! One thread at a time holds it, together with the transport, and the memory of its own call as
+//! [`CallerBuffers`]. All other bytes are in memory that the engine owns: a copy, or a buffer that
+//! was passed with an operation in the background.
 
 mod failure;
 mod incoming;
@@ -18,128 +19,130 @@ use std::time::{Duration, Instant};
 
 use comm_core::{DType, Error, Group, Interest, Invalid, Received, Result, Transport};
 
-use super::frame::{ANNOUNCED_MAX, CREDIT, MESSAGE_OVERHEAD};
-use super::matching::{Label, Matching};
+use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
+use super::matching::{Envelope, Matching};
 use crate::RingConfig;
-pub(crate) use operation::{Finished, Mine, Outcome, Payload, Recv, Send, Space, Ticket};
+pub(crate) use operation::{
+    CallerBuffers, Finished, Outcome, Payload, RecvBuffer, RecvRequest, RequestId, SendRequest,
+};
 use operation::{Kind, Matched, Operation, misplaced};
-use peer::Peer;
+use peer::PeerState;
 
-/// A message that nobody has received.
-struct Message {
-    label: Label,
+/// A message that no receive has matched.
+struct UnexpectedMessage {
+    envelope: Envelope,
     dtype: DType,
     /// In bytes.
     length: usize,
-    body: Body,
+    body: UnexpectedBody,
     /// The receive that gets it once it has arrived.
-    receive: Option<Ticket>,
+    receive: Option<RequestId>,
 }
 
-/// Where the payload of such a message is.
-enum Body {
+/// The location of the payload of such a message.
+enum UnexpectedBody {
     Whole(Vec<u8>),
     Arriving(Vec<u8>),
-    /// With its sender, who calls it by this number.
-    Announced(u64),
+    /// At its sender, who knows it by this number.
+    Rts(u64),
     /// In a send of this rank to itself.
-    Local(Ticket),
+    Local(RequestId),
 }
 
-pub(crate) struct Engine {
+pub(crate) struct ProgressEngine {
     group: Group,
     eager_bytes: usize,
     part_bytes: usize,
-    announced_max: usize,
-    /// By rank; what is at this rank's own place is never used.
-    peers: Vec<Peer>,
-    /// How many operations may have to do with any peer.
-    anyone: usize,
+    rts_max: usize,
+    /// By rank; the entry of this rank is never used.
+    peers: Vec<PeerState>,
+    /// The number of operations that may involve any peer.
+    any_source: usize,
     matching: Matching,
-    messages: HashMap<Ticket, Message>,
-    operations: HashMap<Ticket, Operation>,
-    probes: BTreeSet<Ticket>,
-    /// Operations whose deadline is not known yet.
-    fresh: Vec<Ticket>,
-    deadlines: BTreeSet<(Instant, Ticket)>,
-    outcomes: HashMap<Ticket, Outcome>,
+    messages: HashMap<RequestId, UnexpectedMessage>,
+    operations: HashMap<RequestId, Operation>,
+    probes: BTreeSet<RequestId>,
+    /// Operations whose deadline is not set yet.
+    without_deadline: Vec<RequestId>,
+    deadlines: BTreeSet<(Instant, RequestId)>,
+    outcomes: HashMap<RequestId, Outcome>,
     finished: Vec<Finished>,
-    /// How many operations in the background are under way.
+    /// The number of pending operations in the background.
     background: usize,
-    /// Whether something ended that another thread may wait for.
-    news: bool,
-    /// Sends of this rank to itself, and the receives that get them.
-    local: VecDeque<(Ticket, Ticket)>,
-    /// How much memory messages of this rank to itself take.
-    local_held: u64,
-    next: Ticket,
-    /// The peer that is looked at first, which changes, so that none is always last.
+    /// Whether an operation ended for which another thread may wait.
+    has_completed: bool,
+    /// Sends of this rank to itself, and the receives that match them.
+    local: VecDeque<(RequestId, RequestId)>,
+    /// The credit that messages of this rank to itself use.
+    local_spent: u64,
+    next: RequestId,
+    /// The peer that is served first; it changes, so that none is always last.
     turn: usize,
     poison: Option<Arc<Error>>,
 }
 
-impl Engine {
+impl ProgressEngine {
     pub(crate) fn new(group: Group, config: &RingConfig) -> Self {
         Self {
             group,
             eager_bytes: config.eager_bytes.min((CREDIT - MESSAGE_OVERHEAD) as usize),
             part_bytes: config.part_bytes.max(1),
-            announced_max: ANNOUNCED_MAX,
-            peers: (0..group.size()).map(|_| Peer::new()).collect(),
-            anyone: 0,
+            rts_max: RTS_MAX,
+            peers: (0..group.size()).map(|_| PeerState::new()).collect(),
+            any_source: 0,
             matching: Matching::default(),
             messages: HashMap::new(),
             operations: HashMap::new(),
             probes: BTreeSet::new(),
-            fresh: Vec::new(),
+            without_deadline: Vec::new(),
             deadlines: BTreeSet::new(),
             outcomes: HashMap::new(),
             finished: Vec::new(),
             background: 0,
-            news: false,
+            has_completed: false,
             local: VecDeque::new(),
-            local_held: 0,
+            local_spent: 0,
             next: 0,
             turn: 0,
             poison: None,
         }
     }
 
-    /// A number that is greater than all before it.
-    pub(crate) const fn number(&mut self) -> Ticket {
+    /// Returns a number that is greater than all before it.
+    pub(crate) const fn next_request(&mut self) -> RequestId {
         self.next += 1;
         self.next
     }
 
-    /// Moves what can be moved: to and from the peers that some operation has to do with, or `everyone`. Tells whether
-    /// anything moved.
+    /// Moves bytes to and from the peers that some operation involves, or from `everyone`. Returns
+    /// whether any moved.
     pub(crate) fn progress(
         &mut self,
         transport: &mut dyn Transport,
-        mine: &mut Mine<'_>,
+        caller: &mut CallerBuffers<'_>,
         everyone: bool,
     ) -> bool {
         self.watch_deadlines(transport.now());
-        let mut moved = self.copy_local(mine);
+        let mut moved = self.copy_local(caller);
         let size = self.group.size();
         self.turn = (self.turn + 1) % size;
         for peer in (self.turn..size).chain(0..self.turn) {
             if peer == self.group.rank() || self.poison.is_some() {
                 continue;
             }
-            let concerned = everyone || self.anyone > 0 || self.peers[peer].involved > 0;
-            let result = if concerned { self.read(transport, peer, mine) } else { Ok(false) };
-            moved |= self.noted(peer, result);
-            let result = self.flush(transport, peer, mine);
-            moved |= self.noted_sending(peer, result);
+            let concerned = everyone || self.any_source > 0 || self.peers[peer].pending > 0;
+            let result = if concerned { self.read(transport, peer, caller) } else { Ok(false) };
+            moved |= self.record(peer, result);
+            let result = self.flush(transport, peer, caller);
+            moved |= self.record_send(peer, result);
         }
         moved
     }
 
-    /// What to wait for when nothing moves.
+    /// Sets the events to wait for when nothing moves.
     pub(crate) fn interest(&self, interest: &mut Interest) {
         interest.clear();
-        for rank in self.group.peers().filter(|&rank| self.peers[rank].is_there()) {
+        for rank in self.group.peers().filter(|&rank| self.peers[rank].is_alive()) {
             interest.add_recv(rank);
             if self.peers[rank].has_outgoing() {
                 interest.add_send(rank);
@@ -147,123 +150,123 @@ impl Engine {
         }
     }
 
-    /// When some operation must end; `None` if none has a deadline.
+    /// Returns the earliest deadline of an operation; `None` if none has a deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whether operations in the background are under way.
+    /// Returns whether operations in the background are pending.
     pub(crate) const fn has_background(&self) -> bool {
         self.background > 0
     }
 
-    /// Whether something ended, since this was last asked, that another thread may wait for.
-    pub(crate) const fn take_news(&mut self) -> bool {
-        std::mem::replace(&mut self.news, false)
+    /// Returns whether, since the last call, an operation ended for which another thread may wait.
+    pub(crate) const fn take_completed(&mut self) -> bool {
+        std::mem::replace(&mut self.has_completed, false)
     }
 
-    /// Operations in the background that ended and whose owners are to be told.
+    /// Takes the ended operations in the background, whose owners must be notified.
     pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
     }
 
-    /// The outcome of a call of a thread that waits, as long as it has not been taken.
-    pub(crate) fn outcome(&self, ticket: Ticket) -> Option<&Outcome> {
-        self.outcomes.get(&ticket)
+    /// Returns the outcome of a call of a waiting thread, until it is taken.
+    pub(crate) fn outcome(&self, request: RequestId) -> Option<&Outcome> {
+        self.outcomes.get(&request)
     }
 
-    pub(crate) fn take_outcome(&mut self, ticket: Ticket) -> Option<Outcome> {
-        self.outcomes.remove(&ticket)
+    pub(crate) fn take_outcome(&mut self, request: RequestId) -> Option<Outcome> {
+        self.outcomes.remove(&request)
     }
 
     pub(crate) const fn poison_cause(&self) -> Option<&Arc<Error>> {
         self.poison.as_ref()
     }
 
-    /// Files an operation under a number.
-    fn begin(&mut self, ticket: Ticket, kind: Kind, timeout: Duration) {
+    /// Adds an operation.
+    fn begin(&mut self, request: RequestId, kind: Kind, timeout: Duration) {
         let operation = Operation { kind, timeout, deadline: None };
-        *self.involved(&operation) += 1;
+        *self.pending_count(&operation) += 1;
         self.background += usize::from(operation.is_owned());
-        self.operations.insert(ticket, operation);
-        self.fresh.push(ticket);
+        self.operations.insert(request, operation);
+        self.without_deadline.push(request);
     }
 
-    /// Who counts this operation.
-    fn involved(&mut self, operation: &Operation) -> &mut usize {
+    /// Returns the counter that includes this operation.
+    fn pending_count(&mut self, operation: &Operation) -> &mut usize {
         match operation.peer().and_then(|peer| self.peers.get_mut(peer)) {
-            Some(peer) => &mut peer.involved,
-            None => &mut self.anyone,
+            Some(peer) => &mut peer.pending,
+            None => &mut self.any_source,
         }
     }
 
-    /// Ends an operation, well or not.
-    fn end(&mut self, ticket: Ticket, result: Result<Option<Received>>) {
-        let Some(operation) = self.operations.remove(&ticket) else { return };
-        *self.involved(&operation) -= 1;
+    /// Ends an operation, with or without an error.
+    fn end(&mut self, request: RequestId, result: Result<Option<Received>>) {
+        let Some(operation) = self.operations.remove(&request) else { return };
+        *self.pending_count(&operation) -= 1;
         self.background -= usize::from(operation.is_owned());
         if let Some(deadline) = operation.deadline {
-            self.deadlines.remove(&(deadline, ticket));
+            self.deadlines.remove(&(deadline, request));
         }
-        self.news = true;
+        self.has_completed = true;
         match operation.kind {
-            Kind::Send(Send { payload: Payload::Owned(message), .. }) => {
+            Kind::Send(SendRequest { payload: Payload::Owned(message), .. }) => {
                 self.finished.push(Finished::Sent(message, result.map(drop)));
             }
             Kind::Send(send) => {
                 if send.awaited {
-                    self.outcomes.insert(ticket, Outcome { result, staged: Vec::new() });
+                    self.outcomes.insert(request, Outcome { result, staged: Vec::new() });
                 }
             }
             Kind::Recv(recv) => {
                 if recv.matched.is_none() {
-                    self.matching.remove_receive(recv.pattern, ticket);
+                    self.matching.remove_receive(recv.key, request);
                 }
-                self.end_recv(ticket, recv.space, result);
+                self.end_recv(request, recv.dst, result);
             }
             Kind::Probe(_) => {
-                self.probes.remove(&ticket);
-                self.outcomes.insert(ticket, Outcome { result, staged: Vec::new() });
+                self.probes.remove(&request);
+                self.outcomes.insert(request, Outcome { result, staged: Vec::new() });
             }
         }
     }
 
-    fn end_recv(&mut self, ticket: Ticket, space: Space, result: Result<Option<Received>>) {
-        let staged = match space {
-            Space::Owned(buffer) => {
+    fn end_recv(&mut self, request: RequestId, dst: RecvBuffer, result: Result<Option<Received>>) {
+        let staged = match dst {
+            RecvBuffer::Owned(buffer) => {
                 let none = || Error::Internal("a receive ended without a message".into());
                 let result = result.and_then(|received| received.ok_or_else(none));
                 self.finished.push(Finished::Received(buffer, result));
                 return;
             }
-            Space::Discarded { owner, reason, .. } => {
+            RecvBuffer::Discarded { owner, reason, .. } => {
                 self.finished.push(Finished::Received(owner, Err(reason)));
                 return;
             }
-            Space::Staged(bytes) => bytes,
-            Space::RecvBuf => Vec::new(),
+            RecvBuffer::Staged(bytes) => bytes,
+            RecvBuffer::Caller => Vec::new(),
         };
-        self.outcomes.insert(ticket, Outcome { result, staged });
+        self.outcomes.insert(request, Outcome { result, staged });
     }
 
-    /// Ends a receive whose message is there.
-    fn end_received(&mut self, ticket: Ticket) {
-        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&ticket) else { return };
-        let received = recv.matched.map(|Matched { label, length }| {
-            let Label { source, tag } = label;
+    /// Ends a receive whose message has arrived.
+    fn end_received(&mut self, request: RequestId) {
+        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&request) else { return };
+        let received = recv.matched.map(|Matched { envelope, length }| {
+            let Envelope { source, tag } = envelope;
             Received::new(source, tag, recv.dtype, length / recv.dtype.size())
         });
-        self.end(ticket, Ok(received));
+        self.end(request, Ok(received));
     }
 
-    /// The receive that gets a message which has just come. Those that it does not fit fail, as they would if the
-    /// message had been there before them.
-    fn claim(&mut self, label: Label, dtype: DType, length: usize) -> Option<Ticket> {
-        while let Some((receive, pattern)) = self.matching.receive_for(label) {
-            self.matching.remove_receive(pattern, receive);
-            match self.fits(receive, label, dtype, length) {
+    /// Finds the receive for a message that has just arrived. Receives that it does not fit fail,
+    /// as if the message had been there before them.
+    fn match_receive(&mut self, envelope: Envelope, dtype: DType, length: usize) -> Option<RequestId> {
+        while let Some((receive, key)) = self.matching.receive_for(envelope) {
+            self.matching.remove_receive(key, receive);
+            match self.check_fits(receive, envelope, dtype, length) {
                 Ok(()) => {
-                    self.bind(receive, label, length);
+                    self.set_matched(receive, envelope, length);
                     return Some(receive);
                 }
                 Err(error) => self.end(receive, Err(error)),
@@ -272,83 +275,89 @@ impl Engine {
         None
     }
 
-    /// Refuses a message that a receive has no room for, or not the right one.
-    fn fits(&self, receive: Ticket, label: Label, dtype: DType, length: usize) -> Result<()> {
+    /// Returns an error if a message is too long for a receive, or of another type.
+    fn check_fits(&self, receive: RequestId, envelope: Envelope, dtype: DType, length: usize) -> Result<()> {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&receive) else {
             return Err(Error::Internal("a receive that waits is not known".into()));
         };
-        let (len, capacity, wanted) = (length / dtype.size(), recv.room, recv.dtype);
+        let (len, capacity, wanted) = (length / dtype.size(), recv.capacity, recv.dtype);
         if dtype == wanted && len <= capacity {
             return Ok(());
         }
-        let Label { source, tag } = label;
+        let Envelope { source, tag } = envelope;
         Err(Invalid::Message { source_rank: source, tag, len, dtype, capacity, wanted }.into())
     }
 
-    fn bind(&mut self, receive: Ticket, label: Label, length: usize) {
+    fn set_matched(&mut self, receive: RequestId, envelope: Envelope, length: usize) {
         if let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&receive) {
-            recv.matched = Some(Matched { label, length });
+            recv.matched = Some(Matched { envelope, length });
         }
     }
 
-    /// Files a message that nobody waits for, and tells those who want to know of it.
-    fn file(&mut self, label: Label, dtype: DType, length: usize, body: Body) -> Ticket {
-        let number = self.number();
-        self.messages.insert(number, Message { label, dtype, length, body, receive: None });
-        self.matching.add_message(label, number);
-        let probes: Vec<Ticket> = self.probes.iter().copied().collect();
+    /// Adds a message that no receive matched, and completes the probes that it matches.
+    fn add_unexpected(
+        &mut self,
+        envelope: Envelope,
+        dtype: DType,
+        length: usize,
+        body: UnexpectedBody,
+    ) -> RequestId {
+        let number = self.next_request();
+        self.messages.insert(number, UnexpectedMessage { envelope, dtype, length, body, receive: None });
+        self.matching.add_message(envelope, number);
+        let probes: Vec<RequestId> = self.probes.iter().copied().collect();
         for probe in probes {
-            let Some(Operation { kind: Kind::Probe(pattern), .. }) = self.operations.get(&probe) else {
+            let Some(Operation { kind: Kind::Probe(key), .. }) = self.operations.get(&probe) else {
                 continue;
             };
-            if let Some(received) = self.look(*pattern) {
+            if let Some(received) = self.peek(*key) {
                 self.end(probe, Ok(Some(received)));
             }
         }
         number
     }
 
-    /// Copies bytes that are there to the receive that they are for, and ends it.
-    fn deliver(&mut self, receive: Ticket, bytes: &[u8], mine: &mut Mine<'_>) {
+    /// Copies bytes to the receive that they are for, and ends it.
+    fn deliver(&mut self, receive: RequestId, bytes: &[u8], caller: &mut CallerBuffers<'_>) {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&receive) else {
             return;
         };
-        match recv.space(receive, 0..bytes.len(), mine) {
-            Ok(space) => {
-                space.copy_from_slice(bytes);
+        match recv.bytes_mut(receive, 0..bytes.len(), caller) {
+            Ok(dst) => {
+                dst.copy_from_slice(bytes);
                 self.end_received(receive);
             }
             Err(error) => {
-                self.without_space(receive, error);
+                self.fail_buffer(receive, error);
                 self.end_received(receive);
             }
         }
     }
 
     /// Copies messages of this rank to itself.
-    fn copy_local(&mut self, mine: &mut Mine<'_>) -> bool {
+    fn copy_local(&mut self, caller: &mut CallerBuffers<'_>) -> bool {
         let mut moved = false;
-        while let Some((ticket, receive)) = self.local.pop_front() {
-            let Some(operation) = self.operations.remove(&ticket) else { continue };
-            let lent = mine.send;
+        while let Some((request, receive)) = self.local.pop_front() {
+            let Some(operation) = self.operations.remove(&request) else { continue };
+            let lent = caller.send;
             let bytes = match &operation.kind {
-                Kind::Send(send) => send.bytes(ticket, 0..send.length, lent),
+                Kind::Send(send) => send.bytes(request, 0..send.length, lent),
                 Kind::Recv(_) | Kind::Probe(_) => Err(misplaced()),
             };
-            let result = bytes.map(|bytes| self.deliver(receive, bytes, mine));
+            let result = bytes.map(|bytes| self.deliver(receive, bytes, caller));
             if let Err(error) = &result {
                 self.end(receive, Err(error.clone()));
             }
-            self.operations.insert(ticket, operation);
-            self.end(ticket, result.map(|()| None));
+            self.operations.insert(request, operation);
+            self.end(request, result.map(|()| None));
             moved = true;
         }
         moved
     }
 
-    /// A receive has no memory for what comes. If that is its owner's fault, what comes is thrown away, and the receive
-    /// ends with this error.
-    fn without_space(&mut self, receive: Ticket, error: Error) {
+    /// Handles a receive without memory for its message. If its owner caused that, the message is
+    /// discarded, and the receive ends with this error.
+    fn fail_buffer(&mut self, receive: RequestId, error: Error) {
         let is_discarded = match self.operations.get_mut(&receive) {
             Some(Operation { kind: Kind::Recv(recv), .. }) => recv.discard(&error),
             _ => false,
@@ -359,7 +368,7 @@ impl Engine {
     }
 }
 
-/// What a message takes of the credit of its sender.
-const fn cost(length: usize) -> u64 {
+/// Returns the credit that a message uses.
+const fn credit_cost(length: usize) -> u64 {
     length as u64 + MESSAGE_OVERHEAD
 }

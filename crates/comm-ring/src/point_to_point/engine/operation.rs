@@ -1,4 +1,4 @@
-//! What is under way: sends, receives and probes, and where their bytes lie.
+//! Pending operations (sends, receives and probes), and the location of their bytes.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -7,100 +7,101 @@ use comm_core::{
     DType, During, Error, HostView, Incoming, Invalid, Outgoing, Received, Result, Shape, Source, TagMatch,
 };
 
-use crate::point_to_point::matching::{Label, Pattern};
+use crate::point_to_point::matching::{Envelope, MatchKey};
 
-/// The number of an operation or of a message. Numbers grow with time.
-pub(crate) type Ticket = u64;
+/// The number of an operation or of a message. Later ones have larger numbers.
+pub(crate) type RequestId = u64;
 
 /// The memory of the call on the thread that holds the engine. No other thread may touch it.
 #[derive(Debug, Default)]
-pub(crate) struct Mine<'a> {
-    pub(crate) send: Option<(Ticket, &'a [u8])>,
-    pub(crate) recv: Option<(Ticket, &'a mut [u8])>,
-    pub(crate) probe: Option<Ticket>,
+pub(crate) struct CallerBuffers<'a> {
+    pub(crate) send: Option<(RequestId, &'a [u8])>,
+    pub(crate) recv: Option<(RequestId, &'a mut [u8])>,
+    pub(crate) probe: Option<RequestId>,
 }
 
-/// Where the bytes of a send lie.
+/// The location of the bytes of a send.
 pub(crate) enum Payload {
-    /// In the memory of the caller, who drives the engine: see [`Mine`].
-    RecvBuf,
-    /// In the engine's memory, since the caller only waits.
+    /// In the memory of the caller, who drives the engine: see [`CallerBuffers`].
+    Caller,
+    /// In the engine's memory, because the caller only waits.
     Copied(Vec<u8>),
-    /// In memory that came with the send.
+    /// In memory that was passed with the send.
     Owned(Box<dyn Outgoing>),
 }
 
-/// Where the bytes of a receive go.
-pub(crate) enum Space {
-    /// To the memory of the caller, who drives the engine: see [`Mine`].
-    RecvBuf,
-    /// To the engine's memory, since the caller only waits.
+/// The destination of the bytes of a receive.
+pub(crate) enum RecvBuffer {
+    /// The memory of the caller, who drives the engine: see [`CallerBuffers`].
+    Caller,
+    /// The engine's memory, because the caller only waits.
     Staged(Vec<u8>),
-    /// To memory that came with the receive.
+    /// Memory that was passed with the receive.
     Owned(Box<dyn Incoming>),
-    /// Nowhere, since the memory that came with the receive is no longer to be had, for this reason.
+    /// None: the memory that was passed with the receive failed with this reason.
     Discarded { owner: Box<dyn Incoming>, reason: Error, bytes: Vec<u8> },
 }
 
-pub(crate) struct Send {
+pub(crate) struct SendRequest {
     pub(crate) to: usize,
     pub(crate) tag: u64,
     pub(crate) dtype: DType,
     /// In bytes.
     pub(crate) length: usize,
     pub(crate) payload: Payload,
-    /// Whether some of its bytes may be on their way: then it cannot be moved.
+    /// Whether some of its bytes may have been sent: then they cannot be moved.
     pub(crate) begun: bool,
-    /// Whether somebody waits for the outcome.
+    /// Whether a thread waits for the outcome.
     pub(crate) awaited: bool,
 }
 
-pub(crate) struct Recv {
-    pub(crate) pattern: Pattern,
-    /// How many elements fit, and of which type.
-    pub(crate) room: usize,
+pub(crate) struct RecvRequest {
+    pub(crate) key: MatchKey,
+    /// The number of elements that fit.
+    pub(crate) capacity: usize,
     pub(crate) dtype: DType,
-    pub(crate) space: Space,
-    /// The message that it gets.
+    pub(crate) dst: RecvBuffer,
+    /// The message that it matched.
     pub(crate) matched: Option<Matched>,
 }
 
-/// The message that a receive gets, in bytes.
+/// The message that a receive matched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matched {
-    pub(crate) label: Label,
+    pub(crate) envelope: Envelope,
     pub(crate) length: usize,
 }
 
 pub(crate) enum Kind {
-    Send(Send),
-    Recv(Recv),
-    Probe(Pattern),
+    Send(SendRequest),
+    Recv(RecvRequest),
+    Probe(MatchKey),
 }
 
-/// An operation with its deadline, which is known when the thread that has the clock sees it first.
+/// An operation with its deadline, which the thread that drives sets.
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
     pub(crate) timeout: Duration,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// How a call of a thread that waits ended.
+/// The outcome of a call of a waiting thread.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) result: Result<Option<Received>>,
-    /// What is to be copied to the front of the caller's buffer.
+    /// The bytes to copy to the front of the caller's buffer.
     pub(crate) staged: Vec<u8>,
 }
 
-/// An operation in the background that ended. Its owner is told when no lock is held, since telling runs foreign code.
+/// An operation in the background that ended. Its owner is notified without holding a lock, because
+/// that runs foreign code.
 pub(crate) enum Finished {
     Sent(Box<dyn Outgoing>, Result<()>),
     Received(Box<dyn Incoming>, Result<Received>),
 }
 
 impl Finished {
-    pub(crate) fn tell(self) {
+    pub(crate) fn notify_owner(self) {
         match self {
             Self::Sent(message, outcome) => message.complete(outcome),
             Self::Received(buffer, outcome) => buffer.complete(outcome),
@@ -109,7 +110,7 @@ impl Finished {
 }
 
 impl Operation {
-    /// The rank with which it has to do; `None` if that may be any.
+    /// Returns the rank that it involves; `None` if that may be any.
     pub(crate) fn peer(&self) -> Option<usize> {
         let of = |from: Source| match from {
             Source::Rank(rank) => Some(rank),
@@ -117,46 +118,46 @@ impl Operation {
         };
         match &self.kind {
             Kind::Send(send) => Some(send.to),
-            Kind::Recv(recv) => of(recv.pattern.from),
-            Kind::Probe(pattern) => of(pattern.from),
+            Kind::Recv(recv) => of(recv.key.from),
+            Kind::Probe(key) => of(key.from),
         }
     }
 
-    /// The rank for which it waits now; `None` if that may be any.
+    /// Returns the rank for which it waits now; `None` if that may be any.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         match &self.kind {
-            Kind::Recv(Recv { matched: Some(Matched { label, .. }), .. }) => Some(label.source),
+            Kind::Recv(RecvRequest { matched: Some(Matched { envelope, .. }), .. }) => Some(envelope.source),
             _ => self.peer(),
         }
     }
 
-    /// Whether it may end without a trace: nothing of it has been sent or received.
+    /// Returns whether it can end without consequences: no part of it has been sent or received.
     pub(crate) const fn is_idle(&self) -> bool {
-        matches!(&self.kind, Kind::Probe(_) | Kind::Recv(Recv { matched: None, .. }))
+        matches!(&self.kind, Kind::Probe(_) | Kind::Recv(RecvRequest { matched: None, .. }))
     }
 
-    /// Whether it is in the background.
+    /// Returns whether it is in the background.
     pub(crate) const fn is_owned(&self) -> bool {
         matches!(
             &self.kind,
-            Kind::Send(Send { payload: Payload::Owned(_), .. })
-                | Kind::Recv(Recv { space: Space::Owned(_) | Space::Discarded { .. }, .. })
+            Kind::Send(SendRequest { payload: Payload::Owned(_), .. })
+                | Kind::Recv(RecvRequest { dst: RecvBuffer::Owned(_) | RecvBuffer::Discarded { .. }, .. })
         )
     }
 
-    /// What it does, for errors.
+    /// Returns the description of the operation in errors.
     pub(crate) fn during(&self) -> During {
         match &self.kind {
             Kind::Send(send) => sending(send.to, send.tag),
-            Kind::Recv(Recv { matched: Some(Matched { label, .. }), .. }) => {
-                During::Recv { from: label.source, tag: label.tag }
+            Kind::Recv(RecvRequest { matched: Some(Matched { envelope, .. }), .. }) => {
+                During::Recv { from: envelope.source, tag: envelope.tag }
             }
-            Kind::Recv(Recv { pattern, .. }) | Kind::Probe(pattern) => awaiting(*pattern),
+            Kind::Recv(RecvRequest { key, .. }) | Kind::Probe(key) => awaiting(*key),
         }
     }
 }
 
-pub(crate) const fn awaiting(Pattern { from, tag }: Pattern) -> During {
+pub(crate) const fn awaiting(MatchKey { from, tag }: MatchKey) -> During {
     During::Await { from, tag }
 }
 
@@ -164,13 +165,13 @@ pub(crate) const fn sending(to: usize, tag: u64) -> During {
     During::Send { to, tag }
 }
 
-impl Send {
+impl SendRequest {
     pub(crate) fn new((to, tag): (usize, u64), view: HostView<'_>, payload: Payload) -> Self {
         let (dtype, length) = (view.dtype(), view.bytes().len());
         Self { to, tag, dtype, length, payload, begun: false, awaited: true }
     }
 
-    /// A send in the background, or its message and the reason why it has no bytes.
+    /// Creates a send in the background, or returns its message and the reason why it has no bytes.
     pub(crate) fn owned(
         (to, tag): (usize, u64),
         message: Box<dyn Outgoing>,
@@ -184,20 +185,20 @@ impl Send {
         }
     }
 
-    pub(crate) const fn label(&self, source: usize) -> Label {
-        Label { source, tag: self.tag }
+    pub(crate) const fn envelope(&self, source: usize) -> Envelope {
+        Envelope { source, tag: self.tag }
     }
 
-    /// Some of its bytes, if they are where they should be. `lent` are those of the caller who drives.
+    /// Returns a range of its bytes. `lent` are those of the caller who drives.
     pub(crate) fn bytes<'a>(
         &'a self,
-        ticket: Ticket,
+        request: RequestId,
         range: Range<usize>,
-        lent: Option<(Ticket, &'a [u8])>,
+        lent: Option<(RequestId, &'a [u8])>,
     ) -> Result<&'a [u8]> {
         match &self.payload {
-            Payload::RecvBuf => {
-                lent.filter(|(owner, _)| *owner == ticket).and_then(|(_, bytes)| bytes.get(range))
+            Payload::Caller => {
+                lent.filter(|(owner, _)| *owner == request).and_then(|(_, bytes)| bytes.get(range))
             }
             Payload::Copied(bytes) => bytes.get(range),
             Payload::Owned(message) => return within(message.view()?.bytes(), range),
@@ -206,7 +207,8 @@ impl Send {
     }
 }
 
-/// A part of the buffer that came with an operation, which the owner may have made shorter.
+/// Returns a range of a buffer that was passed with an operation, which the owner may have made
+/// shorter.
 fn within(bytes: &[u8], range: Range<usize>) -> Result<&[u8]> {
     let got = bytes.len();
     bytes.get(range.clone()).ok_or_else(|| shrunk(range.end, got))
@@ -217,42 +219,42 @@ fn shrunk(expected: usize, got: usize) -> Error {
         .into()
 }
 
-/// The error for bytes that are lost.
+/// Returns the error of bytes that are not at their location.
 pub(crate) fn misplaced() -> Error {
     Error::Internal("the bytes of a message are not where its operation says".into())
 }
 
-impl Recv {
+impl RecvRequest {
     pub(crate) const fn new(
         (from, tag): (Source, TagMatch),
-        (room, dtype): (usize, DType),
-        space: Space,
+        (capacity, dtype): (usize, DType),
+        dst: RecvBuffer,
     ) -> Self {
-        Self { pattern: Pattern { from, tag }, room, dtype, space, matched: None }
+        Self { key: MatchKey { from, tag }, capacity, dtype, dst, matched: None }
     }
 
-    /// The memory for some of its bytes, if it is where it should be.
-    pub(crate) fn space<'a>(
+    /// Returns the memory for a range of its bytes.
+    pub(crate) fn bytes_mut<'a>(
         &'a mut self,
-        ticket: Ticket,
+        request: RequestId,
         range: Range<usize>,
-        mine: &'a mut Mine<'_>,
+        caller: &'a mut CallerBuffers<'_>,
     ) -> Result<&'a mut [u8]> {
-        match &mut self.space {
-            Space::RecvBuf => match &mut mine.recv {
-                Some((owner, buffer)) if *owner == ticket => buffer.get_mut(range),
+        match &mut self.dst {
+            RecvBuffer::Caller => match &mut caller.recv {
+                Some((owner, buffer)) if *owner == request => buffer.get_mut(range),
                 _ => None,
             },
-            Space::Staged(bytes) => {
+            RecvBuffer::Staged(bytes) => {
                 bytes.resize(range.end.max(bytes.len()), 0);
                 bytes.get_mut(range)
             }
-            Space::Owned(buffer) => {
+            RecvBuffer::Owned(buffer) => {
                 let (bytes, end) = (buffer.view_mut()?.into_bytes(), range.end);
                 let got = bytes.len();
                 return bytes.get_mut(range).ok_or_else(|| shrunk(end, got));
             }
-            Space::Discarded { bytes, .. } => {
+            RecvBuffer::Discarded { bytes, .. } => {
                 bytes.resize(range.len(), 0);
                 bytes.get_mut(..)
             }
@@ -260,15 +262,16 @@ impl Recv {
         .ok_or_else(misplaced)
     }
 
-    /// Throws away what still comes, for this reason, if the memory for it came with the receive.
+    /// Discards the remaining bytes, for this reason, if the memory for them was passed with the
+    /// receive.
     pub(crate) fn discard(&mut self, reason: &Error) -> bool {
-        match std::mem::replace(&mut self.space, Space::RecvBuf) {
-            Space::Owned(owner) => {
-                self.space = Space::Discarded { owner, reason: reason.clone(), bytes: Vec::new() };
+        match std::mem::replace(&mut self.dst, RecvBuffer::Caller) {
+            RecvBuffer::Owned(owner) => {
+                self.dst = RecvBuffer::Discarded { owner, reason: reason.clone(), bytes: Vec::new() };
                 true
             }
             other => {
-                self.space = other;
+                self.dst = other;
                 false
             }
         }

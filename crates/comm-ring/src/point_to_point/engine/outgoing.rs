@@ -1,31 +1,31 @@
-//! What is said to peers.
+//! Sends frames to peers.
 
 use std::io::IoSlice;
 
 use comm_core::{Result, Transport};
 
 use super::operation::{Kind, Operation, misplaced};
-use super::peer::{Body, Current, Then};
-use super::{Engine, Mine, Payload, Ticket};
+use super::peer::{FrameBody, OnSent, PartialFrame};
+use super::{CallerBuffers, Payload, ProgressEngine, RequestId};
 use crate::point_to_point::frame::Frame;
 
-/// How much is sent to one peer before it is another one's turn.
+/// The number of bytes that are sent to one peer before the next one's turn.
 const BYTES_PER_TURN: usize = 1 << 20;
-/// How many frames one write takes at most, and with how many bytes it takes no more of them.
+/// The most frames of one write, and the number of bytes from which on no more are added.
 const FRAMES_AT_ONCE: usize = 8;
 const BYTES_AT_ONCE: usize = 16 << 10;
 
-impl Engine {
-    /// Sends to a peer what can go, as much as is its turn. Tells whether anything could.
+impl ProgressEngine {
+    /// Sends frames to a peer, up to the limit of a turn. Returns whether any bytes were sent.
     pub(super) fn flush(
         &mut self,
         transport: &mut dyn Transport,
         to: usize,
-        mine: &Mine<'_>,
+        caller: &CallerBuffers<'_>,
     ) -> Result<bool> {
         let mut left = BYTES_PER_TURN;
-        while left > 0 && self.peers[to].is_there() && self.peers[to].has_frames() {
-            let sent = self.send_some(transport, to, mine)?;
+        while left > 0 && self.peers[to].is_alive() && self.peers[to].has_frames() {
+            let sent = self.send_some(transport, to, caller)?;
             if sent == 0 {
                 break;
             }
@@ -35,57 +35,62 @@ impl Engine {
         Ok(left < BYTES_PER_TURN || released)
     }
 
-    /// Sends once, from where the bytes are.
-    fn send_some(&mut self, transport: &mut dyn Transport, to: usize, mine: &Mine<'_>) -> Result<usize> {
+    /// Sends once, from the location of the bytes.
+    fn send_some(
+        &mut self,
+        transport: &mut dyn Transport,
+        to: usize,
+        caller: &CallerBuffers<'_>,
+    ) -> Result<usize> {
         self.gather(to);
         let mut pieces = [IoSlice::new(&[]); 2 * FRAMES_AT_ONCE];
-        let under_way = &self.peers[to].under_way;
-        for (current, pieces) in under_way.iter().zip(pieces.chunks_exact_mut(2)) {
-            let payload = self.payload(&current.queued.body, mine)?;
+        let in_flight = &self.peers[to].in_flight;
+        for (current, pieces) in in_flight.iter().zip(pieces.chunks_exact_mut(2)) {
+            let payload = self.payload(&current.queued.body, caller)?;
             pieces[0] = IoSlice::new(&current.head[current.at.min(Frame::BYTES)..]);
             pieces[1] = IoSlice::new(&payload[current.at.saturating_sub(Frame::BYTES)..]);
         }
-        let pieces = &pieces[..2 * under_way.len()];
+        let pieces = &pieces[..2 * in_flight.len()];
         let sent = transport.try_send(to, pieces)?;
         self.sent(to, sent);
         Ok(sent)
     }
 
-    /// Chooses the next frames, so many that a write is worth while and none of them waits long.
+    /// Selects the next frames: enough for one write, so that none waits long.
     fn gather(&mut self, to: usize) {
         let Self { peers, operations, part_bytes, .. } = self;
         let peer = &mut peers[to];
-        let mut bytes: usize = peer.under_way.iter().map(Current::len).sum();
-        while peer.under_way.len() < FRAMES_AT_ONCE && bytes < BYTES_AT_ONCE {
+        let mut bytes: usize = peer.in_flight.iter().map(PartialFrame::len).sum();
+        while peer.in_flight.len() < FRAMES_AT_ONCE && bytes < BYTES_AT_ONCE {
             let Some(queued) = peer.next_frame(*part_bytes) else { return };
-            if let Body::Of(ticket, _) = &queued.body
-                && let Some(Operation { kind: Kind::Send(send), .. }) = operations.get_mut(ticket)
+            if let FrameBody::Of(request, _) = &queued.body
+                && let Some(Operation { kind: Kind::Send(send), .. }) = operations.get_mut(request)
             {
                 send.begun = true;
             }
-            let current = Current { head: queued.frame.encode(), queued, at: 0 };
+            let current = PartialFrame { head: queued.frame.encode(), queued, at: 0 };
             bytes += current.len();
-            peer.under_way.push_back(current);
+            peer.in_flight.push_back(current);
         }
     }
 
-    /// What follows a head, if it is where it should be.
-    fn payload<'a>(&'a self, body: &'a Body, mine: &Mine<'a>) -> Result<&'a [u8]> {
+    /// Returns the bytes after a head.
+    fn payload<'a>(&'a self, body: &'a FrameBody, caller: &CallerBuffers<'a>) -> Result<&'a [u8]> {
         match body {
-            Body::None => Ok(&[]),
-            Body::Text(text) => Ok(text),
-            Body::Of(ticket, range) => match self.operations.get(ticket) {
+            FrameBody::None => Ok(&[]),
+            FrameBody::Text(text) => Ok(text),
+            FrameBody::Of(request, range) => match self.operations.get(request) {
                 Some(Operation { kind: Kind::Send(send), .. }) => {
-                    send.bytes(*ticket, range.clone(), mine.send)
+                    send.bytes(*request, range.clone(), caller.send)
                 }
                 _ => Err(misplaced()),
             },
         }
     }
 
-    /// Takes note of what the transport has accepted.
+    /// Records the bytes that the transport has accepted.
     fn sent(&mut self, to: usize, mut bytes: usize) {
-        while let Some(current) = self.peers[to].under_way.front_mut() {
+        while let Some(current) = self.peers[to].in_flight.front_mut() {
             let left = current.len() - current.at;
             if bytes < left {
                 current.at += bytes;
@@ -94,45 +99,45 @@ impl Engine {
             }
             bytes -= left;
             let then = current.queued.then;
-            self.peers[to].under_way.pop_front();
+            self.peers[to].in_flight.pop_front();
             self.peers[to].accepted += left as u64;
             self.frame_sent(to, then);
         }
     }
 
-    fn frame_sent(&mut self, to: usize, then: Then) {
+    fn frame_sent(&mut self, to: usize, then: OnSent) {
         let peer = &mut self.peers[to];
         match then {
-            Then::Nothing => {}
-            Then::Received(ticket) => self.end_received(ticket),
-            Then::Continue(transfer) => peer.transfers.push_back(transfer),
-            Then::Sent(ticket) => match self.operations.get(&ticket) {
+            OnSent::Nothing => {}
+            OnSent::Received(request) => self.end_received(request),
+            OnSent::Continue(transfer) => peer.outgoing_transfers.push_back(transfer),
+            OnSent::Sent(request) => match self.operations.get(&request) {
                 Some(Operation { kind: Kind::Send(send), .. })
                     if !matches!(send.payload, Payload::Copied(_)) =>
                 {
-                    // A transport that lends still reads the memory, which belongs to others.
-                    peer.unreleased.push_back((peer.accepted, ticket));
+                    // The transport may still read the memory, which belongs to the caller.
+                    peer.unreleased.push_back((peer.accepted, request));
                 }
-                _ => self.end(ticket, Ok(None)),
+                _ => self.end(request, Ok(None)),
             },
         }
     }
 
-    /// Ends sends whose memory the transport no longer reads.
+    /// Ends sends whose memory the transport has released.
     fn release(&mut self, transport: &dyn Transport, to: usize) -> bool {
         let released = transport.released(to);
         let mut moved = false;
-        while let Some((position, ticket)) = self.first_unreleased(to)
+        while let Some((position, request)) = self.first_unreleased(to)
             && position <= released
         {
             self.peers[to].unreleased.pop_front();
-            self.end(ticket, Ok(None));
+            self.end(request, Ok(None));
             moved = true;
         }
         moved
     }
 
-    fn first_unreleased(&self, to: usize) -> Option<(u64, Ticket)> {
+    fn first_unreleased(&self, to: usize) -> Option<(u64, RequestId)> {
         self.peers[to].unreleased.front().copied()
     }
 }

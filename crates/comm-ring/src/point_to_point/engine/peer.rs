@@ -1,103 +1,103 @@
-//! What is known of one peer: what is to be said to it, what it is saying, and whether it is still there.
+//! The state of one peer: its outgoing and incoming frames, and whether it is alive.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use comm_core::Loss;
 
-use super::operation::Ticket;
+use super::operation::RequestId;
 use crate::point_to_point::frame::{CREDIT, Frame};
 
-/// What follows the head of a frame.
+/// The body after the head of a frame.
 #[derive(Debug, Clone)]
-pub(crate) enum Body {
+pub(crate) enum FrameBody {
     None,
-    /// Some of a send's bytes.
-    Of(Ticket, Range<usize>),
+    /// A range of a send's bytes.
+    Of(RequestId, Range<usize>),
     Text(Vec<u8>),
 }
 
-/// What the end of a frame means.
+/// The action after a frame was sent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Then {
+pub(crate) enum OnSent {
     Nothing,
-    /// The send has gone out whole.
-    Sent(Ticket),
-    /// There is more of this transfer.
-    Continue(Transfer),
-    /// The receive has asked for a message without payload, and that is all.
-    Received(Ticket),
+    /// The send is complete.
+    Sent(RequestId),
+    /// The transfer continues.
+    Continue(OutgoingTransfer),
+    /// The receive of a message without payload is complete.
+    Received(RequestId),
 }
 
-/// A frame that waits to be sent, or of which a part has been sent.
+/// A frame that waits to be sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedFrame {
     pub(crate) frame: Frame,
-    pub(crate) body: Body,
-    pub(crate) then: Then,
+    pub(crate) body: FrameBody,
+    pub(crate) then: OnSent,
 }
 
-impl Queued {
+impl QueuedFrame {
     pub(crate) const fn bare(frame: Frame) -> Self {
-        Self { frame, body: Body::None, then: Then::Nothing }
+        Self { frame, body: FrameBody::None, then: OnSent::Nothing }
     }
 }
 
 /// A frame that is being sent.
 #[derive(Debug)]
-pub(crate) struct Current {
-    pub(crate) queued: Queued,
+pub(crate) struct PartialFrame {
+    pub(crate) queued: QueuedFrame,
     pub(crate) head: [u8; Frame::BYTES],
-    /// How many bytes of head and body have been sent.
+    /// The number of bytes of head and body that have been sent.
     pub(crate) at: usize,
 }
 
-impl Current {
-    /// How many bytes head and body have.
+impl PartialFrame {
+    /// Returns the number of bytes of head and body.
     pub(crate) fn len(&self) -> usize {
         let body = match &self.queued.body {
-            Body::None => 0,
-            Body::Of(_, range) => range.len(),
-            Body::Text(text) => text.len(),
+            FrameBody::None => 0,
+            FrameBody::Of(_, range) => range.len(),
+            FrameBody::Text(text) => text.len(),
         };
         Frame::BYTES + body
     }
 }
 
-/// A message that goes out in parts.
+/// A message that is sent in parts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Transfer {
-    pub(crate) send: Ticket,
+pub(crate) struct OutgoingTransfer {
+    pub(crate) send: RequestId,
     pub(crate) id: u64,
     pub(crate) done: usize,
     pub(crate) length: usize,
 }
 
-/// A message that comes in parts.
+/// A message that is received in parts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) receive: Ticket,
+pub(crate) struct IncomingTransfer {
+    pub(crate) receive: RequestId,
     pub(crate) done: usize,
     pub(crate) length: usize,
 }
 
-/// Where the payload of a message goes that comes whole.
+/// The destination of the payload of an eager message.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Into {
-    Receive(Ticket),
-    Message(Ticket),
+pub(crate) enum Destination {
+    Receive(RequestId),
+    Message(RequestId),
 }
 
-/// What the peer is in the middle of saying.
+/// The part of the stream that is being read.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum ReadState {
     Head { have: usize },
-    Eager { into: Into, done: usize, length: usize },
+    Eager { into: Destination, done: usize, length: usize },
     Part { id: u64, left: usize },
     Text { text: Vec<u8>, have: usize, of: Report },
 }
 
-/// What a text explains.
+/// The subject of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Report {
     /// This rank ended all messages.
@@ -107,131 +107,136 @@ pub(crate) enum Report {
 }
 
 #[derive(Debug)]
-pub(crate) struct Peer {
-    /// Why nothing more comes from it.
+pub(crate) struct PeerState {
+    /// The reason why nothing more arrives from it.
     pub(crate) loss: Option<Loss>,
-    /// The rank that it saw die, and how that showed: why it leaves, if it does.
-    pub(crate) witnessed: Option<(usize, String)>,
-    /// How many operations have to do with it.
-    pub(crate) involved: usize,
+    /// The rank whose death it reported, and its text: the cause if it leaves.
+    pub(crate) reported_death: Option<(usize, String)>,
+    /// The number of operations that involve it.
+    pub(crate) pending: usize,
 
-    /// Whether nothing can be said to it any more.
-    pub(crate) is_mute: bool,
+    /// Whether nothing can be sent to it any more.
+    pub(crate) is_send_closed: bool,
 
-    /// Frames that were chosen to go out next, of the first of which a part may have been sent.
-    pub(crate) under_way: VecDeque<Current>,
-    /// Whole frames in order: messages, announcements, and what is said about others.
-    pub(crate) queue: VecDeque<Queued>,
-    /// Messages that go out in parts, by turns.
-    pub(crate) transfers: VecDeque<Transfer>,
-    /// How many bytes went out since the last part.
+    /// Frames that are sent next; the first of them may have been sent in part.
+    pub(crate) in_flight: VecDeque<PartialFrame>,
+    /// Whole frames in order: eager messages, control frames and reports.
+    pub(crate) queue: VecDeque<QueuedFrame>,
+    /// Messages that are sent in parts, in turns.
+    pub(crate) outgoing_transfers: VecDeque<OutgoingTransfer>,
+    /// The number of bytes sent since the last part.
     pub(crate) since_part: usize,
-    /// How many bytes the transport has accepted.
+    /// The number of bytes that the transport has accepted.
     pub(crate) accepted: u64,
-    /// Sends that have gone out whole, and the position at which their memory is released.
-    pub(crate) unreleased: VecDeque<(u64, Ticket)>,
+    /// Sends whose bytes were all accepted, and the position at which their memory is released.
+    pub(crate) unreleased: VecDeque<(u64, RequestId)>,
     /// Announced sends that the peer has not asked for.
-    pub(crate) announced: HashMap<u64, Ticket>,
-    /// Sends that may not even be announced yet.
-    pub(crate) held_back: VecDeque<Ticket>,
+    pub(crate) sent_rts: HashMap<u64, RequestId>,
+    /// Sends that may not be announced yet.
+    pub(crate) unqueued: VecDeque<RequestId>,
     pub(crate) next_id: u64,
-    /// How much of the credit is spent.
+    /// The credit that is used.
     pub(crate) spent: u64,
 
     pub(crate) head: [u8; Frame::BYTES],
-    pub(crate) reading: Reading,
-    /// Messages that the peer announced and nobody has received, by the peer's numbers.
-    pub(crate) offered: HashMap<u64, Ticket>,
-    /// Messages that were asked for.
-    pub(crate) asked: HashMap<u64, Asked>,
-    /// How much of the credit that the peer has from this rank is spent.
-    pub(crate) held: u64,
-    /// How much of that can be given back.
-    pub(crate) owed: u64,
+    pub(crate) reading: ReadState,
+    /// Messages that the peer announced and no receive has matched, by the peer's numbers.
+    pub(crate) received_rts: HashMap<u64, RequestId>,
+    /// Messages that this rank asked for.
+    pub(crate) incoming_transfers: HashMap<u64, IncomingTransfer>,
+    /// The credit that the peer has used at this rank.
+    pub(crate) peer_spent: u64,
+    /// The part of it that can be returned.
+    pub(crate) returnable: u64,
 }
 
-impl Peer {
+impl PeerState {
     pub(crate) fn new() -> Self {
         Self {
             loss: None,
-            witnessed: None,
-            involved: 0,
-            is_mute: false,
-            under_way: VecDeque::new(),
+            reported_death: None,
+            pending: 0,
+            is_send_closed: false,
+            in_flight: VecDeque::new(),
             queue: VecDeque::new(),
-            transfers: VecDeque::new(),
+            outgoing_transfers: VecDeque::new(),
             since_part: 0,
             accepted: 0,
             unreleased: VecDeque::new(),
-            announced: HashMap::new(),
-            held_back: VecDeque::new(),
+            sent_rts: HashMap::new(),
+            unqueued: VecDeque::new(),
             next_id: 0,
             spent: 0,
             head: [0; Frame::BYTES],
-            reading: Reading::Head { have: 0 },
-            offered: HashMap::new(),
-            asked: HashMap::new(),
-            held: 0,
-            owed: 0,
+            reading: ReadState::Head { have: 0 },
+            received_rts: HashMap::new(),
+            incoming_transfers: HashMap::new(),
+            peer_spent: 0,
+            returnable: 0,
         }
     }
 
-    pub(crate) const fn is_there(&self) -> bool {
+    pub(crate) const fn is_alive(&self) -> bool {
         self.loss.is_none()
     }
 
-    /// Whether something waits to go out, or to be released.
+    /// Returns whether bytes wait to be sent or released.
     pub(crate) fn has_outgoing(&self) -> bool {
-        !self.is_mute && (self.has_frames() || !self.unreleased.is_empty())
+        !self.is_send_closed && (self.has_frames() || !self.unreleased.is_empty())
     }
 
-    /// Whether something waits to go out.
+    /// Returns whether frames wait to be sent.
     pub(crate) fn has_frames(&self) -> bool {
-        !self.is_mute && (!self.under_way.is_empty() || !self.queue.is_empty() || !self.transfers.is_empty())
+        !self.is_send_closed
+            && (!self.in_flight.is_empty() || !self.queue.is_empty() || !self.outgoing_transfers.is_empty())
     }
 
-    /// The frame to send next: whole ones in order and, so that they cannot hold up large messages for good, a part of
-    /// one after as many bytes as a part has.
-    pub(crate) fn next_frame(&mut self, part_bytes: usize) -> Option<Queued> {
-        if (self.transfers.is_empty() || self.since_part < part_bytes)
+    /// Returns the frame to send next: whole ones in order, and a part of a large message whenever
+    /// as many bytes as a part has were sent, so that small messages cannot block large ones.
+    pub(crate) fn next_frame(&mut self, part_bytes: usize) -> Option<QueuedFrame> {
+        if (self.outgoing_transfers.is_empty() || self.since_part < part_bytes)
             && let Some(queued) = self.queue.pop_front()
         {
             self.since_part += Frame::BYTES;
-            if let Body::Of(_, range) = &queued.body {
+            if let FrameBody::Of(_, range) = &queued.body {
                 self.since_part += range.len();
             }
             return Some(queued);
         }
-        let transfer = self.transfers.pop_front()?;
+        let transfer = self.outgoing_transfers.pop_front()?;
         self.since_part = 0;
-        let Transfer { send, id, done, length } = transfer;
+        let OutgoingTransfer { send, id, done, length } = transfer;
         let end = length.min(done.saturating_add(part_bytes));
-        let then =
-            if end == length { Then::Sent(send) } else { Then::Continue(Transfer { done: end, ..transfer }) };
+        let then = if end == length {
+            OnSent::Sent(send)
+        } else {
+            OnSent::Continue(OutgoingTransfer { done: end, ..transfer })
+        };
         let frame = Frame::Data { length: (end - done) as u64, id };
-        Some(Queued { frame, body: Body::Of(send, done..end), then })
+        Some(QueuedFrame { frame, body: FrameBody::Of(send, done..end), then })
     }
 
-    /// Takes note that memory for messages was freed. It is given back in lots, to be worth a frame.
-    pub(crate) fn freed(&mut self, cost: u64) {
-        self.owed += cost;
-        if self.owed >= CREDIT / 4 {
-            let amount = std::mem::take(&mut self.owed);
-            self.held = self.held.saturating_sub(amount);
-            self.queue.push_back(Queued::bare(Frame::Credit { amount }));
+    /// Records that memory of messages was freed, and returns credit in amounts that are worth a
+    /// frame.
+    pub(crate) fn return_credit(&mut self, cost: u64) {
+        self.returnable += cost;
+        if self.returnable >= CREDIT / 4 {
+            let amount = std::mem::take(&mut self.returnable);
+            self.peer_spent = self.peer_spent.saturating_sub(amount);
+            self.queue.push_back(QueuedFrame::bare(Frame::Credit { amount }));
         }
     }
 
-    /// Its stream broke: nothing more can be said.
-    pub(crate) fn mute(&mut self) {
-        self.is_mute = true;
-        self.under_way.clear();
+    /// Stops sending, because the stream broke.
+    pub(crate) fn close_send(&mut self) {
+        self.is_send_closed = true;
+        self.in_flight.clear();
         self.queue.clear();
     }
 
-    /// Forgets everything that was to be said, and what was being heard.
-    pub(crate) fn forget(&mut self) {
-        let (loss, witnessed, involved) = (self.loss.take(), self.witnessed.take(), self.involved);
-        *self = Self { loss, witnessed, involved, ..Self::new() };
+    /// Drops all outgoing frames and the state of the frame that is being read.
+    pub(crate) fn reset(&mut self) {
+        let (loss, reported_death, pending) = (self.loss.take(), self.reported_death.take(), self.pending);
+        *self = Self { loss, reported_death, pending, ..Self::new() };
     }
 }

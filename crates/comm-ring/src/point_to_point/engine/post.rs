@@ -1,97 +1,113 @@
-//! How operations begin.
+//! Begins operations.
 
 use std::time::Duration;
 
 use comm_core::{Error, Invalid, Loss, Received, Result, Source};
 
 use super::operation::{Kind, Operation, awaiting};
-use super::peer::{Asked, Body as FrameBody, Queued, Then};
-use super::{Body, Engine, Message, Mine, Payload, Recv, Send, Space, Ticket, cost};
+use super::peer::{FrameBody, IncomingTransfer, OnSent, QueuedFrame};
+use super::{
+    CallerBuffers, Payload, ProgressEngine, RecvBuffer, RecvRequest, RequestId, SendRequest, UnexpectedBody,
+    UnexpectedMessage, credit_cost,
+};
 use crate::point_to_point::frame::{CREDIT, Frame};
-use crate::point_to_point::matching::{Label, Pattern};
+use crate::point_to_point::matching::{Envelope, MatchKey};
 
-impl Engine {
-    /// Begins a send. What becomes of it is in its outcome, also if it cannot be.
-    pub(crate) fn send(&mut self, ticket: Ticket, send: Send, timeout: Duration, mine: &Mine<'_>) {
+impl ProgressEngine {
+    /// Begins a send. Its outcome reports all errors.
+    pub(crate) fn send(
+        &mut self,
+        request: RequestId,
+        send: SendRequest,
+        timeout: Duration,
+        caller: &CallerBuffers<'_>,
+    ) {
         let to = send.to;
-        self.begin(ticket, Kind::Send(send), timeout);
+        self.begin(request, Kind::Send(send), timeout);
         let usable = self.check_rank(to).and_then(|()| self.check_usable());
         let result = usable.and_then(|()| match to == self.group.rank() {
-            true => self.send_to_self(ticket, mine),
+            true => self.send_to_self(request, caller),
             false => {
-                self.peers[to].held_back.push_back(ticket);
-                self.admit(to);
+                self.peers[to].unqueued.push_back(request);
+                self.queue_sends(to);
                 Ok(())
             }
         });
         if let Err(error) = result {
-            self.end(ticket, Err(error));
+            self.end(request, Err(error));
         }
     }
 
-    /// Begins a receive. What becomes of it is in its outcome, also if it cannot be.
-    pub(crate) fn recv(&mut self, ticket: Ticket, recv: Recv, timeout: Duration, mine: &mut Mine<'_>) {
-        let pattern = recv.pattern;
-        self.begin(ticket, Kind::Recv(recv), timeout);
-        if let Err(error) = self.check_source(pattern) {
-            return self.end(ticket, Err(error));
+    /// Begins a receive. Its outcome reports all errors.
+    pub(crate) fn recv(
+        &mut self,
+        request: RequestId,
+        recv: RecvRequest,
+        timeout: Duration,
+        caller: &mut CallerBuffers<'_>,
+    ) {
+        let key = recv.key;
+        self.begin(request, Kind::Recv(recv), timeout);
+        if let Err(error) = self.check_source(key) {
+            return self.end(request, Err(error));
         }
-        match self.matching.message_for(pattern) {
-            Some(message) => self.take(message, ticket, mine),
-            None => self.matching.add_receive(pattern, ticket),
+        match self.matching.message_for(key) {
+            Some(message) => self.match_message(message, request, caller),
+            None => self.matching.add_receive(key, request),
         }
     }
 
     /// Begins to wait for a message without receiving it.
-    pub(crate) fn probe(&mut self, ticket: Ticket, pattern: Pattern, timeout: Duration) {
-        self.begin(ticket, Kind::Probe(pattern), timeout);
-        match self.check_source(pattern).map(|()| self.look(pattern)) {
-            Err(error) => self.end(ticket, Err(error)),
-            Ok(Some(received)) => self.end(ticket, Ok(Some(received))),
-            Ok(None) => drop(self.probes.insert(ticket)),
+    pub(crate) fn probe(&mut self, request: RequestId, key: MatchKey, timeout: Duration) {
+        self.begin(request, Kind::Probe(key), timeout);
+        match self.check_source(key).map(|()| self.peek(key)) {
+            Err(error) => self.end(request, Err(error)),
+            Ok(Some(received)) => self.end(request, Ok(Some(received))),
+            Ok(None) => drop(self.probes.insert(request)),
         }
     }
 
-    /// Tells of the message that a receive would get.
-    pub(crate) fn look(&self, pattern: Pattern) -> Option<Received> {
-        let message = self.messages.get(&self.matching.message_for(pattern)?)?;
-        let Label { source, tag } = message.label;
+    /// Returns the message that a receive would match.
+    pub(crate) fn peek(&self, key: MatchKey) -> Option<Received> {
+        let message = self.messages.get(&self.matching.message_for(key)?)?;
+        let Envelope { source, tag } = message.envelope;
         let len = message.length / message.dtype.size();
         Some(Received::new(source, tag, message.dtype, len))
     }
 
-    /// Refuses a rank that is no member.
+    /// Returns an error if the rank is out of range.
     pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {
         let size = self.group.size();
         if rank < size { Ok(()) } else { Err(Invalid::Rank { rank, size }.into()) }
     }
 
-    /// Refuses everything after the end.
+    /// Returns an error after the end of all operations.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(first.clone())))
     }
 
-    /// Refuses a pattern that no message can match any more. Messages that are there still count.
-    pub(crate) fn check_source(&self, pattern: Pattern) -> Result<()> {
-        if let Source::Rank(rank) = pattern.from {
+    /// Returns an error if no message can match the key any more. Messages that have arrived still
+    /// count.
+    pub(crate) fn check_source(&self, key: MatchKey) -> Result<()> {
+        if let Source::Rank(rank) = key.from {
             self.check_rank(rank)?;
         }
         self.check_usable()?;
-        if self.matching.message_for(pattern).is_some() {
+        if self.matching.message_for(key).is_some() {
             return Ok(());
         }
-        match self.absence(pattern.from) {
-            Some((peer, loss)) => Err(Error::PeerLost { peer, during: awaiting(pattern), loss }),
+        match self.source_loss(key.from) {
+            Some((peer, loss)) => Err(Error::PeerLost { peer, during: awaiting(key), loss }),
             None => Ok(()),
         }
     }
 
-    /// Why nothing can come from there any more, and whose absence that is.
-    pub(super) fn absence(&self, from: Source) -> Option<(usize, Loss)> {
+    /// Returns the lost rank and its loss if no message can arrive from this source any more.
+    pub(super) fn source_loss(&self, from: Source) -> Option<(usize, Loss)> {
         match from {
-            Source::Rank(rank) => self.culprit(rank),
+            Source::Rank(rank) => self.origin_of_loss(rank),
             Source::Any => {
-                let lost = || self.group.peers().filter_map(|rank| self.culprit(rank));
+                let lost = || self.group.peers().filter_map(|rank| self.origin_of_loss(rank));
                 let died = lost().find(|(_, loss)| !matches!(loss, Loss::Finished));
                 let alone = lost().count() + 1 == self.group.size();
                 died.or_else(|| lost().next().filter(|_| alone))
@@ -99,125 +115,127 @@ impl Engine {
         }
     }
 
-    fn send_to_self(&mut self, ticket: Ticket, mine: &Mine<'_>) -> Result<()> {
+    fn send_to_self(&mut self, request: RequestId, caller: &CallerBuffers<'_>) -> Result<()> {
         let rank = self.group.rank();
-        let (label, dtype, length) = match self.operations.get(&ticket) {
-            Some(Operation { kind: Kind::Send(send), .. }) => (send.label(rank), send.dtype, send.length),
+        let (envelope, dtype, length) = match self.operations.get(&request) {
+            Some(Operation { kind: Kind::Send(send), .. }) => (send.envelope(rank), send.dtype, send.length),
             _ => return Err(Error::Internal("a send that begins is not known".into())),
         };
-        if let Some(receive) = self.claim(label, dtype, length) {
-            self.local.push_back((ticket, receive));
+        if let Some(receive) = self.match_receive(envelope, dtype, length) {
+            self.local.push_back((request, receive));
             return Ok(());
         }
-        let is_eager = length <= self.eager_bytes && self.local_held + cost(length) <= CREDIT;
-        let body = match self.operations.get(&ticket) {
+        let is_eager = length <= self.eager_bytes && self.local_spent + credit_cost(length) <= CREDIT;
+        let body = match self.operations.get(&request) {
             Some(Operation { kind: Kind::Send(send), .. }) if is_eager => {
-                Body::Whole(send.bytes(ticket, 0..length, mine.send)?.to_vec())
+                UnexpectedBody::Whole(send.bytes(request, 0..length, caller.send)?.to_vec())
             }
-            _ => Body::Local(ticket),
+            _ => UnexpectedBody::Local(request),
         };
-        self.file(label, dtype, length, body);
+        self.add_unexpected(envelope, dtype, length, body);
         if is_eager {
-            self.local_held += cost(length);
-            self.end(ticket, Ok(None));
+            self.local_spent += credit_cost(length);
+            self.end(request, Ok(None));
         }
         Ok(())
     }
 
-    /// Queues sends to a peer in their order, as far as it may be told of them.
-    pub(super) fn admit(&mut self, to: usize) {
-        while let Some(&ticket) = self.peers[to].held_back.front() {
-            let Some(Operation { kind: Kind::Send(send), .. }) = self.operations.get(&ticket) else {
-                self.peers[to].held_back.pop_front();
+    /// Queues sends to a peer in order, as far as they may be announced.
+    pub(super) fn queue_sends(&mut self, to: usize) {
+        while let Some(&request) = self.peers[to].unqueued.front() {
+            let Some(Operation { kind: Kind::Send(send), .. }) = self.operations.get(&request) else {
+                self.peers[to].unqueued.pop_front();
                 continue;
             };
             let (tag, dtype, length) = (send.tag, send.dtype, send.length);
             let peer = &mut self.peers[to];
-            if !peer.is_there() {
-                peer.held_back.pop_front();
-                if let Some((peer, loss)) = self.culprit(to) {
+            if !peer.is_alive() {
+                peer.unqueued.pop_front();
+                if let Some((peer, loss)) = self.origin_of_loss(to) {
                     let during = super::operation::sending(to, tag);
-                    self.end(ticket, Err(Error::PeerLost { peer, during, loss }));
+                    self.end(request, Err(Error::PeerLost { peer, during, loss }));
                 }
                 continue;
             }
             let length_u64 = length as u64;
-            if length <= self.eager_bytes && peer.spent + cost(length) <= CREDIT {
-                peer.spent += cost(length);
-                let body = FrameBody::Of(ticket, 0..length);
+            if length <= self.eager_bytes && peer.spent + credit_cost(length) <= CREDIT {
+                peer.spent += credit_cost(length);
+                let body = FrameBody::Of(request, 0..length);
                 let frame = Frame::Eager { tag, dtype, length: length_u64 };
-                peer.queue.push_back(Queued { frame, body, then: Then::Sent(ticket) });
-            } else if peer.announced.len() < self.announced_max {
+                peer.queue.push_back(QueuedFrame { frame, body, then: OnSent::Sent(request) });
+            } else if peer.sent_rts.len() < self.rts_max {
                 let id = peer.next_id;
                 peer.next_id += 1;
-                peer.announced.insert(id, ticket);
-                peer.queue.push_back(Queued::bare(Frame::Announce { tag, dtype, length: length_u64, id }));
+                peer.sent_rts.insert(id, request);
+                peer.queue.push_back(QueuedFrame::bare(Frame::Rts { tag, dtype, length: length_u64, id }));
             } else {
                 return;
             }
-            peer.held_back.pop_front();
+            peer.unqueued.pop_front();
         }
     }
 
-    /// Gives a message that is there to a receive, unless it does not fit: then it stays.
-    fn take(&mut self, number: Ticket, receive: Ticket, mine: &mut Mine<'_>) {
+    /// Gives a message that has arrived to a receive, unless it does not fit: then it stays.
+    fn match_message(&mut self, number: RequestId, receive: RequestId, caller: &mut CallerBuffers<'_>) {
         let Some(message) = self.messages.get(&number) else { return };
-        let (label, dtype, length) = (message.label, message.dtype, message.length);
-        if let Err(error) = self.fits(receive, label, dtype, length) {
+        let (envelope, dtype, length) = (message.envelope, message.dtype, message.length);
+        if let Err(error) = self.check_fits(receive, envelope, dtype, length) {
             return self.end(receive, Err(error));
         }
-        self.matching.remove_message(label, number);
-        self.bind(receive, label, length);
+        self.matching.remove_message(envelope, number);
+        self.set_matched(receive, envelope, length);
         let Some(mut message) = self.messages.remove(&number) else { return };
         match message.body {
-            Body::Whole(bytes) => {
-                self.free(label.source, length);
-                self.deliver(receive, &bytes, mine);
+            UnexpectedBody::Whole(bytes) => {
+                self.free_message(envelope.source, length);
+                self.deliver(receive, &bytes, caller);
             }
-            Body::Arriving(_) => {
+            UnexpectedBody::Arriving(_) => {
                 message.receive = Some(receive);
                 self.messages.insert(number, message);
             }
-            Body::Announced(id) => self.ask(label.source, id, receive, length),
-            Body::Local(send) => self.local.push_back((send, receive)),
+            UnexpectedBody::Rts(id) => self.send_cts(envelope.source, id, receive, length),
+            UnexpectedBody::Local(send) => self.local.push_back((send, receive)),
         }
     }
 
-    /// Gives back the memory of a message that came before it was expected.
-    pub(super) fn free(&mut self, source: usize, length: usize) {
+    /// Frees the memory of an unexpected message, and returns its credit.
+    pub(super) fn free_message(&mut self, source: usize, length: usize) {
         if source == self.group.rank() {
-            self.local_held -= cost(length);
-        } else if self.peers[source].is_there() {
-            self.peers[source].freed(cost(length));
+            self.local_spent -= credit_cost(length);
+        } else if self.peers[source].is_alive() {
+            self.peers[source].return_credit(credit_cost(length));
         }
     }
 
     /// Asks the sender for a message that it announced.
-    pub(super) fn ask(&mut self, source: usize, id: u64, receive: Ticket, length: usize) {
+    pub(super) fn send_cts(&mut self, source: usize, id: u64, receive: RequestId, length: usize) {
         let peer = &mut self.peers[source];
-        peer.offered.remove(&id);
-        // The sender waits for this also if it has nothing more to send, so the receive does not end before.
-        let then = if length == 0 { Then::Received(receive) } else { Then::Nothing };
-        peer.queue.push_back(Queued { frame: Frame::Clear { id }, body: FrameBody::None, then });
+        peer.received_rts.remove(&id);
+        // The sender waits for this even if it has nothing more to send, so the receive must not
+        // end before.
+        let then = if length == 0 { OnSent::Received(receive) } else { OnSent::Nothing };
+        peer.queue.push_back(QueuedFrame { frame: Frame::Cts { id }, body: FrameBody::None, then });
         if length > 0 {
-            peer.asked.insert(id, Asked { receive, done: 0, length });
+            peer.incoming_transfers.insert(id, IncomingTransfer { receive, done: 0, length });
         }
     }
 
-    /// Takes back a receive or a probe that nothing has matched.
-    pub(crate) fn withdraw(&mut self, ticket: Ticket, error: Error) -> bool {
-        let is_idle = self.operations.get(&ticket).is_some_and(Operation::is_idle);
+    /// Ends a receive or a probe that nothing has matched.
+    pub(crate) fn cancel(&mut self, request: RequestId, error: Error) -> bool {
+        let is_idle = self.operations.get(&request).is_some_and(Operation::is_idle);
         if is_idle {
-            self.end(ticket, Err(error));
+            self.end(request, Err(error));
         }
         is_idle
     }
 
-    /// Lets a send go on without its caller, unless its bytes are on their way from where they are.
-    pub(crate) fn let_go(&mut self, ticket: Ticket, bytes: &[u8]) -> bool {
-        let Some(operation) = self.operations.get_mut(&ticket) else { return false };
+    /// Lets a send continue without its caller, unless its bytes are being sent from the caller's
+    /// memory.
+    pub(crate) fn detach(&mut self, request: RequestId, bytes: &[u8]) -> bool {
+        let Some(operation) = self.operations.get_mut(&request) else { return false };
         let Kind::Send(send) = &mut operation.kind else { return false };
-        if let Payload::RecvBuf = send.payload {
+        if let Payload::Caller = send.payload {
             if send.begun {
                 return false;
             }
@@ -225,28 +243,30 @@ impl Engine {
         }
         send.awaited = false;
         if let Some(deadline) = operation.deadline.take() {
-            self.deadlines.remove(&(deadline, ticket));
+            self.deadlines.remove(&(deadline, request));
         }
         true
     }
 
-    /// From here on the caller of a receive drives: what came goes where it belongs.
-    pub(crate) fn hand_over(&mut self, ticket: Ticket, buffer: &mut [u8]) {
-        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&ticket) else { return };
-        if let Space::Staged(bytes) = &recv.space
+    /// Copies staged bytes to the memory of the caller of a receive, who drives from now on.
+    pub(crate) fn move_to_caller(&mut self, request: RequestId, buffer: &mut [u8]) {
+        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&request) else {
+            return;
+        };
+        if let RecvBuffer::Staged(bytes) = &recv.dst
             && let Some(start) = buffer.get_mut(..bytes.len())
         {
             start.copy_from_slice(bytes);
-            recv.space = Space::RecvBuf;
+            recv.dst = RecvBuffer::Caller;
         }
     }
 }
 
 /// A message whose payload has arrived.
-impl Message {
-    pub(super) fn arrived(&mut self) {
-        if let Body::Arriving(bytes) = &mut self.body {
-            self.body = Body::Whole(std::mem::take(bytes));
+impl UnexpectedMessage {
+    pub(super) fn mark_arrived(&mut self) {
+        if let UnexpectedBody::Arriving(bytes) = &mut self.body {
+            self.body = UnexpectedBody::Whole(std::mem::take(bytes));
         }
     }
 }

@@ -11,11 +11,11 @@ use comm_sim::in_process::{InProcessConfig, InProcessTransport, run};
 
 use super::*;
 use crate::point_to_point::frame::Frame;
-use crate::point_to_point::matching::Pattern;
+use crate::point_to_point::matching::MatchKey;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What ended, in order: tag or length.
+/// The ended operations in order: tag or length.
 type Log = Arc<Mutex<Vec<u64>>>;
 
 struct Out(Vec<u8>, Log);
@@ -43,9 +43,9 @@ impl Incoming for In {
     }
 }
 
-/// One rank: its engine, its end of the channel, and what ended.
+/// One rank: its engine, its transport and its log.
 struct End {
-    engine: Engine,
+    engine: ProgressEngine,
     transport: InProcessTransport,
     log: Log,
 }
@@ -55,25 +55,32 @@ impl End {
         let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::PointToPoint };
         let ends = run(2, &InProcessConfig::default(), |fabric| {
             let transport = fabric.open(channel, fabric.now() + TIMEOUT).unwrap();
-            End { engine: Engine::new(fabric.group(), config), transport, log: Log::default() }
+            End { engine: ProgressEngine::new(fabric.group(), config), transport, log: Log::default() }
         });
         ends.try_into().ok().unwrap()
     }
 
     fn send(&mut self, to: usize, tag: u64, len: usize) {
-        let (ticket, message) = (self.engine.number(), Box::new(Out(vec![7; len], Arc::clone(&self.log))));
-        self.engine.send(ticket, Send::owned((to, tag), message).ok().unwrap(), TIMEOUT, &Mine::default());
+        let (request, message) =
+            (self.engine.next_request(), Box::new(Out(vec![7; len], Arc::clone(&self.log))));
+        self.engine.send(
+            request,
+            SendRequest::owned((to, tag), message).ok().unwrap(),
+            TIMEOUT,
+            &CallerBuffers::default(),
+        );
     }
 
     fn recv(&mut self, from: Source, tag: TagMatch, len: usize) {
-        let (ticket, buffer) = (self.engine.number(), Box::new(In(vec![0; len], Arc::clone(&self.log))));
-        let recv = Recv::new((from, tag), (len, DType::U8), Space::Owned(buffer));
-        self.engine.recv(ticket, recv, TIMEOUT, &mut Mine::default());
+        let (request, buffer) =
+            (self.engine.next_request(), Box::new(In(vec![0; len], Arc::clone(&self.log))));
+        let recv = RecvRequest::new((from, tag), (len, DType::U8), RecvBuffer::Owned(buffer));
+        self.engine.recv(request, recv, TIMEOUT, &mut CallerBuffers::default());
     }
 
     fn progress(&mut self) -> bool {
-        let moved = self.engine.progress(&mut self.transport, &mut Mine::default(), true);
-        self.engine.take_finished().into_iter().for_each(Finished::tell);
+        let moved = self.engine.progress(&mut self.transport, &mut CallerBuffers::default(), true);
+        self.engine.take_finished().into_iter().for_each(Finished::notify_owner);
         moved
     }
 
@@ -82,7 +89,7 @@ impl End {
     }
 }
 
-/// Lets both go on until nothing moves.
+/// Makes progress on both until nothing moves.
 fn settle([a, b]: &mut [End; 2]) {
     while a.progress() | b.progress() {}
 }
@@ -96,12 +103,12 @@ fn small() -> RingConfig {
 #[test]
 fn sends_that_may_not_be_announced_wait_in_order() {
     let mut ends = End::pair(&small());
-    ends[0].engine.announced_max = 2;
+    ends[0].engine.rts_max = 2;
     (1..=6).for_each(|tag| ends[0].send(1, tag, 20));
-    // Short enough to go at once, and yet it must not overtake.
+    // It is short enough to be eager, but must not overtake.
     ends[0].send(1, 7, 1);
     settle(&mut ends);
-    assert_eq!(ends[1].engine.peers[0].offered.len(), 2);
+    assert_eq!(ends[1].engine.peers[0].received_rts.len(), 2);
     for count in 1..=7 {
         ends[1].recv(Source::Any, TagMatch::Any, 20);
         settle(&mut ends);
@@ -111,7 +118,7 @@ fn sends_that_may_not_be_announced_wait_in_order() {
 }
 
 #[test]
-fn nothing_is_left_behind_when_all_has_ended() {
+fn engines_keep_no_state_after_all_operations_have_ended() {
     let mut ends = End::pair(&small());
     for round in 0..50 {
         for tag in 0..20_u64 {
@@ -130,25 +137,27 @@ fn nothing_is_left_behind_when_all_has_ended() {
     for (end, other) in [(&ends[0], 1), (&ends[1], 0)] {
         let (engine, peer) = (&end.engine, &end.engine.peers[other]);
         assert!(engine.operations.is_empty() && engine.messages.is_empty() && engine.deadlines.is_empty());
-        assert_eq!((engine.background, engine.anyone, peer.involved), (0, 0, 0));
-        assert!(peer.announced.is_empty() && peer.offered.is_empty() && peer.asked.is_empty());
-        assert!(!peer.has_outgoing() && peer.held_back.is_empty());
-        // What the other has not given back is what it has not told yet.
-        assert_eq!(peer.spent, ends[other].engine.peers[1 - other].owed);
+        assert_eq!((engine.background, engine.any_source, peer.pending), (0, 0, 0));
+        assert!(
+            peer.sent_rts.is_empty() && peer.received_rts.is_empty() && peer.incoming_transfers.is_empty()
+        );
+        assert!(!peer.has_outgoing() && peer.unqueued.is_empty());
+        // The rest has not been returned yet.
+        assert_eq!(peer.spent, ends[other].engine.peers[1 - other].returnable);
         assert_eq!(end.log().len(), 50 * 40);
-        assert!(engine.look(Pattern { from: Source::Any, tag: TagMatch::Any }).is_none());
+        assert!(engine.peek(MatchKey { from: Source::Any, tag: TagMatch::Any }).is_none());
     }
 }
 
 #[test]
-fn messages_that_nobody_receives_take_no_more_than_the_credit() {
+fn unexpected_messages_use_at_most_the_credit() {
     let mut ends = End::pair(&RingConfig::default());
     (0..100_000).for_each(|_| ends[0].send(1, 5, 0));
     (0..200).for_each(|_| ends[0].send(1, 6, 60_000));
     settle(&mut ends);
-    let held = |message: &Message| match &message.body {
-        Body::Whole(bytes) | Body::Arriving(bytes) => cost(bytes.len()),
-        Body::Announced(_) | Body::Local(_) => 0,
+    let held = |message: &UnexpectedMessage| match &message.body {
+        UnexpectedBody::Whole(bytes) | UnexpectedBody::Arriving(bytes) => credit_cost(bytes.len()),
+        UnexpectedBody::Rts(_) | UnexpectedBody::Local(_) => 0,
     };
     let total: u64 = ends[1].engine.messages.values().map(held).sum();
     assert!(total <= CREDIT && total > CREDIT / 2, "{total}");
@@ -159,7 +168,7 @@ fn messages_that_nobody_receives_take_no_more_than_the_credit() {
     assert_eq!(ends[0].log().len(), 100_200);
 }
 
-/// A large message with tag 1 of which some has been sent, and both receives that are to come.
+/// Returns engines in the middle of a large message with tag 1, with both receives posted.
 fn half_way(len: usize, others: usize) -> [End; 2] {
     let mut ends = End::pair(&small());
     ends[0].send(1, 1, len);
@@ -181,7 +190,7 @@ fn small_messages_go_between_the_parts_of_a_large_one() {
 }
 
 #[test]
-fn a_large_message_comes_through_however_many_small_ones_there_are() {
+fn many_small_messages_do_not_block_a_large_one() {
     let mut ends = half_way(20_000, 10_000);
     (0..10_000).for_each(|_| ends[0].send(1, 2, 10));
     settle(&mut ends);
@@ -189,13 +198,13 @@ fn a_large_message_comes_through_however_many_small_ones_there_are() {
     assert!(at < 9000, "after {at} small messages");
 }
 
-/// A frame with numbers so small that they often mean something, and bytes behind it.
+/// Returns a frame with numbers so small that they often are valid, and its body.
 fn some_frame(random: &mut fastrand::Rng) -> Vec<u8> {
     let (tag, length, id) = (random.u64(..3), random.u64(..30), random.u64(..4));
     let frame = match random.u8(..20) {
         0..=4 => Frame::Eager { tag, dtype: DType::U8, length },
-        5..=9 => Frame::Announce { tag, dtype: DType::U8, length, id },
-        10..=12 => Frame::Clear { id },
+        5..=9 => Frame::Rts { tag, dtype: DType::U8, length, id },
+        10..=12 => Frame::Cts { id },
         13..=16 => Frame::Data { length, id },
         17 => Frame::Credit { amount: length },
         18 if random.u8(..5) == 0 => Frame::Goodbye,
@@ -215,7 +224,7 @@ fn some_frame(random: &mut fastrand::Rng) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_a_peer_says_there_is_an_answer() {
+fn random_frames_are_handled_or_refused() {
     let mut ended = 0;
     for seed in 0..400 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -230,14 +239,14 @@ fn whatever_a_peer_says_there_is_an_answer() {
             if ends[0].transport.try_send(1, &[std::io::IoSlice::new(&said)]).is_err() {
                 break;
             }
-            while ends[1].engine.progress(&mut ends[1].transport, &mut Mine::default(), true) {}
-            // What ended badly is as good an answer as what ended well.
+            while ends[1].engine.progress(&mut ends[1].transport, &mut CallerBuffers::default(), true) {}
+            // Failed operations are as good an answer as completed ones.
             ends[1].engine.take_finished().clear();
         }
         let engine = &ends[1].engine;
-        ended += usize::from(engine.poison.is_some() || !engine.peers[0].is_there());
-        assert!(engine.peers[0].held <= CREDIT);
+        ended += usize::from(engine.poison.is_some() || !engine.peers[0].is_alive());
+        assert!(engine.peers[0].peer_spent <= CREDIT);
     }
-    // Most of it is nonsense, and is found to be.
+    // Most frames are invalid, and are refused.
     assert!(ended > 300, "{ended}");
 }

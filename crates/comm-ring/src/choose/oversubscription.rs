@@ -1,37 +1,41 @@
-//! What it comes to that ranks share processors.
+//! The time of a collective on hosts with fewer processors than ranks.
 //!
-//! Where every rank has a processor of its own, a collective takes as long as its longest chain of messages. Where
-//! they share, whatever any rank does keeps others from running: it takes at least the work of all of them by the number of
-//! processors; and on top of that, each wait for a message is a wait for a turn.
+//! If every rank has a processor, a collective takes as long as its longest chain of messages. If
+//! ranks share processors, the work of any rank delays others: the collective takes at least the
+//! total work divided by the number of processors, and each wait for a message adds a context
+//! switch.
 
 use comm_core::{Action, Link, LinkModel, Place, Step};
 
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// How long it takes until the next rank runs on a processor, in seconds.
+/// The time until the next rank runs on a processor, in seconds.
 const TURN: f64 = 1e-6;
-/// Hosts with more ranks than this are taken for hosts with enough processors: their steps are too many to be counted.
+/// The largest number of ranks per host whose steps are counted. Hosts with more are treated as if
+/// they had enough processors.
 const RANKS_MAX: usize = 64;
 
-/// How long an algorithm takes on crowded processors that takes `alone` seconds on processors of its own.
-pub(super) fn slowed(
+/// Returns the time on oversubscribed processors of an algorithm that takes `alone` seconds
+/// otherwise.
+pub(super) fn slowed_time(
     alone: f64,
     algorithm: &Algorithm,
     params: &Params,
     links: &LinkModel,
     chunk_bytes: f64,
 ) -> f64 {
-    let crowd = links.oversubscription(params.ranks);
-    if crowd == 1.0 || params.ranks.min(links.ranks_per_host) > RANKS_MAX {
+    let oversubscription = links.oversubscription(params.ranks);
+    if oversubscription == 1.0 || params.ranks.min(links.ranks_per_host) > RANKS_MAX {
         return alone;
     }
-    let turns = waits(algorithm, params, links, chunk_bytes) * crowd * TURN;
+    let turns = waits(algorithm, params, links, chunk_bytes) * oversubscription * TURN;
     let processors = links.processors as f64;
     let idle = idle(algorithm, params, links, chunk_bytes) * (processors - 1.0);
     alone.max((work(algorithm, params, links, chunk_bytes) + idle) / processors) + turns
 }
 
-/// How long all but one rank have nothing to do at the start, in seconds: while a root stages what everybody reads.
+/// Returns the time at the start in which all ranks but one are idle, in seconds: while a root
+/// stages the data that all ranks read.
 fn idle(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let first = (algorithm.steps)(params)
         .next()
@@ -39,17 +43,18 @@ fn idle(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
     first.map_or(0.0, |step| effort(&step, 1.0, links, chunk_bytes / params.segments as f64))
 }
 
-/// How many messages one waits for after another: how long it would take if only that took time.
+/// Returns the length of the longest chain of messages: the predicted time if only latencies took
+/// time.
 fn waits(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let link = Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 };
     let links = LinkModel { within: link, between: link, reduce: 0.0, ..*links };
     algorithm.predict(params, &links, chunk_bytes / params.segments as f64)
 }
 
-/// How long all ranks of a host work, in seconds.
+/// Returns the total work of all ranks of a host, in seconds.
 fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let ranks = params.ranks.min(links.ranks_per_host);
-    // Segments are alike: a chunk in one of them stands for all.
+    // Segments are alike: one of them stands for all.
     let whole = |rank| Params { rank, segments: 1, ..*params };
     let steps = (0..ranks).flat_map(|rank| (algorithm.steps)(&whole(rank)));
     let segments = params.segments as f64;
@@ -64,16 +69,17 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
         .sum()
 }
 
-/// How long a rank works on a step, in seconds.
+/// Returns the work of a rank on a step, in seconds.
 fn effort(step: &Step, segments: f64, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let bytes = step.blocks.count as f64 * chunk_bytes;
-    // Between ranks of a host, the time of a byte is that of the sender's processor and of the receiver's.
+    // Within a host, the time per byte is the sum of those of the sender's and of the receiver's
+    // processor.
     let message = segments * links.within.overhead + bytes * links.within.per_byte / 2.0;
     match step.action {
         Action::Send { .. } | Action::Recv { .. } => message,
         Action::RecvReduce { .. } => message + bytes * links.reduce,
         Action::Reduce { .. } => bytes * links.reduce,
-        // Between ranks, a byte is copied twice.
+        // A message within a host copies each byte twice.
         Action::Copy { .. } => bytes * links.within.per_byte / 2.0,
         Action::Finish => 0.0,
     }
@@ -99,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_sends_few_messages_and_ranks_of_their_own_few_in_a_row() {
+    fn oversubscribed_ranks_send_few_messages_and_others_short_chains() {
         assert_eq!(chosen(8, 4, 2), "linear");
         assert_ne!(chosen(8, 4, 8), "linear");
         assert_eq!(chosen(8, 4, 8), chosen(8, 4, 0));
     }
 
     #[test]
-    fn the_work_is_that_of_all_ranks() {
+    fn work_is_the_total_of_all_ranks() {
         let linear = Algorithm::find(Collective::AllReduce, "linear").unwrap();
         let shape =
             CallShape { collective: Collective::AllReduce, ranks: 8, bytes: 0, order: ReduceOrder::Any };
