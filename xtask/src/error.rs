@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use comm_cli::__private::plot::DrawError;
-use comm_sim::mutate::Unfit;
+use comm_sim::mutate::MutationError;
 use comm_sim::verify::Fault;
 
 /// The error of a task.
@@ -39,7 +39,7 @@ pub(crate) enum Error {
     #[error("{row}: {fault}")]
     Refuted { row: String, fault: Fault },
     #[error("{row}: {unfit}")]
-    Unfit { row: String, unfit: Unfit },
+    Unfit { row: String, unfit: MutationError },
     #[error("the verifier accepted {} wrong mutants:\n{}", .0.len(), .0.join("\n"))]
     Survivors(Vec<String>),
     #[error("the package {package} does not contain the repository's {file}")]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use comm_core::Collective;
 use comm_ring::schedule::{Algorithm, Params, TABLE, combinations};
-use comm_sim::mutate::{Options, Survey, survey};
+use comm_sim::mutate::{MutationOptions, MutationReport, test_mutants};
 use comm_sim::verify::{Buffers, Program, Spec, Tree, verify};
 
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         "{:<34} {:>9} {:>9} {:>9} {:>9} {:>7}",
         "schedule", "programs", "mutants", "harmful", "killed", "share"
     )?;
-    let mut total = Survey::default();
+    let mut total = MutationReport::default();
     for row in TABLE {
         let programs = verify_row(row)?;
         let found = mutate_row(row)?;
@@ -53,11 +53,11 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     if total.survivors.is_empty() { Ok(()) } else { Err(Error::Survivors(total.survivors)) }
 }
 
-fn line(out: &mut impl Write, name: &str, programs: usize, survey: &Survey) -> io::Result<()> {
+fn line(out: &mut impl Write, name: &str, programs: usize, survey: &MutationReport) -> io::Result<()> {
     let share =
         if survey.harmful == 0 { 100.0 } else { 100.0 * survey.killed as f64 / survey.harmful as f64 };
     let programs = if programs == 0 { String::new() } else { programs.to_string() };
-    let Survey { mutants, harmful, killed, .. } = survey;
+    let MutationReport { mutants, harmful, killed, .. } = survey;
     writeln!(out, "{name:<34} {programs:>9} {mutants:>9} {harmful:>9} {killed:>9} {share:>5.1} %")
 }
 
@@ -83,13 +83,16 @@ fn verify_row(row: &'static Algorithm) -> Result<usize> {
     Ok(programs)
 }
 
-fn mutate_row(row: &'static Algorithm) -> Result<Survey> {
-    let mut total = Survey::default();
+fn mutate_row(row: &'static Algorithm) -> Result<MutationReport> {
+    let mut total = MutationReport::default();
     for ranks in MUTATED {
         for cut in segmentations(row) {
-            let options = Options::default().seed(ranks as u64).mutants_max(MUTANTS_MAX);
+            let options = MutationOptions::default().seed(ranks as u64).mutants_max(MUTANTS_MAX);
             for_each_program(row, ranks, *cut, &mut |program| {
-                total.add(survey(program, &options).map_err(|unfit| Error::Unfit { row: name(row), unfit })?);
+                total.add(
+                    test_mutants(program, &options)
+                        .map_err(|unfit| Error::Unfit { row: name(row), unfit })?,
+                );
                 Ok(())
             })?;
         }

@@ -5,7 +5,7 @@ use comm_core::{Collective, Link, LinkModel, Partition};
 use comm_ring::RingConfig;
 use comm_ring::choose::{CallShape, Selection, choose, params, sizes};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
-use comm_sim::cost::{Options, Program, Report, simulate};
+use comm_sim::cost::{Report, SimulationOptions, TimedProgram, simulate};
 use comm_sim::verify::{Buffers, Spec};
 
 const BLOCK_BYTES: usize = 4;
@@ -13,8 +13,8 @@ const BLOCK_BYTES: usize = 4;
 /// Simulates a row whose blocks have these sizes.
 fn simulated(row: &Algorithm, p: &Params, links: LinkModel, sizes: &Partition) -> Report {
     let steps = |rank| (row.steps)(&p.rank(rank)) as _;
-    let program = Program { ranks: p.ranks, sizes, steps: &steps };
-    simulate(&program, &Options::new(links))
+    let program = TimedProgram { ranks: p.ranks, sizes, steps: &steps };
+    simulate(&program, &SimulationOptions::new(links))
         .unwrap_or_else(|failure| panic!("{} {} of {}: {failure}", row.collective, row.name, p.ranks))
 }
 

@@ -1,4 +1,4 @@
-//! Channels, transports and stores that behave as others do, but for one thing that a test says.
+//! Wrappers of fabrics, transports and stores that change one operation for a test.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -10,11 +10,10 @@ use comm_core::{
     RecvBuf, Result, Store, Transport, Until,
 };
 
-/// Channels that are opened in another way: `open` is called for [`Fabric::open_among`], with the channels below. All else is
-/// theirs.
+/// A fabric whose [`Fabric::open_among`] is replaced by `open`, which gets the inner fabric.
 #[derive(Debug)]
 pub struct AlteredFabric<L, F> {
-    /// The channels below.
+    /// The inner fabric.
     pub fabric: L,
     /// Opens a channel.
     pub open: F,
@@ -53,11 +52,10 @@ where
     }
 }
 
-/// A transport that sends in another way: `send` is called for [`Transport::try_send`], with the transport below. All
-/// else is its own.
+/// A transport whose [`Transport::try_send`] is replaced by `send`, which gets the inner transport.
 #[derive(Debug)]
 pub struct AlteredTransport<T, F> {
-    /// The transport below.
+    /// The inner transport.
     pub transport: T,
     /// Sends to a rank.
     pub send: F,
@@ -121,12 +119,12 @@ where
     }
 }
 
-/// A store in which other values stand: what [`Store::get`] finds is passed through `value`, with its key.
+/// A store whose [`Store::get`] passes each value through `value`, with its key.
 #[derive(Debug)]
 pub struct AlteredStore<S, F> {
-    /// The store below.
+    /// The inner store.
     pub store: S,
-    /// What is read for a key that holds a value.
+    /// Returns the value to read in place of the stored one.
     pub value: F,
 }
 

@@ -1,4 +1,4 @@
-//! What any thread may do to one rank's end of a channel: wake it, and abort it.
+//! The part of a rank's end of a channel that any thread may use, to wake and to abort it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use comm_core::{AbortHandle, Error, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 
-/// A rank's descriptor to sleep on, and why it was aborted, if it was.
+/// A rank's descriptor to sleep on, and the cause of its abort, if there was one.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     event: OwnedFd,
@@ -23,7 +23,7 @@ impl Endpoint {
 
     /// Makes the descriptor readable.
     pub(crate) fn wake(&self) {
-        // Fails only when the counter is full, and then the descriptor is readable already.
+        // Fails only if the counter is full; then the descriptor is readable already.
         let _ = write(&self.event, &1_u64.to_ne_bytes());
     }
 
@@ -35,7 +35,7 @@ impl Endpoint {
         }
     }
 
-    /// Fails with the cause of the abort after an abort.
+    /// Returns the cause of the abort as an error, if there was one.
     pub(crate) fn check(&self) -> Result<()> {
         self.aborted.get().map_or(Ok(()), |cause| Err(cause.clone()))
     }

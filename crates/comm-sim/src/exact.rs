@@ -21,7 +21,7 @@ pub use half::{bf16, f16};
 
 /// A type with small numbers.
 pub trait Small: Element {
-    /// The number, which wraps where the type does.
+    /// Returns the number, which wraps where the type does.
     fn of(number: i64) -> Self;
 }
 
@@ -42,13 +42,13 @@ macro_rules! small {
 
 small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16, F8E4M3, F8E5M2);
 
-/// Element `index` of what a rank contributes, from 1 to 3.
+/// Returns element `index` of a rank's contribution, from 1 to 3.
 #[must_use]
 pub const fn number(rank: usize, index: usize) -> i64 {
     1 + ((rank * 7 + index * 3 + index / 3 + rank * index) % 3) as i64
 }
 
-/// The operator as this rank gives it: factors differ.
+/// Returns the operator as this rank gives it: factors differ.
 #[must_use]
 pub const fn of_rank(op: ReduceOp, rank: usize) -> ReduceOp {
     match op {
@@ -57,7 +57,8 @@ pub const fn of_rank(op: ReduceOp, rank: usize) -> ReduceOp {
     }
 }
 
-/// Element `index` of the contribution to a reduction in a group of `size`: a multiple of whatever it is divided by.
+/// Returns element `index` of the contribution to a reduction in a group of `size`: a multiple of
+/// the divisor, if there is one.
 #[must_use]
 pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) -> i64 {
     match op {
@@ -67,7 +68,8 @@ pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) 
     }
 }
 
-/// Element `index` of the reduction of all contributions in a group of `size`, with one of the operators of [`arithmetic`].
+/// Returns element `index` of the reduction of all contributions in a group of `size`, with one of
+/// the operators of [`arithmetic`].
 #[must_use]
 pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
     let all = (0..size).map(|rank| (rank, number(rank, index)));
@@ -80,30 +82,30 @@ pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
     }
 }
 
-/// The operators that a type has, but for those on bits: what NCCL has.
+/// Returns the operators of a type except those on bits: the ones that NCCL has.
 pub fn arithmetic<T: Element>() -> impl Iterator<Item = ReduceOp> {
     let on_bits = [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor];
     ReduceOp::ALL.into_iter().filter(move |op| op.supports(T::DTYPE) && !on_bits.contains(op))
 }
 
-/// So many elements of what rank `from` has for rank `to`.
+/// Returns `len` elements that rank `from` sends to rank `to`.
 #[must_use]
 pub fn block<T: Small>(from: usize, to: usize, len: usize) -> Vec<T> {
     elements(0..len, |index| ((from * 31 + to * 17 + index * 5) % 120) as i64)
 }
 
-/// The blocks of all ranks, as `of` makes them of a rank and its count, one after the other.
+/// Concatenates the blocks of all ranks, which `of` makes from a rank and its count.
 pub fn joined<T: Element>(counts: &[usize], of: impl Fn(usize, usize) -> Vec<T>) -> Vec<T> {
     counts.iter().enumerate().flat_map(|(rank, count)| of(rank, *count)).collect()
 }
 
-/// The elements of a range, as `number` says.
+/// Returns the elements `number(index)` for a range of indices.
 pub fn elements<T: Small>(range: Range<usize>, number: impl Fn(usize) -> i64) -> Vec<T> {
     range.map(|index| T::of(number(index))).collect()
 }
 
-/// Runs an expression once for each type that every backend reduces, under the name that it is given: all but floats of 8 bits and, as
-/// NCCL has none, integers of 16.
+/// Runs an expression once for each type that every backend reduces, under the given name: all but
+/// floats of 8 bits and integers of 16, which NCCL does not have.
 #[macro_export]
 macro_rules! for_each_reduced {
     ($name:ident => $body:expr) => {
@@ -112,7 +114,7 @@ macro_rules! for_each_reduced {
     };
 }
 
-/// The same for each type that the host reduces: all but floats of 8 bits.
+/// Runs an expression once for each type that the host reduces: all but floats of 8 bits.
 #[macro_export]
 macro_rules! for_each_of_host {
     ($name:ident => $body:expr) => {{
@@ -121,7 +123,7 @@ macro_rules! for_each_of_host {
     }};
 }
 
-/// The same for each type.
+/// Runs an expression once for each type.
 #[macro_export]
 macro_rules! for_each_type {
     ($name:ident => $body:expr) => {{
@@ -151,11 +153,11 @@ mod tests {
 
     use super::*;
 
-    /// The largest group of which even products are.
+    /// The largest group of which even products are exact.
     const LARGEST: usize = 5;
 
     #[test]
-    fn what_goes_in_and_what_comes_out_is_exact() {
+    fn contributions_and_results_are_exact() {
         fn check<T: Small>() {
             for (op, index) in arithmetic::<T>().flat_map(|op| (0..12).map(move |index| (op, index))) {
                 let given = (0..LARGEST).map(|rank| contribution(op, LARGEST, rank, index));
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_comes_once() {
+    fn every_type_is_used_once() {
         let mut types = Vec::new();
         for_each_type!(T => types.push(<T as Element>::DTYPE.code()));
         assert_eq!(types.len(), DType::ALL.len());
@@ -178,7 +180,7 @@ mod tests {
 
     /// Otherwise a result that was received from the wrong place would pass for the right one.
     #[test]
-    fn neither_all_ranks_nor_all_places_have_the_same() {
+    fn elements_differ_between_ranks_and_positions() {
         for rank in 0..5 {
             let numbers: BTreeSet<i64> = (0..9).map(|index| number(rank, index)).collect();
             assert_eq!(numbers, BTreeSet::from([1, 2, 3]), "rank {rank}");

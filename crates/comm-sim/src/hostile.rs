@@ -1,23 +1,23 @@
-//! One test that every decoder of messages passes: bytes that no correct peer sends.
+//! A test that every decoder of messages must pass: bytes that no correct peer sends.
 
 use std::fmt::Debug;
 
 use crate::random::Random;
 
-/// The number of hostile messages that are made of each example.
+/// The number of hostile messages that are made from each example.
 const MESSAGES: u64 = 1000;
-/// How much a decoder may allocate for every byte of a message, and for a message of no bytes.
+/// The number of bytes that a decoder may allocate per byte of a message, and for an empty message.
 const ALLOCATED_PER_BYTE: u64 = 64;
 const ALLOCATED_ANYWAY: u64 = 4096;
 
-/// Makes a test of a decoder from examples of its messages, a function from a message to bytes, and one from bytes to the
-/// message if they are one.
+/// Makes a test of a decoder from examples of its messages, a function that encodes a message, and
+/// one that decodes bytes to a message if they are valid.
 ///
 /// The test checks that
 ///
-/// - each example is decoded as it was encoded, and not if bytes are missing or too many;
+/// - each example is decoded as it was encoded, and not if bytes are missing or added;
 /// - no bytes make the decoder panic or allocate more than their length justifies;
-/// - what is decoded from hostile bytes is encoded and decoded as the same message.
+/// - a message that is decoded from hostile bytes is encoded and decoded as itself.
 ///
 /// The crate of the test has `allocation-counter` among its dependencies.
 ///
@@ -40,8 +40,8 @@ macro_rules! hostile_bytes {
     };
 }
 
-/// The test that [`hostile_bytes!`](crate::hostile_bytes) makes. `measure` runs a function and returns how many bytes it had
-/// allocated at most.
+/// Runs the test that [`hostile_bytes!`](crate::hostile_bytes) makes. `measure` runs a function and
+/// returns the most bytes that it had allocated.
 pub fn check<T: Debug + PartialEq>(
     examples: impl IntoIterator<Item = T>,
     encode: impl Fn(&T) -> Vec<u8>,
@@ -75,7 +75,7 @@ pub fn check<T: Debug + PartialEq>(
     }
 }
 
-/// The bytes with some of them changed, removed or added.
+/// Returns the bytes with some of them changed, removed or added.
 fn corrupt(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(4) {
@@ -119,14 +119,14 @@ mod tests {
         check([vec![3, 2, 1]], |list| [&[list.len() as u8], &list[..]].concat(), decode, measure);
     }
 
-    /// A list of bytes after their count.
+    /// Decodes a list of bytes after their count.
     fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
         let (&count, list) = bytes.split_first()?;
         (list.len() == usize::from(count)).then(|| list.to_vec())
     }
 
     #[test]
-    fn a_decoder_that_takes_nothing_else_passes() {
+    fn a_strict_decoder_passes() {
         check_numbers(decode, |_| 0);
     }
 

@@ -1,17 +1,20 @@
-//! Everything that the `comm` library is tested with, and nothing that it needs to run.
+//! Test support of the `comm` library, which does not need it to run.
 //!
-//! - [`in_process`]: ranks as threads of one process, over byte queues that can be made as awkward as a test likes;
-//! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time, repeatable from a seed;
-//! - [`verify`]: proves that a schedule computes what it should and cannot deadlock;
-//! - [`cost`]: says how long a schedule takes under a model of the links, for thousands of ranks;
+//! - [`in_process`]: ranks as threads of one process, over byte queues with adjustable
+//!   misbehaviour;
+//! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time,
+//!   repeatable from a seed;
+//! - [`verify`]: proves that a schedule computes the right result and cannot deadlock;
+//! - [`cost`]: predicts the time of a schedule under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
-//! - [`conformance`]: one suite that every transport passes;
-//! - [`hostile_bytes!`]: one test that every decoder of messages passes;
+//! - [`conformance`]: a test suite that every transport must pass;
+//! - [`hostile_bytes!`]: a test that every decoder of messages must pass;
 //! - [`exact`]: elements of every type whose reductions are exact;
-//! - [`MemoryStore`]: a store of one process, which notices clients that are gone;
-//! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: those of anybody, but for one thing.
+//! - [`MemoryStore`]: a store of one process, which detects clients that are gone;
+//! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that change one operation.
 //!
-//! No algorithm is known here: a collective is an iterator of [`Step`](comm_core::Step)s, whoever wrote it.
+//! No algorithm is defined here: a collective is an iterator of [`Step`](comm_core::Step)s from any
+//! source.
 #![forbid(unsafe_code)]
 
 mod altered;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comm_core::{During, Error, LastWill, Presence, Result, Store};
 
-/// A store in the memory of this process, which its clones share. It executes wills.
+/// A store in the memory of this process, which its clones share. It executes last wills.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore(Arc<Shared>);
 
@@ -22,7 +22,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     values: BTreeMap<String, Vec<u8>>,
-    /// The keys that clients watch, and what becomes readable to them.
+    /// The watched keys, and the descriptors that become readable.
     watched: Vec<(String, UnixStream)>,
 }
 
@@ -35,7 +35,7 @@ impl Shared {
         table.values.insert(key.to_owned(), value.to_vec());
         self.changed.notify_all();
         for (_, client) in table.watched.iter_mut().filter(|(watched, _)| watched == key) {
-            // A client that is gone needs no wake-up.
+            // A client that is gone needs no wakeup.
             drop(client.write(&[1]));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// A queue of bytes, of which the receiver may be shown only a part: what was shown once stays.
+/// A queue of bytes that shows only a part to the receiver: bytes that were shown stay visible.
 #[derive(Debug, Default)]
 pub(crate) struct ByteQueue {
     bytes: VecDeque<u8>,
@@ -27,18 +27,19 @@ impl ByteQueue {
         self.shown = 0;
     }
 
-    /// How many bytes have been shown, after showing as many of the others as `more` says.
+    /// Shows as many of the hidden bytes as `more` returns, and returns the number of visible
+    /// bytes.
     pub(crate) fn show(&mut self, more: impl FnOnce(usize) -> usize) -> usize {
         self.shown += more(self.bytes.len() - self.shown);
         self.shown
     }
 
-    /// How many bytes have been shown.
+    /// Returns the number of visible bytes.
     pub(crate) const fn shown(&self) -> usize {
         self.shown
     }
 
-    /// Copies the first bytes without consuming them. There must be as many.
+    /// Copies the first bytes without consuming them. There must be that many.
     pub(crate) fn peek(&self, into: &mut [u8]) {
         let (front, back) = self.bytes.as_slices();
         let from_front = front.len().min(into.len());
@@ -47,7 +48,7 @@ impl ByteQueue {
         tail.copy_from_slice(&back[..tail.len()]);
     }
 
-    /// Drops the first bytes, which must have been shown.
+    /// Drops the first bytes, which must be visible.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.bytes.drain(..bytes);
         self.shown -= bytes;

@@ -4,11 +4,12 @@ use std::any::Any;
 use std::panic::resume_unwind;
 use std::thread;
 
-/// Runs `body` on a thread per rank, each with its part, and returns the results in rank order.
+/// Runs `body` on a thread per rank, each with its element of `parts`, and returns the results in
+/// rank order.
 ///
 /// # Panics
-/// If a rank panics, once every rank has ended, with a message that names the ranks. A rank that panics drops its
-/// part, so that channels show the others that it died.
+/// If a rank panics, once every rank has ended, with a message that names the ranks. A rank that
+/// panics drops its part, so that channels show the others that it died.
 pub fn run_each<P, T, F>(parts: Vec<P>, body: F) -> Vec<T>
 where
     P: Send,
@@ -40,7 +41,7 @@ fn join<T>(started: std::io::Result<thread::ScopedJoinHandle<'_, T>>) -> thread:
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn message(panic: &Box<dyn Any + Send>) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         text

@@ -1,11 +1,12 @@
 //! Times of small programs, worked out by hand, and programs that cannot be simulated.
 
 use comm_core::{Blocks, Link, LinkModel, Partition, Place, Step};
-use comm_sim::cost::{Failure, Options, Program, Report, simulate, simulate_with};
+use comm_sim::cost::{Report, SimulationError, SimulationOptions, TimedProgram, simulate, simulate_with};
 
 const OUT: Place = Place::Output;
 
-/// Powers of two, so that all times are exact: a block of 16 bytes keeps a port for 8 s and takes 4 s to reduce.
+/// Powers of two, so that all times are exact: a block of 16 bytes keeps a port for 8 s and takes 4
+/// s to reduce.
 const LINK: Link = Link { latency: 32.0, overhead: 1.0, per_byte: 0.5 };
 const REDUCE: f64 = 0.25;
 const BLOCK_BYTES: usize = 16;
@@ -15,14 +16,14 @@ fn one(block: usize) -> Blocks {
     Blocks::one(block)
 }
 
-fn run(programs: &[Vec<Step>], options: &Options) -> Result<Report, Failure> {
+fn run(programs: &[Vec<Step>], options: &SimulationOptions) -> Result<Report, SimulationError> {
     let sizes = Partition::even(8 * BLOCK_BYTES, 8);
     let steps = |rank: usize| Box::new(programs[rank].iter().copied()) as _;
-    simulate(&Program { ranks: programs.len(), sizes: &sizes, steps: &steps }, options)
+    simulate(&TimedProgram { ranks: programs.len(), sizes: &sizes, steps: &steps }, options)
 }
 
-fn uniform() -> Options {
-    Options::new(LinkModel::uniform(LINK, REDUCE))
+fn uniform() -> SimulationOptions {
+    SimulationOptions::new(LinkModel::uniform(LINK, REDUCE))
 }
 
 #[track_caller]
@@ -84,7 +85,8 @@ fn a_port_takes_what_arrives_first_whatever_the_program_says() {
         programs[1].clone(),
         programs[2].clone(),
     ];
-    // 42 s for the news; then two messages of rank 1 behind each other, while that of rank 2 is long through.
+    // 42 s for the news; then two messages of rank 1 behind each other, while that of rank 2 is
+    // long through.
     assert_time(&programs, 42.0 + 42.0 + PORT);
 }
 
@@ -152,7 +154,7 @@ fn ranks_of_one_host_use_the_link_within() {
         vec![Step::recv(0, OUT, one(0)), Step::send(2, OUT, one(0))],
         vec![Step::recv(1, OUT, one(0))],
     ];
-    let report = run(&programs, &Options::new(links)).unwrap();
+    let report = run(&programs, &SimulationOptions::new(links)).unwrap();
     assert_eq!((report.ranks[0].end, report.time), (0.0, 2.0 + 42.0));
 }
 
@@ -170,36 +172,41 @@ fn ranks_that_wait_for_each_other_are_named() {
         vec![],
     ];
     let failure = run(&programs, &uniform()).unwrap_err();
-    let Failure::Deadlock { ranks: 2, waiting } = &failure else { panic!("{failure}") };
+    let SimulationError::Deadlock { ranks: 2, waiting } = &failure else { panic!("{failure}") };
     assert_eq!(waiting.iter().map(|at| at.rank).collect::<Vec<_>>(), [0, 1]);
     assert!(failure.to_string().contains("rank 1 step 0 (receive from 0"), "{failure}");
     let ended = [vec![Step::recv(1, OUT, one(0))], vec![]];
-    assert!(matches!(run(&ended, &uniform()), Err(Failure::Deadlock { ranks: 1, .. })));
+    assert!(matches!(run(&ended, &uniform()), Err(SimulationError::Deadlock { ranks: 1, .. })));
 }
 
 #[test]
 fn malformed_programs_are_refused() {
     let of = |steps: Vec<Step>| run(&[steps, vec![]], &uniform()).unwrap_err();
     for to in [0, 2] {
-        assert!(matches!(of(vec![Step::send(to, OUT, one(0))]), Failure::Peer(at) if at.index == 0));
-        assert!(matches!(of(vec![Step::recv(to, OUT, one(0))]), Failure::Peer(_)));
+        assert!(matches!(of(vec![Step::send(to, OUT, one(0))]), SimulationError::Peer(at) if at.index == 0));
+        assert!(matches!(of(vec![Step::recv(to, OUT, one(0))]), SimulationError::Peer(_)));
     }
     let beyond = Blocks { first: 0, count: 1 << 40 };
-    assert!(matches!(of(vec![Step::finish(OUT, one(0)), Step::finish(OUT, beyond)]), Failure::Blocks(_)));
-    assert_eq!(of(vec![Step::send(1, OUT, one(0))]), Failure::Unreceived { from: 0, to: 1 });
+    assert!(matches!(
+        of(vec![Step::finish(OUT, one(0)), Step::finish(OUT, beyond)]),
+        SimulationError::Blocks(_)
+    ));
+    assert_eq!(of(vec![Step::send(1, OUT, one(0))]), SimulationError::Unreceived { from: 0, to: 1 });
     let mismatch = [vec![Step::send(1, OUT, one(0))], vec![Step::recv(0, OUT, one(1))]];
-    assert!(matches!(run(&mismatch, &uniform()), Err(Failure::Mismatch { sent, .. }) if sent == one(0)));
+    assert!(
+        matches!(run(&mismatch, &uniform()), Err(SimulationError::Mismatch { sent, .. }) if sent == one(0))
+    );
     let links = LinkModel { reduce: -1.0, ..LinkModel::uniform(LINK, 0.0) };
-    assert_eq!(run(&[], &Options::new(links)), Err(Failure::Links));
+    assert_eq!(run(&[], &SimulationOptions::new(links)), Err(SimulationError::Links));
 }
 
 #[test]
 fn programs_without_end_are_given_up() {
     let sizes = Partition::even(1, 1);
     let endless = |rank: usize| Box::new(std::iter::repeat(Step::send(1 - rank, OUT, one(0)))) as _;
-    let program = Program { ranks: 2, sizes: &sizes, steps: &endless };
+    let program = TimedProgram { ranks: 2, sizes: &sizes, steps: &endless };
     let options = uniform().steps_max(1000);
-    assert_eq!(simulate(&program, &options), Err(Failure::TooLong { limit: 1000 }));
+    assert_eq!(simulate(&program, &options), Err(SimulationError::TooLong { limit: 1000 }));
 }
 
 #[test]
@@ -207,14 +214,14 @@ fn the_limit_counts_the_steps_of_all_ranks() {
     let exchange = |to: usize| vec![Step::send(to, OUT, one(0)), Step::recv(to, OUT, one(0))];
     let programs = [exchange(1), exchange(0)];
     assert!(run(&programs, &uniform().steps_max(4)).is_ok());
-    assert_eq!(run(&programs, &uniform().steps_max(3)), Err(Failure::TooLong { limit: 3 }));
+    assert_eq!(run(&programs, &uniform().steps_max(3)), Err(SimulationError::TooLong { limit: 3 }));
 }
 
 #[test]
 fn long_simulations_tell_how_far_they_are() {
     let sizes = Partition::even(1, 1);
     let steps = |_: usize| Box::new(std::iter::repeat_n(Step::finish(OUT, one(0)), 1 << 20)) as _;
-    let program = Program { ranks: 3, sizes: &sizes, steps: &steps };
+    let program = TimedProgram { ranks: 3, sizes: &sizes, steps: &steps };
     let mut told = Vec::new();
     let report = simulate_with(&program, &uniform(), &mut |steps| told.push(steps)).unwrap();
     assert_eq!((told, report.steps()), (vec![1 << 20, 2 << 20, 3 << 20], 3 << 20));

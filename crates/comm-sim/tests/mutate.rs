@@ -3,19 +3,19 @@
 mod schedules;
 
 use comm_core::Collective;
-use comm_sim::mutate::{Options, Survey, Unfit, Wrong, survey};
+use comm_sim::mutate::{InterpretError, MutationError, MutationOptions, MutationReport, test_mutants};
 use comm_sim::verify::{Program, Spec, Tree};
 use schedules::*;
 
 #[test]
 fn every_harmful_mutant_of_a_textbook_schedule_is_refused() {
-    let mut total = Survey::default();
+    let mut total = MutationReport::default();
     for (name, collective, slots, schedule) in RIGHT {
         for ranks in 1..=5 {
             for segments in [1, 2] {
                 for spec in Spec::all(collective, ranks, ranks * segments).filter(|spec| spec.root < 2) {
                     let survey = with_program(spec, slots(spec.blocks), schedule, |program| {
-                        survey(program, &Options::default())
+                        test_mutants(program, &MutationOptions::default())
                     });
                     total.add(survey.unwrap_or_else(|unfit| panic!("{name} {spec}: {unfit}")));
                 }
@@ -38,7 +38,7 @@ fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
     let with = |tree| {
         with_program(spec, 0, linear_reduce, |program| {
             let Program { spec, scratch_slots, steps, .. } = *program;
-            survey(&Program { spec, scratch_slots, tree, steps }, &Options::default()).unwrap()
+            test_mutants(&Program { spec, scratch_slots, tree, steps }, &MutationOptions::default()).unwrap()
         })
     };
     let (any, one) = (with(None), with(Some(CHAIN)));
@@ -48,17 +48,19 @@ fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
 
 #[test]
 fn a_sample_is_as_large_as_asked_for() {
-    let options = Options::default().seed(4).mutants_max(20);
+    let options = MutationOptions::default().seed(4).mutants_max(20);
     let spec = spec(Collective::AllReduce, 4, 4);
-    let survey = with_program(spec, 0, ring_all_reduce, |program| survey(program, &options)).unwrap();
+    let survey = with_program(spec, 0, ring_all_reduce, |program| test_mutants(program, &options)).unwrap();
     assert_eq!(survey.mutants, 20);
 }
 
 #[test]
 fn a_wrong_program_is_not_surveyed() {
     let spec = spec(Collective::AllReduce, 4, 4);
-    let broken = with_program(spec, 0, doubling_in_place, |program| survey(program, &Options::default()));
-    assert!(matches!(broken, Err(Unfit::Refused(_))), "{broken:?}");
+    let broken = with_program(spec, 0, doubling_in_place, |program| {
+        test_mutants(program, &MutationOptions::default())
+    });
+    assert!(matches!(broken, Err(MutationError::Refused(_))), "{broken:?}");
 }
 
 #[test]
@@ -68,8 +70,11 @@ fn harm_is_found_without_the_verifier() {
     };
     let all_reduce = spec(Collective::AllReduce, 4, 4);
     assert_eq!(harm(all_reduce, ring_all_reduce), None);
-    assert!(matches!(harm(all_reduce, doubling_in_place), Some(Wrong::Deadlock { window: 2, capacity: 0 })));
-    assert!(matches!(harm(all_reduce, |_, _| vec![]), Some(Wrong::Result { rank: 0, block: 0 })));
+    assert!(matches!(
+        harm(all_reduce, doubling_in_place),
+        Some(InterpretError::Deadlock { window: 2, capacity: 0 })
+    ));
+    assert!(matches!(harm(all_reduce, |_, _| vec![]), Some(InterpretError::Result { rank: 0, block: 0 })));
     let barrier = spec(Collective::Barrier, 3, 1);
-    assert!(matches!(harm(barrier, |_, _| vec![]), Some(Wrong::Barrier { absent: 0, rank: 1 })));
+    assert!(matches!(harm(barrier, |_, _| vec![]), Some(InterpretError::Barrier { absent: 0, rank: 1 })));
 }

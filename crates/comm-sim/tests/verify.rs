@@ -147,7 +147,8 @@ fn a_range_in_scratch_is_read_as_it_was_written() {
         };
         check(equal, 2, schedule).unwrap();
     }
-    // The first block of a range can be read alone, and a range that was overwritten in part is gone.
+    // The first block of a range can be read alone, and a range that was overwritten in part is
+    // gone.
     let first = copied(whole.clone(), Step::send(1, slot(0), Blocks::one(0)));
     assert!(matches!(first, Fault::Result { rank: 1, block: 1, .. }), "{first}");
     let damaged = [whole, vec![parts[1]]].concat();
@@ -275,8 +276,9 @@ fn what_a_rank_must_not_touch_is_found() {
 }
 
 #[test]
-fn a_barrier_lets_nobody_leave_who_has_not_heard_of_all() {
-    // One round of a dissemination barrier is too few for three ranks; two are enough, although news comes twice.
+fn no_rank_leaves_a_barrier_without_messages_of_all_others() {
+    // One round of a dissemination barrier is too few for three ranks; two are enough, although
+    // news comes twice.
     let rounds = |rounds: u32| {
         move |rank: usize, spec: &Spec| {
             let mut steps = vec![];

@@ -25,7 +25,7 @@ const OPENINGS_TO_FIX: &[&str] = &[
     "crates/comm-ring/src/wait",
     "crates/comm-ring/src/wait.rs",
     "crates/comm-ring/tests",
-    "crates/comm-sim",
+    "crates/comm-sim/src/conformance",
     "crates/gpu-check",
     "crates/gpu-emu",
     "examples/candle-digits",
@@ -39,7 +39,6 @@ const WRAPS_TO_FIX: &[&str] = &[
     "crates/comm-rendezvous",
     "crates/comm-ring/src/wait",
     "crates/comm-ring/src/wait.rs",
-    "crates/comm-sim",
     "crates/gpu-check",
 ];
 /// A generated file.

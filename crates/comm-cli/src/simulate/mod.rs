@@ -25,7 +25,7 @@ pub(crate) enum SimulateError {
     Root { root: usize, ranks: usize },
     /// A schedule is invalid, which is a bug.
     #[error("cannot simulate {algorithm}")]
-    Simulation { algorithm: &'static str, source: comm_sim::cost::Failure },
+    Simulation { algorithm: &'static str, source: comm_sim::cost::SimulationError },
     #[error("cannot draw {}: {reason}", .path.display())]
     Plot { path: PathBuf, reason: String },
     #[error("cannot write the results")]

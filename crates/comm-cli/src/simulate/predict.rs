@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comm::ring::choose::{CallShape, Selection, choose, params, sizes};
 use comm::ring::schedule::{Algorithm, Params};
-use comm_sim::cost::{self, Options, Program, simulate_with};
+use comm_sim::cost::{self, SimulationOptions, TimedProgram, simulate_with};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::SimulateError;
@@ -131,9 +131,10 @@ impl<'a> Simulator<'a> {
         let (row, p) = (choice.algorithm, self.params(choice));
         let sizes = sizes(&self.shape(bytes), row, &p);
         let of_rank = |rank| (row.steps)(&p.rank(rank)) as _;
-        let program = Program { ranks: p.ranks, sizes: &sizes, steps: &of_rank };
+        let program = TimedProgram { ranks: p.ranks, sizes: &sizes, steps: &of_rank };
         let tuning = &self.setup.tuning;
-        let options = Options::new(tuning.links).window(tuning.window).steps_max(self.steps_max as u64);
+        let options =
+            SimulationOptions::new(tuning.links).window(tuning.window).steps_max(self.steps_max as u64);
         let bar = progress_bar(row.name, steps);
         let report = simulate_with(&program, &options, &mut |steps| bar.set_position(steps));
         bar.finish_and_clear();
@@ -146,7 +147,7 @@ impl<'a> Simulator<'a> {
                 bytes: report.bytes_max() as f64,
                 steps: Some(report.steps_max()),
             })),
-            Err(cost::Failure::TooLong { .. }) => Ok(None),
+            Err(cost::SimulationError::TooLong { .. }) => Ok(None),
             Err(source) => Err(SimulateError::Simulation { algorithm: row.name, source }),
         }
     }

@@ -8,8 +8,8 @@ use comm_core::{Result, Transport};
 
 use super::port::limit;
 
-/// Every rank of a channel that was just opened calls this: everybody tells everybody who it is, in two bytes, and hears
-/// that streams lead where they should.
+/// Every rank of a channel that was just opened calls this: everybody tells everybody who it is, in
+/// two bytes, and hears that streams lead where they should.
 ///
 /// # Errors
 /// As the transport.

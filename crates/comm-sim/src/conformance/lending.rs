@@ -10,7 +10,8 @@ use super::Meet;
 use super::port::{Port, byte, bytes, each, limit, open};
 use crate::random::Random;
 
-/// Borrows up to `at_most` bytes, checks them against the stream from `position`, and returns how many there are.
+/// Borrows up to `at_most` bytes, checks them against the stream from `position`, and returns how
+/// many there are.
 fn lend<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most: usize) -> Result<usize> {
     let rank = port.rank();
     let lent = port.transport.fill_buf(from, at_most)?;
@@ -23,7 +24,8 @@ fn lend<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most:
     Ok(copy.len())
 }
 
-/// Runs `recv` on rank 1 with the position in the stream, until it has taken `total` bytes that rank 0 sends.
+/// Runs `recv` on rank 1 with the position in the stream, until it has taken `total` bytes that
+/// rank 0 sends.
 fn drain<L: Fabric>(
     meet: Meet<'_, L>,
     total: usize,
@@ -81,7 +83,8 @@ pub fn receiving_goes_on_behind_what_was_lent<L: Fabric>(meet: Meet<'_, L>) -> R
     })
 }
 
-/// A receiver that consumes whole elements only is never stuck with a part of one, wherever elements start.
+/// A receiver that consumes whole elements only is never stuck with a part of one, wherever
+/// elements start.
 pub fn elements_are_lent_whole<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ODD: usize = 3;
     const ELEMENT: usize = 8;
@@ -98,9 +101,10 @@ pub fn elements_are_lent_whole<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     })
 }
 
-/// Whatever has arrived is lent, as often as it is asked for: nothing is lent only if nothing is there, and what was
-/// seen once is there until it is consumed. Nothing more is sent while bytes are awaited, so that a receiver from which
-/// the last of them are withheld, as they are no whole element or fewer than were asked for, waits forever.
+/// Whatever has arrived is lent, as often as it is asked for: nothing is lent only if nothing is
+/// there, and what was seen once is there until it is consumed. Nothing more is sent while bytes
+/// are awaited, so that a receiver from which the last of them are withheld, as they are no whole
+/// element or fewer than were asked for, waits forever.
 pub fn nothing_is_lent_only_if_nothing_is_there<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 60;
     const MOST: usize = 21;
@@ -149,8 +153,8 @@ fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut 
     Ok(())
 }
 
-/// Bytes are never released before they are accepted, release never goes back, and all are released once they are
-/// received. A sleeper that waits for the release wakes.
+/// Bytes are never released before they are accepted, release never goes back, and all are released
+/// once they are received. A sleeper that waits for the release wakes.
 pub fn released_catches_up_with_accepted<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 300_000;
     each(meet, 2, |fabric| {

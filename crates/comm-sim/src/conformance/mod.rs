@@ -1,9 +1,9 @@
 //! One suite that every transport passes.
 //!
-//! [`transport_conformance!`](crate::transport_conformance) turns each scenario of this module into a test of a
-//! transport. Scenarios run one thread per rank, sleep on descriptors as a communicator does, and fail instead of
-//! hanging when a wake-up is lost. They return what a transport reports where it should not, and panic where it does
-//! not do what its contract says.
+//! [`transport_conformance!`](crate::transport_conformance) turns each scenario of this module into
+//! a test of a transport. Scenarios run one thread per rank, sleep on descriptors as a communicator
+//! does, and fail instead of hanging when a wake-up is lost. They return what a transport reports
+//! where it should not, and panic where it does not do what its contract says.
 
 mod failure;
 mod introduce;
@@ -47,8 +47,9 @@ pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
 
 /// Defines a module of tests that hold a transport to its contract.
 ///
-/// `$meet` is a `Fn(usize) -> Vec<impl Fabric>` that returns the channels of that many ranks, in rank order. It is called
-/// once per test; if ranks must meet in threads of their own, it runs them.
+/// `$meet` is a `Fn(usize) -> Vec<impl Fabric>` that returns the channels of that many ranks, in
+/// rank order. It is called once per test; if ranks must meet in threads of their own, it runs
+/// them.
 ///
 /// ```
 /// comm_sim::transport_conformance!(in_process, comm_sim::in_process::InProcessFabric::create);

@@ -40,7 +40,8 @@ pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// Ranks open the same channels in different orders, each in a thread of its own, and no byte changes channels.
+/// Ranks open the same channels in different orders, each in a thread of its own, and no byte
+/// changes channels.
 pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const RANKS: usize = 3;
     let ids = [

@@ -22,8 +22,8 @@ pub(super) struct Port<T> {
     pub(super) sleeps: usize,
 }
 
-/// Where threads wait for each other once. Unlike a barrier of the standard library, it does not hang when one of them
-/// has panicked.
+/// Where threads wait for each other once. Unlike a barrier of the standard library, it does not
+/// hang when one of them has panicked.
 pub(super) struct Gate {
     missing: Mutex<usize>,
     open: Condvar,
@@ -209,7 +209,8 @@ pub(super) const fn lost<T>(result: &Result<T>) -> Option<usize> {
     }
 }
 
-/// The byte at a position of the stream between two ranks: every stream and every position has its own.
+/// The byte at a position of the stream between two ranks: every stream and every position has its
+/// own.
 pub(super) const fn byte(from: usize, to: usize, position: usize) -> u8 {
     mix((from as u64) << 48 ^ (to as u64) << 32 ^ position as u64) as u8
 }

@@ -11,7 +11,8 @@ use crate::random::Random;
 /// How many bytes each rank sends to each other.
 const TOTAL: usize = 100_003;
 
-/// Every rank sends to every other at the same time, in pieces of random sizes, received in two ways.
+/// Every rank sends to every other at the same time, in pieces of random sizes, received in two
+/// ways.
 pub fn all_pairs_exchange_ordered_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 4, |fabric| {
         let mut port = open(fabric)?;

@@ -14,7 +14,8 @@ const fn channel(group: u64) -> ChannelId {
     ChannelId { group: GroupId(group), kind: ChannelKind::Collective }
 }
 
-/// Opens a channel among `members`, and has every member tell every other which rank of the world it is.
+/// Opens a channel among `members`, and has every member tell every other which rank of the world
+/// it is.
 fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Port<L::Channel>> {
     let world = fabric.group().rank();
     let mut port = Port::open_among(fabric, channel(group), members)?;
@@ -61,7 +62,8 @@ pub fn members_count_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>) -> R
     Ok(())
 }
 
-/// Groups with common ranks, each opened and used by a thread of its own, in another order on every rank.
+/// Groups with common ranks, each opened and used by a thread of its own, in another order on every
+/// rank.
 pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let groups: [&[usize]; 6] = [&[0, 1], &[1, 2], &[2, 0], &[2, 0, 1], &[3, 1], &[0, 3, 2, 1]];
     each(meet, 4, |fabric| {
@@ -108,7 +110,8 @@ pub fn a_list_of_members_that_cannot_be_is_refused<L: Fabric>(meet: Meet<'_, L>)
     Ok(())
 }
 
-/// A rank that waits for one which has another list, or none, is told at the deadline, by the numbers of its own list.
+/// A rank that waits for one which has another list, or none, is told at the deadline, by the
+/// numbers of its own list.
 pub fn unlike_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(4);
     each(meet, 4, |fabric| {

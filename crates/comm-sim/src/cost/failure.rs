@@ -1,13 +1,13 @@
-//! Why a program cannot be simulated.
+//! The errors of a simulation.
 
 use comm_core::Blocks;
 
-use crate::verify::At;
+use crate::verify::StepLocation;
 
-/// Why a program cannot be simulated.
+/// The reason why a program cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum SimulationError {
     /// Costs that are negative or not numbers, or no ranks on a host.
     #[error("the model of the links has a cost that is negative or not a number, or hosts without ranks")]
     Links,
@@ -22,25 +22,26 @@ pub enum Failure {
     },
     /// A peer that is not in the group, or is the rank itself.
     #[error("{0}: no such peer")]
-    Peer(At),
+    Peer(StepLocation),
     /// Blocks that the data does not have.
     #[error("{0}: no such blocks")]
-    Blocks(At),
+    Blocks(StepLocation),
     /// A receive of other blocks than were sent.
     #[error("{at} matches a message with blocks {}..{}", .sent.first, .sent.end())]
     Mismatch {
         /// The receive.
-        at: At,
-        /// What the message carries.
+        at: StepLocation,
+        /// The blocks of the message.
         sent: Blocks,
     },
-    /// Nobody can go on.
+    /// No rank can continue.
     #[error("deadlock of {ranks} ranks: {}", list(.waiting))]
     Deadlock {
-        /// How many ranks are blocked.
+        /// The number of blocked ranks.
         ranks: usize,
-        /// A few of the blocked receives: each waits for the rank of the next one, or for a rank that has ended.
-        waiting: Vec<At>,
+        /// A few of the blocked receives: each waits for the rank of the next one, or for a rank
+        /// that has ended.
+        waiting: Vec<StepLocation>,
     },
     /// Every rank has ended, and a message was not received.
     #[error("rank {to} never receives a message that rank {from} sent to it")]
@@ -52,7 +53,7 @@ pub enum Failure {
     },
 }
 
-fn list(waiting: &[At]) -> String {
+fn list(waiting: &[StepLocation]) -> String {
     let lines: Vec<String> = waiting.iter().map(ToString::to_string).collect();
     lines.join("; ")
 }

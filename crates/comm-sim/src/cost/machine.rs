@@ -1,37 +1,40 @@
-//! Works on one rank after the other until all have ended.
+//! Runs one rank after the other until all have ended.
 
-use super::mail::Mail;
-use super::rank::{Halt, Rank, World};
-use super::{Failure, Options, Program, Report};
+use super::mail::Mailbox;
+use super::rank::{Halt, SimulatedRank, SimulationParams};
+use super::{Report, SimulationError, SimulationOptions, TimedProgram};
 
-/// How many steps pass between two reports of progress.
+/// The number of steps between two reports of progress.
 const STEPS_BETWEEN_REPORTS: u64 = 1 << 20;
 /// The most receives that a deadlock names.
 const WAITING_MAX: usize = 8;
 
 /// All ranks.
-pub(super) struct Machine<'a> {
-    world: World<'a>,
-    ranks: Vec<Rank<'a>>,
-    mail: Mail,
+pub(super) struct Simulator<'a> {
+    world: SimulationParams<'a>,
+    ranks: Vec<SimulatedRank<'a>>,
+    mail: Mailbox,
     ended: Vec<bool>,
-    /// Ranks that are being worked on: each waits for the message of the next one.
+    /// The ranks that are being run: each waits for a message of the next one.
     path: Vec<usize>,
     on_path: Vec<bool>,
     steps: u64,
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(program: &Program<'a>, options: &Options) -> Result<Self, Failure> {
+impl<'a> Simulator<'a> {
+    pub(super) fn new(
+        program: &TimedProgram<'a>,
+        options: &SimulationOptions,
+    ) -> Result<Self, SimulationError> {
         if !options.links.is_sound() {
-            return Err(Failure::Links);
+            return Err(SimulationError::Links);
         }
         if program.ranks >= u32::MAX as usize {
-            return Err(Failure::Ranks(program.ranks));
+            return Err(SimulationError::Ranks(program.ranks));
         }
-        let rank = |number| Rank::new(number, (program.steps)(number), options.window);
+        let rank = |number| SimulatedRank::new(number, (program.steps)(number), options.window);
         Ok(Self {
-            world: World {
+            world: SimulationParams {
                 ranks: program.ranks,
                 links: options.links,
                 sizes: program.sizes,
@@ -39,7 +42,7 @@ impl<'a> Machine<'a> {
                 steps_max: options.steps_max,
             },
             ranks: (0..program.ranks).map(rank).collect(),
-            mail: Mail::new(program.ranks),
+            mail: Mailbox::new(program.ranks),
             ended: vec![false; program.ranks],
             path: Vec::new(),
             on_path: vec![false; program.ranks],
@@ -47,7 +50,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    pub(super) fn run(mut self, progress: &mut dyn FnMut(u64)) -> Result<Report, Failure> {
+    pub(super) fn run(mut self, progress: &mut dyn FnMut(u64)) -> Result<Report, SimulationError> {
         let mut reported = 0;
         let mut fresh = 0..self.ranks.len();
         while let Some(rank) = fresh.next().or_else(|| self.mail.next_woken()) {
@@ -55,7 +58,7 @@ impl<'a> Machine<'a> {
             while let Some(&rank) = self.path.last() {
                 self.work_on(rank)?;
                 if self.steps > self.world.steps_max {
-                    return Err(Failure::TooLong { limit: self.world.steps_max });
+                    return Err(SimulationError::TooLong { limit: self.world.steps_max });
                 }
                 if self.steps - reported >= STEPS_BETWEEN_REPORTS {
                     reported = self.steps;
@@ -68,7 +71,7 @@ impl<'a> Machine<'a> {
         Ok(Report { time: ranks.iter().map(|rank| rank.end).fold(0.0, f64::max), ranks })
     }
 
-    /// Puts a rank on the path, if it can go on. Says whether it did.
+    /// Puts a rank on the path if it can continue. Returns whether it did.
     fn enter(&mut self, rank: usize) -> bool {
         let can = !self.ended[rank] && !self.on_path[rank] && self.mail.awaited(rank).is_none();
         if can {
@@ -78,9 +81,10 @@ impl<'a> Machine<'a> {
         can
     }
 
-    /// Works on the last rank of the path. If it lacks a message then its sender comes next, so that a rank comes back
-    /// to many messages at once: in a ring of n ranks it goes n rounds at a time.
-    fn work_on(&mut self, rank: usize) -> Result<(), Failure> {
+    /// Runs the last rank of the path. If it needs a message then its sender comes next, so that
+    /// many messages wait when the rank runs again: in a ring of n ranks it completes n rounds at a
+    /// time.
+    fn work_on(&mut self, rank: usize) -> Result<(), SimulationError> {
         if self.mail.awaited(rank).is_none() {
             let state = &mut self.ranks[rank];
             let before = state.report.traffic.steps;
@@ -101,19 +105,19 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn check_end(&self) -> Result<(), Failure> {
+    fn check_end(&self) -> Result<(), SimulationError> {
         let blocked = self.ended.iter().filter(|ended| !**ended).count();
         if let Some(first) = self.ended.iter().position(|ended| !ended) {
-            return Err(Failure::Deadlock { ranks: blocked, waiting: self.chain(first) });
+            return Err(SimulationError::Deadlock { ranks: blocked, waiting: self.chain(first) });
         }
         match self.mail.left() {
-            Some((from, to)) => Err(Failure::Unreceived { from, to }),
+            Some((from, to)) => Err(SimulationError::Unreceived { from, to }),
             None => Ok(()),
         }
     }
 
-    /// The receives that wait for each other, from this rank on.
-    fn chain(&self, first: usize) -> Vec<crate::verify::At> {
+    /// Returns the receives that wait for each other, from this rank on.
+    fn chain(&self, first: usize) -> Vec<crate::verify::StepLocation> {
         let next = |rank: &usize| self.mail.awaited(*rank).filter(|&next| next != first && !self.ended[next]);
         let ranks = std::iter::successors(Some(first), next);
         ranks.take(WAITING_MAX).filter_map(|rank| self.ranks[rank].blocked_at()).collect()

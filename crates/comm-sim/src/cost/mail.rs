@@ -5,31 +5,32 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use comm_core::Blocks;
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
-    /// When its first byte can pass the receiver's port, in seconds.
+    /// The time when its first byte can pass the receiver's port, in seconds.
     pub(super) ready: f64,
-    /// What it carries.
+    /// The blocks that it carries.
     pub(super) blocks: Blocks,
     /// Its length.
     pub(super) bytes: usize,
 }
 
-/// All messages on their way, in order per pair of ranks, and the ranks that wait for one.
+/// All messages in flight, in order per pair of ranks, and the ranks that wait for one.
 #[derive(Debug)]
-pub(super) struct Mail {
-    /// Messages and free places, in lists.
+pub(super) struct Mailbox {
+    /// Linked lists of messages and of free entries.
     places: Vec<(Message, u32)>,
     free: u32,
     queues: HashMap<u64, Queue, BuildHasherDefault<PairHasher>>,
-    /// For whose message a rank waits, or nobody.
+    /// The rank whose message each rank waits for, or none.
     awaited: Vec<u32>,
-    /// Ranks that wait no longer.
+    /// Ranks whose message has arrived.
     woken: VecDeque<u32>,
 }
 
-/// The messages of a pair of ranks: the first and the last place. There is none without messages.
+/// The messages of a pair of ranks: the first and the last entry. Pairs without messages have no
+/// queue.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
     first: u32,
@@ -38,7 +39,7 @@ struct Queue {
 
 const NONE: u32 = u32::MAX;
 
-impl Mail {
+impl Mailbox {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
             places: Vec::new(),
@@ -89,34 +90,34 @@ impl Mail {
         place
     }
 
-    /// Notes that a rank can only go on with a message from this one.
+    /// Records that a rank can continue only with a message from this one.
     pub(super) fn wait(&mut self, rank: usize, from: usize) {
         self.awaited[rank] = from as u32;
     }
 
-    /// For whose message a rank waits.
+    /// Returns the rank whose message a rank waits for.
     pub(super) fn awaited(&self, rank: usize) -> Option<usize> {
         (self.awaited[rank] != NONE).then_some(self.awaited[rank] as usize)
     }
 
-    /// The next rank whose message has come.
+    /// Returns the next rank whose message has arrived.
     pub(super) fn next_woken(&mut self) -> Option<usize> {
         self.woken.pop_front().map(|rank| rank as usize)
     }
 
-    /// The first pair of ranks, as (from, to), with a message that was not received.
+    /// Returns the first pair of ranks, as (from, to), with an unreceived message.
     pub(super) fn left(&self) -> Option<(usize, usize)> {
         self.queues.keys().min().map(|key| ((key >> 32) as usize, (key & u64::from(NONE)) as usize))
     }
 }
 
-/// Ranks are below 2^32 - 1: the machine refuses more.
+/// Packs a pair into one key. Ranks are below 2^32 - 1: larger worlds are refused.
 const fn key(from: usize, to: usize) -> u64 {
     (from as u64) << 32 | to as u64
 }
 
-/// Spreads pairs of ranks. Multiplication by an odd constant, as in Knuth's multiplicative hashing; nobody chooses
-/// keys so that they collide.
+/// Hashes pairs of ranks by multiplication with an odd constant, as in Knuth's multiplicative
+/// hashing. Keys are not chosen by an adversary.
 #[derive(Debug, Default)]
 struct PairHasher(u64);
 
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn messages_of_a_pair_keep_their_order_and_their_memory_is_used_again() {
-        let mut mail = Mail::new(3);
+        let mut mail = Mailbox::new(3);
         for round in 0..100 {
             for number in 0..4 {
                 mail.send(0, 1, message(4 * round + number));
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn only_the_awaited_message_wakes() {
-        let mut mail = Mail::new(3);
+        let mut mail = Mailbox::new(3);
         mail.wait(1, 2);
         mail.send(0, 1, message(0));
         assert_eq!((mail.next_woken(), mail.awaited(1)), (None, Some(2)));

@@ -1,28 +1,31 @@
-//! The cost simulator: how long a program takes under a model of the links.
+//! The cost simulator: predicts the time of a program under a model of the links.
 //!
-//! It runs the same lazy steps as the executor, by the same rules, and moves no data. Ranks are a Kahn network: what
-//! a rank does depends on the messages it gets and not on when it gets them. So there is no queue of events in the
-//! order of time. Each rank goes through its steps in the order of the program until it lacks a message, then the
-//! sender of that message is worked on; when steps start and end follows from maxima and sums. Memory holds a window
-//! of steps per rank and the messages that were sent and not yet received, however long the program is.
+//! It runs the same lazy steps as the executor, by the same rules, and moves no data. Ranks form a
+//! Kahn network: the actions of a rank depend on the messages it gets and not on their times. So
+//! there is no queue of events in the order of time. Each rank runs its steps in the order of the
+//! program until it needs a message, then the sender of that message runs; the times of steps
+//! follow from maxima and sums. Memory holds a window of steps per rank and the messages in flight,
+//! for programs of any length.
 //!
 //! # The model
-//!
 //! Links are those of [`LinkModel`].
-//! - All ranks start at time 0. A step enters the window when all but the last `window - 1` steps before it have ended,
-//!   and starts when no earlier unfinished step conflicts with it.
-//! - A send keeps the rank for the overhead and then the outgoing port for its bytes, at whose end it ends: it does not
-//!   wait for its receive. A latency later its bytes pass the receiver's incoming port, at the earliest when the
-//!   receive has entered the window there. A receive then keeps its rank for the overhead, and for the reduction of
-//!   its bytes if it reduces. Messages of one pair of ranks keep their order.
-//! - A local reduction keeps the rank for the reduction of its bytes. Copies and the end of a reduction take no time.
 //!
-//! # What it simplifies
+//! - All ranks start at time 0. A step enters the window when all but the last `window - 1` steps
+//!   before it have ended, and starts when no earlier unfinished step conflicts with it.
+//! - A send occupies the rank for the overhead and then the outgoing port for its bytes, and then
+//!   ends: it does not wait for its receive. A latency later its bytes pass the receiver's incoming
+//!   port, at the earliest when the receive has entered the window there. A receive then occupies
+//!   its rank for the overhead, and for the reduction of its bytes if it reduces. Messages of one
+//!   pair of ranks keep their order.
+//! - A local reduction occupies the rank for the reduction of its bytes. Copies and the end of a
+//!   reduction take no time.
 //!
-//! A rank and each of its two ports do one thing at a time. When two things want the same time then the one that is
-//! earlier in the rank's program gets it, and the other takes the first idle time that is long enough; but a receive
-//! comes after the sends and local steps behind it that need not wait for it. An executor serves whichever comes first
-//! in time. There are no other limits: no switches that are shared, no buffers that are full.
+//! # Simplifications
+//! A rank and each of its two ports do one thing at a time. When two steps need the same time then
+//! the one that is earlier in the rank's program gets it, and the other takes the first idle time
+//! that is long enough; but a receive comes after later sends and local steps that need not wait
+//! for it. An executor serves whichever comes first in time. There are no other limits: no shared
+//! switches, no full buffers.
 
 mod failure;
 mod machine;
@@ -34,14 +37,14 @@ mod window;
 
 use comm_core::{LinkModel, Partition};
 
-pub use failure::Failure;
+pub use failure::SimulationError;
 pub use report::{RankReport, Report};
 
 pub use crate::verify::Steps;
 
-/// A program to be simulated: what every rank does, with blocks of which sizes.
-pub struct Program<'a> {
-    /// How many ranks there are.
+/// A program to be simulated: the steps of every rank, and the sizes of blocks.
+pub struct TimedProgram<'a> {
+    /// The number of ranks.
     pub ranks: usize,
     /// The sizes of all blocks of the collective's data.
     pub sizes: &'a Partition,
@@ -49,42 +52,43 @@ pub struct Program<'a> {
     pub steps: &'a dyn Fn(usize) -> Steps<'a>,
 }
 
-impl std::fmt::Debug for Program<'_> {
+impl std::fmt::Debug for TimedProgram<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program")
+        f.debug_struct("TimedProgram")
             .field("ranks", &self.ranks)
             .field("sizes", &self.sizes)
             .finish_non_exhaustive()
     }
 }
 
-/// How a program is simulated.
+/// The parameters of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub struct Options {
-    /// What messages cost.
+pub struct SimulationOptions {
+    /// The cost model of messages.
     pub links: LinkModel,
-    /// How many steps of a rank may be under way at once, at least two.
+    /// The largest number of unfinished steps of a rank, at least two.
     pub window: usize,
-    /// The most steps of all ranks together. A program that turns out longer is given up, soon after.
+    /// The most steps of all ranks together. The simulation of a longer program is stopped soon
+    /// after.
     pub steps_max: u64,
 }
 
-impl Options {
-    /// These links, the window that communicators have by default, and no limit.
+impl SimulationOptions {
+    /// Creates options with these links, the default window of communicators, and no limit.
     #[must_use]
     pub const fn new(links: LinkModel) -> Self {
         Self { links, window: 32, steps_max: u64::MAX }
     }
 
-    /// The options with so many steps of a rank under way at once.
+    /// Returns the options with this window.
     #[must_use]
     pub const fn window(mut self, window: usize) -> Self {
         self.window = window;
         self
     }
 
-    /// The options with this limit of steps of all ranks together.
+    /// Returns the options with this limit of steps of all ranks together.
     #[must_use]
     pub const fn steps_max(mut self, steps_max: u64) -> Self {
         self.steps_max = steps_max;
@@ -95,20 +99,21 @@ impl Options {
 /// Simulates a program. The same program and options give the same report, to the bit.
 ///
 /// # Errors
-/// [`Failure`]: the program is longer than allowed, or malformed. Programs that [`verify`](crate::verify::verify)
-/// proves are not malformed.
-pub fn simulate(program: &Program<'_>, options: &Options) -> Result<Report, Failure> {
+/// [`SimulationError`]: the program is longer than allowed, or malformed. Programs that
+/// [`verify`](crate::verify::verify) proves are not malformed.
+pub fn simulate(program: &TimedProgram<'_>, options: &SimulationOptions) -> Result<Report, SimulationError> {
     simulate_with(program, options, &mut |_| {})
 }
 
-/// Simulates a program as [`simulate`] does, and tells the number of steps so far about every million steps.
+/// Simulates a program as [`simulate`] does, and calls `progress` with the number of steps so far
+/// about every million steps.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn simulate_with(
-    program: &Program<'_>,
-    options: &Options,
+    program: &TimedProgram<'_>,
+    options: &SimulationOptions,
     progress: &mut dyn FnMut(u64),
-) -> Result<Report, Failure> {
-    machine::Machine::new(program, options)?.run(progress)
+) -> Result<Report, SimulationError> {
+    machine::Simulator::new(program, options)?.run(progress)
 }

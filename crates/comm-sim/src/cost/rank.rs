@@ -1,35 +1,35 @@
-//! One rank: its steps in order, and when each starts and ends.
+//! One rank: its steps in order, with their start and end times.
 
 use std::collections::VecDeque;
 
 use comm_core::{Action, Blocks, LinkModel, Partition, Step};
 
-use super::mail::{Mail, Message};
+use super::mail::{Mailbox, Message};
 use super::timeline::Timeline;
 use super::window::{Timed, Window};
-use super::{Failure, RankReport, Steps};
-use crate::verify::At;
+use super::{RankReport, SimulationError, Steps};
+use crate::verify::StepLocation;
 
-/// What is the same for all ranks.
+/// The parameters that all ranks share.
 #[derive(Debug)]
-pub(super) struct World<'a> {
+pub(super) struct SimulationParams<'a> {
     pub(super) ranks: usize,
     pub(super) links: LinkModel,
     pub(super) sizes: &'a Partition,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub(super) blocks: usize,
     pub(super) steps_max: u64,
 }
 
-impl World<'_> {
-    /// The size of blocks in bytes. None if there are no such blocks.
+impl SimulationParams<'_> {
+    /// Returns the size of blocks in bytes. None if there are no such blocks.
     fn bytes(&self, blocks: Blocks) -> Option<usize> {
         let end = blocks.first.checked_add(blocks.count)?;
         if end <= self.blocks { self.sizes.size(blocks) } else { None }
     }
 }
 
-/// How far a rank came.
+/// The reason why a rank stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Halt {
     Ended,
@@ -37,24 +37,24 @@ pub(super) enum Halt {
     Awaits(usize),
 }
 
-/// One rank.
-pub(super) struct Rank<'a> {
+/// The state of one rank.
+pub(super) struct SimulatedRank<'a> {
     number: usize,
     steps: Steps<'a>,
     exhausted: bool,
-    /// The step that comes next, if the rank stands still in front of it.
+    /// The next step, if the rank is blocked before it.
     next: Option<Step>,
-    /// Receives that later steps overtake.
+    /// Deferred receives, which later steps overtake.
     receives: VecDeque<(usize, Step)>,
     window: Window,
-    /// When the rank itself is busy, and its two ports.
+    /// The busy times of the rank itself, and of its two ports.
     busy: Timeline,
     port_out: Timeline,
     port_in: Timeline,
     pub(super) report: RankReport,
 }
 
-impl<'a> Rank<'a> {
+impl<'a> SimulatedRank<'a> {
     pub(super) fn new(number: usize, steps: Steps<'a>, window: usize) -> Self {
         Self {
             number,
@@ -70,12 +70,16 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Goes on until a message is missing, or the program ends.
+    /// Runs until a message is missing, or the program ends.
     ///
-    /// A receive is put off until a later step needs it, or room in the window, so that sends which need not wait for
-    /// it do not. Whether its message has come does not matter, so that times do not depend on the order in which ranks
-    /// are worked on.
-    pub(super) fn advance(&mut self, world: &World<'_>, mail: &mut Mail) -> Result<Halt, Failure> {
+    /// A receive is deferred until a later step needs it, or space in the window, so that sends
+    /// which need not wait for it do not. Whether its message has arrived does not matter, so that
+    /// times do not depend on the order in which ranks run.
+    pub(super) fn advance(
+        &mut self,
+        world: &SimulationParams<'_>,
+        mail: &mut Mailbox,
+    ) -> Result<Halt, SimulationError> {
         while !self.exhausted {
             let Some(step) = self.next.take().or_else(|| self.steps.next()) else {
                 self.exhausted = true;
@@ -87,7 +91,7 @@ impl<'a> Rank<'a> {
                 return Ok(Halt::Awaits(from));
             }
             if self.report.traffic.steps as u64 >= world.steps_max {
-                return Err(Failure::TooLong { limit: world.steps_max });
+                return Err(SimulationError::TooLong { limit: world.steps_max });
             }
             self.report.traffic.steps += 1;
             match step.action {
@@ -105,16 +109,16 @@ impl<'a> Rank<'a> {
         Ok(missing.map_or(Halt::Ended, Halt::Awaits))
     }
 
-    /// The receive at which the rank stands still.
-    pub(super) fn blocked_at(&self) -> Option<At> {
+    /// Returns the receive that blocks the rank.
+    pub(super) fn blocked_at(&self) -> Option<StepLocation> {
         self.receives.front().map(|(position, step)| self.at(*position, step))
     }
 
-    const fn at(&self, index: usize, step: &Step) -> At {
-        At { rank: self.number, index, step: *step }
+    const fn at(&self, index: usize, step: &Step) -> StepLocation {
+        StepLocation { rank: self.number, index, step: *step }
     }
 
-    /// How many of the receives that were put off must come before a step.
+    /// Returns the number of deferred receives that must come before a step.
     fn needed(&self, step: &Step, timed: &Timed) -> usize {
         let receives = matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. });
         let needs = |position| {
@@ -123,13 +127,13 @@ impl<'a> Rank<'a> {
         self.receives.iter().rposition(|(position, _)| needs(*position)).map_or(0, |last| last + 1)
     }
 
-    /// Receives what was put off first. Returns whose message is missing, if one is.
+    /// Runs deferred receives. Returns the rank whose message is missing, if there is one.
     fn receive_until(
         &mut self,
         mut count: usize,
-        world: &World<'_>,
-        mail: &mut Mail,
-    ) -> Result<Option<usize>, Failure> {
+        world: &SimulationParams<'_>,
+        mail: &mut Mailbox,
+    ) -> Result<Option<usize>, SimulationError> {
         while count > 0
             && let Some(&(position, step)) = self.receives.front()
         {
@@ -142,7 +146,8 @@ impl<'a> Rank<'a> {
         Ok(None)
     }
 
-    /// When the first step that has no times yet entered the window: nothing will be asked for that starts earlier.
+    /// Returns the time when the first step without times entered the window: no later request
+    /// starts earlier.
     fn horizon(&self) -> f64 {
         let first = self.receives.front().map_or(self.window.position(), |(position, _)| *position);
         self.window.entered(first)
@@ -153,15 +158,15 @@ impl<'a> Rank<'a> {
         step: &Step,
         timed: &Timed,
         to: usize,
-        world: &World<'_>,
-        mail: &mut Mail,
-    ) -> Result<(), Failure> {
+        world: &SimulationParams<'_>,
+        mail: &mut Mailbox,
+    ) -> Result<(), SimulationError> {
         let position = self.window.position();
         if to >= world.ranks || to == self.number {
-            return Err(Failure::Peer(self.at(position, step)));
+            return Err(SimulationError::Peer(self.at(position, step)));
         }
         let Some(bytes) = world.bytes(step.blocks) else {
-            return Err(Failure::Blocks(self.at(position, step)));
+            return Err(SimulationError::Blocks(self.at(position, step)));
         };
         let link = world.links.link(self.number, to);
         let horizon = self.horizon();
@@ -178,21 +183,21 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// Receives, or says whose message is missing.
+    /// Receives, or returns the rank whose message is missing.
     fn receive(
         &mut self,
         position: usize,
         step: &Step,
-        world: &World<'_>,
-        mail: &mut Mail,
-    ) -> Result<Option<usize>, Failure> {
+        world: &SimulationParams<'_>,
+        mail: &mut Mailbox,
+    ) -> Result<Option<usize>, SimulationError> {
         let (Action::Recv { from } | Action::RecvReduce { from, .. }) = step.action else { return Ok(None) };
         if from >= world.ranks || from == self.number {
-            return Err(Failure::Peer(self.at(position, step)));
+            return Err(SimulationError::Peer(self.at(position, step)));
         }
         let Some(message) = mail.receive(from, self.number) else { return Ok(Some(from)) };
         if message.blocks != step.blocks {
-            return Err(Failure::Mismatch { at: self.at(position, step), sent: message.blocks });
+            return Err(SimulationError::Mismatch { at: self.at(position, step), sent: message.blocks });
         }
         let link = world.links.link(from, self.number);
         let on_port = message.bytes as f64 * link.per_byte;
@@ -210,10 +215,15 @@ impl<'a> Rank<'a> {
         Ok(None)
     }
 
-    fn run_local(&mut self, step: &Step, timed: &Timed, world: &World<'_>) -> Result<(), Failure> {
+    fn run_local(
+        &mut self,
+        step: &Step,
+        timed: &Timed,
+        world: &SimulationParams<'_>,
+    ) -> Result<(), SimulationError> {
         let position = self.window.position();
         let Some(bytes) = world.bytes(step.blocks) else {
-            return Err(Failure::Blocks(self.at(position, step)));
+            return Err(SimulationError::Blocks(self.at(position, step)));
         };
         let free = self.window.free(position, timed, self.window.entered(position));
         let reduces = matches!(step.action, Action::Reduce { .. });

@@ -1,23 +1,23 @@
-//! When a port or a rank is busy.
+//! The busy times of a port or a rank.
 
 use std::collections::VecDeque;
 
-/// What does one thing at a time, and takes what fits into its idle times.
+/// A resource that does one thing at a time, and fills its idle times.
 ///
-/// Requests come in the order of the program, which need not be the order of time: what waits for a late message has
-/// already been asked for when something early comes. So idle times are remembered, and the earliest that is long
-/// enough is taken.
+/// Requests come in the order of the program, which need not be the order of time: a step that
+/// waits for a late message may be requested before an early one. So idle times are kept, and the
+/// earliest that is long enough is taken.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// Busy, or idle in one of the gaps, until here; idle afterwards.
+    /// The end of the last busy or idle time; idle afterwards.
     end: f64,
     /// Idle times before `end`, in order: start and end.
     gaps: VecDeque<(f64, f64)>,
 }
 
 impl Timeline {
-    /// Takes the first idle time of this length that starts at `ready` or later. Returns its start. Idle times that end
-    /// before `horizon` are forgotten: nothing will be asked for that starts earlier.
+    /// Takes the first idle time of this length that starts at `ready` or later. Returns its start.
+    /// Idle times that end before `horizon` are dropped: no later request starts earlier.
     pub(super) fn take(&mut self, ready: f64, length: f64, horizon: f64) -> f64 {
         if length == 0.0 {
             return ready;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_late_in_the_program_fills_the_idle_times() {
+    fn later_requests_fill_idle_times() {
         let mut port = Timeline::default();
         assert_eq!(port.take(10.0, 2.0, 0.0), 10.0);
         assert_eq!(port.take(1.0, 4.0, 0.0), 1.0);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_times_that_nobody_will_ask_for_are_forgotten() {
+    fn idle_times_before_the_horizon_are_dropped() {
         let mut port = Timeline::default();
         for at in 1..=1000 {
             port.take(f64::from(at), 0.5, f64::from(at - 10));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_takes_no_time() {
+    fn an_empty_request_takes_no_time() {
         let mut port = Timeline::default();
         port.take(0.0, 5.0, 0.0);
         assert_eq!(port.take(2.0, 0.0, 0.0), 2.0);

@@ -2,41 +2,41 @@
 
 use comm_core::{Action, Step, Touch};
 
-/// The steps of a rank that may be under way together, and when they end.
+/// The steps of a rank that may be unfinished together, and their end times.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// A circle of the last steps. A receive that is the first in the window looks back for as many steps as the
-    /// window holds, while as many behind it are known.
+    /// A ring buffer of the last steps. The first receive in the window looks back as many steps as
+    /// the window holds, while as many later ones are known.
     steps: Vec<Timed>,
     capacity: usize,
-    /// Where in the circle the next step goes.
+    /// The index of the next step in the ring buffer.
     next: usize,
-    /// How many steps there were so far: the position of the next one.
+    /// The number of steps so far: the position of the next one.
     placed: usize,
 }
 
-/// A step, and when it ends as soon as that is known.
+/// A step, and its end time once that is known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timed {
     place: Touch,
     src: Option<Touch>,
     stream: Stream,
-    /// When it ends; 0 before that is known.
+    /// The end time; 0 before it is known.
     end: f64,
-    /// When the last of it and all steps before it ends, as far as is known.
+    /// The latest end of it and all steps before it, as far as is known.
     all_end: f64,
 }
 
-/// Whose messages keep their order: those to a rank, and those from one.
+/// The direction and peer of messages that keep their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stream(u64);
 
-/// From when on a step is free to start.
+/// The earliest start of a step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
-    /// No earlier step conflicts with it.
+    /// The time from which no earlier step conflicts with it.
     pub(super) conflicts: f64,
-    /// No earlier message is ahead of it in its stream.
+    /// The time from which no earlier message precedes it in its stream.
     pub(super) stream: f64,
 }
 
@@ -46,17 +46,18 @@ impl Window {
         Self { steps: Vec::new(), capacity, next: 0, placed: 0 }
     }
 
-    /// The position of the next step.
+    /// Returns the position of the next step.
     pub(super) const fn position(&self) -> usize {
         self.placed
     }
 
-    /// Whether the step at this position must end before the next one can enter the window.
+    /// Returns whether the step at this position must end before the next one can enter the window.
     pub(super) const fn is_full_from(&self, position: usize) -> bool {
         position + self.capacity <= self.placed
     }
 
-    /// Adds the next step, which ends then. If it is not known when, then [`Self::set_end`] says so later.
+    /// Adds the next step, which ends then. If it is not known when, then [`Self::set_end`] says so
+    /// later.
     pub(super) fn place(&mut self, timed: &Timed, end: Option<f64>) {
         let before = self.placed.checked_sub(1).map_or(0.0, |before| self.at(before).all_end);
         if self.steps.len() < self.places() {
@@ -71,7 +72,7 @@ impl Window {
         self.placed += 1;
     }
 
-    /// Says when a step ends that was added without its end.
+    /// Sets the end of a step that was added without one.
     pub(super) fn set_end(&mut self, position: usize, end: f64) {
         let first = self.index(position);
         self.steps[first].end = end;
@@ -85,12 +86,14 @@ impl Window {
         }
     }
 
-    /// When a step enters the window: when every step that is a window's length ahead of it, or more, has ended.
+    /// Returns the time when a step enters the window: when every step that is a window's length
+    /// before it, or more, has ended.
     pub(super) fn entered(&self, position: usize) -> f64 {
         position.checked_sub(self.capacity).map_or(0.0, |before| self.at(before).all_end)
     }
 
-    /// From when on a step is free to start, but not before `earliest`, which must not be before it entered the window.
+    /// Returns the time from which a step can start, but not before `earliest`, which must not be
+    /// before it entered the window.
     pub(super) fn free(&self, position: usize, timed: &Timed, earliest: f64) -> Free {
         let mut free = Free { conflicts: earliest, stream: earliest };
         for before in (position.saturating_sub(self.capacity - 1)..position).rev() {
@@ -108,7 +111,7 @@ impl Window {
         free
     }
 
-    /// A step that is not older than two windows.
+    /// Returns a step that is not older than two windows.
     pub(super) fn at(&self, position: usize) -> &Timed {
         &self.steps[self.index(position)]
     }

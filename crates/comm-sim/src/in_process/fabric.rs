@@ -1,4 +1,4 @@
-//! Where the threads meet and open channels.
+//! The fabric of threads: they meet and open channels in shared memory of the process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,14 +15,14 @@ use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
 use crate::endpoint::Endpoint;
 
-/// One rank's ability to open channels to the other threads. Dropping it tells the others not to wait for this rank.
+/// The fabric of one rank. Dropping it tells the others not to wait for this rank.
 #[derive(Debug)]
 pub struct InProcessFabric {
     group: Group,
     hub: Arc<Hub>,
 }
 
-/// Where all ranks meet.
+/// The state that all ranks share.
 #[derive(Debug)]
 struct Hub {
     config: InProcessConfig,
@@ -32,25 +32,25 @@ struct Hub {
 
 #[derive(Debug)]
 struct HubState {
-    /// Which ranks dropped their channels.
+    /// The ranks that dropped their fabric.
     gone: Vec<bool>,
-    /// Channels for which some member is missing, by name and members: unlike lists never meet. A complete one is taken
-    /// out, so that its name can be used again.
-    meetings: HashMap<(ChannelId, Vec<usize>), Meeting>,
-    /// Every open channel, to ask for unreleased bytes.
+    /// Channels for which some member is missing, by name and members: unequal lists never match. A
+    /// complete one is removed, so that its name can be used again.
+    pending: HashMap<(ChannelId, Vec<usize>), PendingChannel>,
+    /// Every open channel, to query unreleased bytes.
     open: Vec<Weak<Channel>>,
 }
 
 #[derive(Debug)]
-struct Meeting {
+struct PendingChannel {
     channel: Arc<Channel>,
     /// By rank of the channel.
     present: Vec<bool>,
-    /// Who was ever present: a rank that gave up waiting is not the one to blame.
-    came: Vec<bool>,
+    /// The ranks that were ever present: a rank that gave up waiting is not the one to blame.
+    arrived: Vec<bool>,
 }
 
-/// What all ranks share of one channel.
+/// The state of a channel that all its ranks share.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) id: ChannelId,
@@ -60,7 +60,7 @@ pub(super) struct Channel {
     pub(super) endpoints: Vec<Arc<Endpoint>>,
     /// The queue from `a` to `b` is at `a * size + b`.
     pipes: Vec<Mutex<Pipe>>,
-    /// How often a stream broke, so that no sleeper misses it.
+    /// The number of broken streams, so that no sleeper misses one.
     pub(super) breaks: AtomicU64,
 }
 
@@ -77,50 +77,51 @@ impl Channel {
         })
     }
 
-    /// How many bytes a rank of the world has sent that are not released.
+    /// Returns the number of unreleased bytes that a rank of the world has sent.
     fn unreleased(&self, rank: usize) -> u64 {
         let Some(rank) = self.members.iter().position(|&member| member == rank) else { return 0 };
         let peers = (0..self.members.len()).filter(|&peer| peer != rank);
         peers.map(|to| self.pipe(rank, to).unreleased(self.config.release)).sum()
     }
 
-    /// The queue from one rank to another, locked.
+    /// Returns the queue from one rank to another, locked.
     pub(super) fn pipe(&self, from: usize, to: usize) -> MutexGuard<'_, Pipe> {
         lock(&self.pipes[from * self.endpoints.len() + to])
     }
 }
 
-/// A panicking test leaves no half-made state behind a lock, so poison carries no news.
+/// Locks a mutex. Ignores poisoning: a panicking test leaves no inconsistent state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl InProcessFabric {
-    /// The channels of `n` ranks, in rank order, to be moved into a thread each.
+    /// Creates the fabrics of `n` ranks, in rank order, to be moved into a thread each.
     #[must_use]
     pub fn create(n: usize) -> Vec<Self> {
         Self::with_config(n, &InProcessConfig::default())
     }
 
-    /// The channels of `n` ranks over queues that behave as `config` says.
+    /// Creates the fabrics of `n` ranks over queues that behave as `config` specifies.
     #[must_use]
     pub fn with_config(n: usize, config: &InProcessConfig) -> Vec<Self> {
         let config = InProcessConfig { capacity: config.capacity.max(1), ..config.clone() };
-        let state = HubState { gone: vec![false; n], meetings: HashMap::new(), open: Vec::new() };
+        let state = HubState { gone: vec![false; n], pending: HashMap::new(), open: Vec::new() };
         let hub = Arc::new(Hub { config, state: Mutex::new(state), changed: Condvar::new() });
         let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
         (0..n).filter_map(group).map(|group| Self { group, hub: Arc::clone(&hub) }).collect()
     }
 
-    /// How many bytes this rank's open channels have accepted and not released. Zero whenever a call has returned: an
-    /// executor that forgets to wait for the release of what it sent is found by asking.
+    /// Returns the number of bytes that this rank's open channels have accepted and not released.
+    /// Tests assert that it is zero after a call, to find an executor that does not wait for the
+    /// release of its sends.
     #[must_use]
     pub fn unreleased(&self) -> u64 {
         let channels: Vec<_> = lock(&self.hub.state).open.iter().filter_map(Weak::upgrade).collect();
         channels.iter().map(|channel| channel.unreleased(self.group.rank())).sum()
     }
 
-    /// Takes a seat, given by its rank of the channel; the last to come completes the channel.
+    /// Adds a rank, given by its rank of the channel; the last one completes the channel.
     fn enter(
         &self,
         state: &mut HubState,
@@ -130,20 +131,24 @@ impl InProcessFabric {
     ) -> Result<Arc<Channel>> {
         let size = members.len();
         let name = (id, members.to_vec());
-        let meeting = match state.meetings.entry(name.clone()) {
-            Entry::Occupied(meeting) => meeting.into_mut(),
+        let pending_channel = match state.pending.entry(name.clone()) {
+            Entry::Occupied(pending_channel) => pending_channel.into_mut(),
             Entry::Vacant(vacant) => {
                 let channel = Arc::new(Channel::new(id, &self.hub.config, members)?);
-                vacant.insert(Meeting { channel, present: vec![false; size], came: vec![false; size] })
+                vacant.insert(PendingChannel {
+                    channel,
+                    present: vec![false; size],
+                    arrived: vec![false; size],
+                })
             }
         };
-        if std::mem::replace(&mut meeting.present[rank], true) {
+        if std::mem::replace(&mut pending_channel.present[rank], true) {
             return Err(Error::Internal(format!("rank {rank} opens {id:?} twice at once")));
         }
-        meeting.came[rank] = true;
-        let channel = Arc::clone(&meeting.channel);
-        if meeting.present.iter().all(|&present| present) {
-            state.meetings.remove(&name);
+        pending_channel.arrived[rank] = true;
+        let channel = Arc::clone(&pending_channel.channel);
+        if pending_channel.present.iter().all(|&present| present) {
+            state.pending.remove(&name);
             state.open.retain(|channel| channel.strong_count() > 0);
             state.open.push(Arc::downgrade(&channel));
             self.hub.changed.notify_all();
@@ -151,7 +156,7 @@ impl InProcessFabric {
         Ok(channel)
     }
 
-    /// Waits until the channel is complete, or it is certain that it will not be.
+    /// Waits until the channel is complete, or cannot be completed any more.
     fn wait<'s>(
         &'s self,
         mut state: MutexGuard<'s, HubState>,
@@ -161,12 +166,12 @@ impl InProcessFabric {
     ) -> Result<()> {
         let started = self.now();
         loop {
-            // The check looks at other channels, which needs no lock of ours.
+            // The check looks at other channels, and must run without our lock.
             drop(state);
             let goes_on = until.goes_on(self.now());
             state = lock(&self.hub.state);
-            let Some(meeting) = meeting(&state, channel) else { return Ok(()) };
-            let absent = missing(&meeting.present);
+            let Some(pending_channel) = pending_channel(&state, channel) else { return Ok(()) };
+            let absent = missing(&pending_channel.present);
             let now = self.now();
             let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[channel.members[rank]])
             {
@@ -174,7 +179,7 @@ impl InProcessFabric {
             } else if let Err(error) = goes_on {
                 error
             } else if let Ok(false) = goes_on {
-                let never = missing(&meeting.came);
+                let never = missing(&pending_channel.arrived);
                 let waiting_for = if never.is_empty() { absent } else { never };
                 Error::Timeout { waiting_for, after: now - started, during: During::Rendezvous }
             } else {
@@ -191,24 +196,24 @@ impl InProcessFabric {
     }
 }
 
-/// Gives up a seat, so that the others do not take its rank for present.
+/// Removes a rank that gives up, so that the others do not count it as present.
 fn withdraw(state: &mut HubState, channel: &Channel, rank: usize) {
     let name = (channel.id, channel.members.clone());
-    if let Some(meeting) = state.meetings.get_mut(&name) {
-        meeting.present[rank] = false;
-        if !meeting.present.contains(&true) {
-            state.meetings.remove(&name);
+    if let Some(pending_channel) = state.pending.get_mut(&name) {
+        pending_channel.present[rank] = false;
+        if !pending_channel.present.contains(&true) {
+            state.pending.remove(&name);
         }
     }
 }
 
-/// Where ranks wait for each other to open this channel; `None` if it is complete.
-fn meeting<'a>(state: &'a HubState, channel: &Arc<Channel>) -> Option<&'a Meeting> {
+/// Returns the pending entry of this channel; `None` if it is complete.
+fn pending_channel<'a>(state: &'a HubState, channel: &Arc<Channel>) -> Option<&'a PendingChannel> {
     let name = (channel.id, channel.members.clone());
-    state.meetings.get(&name).filter(|meeting| Arc::ptr_eq(&meeting.channel, channel))
+    state.pending.get(&name).filter(|pending_channel| Arc::ptr_eq(&pending_channel.channel, channel))
 }
 
-/// The ranks for which `here` is false.
+/// Returns the ranks for which `here` is false.
 fn missing(here: &[bool]) -> Vec<usize> {
     here.iter().enumerate().filter(|(_, here)| !**here).map(|(rank, _)| rank).collect()
 }
@@ -224,12 +229,12 @@ impl Fabric for InProcessFabric {
         Instant::now()
     }
 
-    /// An estimate of what queues behind locks cost.
+    /// Returns an estimate of the cost of queues behind locks.
     fn links(&self) -> LinkModel {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 2e-10 }, 1e-10)
     }
 
-    /// Nothing is lent.
+    /// This transport always copies.
     fn shared_buffer(&self, _bytes: usize) -> Option<Allocation> {
         None
     }

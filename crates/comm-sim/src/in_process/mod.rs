@@ -29,20 +29,21 @@ pub use crate::Release;
 pub use fabric::InProcessFabric;
 pub use transport::InProcessTransport;
 
-/// How the queues between ranks behave.
+/// The behaviour of the queues between ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InProcessConfig {
     /// The size of each queue in bytes, at least one.
     pub capacity: usize,
-    /// When the sender's bytes count as released.
+    /// The time at which the sender's bytes count as released.
     pub release: Release,
-    /// A seed, to make every call move random short counts of bytes, zero included, as if the rest had not arrived.
+    /// A seed that makes every call move a random number of bytes, zero included, as if the rest
+    /// had not arrived.
     pub dribble: Option<u64>,
 }
 
 impl Default for InProcessConfig {
-    /// Queues of 64 KiB that move what they can.
+    /// Queues of 64 KiB that move as many bytes as they can.
     fn default() -> Self {
         Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None }
     }
@@ -50,21 +51,21 @@ impl Default for InProcessConfig {
 
 /// Setters, as in `InProcessConfig::default().capacity(7)`.
 impl InProcessConfig {
-    /// The configuration with queues of so many bytes.
+    /// Returns the configuration with queues of this capacity in bytes.
     #[must_use]
     pub const fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// The configuration with bytes released then.
+    /// Returns the configuration with this time of release.
     #[must_use]
     pub const fn release(mut self, release: Release) -> Self {
         self.release = release;
         self
     }
 
-    /// The configuration with calls that move random short counts of bytes.
+    /// Returns the configuration with calls that move random numbers of bytes.
     #[must_use]
     pub const fn dribble(mut self, seed: u64) -> Self {
         self.dribble = Some(seed);
@@ -72,7 +73,7 @@ impl InProcessConfig {
     }
 }
 
-/// Runs `rank` on a thread per rank, each with its channels, and returns the results in rank order.
+/// Runs `rank` on a thread per rank, each with its fabric, and returns the results in rank order.
 ///
 /// # Panics
 /// If a rank panics; see [`run_each`](crate::run_each).

@@ -1,4 +1,4 @@
-//! One rank's end of a channel.
+//! The transport of one rank on a channel.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -16,8 +16,8 @@ use super::pipe::Pipe;
 use crate::endpoint::Endpoint;
 use crate::random::{Random, mix};
 
-/// Byte queues to and from every other thread of a channel. Dropping it ends the streams: the others receive what was
-/// sent, then [`Error::PeerLost`].
+/// Byte queues to and from every other thread of a channel. Dropping it ends the streams: the
+/// others receive what was sent, then [`Error::PeerLost`].
 #[derive(Debug)]
 pub struct InProcessTransport {
     group: Group,
@@ -25,7 +25,7 @@ pub struct InProcessTransport {
     endpoint: Arc<Endpoint>,
     dribble: Option<Random>,
     breaks_seen: u64,
-    /// Holds what is lent, since a queue under a lock cannot be lent from.
+    /// A copy of the bytes of `fill_buf`, because no reference into a locked queue can be returned.
     lent: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ impl InProcessTransport {
     /// Consumes bytes of a queue and wakes its sender.
     fn consume_from(&self, mut pipe: MutexGuard<'_, Pipe>, from: usize, bytes: usize) {
         pipe.consume(bytes);
-        if bytes > 0 && pipe.rouse_sender() {
+        if bytes > 0 && pipe.should_wake_sender() {
             drop(pipe);
             self.channel.endpoints[from].wake();
         }
@@ -77,7 +77,7 @@ impl InProcessTransport {
     }
 }
 
-/// How much of `most` moves now.
+/// Returns the number of bytes, at most `most`, that move now.
 fn portion(dribble: &mut Option<Random>, most: usize) -> usize {
     dribble.as_mut().map_or(most, |random| random.short(most))
 }
@@ -102,10 +102,10 @@ impl Transport for InProcessTransport {
             return Err(lost(to, loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
-        let room = pipe.room(self.channel.config.capacity).min(offered);
+        let room = pipe.space(self.channel.config.capacity).min(offered);
         let sent = portion(&mut self.dribble, room);
         pipe.accept(bytes, offered, sent);
-        if sent > 0 && pipe.rouse_receiver() {
+        if sent > 0 && pipe.should_wake_receiver() {
             drop(pipe);
             self.channel.endpoints[to].wake();
         }
@@ -119,7 +119,7 @@ impl Transport for InProcessTransport {
         self.outgoing(to).released(self.channel.config.release)
     }
 
-    /// What is sent is copied, wherever it lies.
+    /// This transport always copies.
     fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

@@ -2,22 +2,22 @@
 
 use comm_core::{Blocks, Layout, Partition, Place};
 
-use super::Wrong;
+use super::InterpretError;
 use crate::random::{Random, mix};
 use crate::verify::{Required, Spec, Start, Tree};
 
-/// An element. It is combined in two ways at once.
+/// An element, which is combined in two ways at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number {
     /// Combined with an associative operator, so that the right result is known.
     sum: u64,
-    /// Combined with an operator that commutes but is not associative, as floats do, so that order
-    /// shows.
+    /// Combined with an operator that commutes but is not associative, like addition of floats, so
+    /// that the result shows the order.
     order: u64,
 }
 
 impl Number {
-    /// What a rank contributes to an element.
+    /// Returns a rank's contribution to an element.
     fn contribution(rank: usize, element: usize, seed: u64) -> Self {
         let mut random = Random::new(seed, (rank as u64) << 32 | element as u64);
         Self { sum: random.next(), order: random.next() }
@@ -28,8 +28,8 @@ impl Number {
         Self { sum: self.sum.wrapping_add(other.sum), order }
     }
 
-    /// The end of a reduction: anything that gives other results when it is done twice, or to a
-    /// part.
+    /// Returns the end of a reduction: an operation that gives other results when it is done twice,
+    /// or to a part.
     fn finish(self) -> Self {
         Self { sum: mix(self.sum.wrapping_add(1)), order: mix(self.order.wrapping_add(1)) }
     }
@@ -46,7 +46,7 @@ pub(super) struct Arrays<'a> {
     scratch: Vec<Number>,
 }
 
-/// How the blocks of a program are laid out: some are larger than others, unless it asks for equal
+/// Returns the layout of a program: some blocks are larger than others, unless it asks for equal
 /// ones.
 pub(super) fn layout(spec: &Spec) -> Layout {
     let uniform = Layout::uniform(&Partition::even(elements(spec), spec.blocks));
@@ -59,7 +59,7 @@ const fn elements(spec: &Spec) -> usize {
 
 impl<'a> Arrays<'a> {
     pub(super) fn new(spec: &'a Spec, layout: &'a Layout, slots: usize, rank: usize, seed: u64) -> Self {
-        // What is not the rank's contribution is garbage.
+        // All but the rank's contribution is garbage.
         let garbage = |place: u64, count: usize| -> Vec<Number> {
             (0..count)
                 .map(|at| Number::contribution(usize::MAX >> 33, at, seed ^ mix(place + rank as u64)))
@@ -86,15 +86,15 @@ impl<'a> Arrays<'a> {
         arrays
     }
 
-    /// The numbers of blocks.
-    pub(super) fn read(&self, place: Place, blocks: Blocks) -> Result<Vec<Number>, Wrong> {
+    /// Returns the numbers of blocks.
+    pub(super) fn read(&self, place: Place, blocks: Blocks) -> Result<Vec<Number>, InterpretError> {
         let array = match place {
             Place::Input => &self.input,
             Place::Output => &self.output,
             Place::Scratch { .. } => &self.scratch,
         };
         let range = self.locate(place, blocks)?;
-        array.get(range).map(<[Number]>::to_vec).ok_or(Wrong::Outside { rank: self.rank })
+        array.get(range).map(<[Number]>::to_vec).ok_or(InterpretError::Outside { rank: self.rank })
     }
 
     /// Changes the numbers of blocks one by one.
@@ -103,11 +103,11 @@ impl<'a> Arrays<'a> {
         place: Place,
         blocks: Blocks,
         change: impl Fn(Number, usize) -> Number,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), InterpretError> {
         let range = self.locate(place, blocks)?;
-        let outside = Wrong::Outside { rank: self.rank };
+        let outside = InterpretError::Outside { rank: self.rank };
         let array = match place {
-            Place::Input => return Err(Wrong::WritesInput { rank: self.rank }),
+            Place::Input => return Err(InterpretError::WritesInput { rank: self.rank }),
             Place::Output => &mut self.output,
             Place::Scratch { .. } => &mut self.scratch,
         };
@@ -126,9 +126,9 @@ impl<'a> Arrays<'a> {
         addend: Option<Place>,
         blocks: Blocks,
         numbers: &[Number],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), InterpretError> {
         if self.layout.output.size(blocks) != Some(numbers.len()) {
-            return Err(Wrong::Length { rank: self.rank });
+            return Err(InterpretError::Length { rank: self.rank });
         }
         let addend = addend.map(|addend| self.read(addend, blocks)).transpose()?;
         self.update(place, blocks, |_, at| match &addend {
@@ -137,13 +137,13 @@ impl<'a> Arrays<'a> {
         })
     }
 
-    pub(super) fn finish(&mut self, place: Place, blocks: Blocks) -> Result<(), Wrong> {
+    pub(super) fn finish(&mut self, place: Place, blocks: Blocks) -> Result<(), InterpretError> {
         self.update(place, blocks, |number, _| number.finish())
     }
 
-    /// Where blocks lie, if the array has room for them.
-    fn locate(&self, place: Place, blocks: Blocks) -> Result<std::ops::Range<usize>, Wrong> {
-        let outside = Wrong::Outside { rank: self.rank };
+    /// Returns the range of blocks, if the array holds them.
+    fn locate(&self, place: Place, blocks: Blocks) -> Result<std::ops::Range<usize>, InterpretError> {
+        let outside = InterpretError::Outside { rank: self.rank };
         let absent = |block| self.spec.start(self.rank, place, block) == Start::Absent;
         if blocks.end() > self.spec.blocks || (blocks.first..blocks.end()).any(absent) {
             return Err(outside);
@@ -151,8 +151,8 @@ impl<'a> Arrays<'a> {
         self.layout.bytes(place, blocks).ok_or(outside)
     }
 
-    /// Compares the output with what it must hold, and returns all of it that is not left open.
-    pub(super) fn check(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Number>, Wrong> {
+    /// Compares the output with the required values, and returns the part of it that is specified.
+    pub(super) fn check(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Number>, InterpretError> {
         let mut results = Vec::new();
         for block in 0..self.spec.blocks {
             let range = self.layout.output.bytes(Blocks::one(block)).unwrap_or(0..0);
@@ -167,7 +167,7 @@ impl<'a> Arrays<'a> {
                 }
             };
             if !right {
-                return Err(Wrong::Result { rank: self.rank, block });
+                return Err(InterpretError::Result { rank: self.rank, block });
             }
             results.extend_from_slice(&self.output[range]);
         }
@@ -188,7 +188,7 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// The sum of what the first ranks contribute to an element.
+/// Returns the sum of the contributions of the first ranks to an element.
 fn sum_of(ranks: usize, at: usize, seed: u64) -> Option<u64> {
     let contributions = (0..ranks).map(|rank| Number::contribution(rank, at, seed));
     contributions.reduce(Number::combine).map(|number| number.sum)

@@ -8,19 +8,19 @@ use super::arrays::{Arrays, Number, layout};
 use crate::random::Random;
 use crate::verify::{Program, Spec, Tree};
 
-/// What went wrong with a program that ran on numbers.
+/// The error of a program that ran on numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Wrong {
-    /// Nobody could go on.
-    #[error("it deadlocks with a window of {window} and room for {capacity} messages")]
+pub enum InterpretError {
+    /// No rank could continue.
+    #[error("it deadlocks with a window of {window} and space for {capacity} messages")]
     Deadlock {
         /// The window, in steps.
         window: usize,
-        /// How many messages fit between two ranks.
+        /// The number of messages that fit between two ranks.
         capacity: usize,
     },
-    /// A message was left over.
+    /// A message was never received.
     #[error("rank {from} sent more to rank {to} than it received")]
     LeftOver {
         /// The sender.
@@ -34,8 +34,8 @@ pub enum Wrong {
         /// The receiver.
         rank: usize,
     },
-    /// A peer that is none.
-    #[error("rank {rank} talks to rank {peer}")]
+    /// A peer that is out of range.
+    #[error("rank {rank} names rank {peer} as its peer")]
     Peer {
         /// The rank.
         rank: usize,
@@ -65,21 +65,21 @@ pub enum Wrong {
     /// Results that depend on the rank, or on the order of events.
     #[error("results differ in their rounding")]
     Order,
-    /// A rank that passed a barrier before another had come.
+    /// A rank passed a barrier before another had arrived.
     #[error("rank {rank} leaves the barrier before rank {absent} has come")]
     Barrier {
         /// The rank that left.
         rank: usize,
-        /// The rank that had not come.
+        /// The rank that had not arrived.
         absent: usize,
     },
 }
 
-/// How one run goes.
+/// The parameters of one run.
 #[derive(Debug, Clone, Copy)]
-struct Manner {
+struct RunOptions {
     window: usize,
-    /// How many messages fit between two ranks. With none, a send waits for its receive.
+    /// The number of messages that fit between two ranks. With none, a send waits for its receive.
     capacity: usize,
     /// A rank that never starts.
     frozen: Option<usize>,
@@ -87,46 +87,46 @@ struct Manner {
 
 const UNBOUNDED: usize = usize::MAX;
 
-/// Runs a program many times on numbers: with and without room for messages, in small and large
+/// Runs a program many times on numbers: with and without buffering of messages, in small and large
 /// windows, in random order.
 ///
 /// # Errors
-/// What went [`Wrong`] in the first run that failed.
-pub fn interpret(program: &Program<'_>, seed: u64) -> Result<(), Wrong> {
+/// The [`InterpretError`] of the first run that failed.
+pub fn interpret(program: &Program<'_>, seed: u64) -> Result<(), InterpretError> {
     let (spec, tree) = (&program.spec, program.tree);
     let (slots, layout) = (program.scratch_slots, layout(spec));
     let steps: Vec<Vec<Step>> = (0..spec.ranks).map(|rank| (program.steps)(rank).collect()).collect();
-    let run = |manner: Manner, stream: u64| {
-        let mut run = Run::new(spec, &layout, slots, &steps, manner, seed);
-        run.go(&mut Random::new(seed, stream)).and_then(|()| run.results(tree, seed))
+    let run = |manner: RunOptions, stream: u64| {
+        let mut run = Execution::new(spec, &layout, slots, &steps, manner, seed);
+        run.run_to_end(&mut Random::new(seed, stream)).and_then(|()| run.results(tree, seed))
     };
     let manners =
         [(Step::WINDOW_MIN, 0), (16, 0), (Step::WINDOW_MIN, UNBOUNDED), (16, UNBOUNDED), (3, 1), (5, 2)];
     let mut first: Option<Vec<Vec<Number>>> = None;
     for (stream, (window, capacity)) in manners.into_iter().enumerate() {
-        let results = run(Manner { window, capacity, frozen: None }, stream as u64)?;
+        let results = run(RunOptions { window, capacity, frozen: None }, stream as u64)?;
         let same_everywhere = spec.collective == Collective::AllReduce;
         if same_everywhere && results.iter().any(|result| *result != results[0]) {
-            return Err(Wrong::Order);
+            return Err(InterpretError::Order);
         }
         if *first.get_or_insert_with(|| results.clone()) != results {
-            return Err(Wrong::Order);
+            return Err(InterpretError::Order);
         }
     }
     if spec.collective == Collective::Barrier {
         for absent in 0..spec.ranks {
-            let manner = Manner { window: 16, capacity: UNBOUNDED, frozen: Some(absent) };
-            Run::new(spec, &layout, slots, &steps, manner, seed).nobody_leaves(absent, seed)?;
+            let manner = RunOptions { window: 16, capacity: UNBOUNDED, frozen: Some(absent) };
+            Execution::new(spec, &layout, slots, &steps, manner, seed).check_barrier(absent, seed)?;
         }
     }
     Ok(())
 }
 
-/// All ranks, under way.
-struct Run<'a> {
+/// The state of all ranks.
+struct Execution<'a> {
     spec: &'a Spec,
     steps: &'a [Vec<Step>],
-    manner: Manner,
+    manner: RunOptions,
     /// The first unfinished step of each rank.
     oldest: Vec<usize>,
     done: Vec<Vec<bool>>,
@@ -135,13 +135,13 @@ struct Run<'a> {
     arrays: Vec<Arrays<'a>>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Execution<'a> {
     fn new(
         spec: &'a Spec,
         layout: &'a Layout,
         slots: usize,
         steps: &'a [Vec<Step>],
-        manner: Manner,
+        manner: RunOptions,
         seed: u64,
     ) -> Self {
         Self {
@@ -156,37 +156,37 @@ impl<'a> Run<'a> {
     }
 
     /// Runs steps in random order until every rank has ended.
-    fn go(&mut self, random: &mut Random) -> Result<(), Wrong> {
+    fn run_to_end(&mut self, random: &mut Random) -> Result<(), InterpretError> {
         while self.one(random)? {}
         if (0..self.spec.ranks).all(|rank| self.has_ended(rank)) {
             return Ok(());
         }
-        let Manner { window, capacity, .. } = self.manner;
-        Err(Wrong::Deadlock { window, capacity })
+        let RunOptions { window, capacity, .. } = self.manner;
+        Err(InterpretError::Deadlock { window, capacity })
     }
 
-    /// What every rank has in the end.
-    fn results(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Vec<Number>>, Wrong> {
+    /// Returns the results of every rank.
+    fn results(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Vec<Number>>, InterpretError> {
         if let Some(at) = self.channels.iter().position(|channel| !channel.is_empty()) {
-            return Err(Wrong::LeftOver { from: at / self.spec.ranks, to: at % self.spec.ranks });
+            return Err(InterpretError::LeftOver { from: at / self.spec.ranks, to: at % self.spec.ranks });
         }
         self.arrays.iter().map(|arrays| arrays.check(tree, seed)).collect()
     }
 
-    /// Whether no rank ends while one never starts.
-    fn nobody_leaves(&mut self, absent: usize, seed: u64) -> Result<(), Wrong> {
+    /// Checks that no rank ends while one never starts.
+    fn check_barrier(&mut self, absent: usize, seed: u64) -> Result<(), InterpretError> {
         let mut random = Random::new(seed, 99);
         while self.one(&mut random)? {}
         let left = (0..self.spec.ranks).find(|&rank| rank != absent && self.has_ended(rank));
-        left.map_or(Ok(()), |rank| Err(Wrong::Barrier { rank, absent }))
+        left.map_or(Ok(()), |rank| Err(InterpretError::Barrier { rank, absent }))
     }
 
     fn has_ended(&self, rank: usize) -> bool {
         self.oldest[rank] == self.steps[rank].len()
     }
 
-    /// Runs one step that can run, any. Says whether there was one.
-    fn one(&mut self, random: &mut Random) -> Result<bool, Wrong> {
+    /// Runs one step that can run. Returns whether there was one.
+    fn one(&mut self, random: &mut Random) -> Result<bool, InterpretError> {
         let (ranks, window) = (self.spec.ranks, self.manner.window);
         let (any_rank, any_step) = (random.below(ranks), random.below(window));
         for rank in (0..ranks).map(|at| (any_rank + at) % ranks) {
@@ -200,7 +200,8 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// Whether no earlier unfinished step of the rank must go first, by its place or by its stream.
+    /// Returns whether no earlier unfinished step of the rank must come first, because of its
+    /// blocks or its stream.
     fn may_run(&self, rank: usize, index: usize) -> bool {
         let (steps, oldest) = (&self.steps[rank], self.oldest[rank]);
         if self.manner.frozen == Some(rank)
@@ -214,8 +215,8 @@ impl<'a> Run<'a> {
         !(oldest..index).any(|earlier| !self.done[rank][earlier] && first(&steps[earlier]))
     }
 
-    /// Runs a step, unless it must wait for a peer.
-    fn try_run(&mut self, rank: usize, index: usize) -> Result<bool, Wrong> {
+    /// Runs a step, unless it must wait for a peer. Returns whether it ran.
+    fn try_run(&mut self, rank: usize, index: usize) -> Result<bool, InterpretError> {
         let step = self.steps[rank][index];
         let ran = match step.action {
             Action::Send { to } => self.send(rank, to, &step)?,
@@ -244,18 +245,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn channel(&mut self, from: usize, to: usize) -> Result<&mut VecDeque<Vec<Number>>, Wrong> {
+    fn channel(&mut self, from: usize, to: usize) -> Result<&mut VecDeque<Vec<Number>>, InterpretError> {
         let ranks = self.spec.ranks;
         if from == to || from >= ranks {
-            return Err(Wrong::Peer { rank: to, peer: from });
+            return Err(InterpretError::Peer { rank: to, peer: from });
         }
         if to >= ranks {
-            return Err(Wrong::Peer { rank: from, peer: to });
+            return Err(InterpretError::Peer { rank: from, peer: to });
         }
         Ok(&mut self.channels[from * ranks + to])
     }
 
-    fn send(&mut self, rank: usize, to: usize, step: &Step) -> Result<bool, Wrong> {
+    fn send(&mut self, rank: usize, to: usize, step: &Step) -> Result<bool, InterpretError> {
         let capacity = self.manner.capacity;
         let waiting = self.channel(rank, to)?.len();
         if capacity > 0 {
@@ -275,19 +276,19 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    fn recv(&mut self, rank: usize, from: usize, step: &Step) -> Result<bool, Wrong> {
+    fn recv(&mut self, rank: usize, from: usize, step: &Step) -> Result<bool, InterpretError> {
         let Some(numbers) = self.channel(from, rank)?.pop_front() else { return Ok(false) };
         self.accept(rank, step, &numbers)?;
         Ok(true)
     }
 
-    fn accept(&mut self, rank: usize, step: &Step, numbers: &[Number]) -> Result<(), Wrong> {
+    fn accept(&mut self, rank: usize, step: &Step, numbers: &[Number]) -> Result<(), InterpretError> {
         // The source of a receive is its addend.
         self.arrays[rank].accept(step.place, step.src(), step.blocks, numbers)
     }
 }
 
-/// Whether two steps send to the same rank, or receive from the same.
+/// Returns whether two steps send to the same rank, or receive from the same.
 fn same_stream(a: &Step, b: &Step) -> bool {
     let stream = |step: &Step| match step.action {
         Action::Send { to } => Some((true, to)),

@@ -1,9 +1,9 @@
-//! Mutation testing of the verifier: does it refuse every schedule that is wrong?
+//! Mutation testing of the verifier, which must refuse every schedule that is wrong.
 //!
-//! A program that is right is broken in one place: a step is lost, doubled, swapped, sent to
-//! somebody else, done to another block. Whether that does harm is found out without the verifier,
-//! by running the mutant on numbers, under many interleavings, windows and buffer sizes. Every
-//! mutant that does harm must be refused.
+//! A correct program is broken in one place: a step is lost, doubled, swapped, sent to another
+//! rank, applied to another block. Whether that does harm is determined without the verifier, by
+//! running the mutant on numbers, under many interleavings, windows and buffer sizes. The verifier
+//! must refuse every mutant that does harm.
 
 mod arrays;
 mod interpreter;
@@ -11,39 +11,39 @@ mod mutants;
 
 use comm_core::Step;
 
-pub use interpreter::{Wrong, interpret};
+pub use interpreter::{InterpretError, interpret};
 
 use crate::random::Random;
 use crate::verify::{Fault, Program, Steps, verify};
 use mutants::Mutant;
 
-/// How to survey.
+/// The parameters of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Options {
-    /// From which numbers, interleavings and samples are drawn.
+pub struct MutationOptions {
+    /// The seed of numbers, interleavings and samples.
     pub seed: u64,
-    /// How many mutants to try; if there are more, a random sample of as many.
+    /// The most mutants to try; if there are more, a random sample of as many.
     pub mutants_max: usize,
 }
 
-impl Default for Options {
-    /// Every mutant.
+impl Default for MutationOptions {
+    /// Options that try every mutant.
     fn default() -> Self {
         Self { seed: 0, mutants_max: usize::MAX }
     }
 }
 
-/// Setters, as in `Options::default().mutants_max(100)`.
-impl Options {
-    /// The options with this seed.
+/// Setters, as in `MutationOptions::default().mutants_max(100)`.
+impl MutationOptions {
+    /// Returns the options with this seed.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// The options with at most so many mutants.
+    /// Returns the options with at most this many mutants.
     #[must_use]
     pub const fn mutants_max(mut self, mutants_max: usize) -> Self {
         self.mutants_max = mutants_max;
@@ -51,25 +51,26 @@ impl Options {
     }
 }
 
-/// What became of the mutants.
+/// The results of the mutants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Survey {
-    /// How many there were.
+pub struct MutationReport {
+    /// The number of mutants.
     pub mutants: usize,
-    /// How many compute the right thing all the same. The verifier may refuse them or not.
+    /// The number of mutants that compute the right result nevertheless. The verifier may refuse
+    /// them or not.
     pub harmless: usize,
-    /// How many do harm.
+    /// The number of mutants that do harm.
     pub harmful: usize,
-    /// How many of those the verifier refuses.
+    /// The number of harmful mutants that the verifier refuses.
     pub killed: usize,
-    /// Those that do harm and are not refused: what was changed, and the harm. Empty, if the
-    /// verifier is right.
+    /// The change and the harm of each harmful mutant that is not refused. Empty if the verifier is
+    /// right.
     pub survivors: Vec<String>,
 }
 
-impl Survey {
-    /// Adds what another survey found.
+impl MutationReport {
+    /// Adds the results of another test.
     pub fn add(&mut self, other: Self) {
         self.mutants += other.mutants;
         self.harmless += other.harmless;
@@ -79,38 +80,41 @@ impl Survey {
     }
 }
 
-/// Why a program cannot be surveyed: it is wrong itself, and so says the one judge or the other.
+/// The reason why a program cannot be tested: it is wrong itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum MutationError {
     /// The verifier refuses it.
     #[error("the program is refused: {0}")]
     Refused(Fault),
     /// It fails on numbers.
     #[error("the program does harm: {0}")]
-    Harmful(Wrong),
+    Harmful(InterpretError),
 }
 
-/// Breaks a program in every place and every way, one at a time, and asks the verifier about each.
+/// Breaks a program in every place and every way, one at a time, and verifies each mutant.
 ///
 /// # Errors
-/// [`Unfit`] if the program itself is wrong.
-pub fn survey(program: &Program<'_>, options: &Options) -> Result<Survey, Unfit> {
+/// [`MutationError`] if the program itself is wrong.
+pub fn test_mutants(
+    program: &Program<'_>,
+    options: &MutationOptions,
+) -> Result<MutationReport, MutationError> {
     let original: Vec<Vec<Step>> =
         (0..program.spec.ranks).map(|rank| (program.steps)(rank).collect()).collect();
-    verify(program).map_err(Unfit::Refused)?;
-    interpret(program, options.seed).map_err(Unfit::Harmful)?;
-    let mut survey = Survey::default();
+    verify(program).map_err(MutationError::Refused)?;
+    interpret(program, options.seed).map_err(MutationError::Harmful)?;
+    let mut survey = MutationReport::default();
     let mut mutants = mutants::all(&original, &program.spec);
     sample(&mut mutants, options);
     for mutant in mutants {
-        judge(program, &original, &mutant, options.seed, &mut survey);
+        test_mutant(program, &original, &mutant, options.seed, &mut survey);
     }
     Ok(survey)
 }
 
 /// Keeps a random sample.
-fn sample(mutants: &mut Vec<Mutant>, options: &Options) {
+fn sample(mutants: &mut Vec<Mutant>, options: &MutationOptions) {
     if mutants.len() <= options.mutants_max {
         return;
     }
@@ -122,8 +126,14 @@ fn sample(mutants: &mut Vec<Mutant>, options: &Options) {
     mutants.truncate(options.mutants_max);
 }
 
-/// Asks both judges about a mutant.
-fn judge(program: &Program<'_>, original: &[Vec<Step>], mutant: &Mutant, seed: u64, survey: &mut Survey) {
+/// Runs and verifies a mutant, and adds the result to the report.
+fn test_mutant(
+    program: &Program<'_>,
+    original: &[Vec<Step>],
+    mutant: &Mutant,
+    seed: u64,
+    survey: &mut MutationReport,
+) {
     let mut lists = original.to_vec();
     lists[mutant.rank].clone_from(&mutant.steps);
     let steps = |rank: usize| -> Steps<'_> { Box::new(lists[rank].iter().copied()) };

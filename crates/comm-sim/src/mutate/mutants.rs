@@ -2,25 +2,25 @@
 
 use comm_core::{Action, Blocks, Place, Step};
 
-use crate::verify::{At, Spec};
+use crate::verify::{Spec, StepLocation};
 
 /// A rank's program with one change.
 #[derive(Debug)]
 pub(super) struct Mutant {
-    /// Whose program it is.
+    /// The rank whose program it is.
     pub(super) rank: usize,
     /// The program.
     pub(super) steps: Vec<Step>,
-    /// What was changed.
+    /// The change.
     pub(super) change: String,
 }
 
-/// Every mutant of a program.
+/// Returns every mutant of a program.
 pub(super) fn all(original: &[Vec<Step>], spec: &Spec) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     for (rank, steps) in original.iter().enumerate() {
         for (index, &step) in steps.iter().enumerate() {
-            let at = At { rank, index, step };
+            let at = StepLocation { rank, index, step };
             let mut push = |change: String, with: &[Step], replaced: usize| {
                 let mut steps = steps.clone();
                 steps.splice(index..index + replaced, with.iter().copied());
@@ -32,14 +32,14 @@ pub(super) fn all(original: &[Vec<Step>], spec: &Spec) -> Vec<Mutant> {
                 push("is swapped with the next".into(), &[next, step], 2);
             }
             for changed in changes(step, rank, spec) {
-                push(format!("becomes {}", At { step: changed, ..at }), &[changed], 1);
+                push(format!("becomes {}", StepLocation { step: changed, ..at }), &[changed], 1);
             }
         }
     }
     mutants
 }
 
-/// Every step that differs from this one in one respect.
+/// Returns every step that differs from this one in one respect.
 fn changes(step: Step, rank: usize, spec: &Spec) -> Vec<Step> {
     let blocks = other_blocks(step.blocks, spec.blocks).into_iter().map(|blocks| Step { blocks, ..step });
     let places = other_places(step.place).into_iter().map(|place| Step { place, ..step });
@@ -47,14 +47,14 @@ fn changes(step: Step, rank: usize, spec: &Spec) -> Vec<Step> {
     blocks.chain(places).chain(moved(step)).chain(actions).filter(|&changed| changed != step).collect()
 }
 
-/// Receives that reduce in place, but in another place.
+/// Returns receives that reduce in place, but in another place.
 fn moved(step: Step) -> Vec<Step> {
     let Action::RecvReduce { from, .. } = step.action else { return Vec::new() };
     let places = other_places(step.place).into_iter().filter(|_| step.is_in_place());
     places.map(|place| Step::recv_reduce(from, place, place, step.blocks)).collect()
 }
 
-/// The next blocks, around the end; the blocks before; one more; one less; none.
+/// Returns the next blocks, around the end; the blocks before; one more; one less; none.
 fn other_blocks(Blocks { first, count }: Blocks, blocks: usize) -> Vec<Blocks> {
     let next = (first + 1) % blocks.max(1);
     let mut others = vec![
@@ -81,7 +81,7 @@ fn other_places(place: Place) -> Vec<Place> {
 }
 
 fn other_actions(step: Step, rank: usize, ranks: usize) -> Vec<Action> {
-    // The ranks on both sides of the peer; in small worlds that is the rank itself too.
+    // The ranks on both sides of the peer; in small worlds the rank itself is among them.
     let peers = |peer: usize| [(peer + 1) % ranks, (peer + ranks - 1) % ranks, rank, ranks].into_iter();
     match step.action {
         Action::Send { to } => {

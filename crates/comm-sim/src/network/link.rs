@@ -7,18 +7,18 @@ use comm_core::Loss;
 
 use crate::{ByteQueue, Release, revocation};
 
-/// What travels. Times count from the start of the network.
+/// A message in flight. Times count from the start of the network.
 #[derive(Debug)]
-pub(super) struct Parcel {
-    /// When its last byte leaves the sender.
+pub(super) struct Packet {
+    /// The time when its last byte leaves the sender.
     pub(super) departs: Duration,
-    /// When it arrives.
+    /// The time when it arrives.
     pub(super) arrives: Duration,
-    pub(super) content: Content,
+    pub(super) content: Payload,
 }
 
 #[derive(Debug)]
-pub(super) enum Content {
+pub(super) enum Payload {
     Bytes(Vec<u8>),
     End(Loss),
 }
@@ -26,19 +26,19 @@ pub(super) enum Content {
 /// The stream from one rank to another.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    travelling: VecDeque<Parcel>,
+    travelling: VecDeque<Packet>,
     arrived: ByteQueue,
-    /// Until when the link is busy with what was sent.
+    /// The time until which the link is busy with sent bytes.
     busy_until: Duration,
     accepted: u64,
     consumed: u64,
-    /// How much of what was consumed the sender has heard of.
+    /// The consumed position that the sender knows.
     credited: u64,
     released_told: u64,
     fell_short: bool,
-    /// Why nothing can be received, once what arrived is consumed.
+    /// The reason why nothing can be received, once the arrived bytes are consumed.
     recv_end: Option<Loss>,
-    /// Why nothing can be sent.
+    /// The reason why nothing can be sent.
     send_end: Option<Loss>,
 }
 
@@ -47,7 +47,8 @@ impl Link {
         self.send_end.clone()
     }
 
-    /// Why nothing can be received any more. Bytes that arrived before the end come first.
+    /// Returns the reason why nothing can be received any more. Bytes that arrived before the end
+    /// come first.
     pub(super) fn recv_loss(&self) -> Option<Loss> {
         self.recv_end.clone().filter(|_| self.arrived.is_empty())
     }
@@ -56,56 +57,58 @@ impl Link {
         capacity.saturating_sub((self.accepted - self.credited) as usize)
     }
 
-    /// Notes that the sender offered bytes and some were taken.
-    pub(super) const fn note_offer(&mut self, offered: usize, taken: usize) {
+    /// Records that the sender offered bytes and some were accepted.
+    pub(super) const fn record_offer(&mut self, offered: usize, taken: usize) {
         self.accepted += taken as u64;
         self.fell_short = taken < offered;
     }
 
-    /// Keeps the link busy for `time` from `now` on, or after what it carries, and returns until when.
+    /// Keeps the link busy for `time` from `now` on, or after its current packets, and returns the
+    /// end of that time.
     pub(super) fn occupy(&mut self, now: Duration, time: Duration) -> Duration {
         self.busy_until = self.busy_until.max(now) + time;
         self.busy_until
     }
 
-    /// Puts a parcel on the way, which arrives no earlier than those before. Returns when.
-    pub(super) fn dispatch(&mut self, mut parcel: Parcel) -> Duration {
+    /// Puts a packet on the link, which arrives no earlier than those before. Returns the time of
+    /// arrival.
+    pub(super) fn dispatch(&mut self, mut packet: Packet) -> Duration {
         let before = self.travelling.back().map_or(Duration::ZERO, |last| last.arrives);
-        parcel.arrives = parcel.arrives.max(before);
-        let arrives = parcel.arrives;
-        self.travelling.push_back(parcel);
+        packet.arrives = packet.arrives.max(before);
+        let arrives = packet.arrives;
+        self.travelling.push_back(packet);
         arrives
     }
 
-    /// Delivers what has arrived by now, and says whether the stream ended.
+    /// Delivers packets that have arrived by now, and returns whether the stream ended.
     pub(super) fn deliver(&mut self, now: Duration) -> bool {
         let mut ended = false;
-        while self.travelling.front().is_some_and(|parcel| parcel.arrives <= now) {
-            match self.travelling.pop_front().map(|parcel| parcel.content) {
-                Some(Content::Bytes(bytes)) if self.recv_end.is_none() => self.arrived.push(&bytes),
-                Some(Content::End(loss)) => {
+        while self.travelling.front().is_some_and(|packet| packet.arrives <= now) {
+            match self.travelling.pop_front().map(|packet| packet.content) {
+                Some(Payload::Bytes(bytes)) if self.recv_end.is_none() => self.arrived.push(&bytes),
+                Some(Payload::End(loss)) => {
                     self.recv_end.get_or_insert(loss);
                     ended = true;
                 }
-                Some(Content::Bytes(_)) | None => {}
+                Some(Payload::Bytes(_)) | None => {}
             }
         }
         ended
     }
 
-    /// Loses what has not left the sender by `now`. The link is free again.
+    /// Loses packets that have not left the sender by `now`. The link is free again.
     pub(super) fn lose_undeparted(&mut self, now: Duration) {
-        self.travelling.retain(|parcel| parcel.departs <= now);
+        self.travelling.retain(|packet| packet.departs <= now);
         self.busy_until = self.busy_until.min(now);
     }
 
-    /// Loses what is on the way.
+    /// Loses the packets in flight.
     pub(super) fn lose_all(&mut self, now: Duration) {
         self.travelling.clear();
         self.busy_until = self.busy_until.min(now);
     }
 
-    /// Tells the sender that nothing can be sent any more. Says whether that is news.
+    /// Tells the sender that nothing can be sent any more. Returns whether that is new.
     pub(super) fn end_sending(&mut self, loss: Loss) -> bool {
         let news = self.send_end.is_none();
         self.send_end.get_or_insert(loss);
@@ -116,14 +119,15 @@ impl Link {
         &mut self.arrived
     }
 
-    /// Drops the first bytes, which must have been shown. Returns the position up to which all are consumed.
+    /// Drops the first bytes, which the receiver must have seen. Returns the position up to which
+    /// all are consumed.
     pub(super) fn consume(&mut self, bytes: usize) -> u64 {
         self.arrived.consume(bytes);
         self.consumed += bytes as u64;
         self.consumed
     }
 
-    /// Tells the sender what was consumed.
+    /// Tells the sender the consumed position.
     pub(super) fn credit(&mut self, position: u64) {
         self.credited = self.credited.max(position);
     }
@@ -140,7 +144,7 @@ impl Link {
         }
     }
 
-    /// Takes back what is not released, and says whether there was anything.
+    /// Revokes bytes that are not released, and returns whether there were any.
     pub(super) fn revoke(&mut self, release: Release) -> bool {
         let lent = self.released_position(release) < self.accepted;
         if lent {
@@ -152,8 +156,8 @@ impl Link {
         lent
     }
 
-    /// Whether a sender may be able to go on. One whose last attempt went through whole waits for the release of what
-    /// it sent, if anything is unreleased.
+    /// Returns whether a sender may be able to continue. A sender whose last attempt was accepted
+    /// whole waits for release, if anything is unreleased.
     pub(super) fn can_send(&self, capacity: usize, release: Release) -> bool {
         let released = self.released_position(release);
         if self.send_end.is_none() && !self.fell_short && released < self.accepted {
@@ -162,7 +166,7 @@ impl Link {
         self.send_end.is_some() || self.room(capacity) > 0
     }
 
-    /// Whether a receiver may be able to go on.
+    /// Returns whether a receiver may be able to continue.
     pub(super) fn can_recv(&self) -> bool {
         !self.arrived.is_empty() || self.recv_end.is_some()
     }

@@ -1,8 +1,8 @@
 //! A faulty network in virtual time: everything in one thread, and repeatable from a seed.
 //!
-//! Ranks are state machines that are called in turn until none can go on; then [`Network::advance`] moves the clock to
-//! the next thing that happens. If nothing ever will, the ranks are deadlocked, and that is certain: no timeout is
-//! needed to find out. [`Network::drive`] is this loop.
+//! Ranks are state machines that are called in turn until none can continue; then
+//! [`Network::advance`] moves the clock to the next event. If there is none, the ranks are
+//! deadlocked for certain: no timeout is needed to find out. [`Network::drive`] is this loop.
 //!
 //! ```
 //! use std::io::IoSlice;
@@ -40,38 +40,38 @@ use crate::random::Random;
 pub use transport::NetworkTransport;
 use world::World;
 
-/// How the network behaves, and what goes wrong when.
+/// The behaviour of the network, and its faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultPlan {
     /// The time that every byte takes at least.
     pub latency: Duration,
-    /// The time that may come on top, at random. Bytes never overtake each other.
+    /// The longest random delay in addition. Bytes never overtake each other.
     pub jitter: Duration,
-    /// How many bytes per second a link carries.
+    /// The bandwidth of a link.
     pub bytes_per_second: u64,
-    /// How many bytes fit between a sender and a receiver.
+    /// The number of bytes that fit between a sender and a receiver.
     pub capacity: usize,
-    /// Whether every call moves a random part of what it could, sometimes nothing.
+    /// Whether every call moves a random part of the possible bytes, sometimes none.
     pub short: bool,
-    /// How often, and for how long, a link carries nothing: once in so many sends, on average.
+    /// The average number of sends between two stalls of a link, and their duration.
     pub stalls: Option<(usize, Duration)>,
-    /// When the sender's bytes count as released.
+    /// The time at which the sender's bytes count as released.
     pub release: Release,
-    /// What goes wrong, and how long after the start.
+    /// The faults, with their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incident {
-    /// A rank dies: what it has not put on the wire is lost.
+    /// A rank dies: bytes that have not left it are lost.
     Death {
         /// The rank.
         rank: usize,
     },
-    /// The link between two ranks breaks, with everything that is on it.
+    /// The link between two ranks breaks, and loses the bytes in flight.
     Break {
         /// The two ranks.
         between: (usize, usize),
@@ -79,7 +79,7 @@ pub enum Incident {
 }
 
 impl FaultPlan {
-    /// A network that delivers everything promptly.
+    /// Creates a network that delivers everything promptly.
     #[must_use]
     pub const fn calm() -> Self {
         Self {
@@ -94,7 +94,8 @@ impl FaultPlan {
         }
     }
 
-    /// A network that is slow and uneven, holds few bytes, and lends. Nothing is lost on it.
+    /// Creates a network that is slow and uneven, holds few bytes, and reads sent memory late.
+    /// Nothing is lost on it.
     #[must_use]
     pub const fn rough() -> Self {
         Self {
@@ -109,56 +110,56 @@ impl FaultPlan {
         }
     }
 
-    /// The network with this time for every byte.
+    /// Returns the network with this time for every byte.
     #[must_use]
     pub const fn latency(mut self, latency: Duration) -> Self {
         self.latency = latency;
         self
     }
 
-    /// The network with up to this time on top, at random.
+    /// Returns the network with up to this random delay in addition.
     #[must_use]
     pub const fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The network with links that carry so many bytes per second.
+    /// Returns the network with links of this bandwidth.
     #[must_use]
     pub const fn bytes_per_second(mut self, bytes_per_second: u64) -> Self {
         self.bytes_per_second = bytes_per_second;
         self
     }
 
-    /// The network with room for so many bytes between a sender and a receiver.
+    /// Returns the network with space for this many bytes between a sender and a receiver.
     #[must_use]
     pub const fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// The network with calls that move a random part of what they could, or not.
+    /// Returns the network with calls that move a random part of the possible bytes, or not.
     #[must_use]
     pub const fn short(mut self, short: bool) -> Self {
         self.short = short;
         self
     }
 
-    /// The network with links that carry nothing for this long, once in so many sends on average.
+    /// Returns the network with links that stall for this time, once in `sends` sends on average.
     #[must_use]
     pub const fn stalls(mut self, sends: usize, duration: Duration) -> Self {
         self.stalls = Some((sends, duration));
         self
     }
 
-    /// The network with bytes released then.
+    /// Returns the network with this time of release.
     #[must_use]
     pub const fn release(mut self, release: Release) -> Self {
         self.release = release;
         self
     }
 
-    /// The same network, on which this goes wrong too.
+    /// Returns the network with this fault in addition.
     #[must_use]
     pub fn and(mut self, after: Duration, incident: Incident) -> Self {
         self.incidents.push((after, incident));
@@ -166,60 +167,60 @@ impl FaultPlan {
     }
 }
 
-/// The network: what moves its clock.
+/// The network, which owns the clock.
 #[derive(Debug)]
 pub struct Network {
-    world: Shared,
+    world: SharedWorld,
     random: Random,
 }
 
-/// What a rank came to in its turn.
+/// The result of a rank's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Something moved: the rank wants another turn before time passes.
     Moved,
     /// Nothing can move.
     Blocked,
-    /// The rank has ended, well or not, and wants no more turns.
+    /// The rank has ended, with or without an error, and needs no more turns.
     Done,
 }
 
 impl Turn {
-    /// The turn of a rank that has not ended.
+    /// Returns the turn of a rank that has not ended.
     #[must_use]
     pub const fn of(moved: bool) -> Self {
         if moved { Self::Moved } else { Self::Blocked }
     }
 }
 
-/// How a drive ended.
+/// The end of a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
     /// Every rank that lives has ended.
     Done,
-    /// These ranks wait for something that will never happen.
+    /// These ranks wait for an event that will never happen.
     Deadlock(Vec<usize>),
 }
 
-/// The world, as all its users share it.
+/// The world, shared by its users.
 #[derive(Debug, Clone)]
-struct Shared(Arc<Mutex<World>>);
+struct SharedWorld(Arc<Mutex<World>>);
 
-impl Shared {
+impl SharedWorld {
     fn lock(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Network {
-    /// A network of `n` ranks, and their transports in rank order. Everything random depends on the seed alone, and on
-    /// the order of calls.
+    /// Creates a network of `n` ranks, and their transports in rank order. All randomness depends
+    /// only on the seed, and on the order of calls.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptors left.
     pub fn new(n: usize, seed: u64, plan: &FaultPlan) -> Result<(Self, Vec<NetworkTransport>)> {
-        let world = Shared(Arc::new(Mutex::new(World::new(n, seed, plan))));
+        let world = SharedWorld(Arc::new(Mutex::new(World::new(n, seed, plan))));
         let transport = |rank| {
             NetworkTransport::new(Group::new(GroupId::WORLD, Membership { rank, size: n })?, world.clone())
         };
@@ -227,37 +228,38 @@ impl Network {
         Ok((Self { world, random: Random::new(seed, 1) }, transports))
     }
 
-    /// Moves the clock to the next thing that happens. False if nothing will ever happen.
+    /// Moves the clock to the next event. Returns false if there is none.
     pub fn advance(&mut self) -> bool {
         self.world.lock().advance(None)
     }
 
-    /// Moves the clock by this much, and lets happen what happens on the way.
+    /// Moves the clock by this much, and handles the events on the way.
     pub fn advance_by(&mut self, time: Duration) {
         let mut world = self.world.lock();
         let until = world.now() + time;
         while world.advance(Some(until)) {}
     }
 
-    /// The time on the network's clock.
+    /// Returns the time on the network's clock.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.world.lock().instant()
     }
 
-    /// How much time has passed since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.world.lock().now()
     }
 
-    /// Whether a rank has died. A dead rank's transport does nothing.
+    /// Returns whether a rank has died. A dead rank's transport does nothing.
     #[must_use]
     pub fn is_dead(&self, rank: usize) -> bool {
         self.world.lock().is_dead(rank)
     }
 
-    /// Gives the ranks turns, in random order, and lets time pass when none can go on, until all have ended.
+    /// Gives the ranks turns, in random order, and advances the clock when none can continue, until
+    /// all have ended.
     pub fn drive(&mut self, ranks: usize, mut turn: impl FnMut(usize) -> Turn) -> Outcome {
         let mut waiting: Vec<usize> = (0..ranks).collect();
         loop {

@@ -1,4 +1,4 @@
-//! One rank's end of the network.
+//! The transport of one rank on the network.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -9,29 +9,30 @@ use comm_core::{
     AbortHandle, Armed, During, Error, Group, Interest, Invalid, Loss, RecvBuf, Result, Transport,
 };
 
-use super::Shared;
+use super::SharedWorld;
 use super::world::World;
 use crate::endpoint::Endpoint;
 
-/// Streams to and from every other rank of a [`Network`](super::Network). Dropping it closes them in order.
+/// Streams to and from every other rank of a [`Network`](super::Network). Dropping it closes them
+/// in order.
 ///
-/// Nothing wakes its descriptor but an abort: virtual time stands still while anybody sleeps.
+/// Only an abort wakes its descriptor: virtual time stands still while a thread sleeps.
 #[derive(Debug)]
 pub struct NetworkTransport {
     group: Group,
-    world: Shared,
+    world: SharedWorld,
     endpoint: Arc<Endpoint>,
     breaks_seen: u64,
     lent: Vec<u8>,
 }
 
 impl NetworkTransport {
-    pub(super) fn new(group: Group, world: Shared) -> Result<Self> {
+    pub(super) fn new(group: Group, world: SharedWorld) -> Result<Self> {
         let endpoint = Arc::new(Endpoint::new()?);
         Ok(Self { group, world, endpoint, breaks_seen: 0, lent: Vec::new() })
     }
 
-    /// The world, if this rank lives and the peer is one.
+    /// Returns the world, if this rank is alive and `peer` is in range.
     fn enter(&self, peer: usize) -> Result<MutexGuard<'_, World>> {
         if peer >= self.group.size() || peer == self.group.rank() {
             return Err(Invalid::Rank { rank: peer, size: self.group.size() }.into());
@@ -48,7 +49,7 @@ impl NetworkTransport {
         Ok(world)
     }
 
-    /// The world, if bytes can be received.
+    /// Returns the world, if bytes can be received.
     fn receive(&self, from: usize) -> Result<MutexGuard<'_, World>> {
         let mut world = self.enter(from)?;
         match world.link(from, self.group.rank()).recv_loss() {
@@ -71,7 +72,7 @@ fn lost(peer: usize, loss: Loss, during: During) -> Error {
     Error::PeerLost { peer, during, loss }
 }
 
-/// The first `count` bytes of `parts`.
+/// Returns the first `count` bytes of `parts`.
 fn gather(parts: &[IoSlice<'_>], count: usize) -> Vec<u8> {
     parts.iter().flat_map(|part| part.iter().copied()).take(count).collect()
 }
@@ -95,7 +96,7 @@ impl Transport for NetworkTransport {
         let capacity = world.plan.capacity.max(1);
         let room = world.link(rank, to).room(capacity).min(offered);
         let sent = world.portion(room);
-        world.link(rank, to).note_offer(offered, sent);
+        world.link(rank, to).record_offer(offered, sent);
         if sent > 0 {
             world.carry(rank, to, gather(bytes, sent));
         }
@@ -108,7 +109,7 @@ impl Transport for NetworkTransport {
         if to < self.group.size() { world.link(self.group.rank(), to).released(release) } else { 0 }
     }
 
-    /// What is sent is copied, wherever it lies.
+    /// This transport always copies.
     fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

@@ -1,4 +1,4 @@
-//! All links, and what will happen when.
+//! All links, and the queue of events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use comm_core::Loss;
 
-use super::link::{Content, Link, Parcel};
+use super::link::{Link, Packet, Payload};
 use super::{FaultPlan, Incident};
 use crate::random::Random;
 
-/// Everything that the ranks share. Times count from the start.
+/// The state that all ranks share. Times count from the start.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) plan: FaultPlan,
@@ -24,26 +24,26 @@ pub(super) struct World {
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
     random: Random,
     dead: Vec<bool>,
-    /// How often a stream broke, as each rank has seen it.
+    /// The number of broken streams that each rank has seen.
     breaks: Vec<u64>,
 }
 
-/// Something that will happen. Its order decides between things that happen at the same time.
+/// A future event. Its order decides between events at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// Something arrives.
+    /// A packet arrives.
     Arrival { from: usize, to: usize },
-    /// A sender hears that its bytes were consumed.
+    /// A sender learns that its bytes were consumed.
     Credit { from: usize, to: usize, position: u64 },
-    /// A sender hears that it can send no more, because the receiver closed or the link broke.
+    /// A sender learns that it can send no more, because the receiver closed or the link broke.
     SendEnd { from: usize, to: usize, broken: bool },
     /// A call that moved nothing by chance can be tried again.
     Nudge,
-    /// Something of the plan, by its position.
+    /// A fault of the plan, by its position.
     Incident(usize),
 }
 
-/// How long after a call that moved nothing by chance another may.
+/// The time after which a call that moved nothing by chance can be tried again.
 const NUDGE: Duration = Duration::from_micros(1);
 
 impl World {
@@ -51,7 +51,7 @@ impl World {
         let incidents = plan.incidents.iter().enumerate();
         Self {
             plan: plan.clone(),
-            // An arbitrary point: only differences ever show.
+            // An arbitrary point: only differences are used.
             origin: Instant::now(),
             now: Duration::ZERO,
             ranks,
@@ -83,7 +83,8 @@ impl World {
         &mut self.links[from * self.ranks + to]
     }
 
-    /// Lets the next event happen, if there is one by the limit. Otherwise the clock stands at the limit.
+    /// Handles the next event, if there is one by the limit. Otherwise the clock stops at the
+    /// limit.
     pub(super) fn advance(&mut self, limit: Option<Duration>) -> bool {
         let next = self.agenda.peek().map(|Reverse((time, _))| *time);
         if let Some(limit) = limit.filter(|limit| next.is_none_or(|next| next > *limit)) {
@@ -123,7 +124,8 @@ impl World {
         self.agenda.push(Reverse((self.now + after, event)));
     }
 
-    /// How much of `most` moves now. If it is nothing although it could be more, time passes before another attempt.
+    /// Returns the number of bytes, at most `most`, that move now. If it is zero by chance, time
+    /// passes before another attempt.
     pub(super) fn portion(&mut self, most: usize) -> usize {
         if !self.plan.short || most == 0 {
             return most;
@@ -148,16 +150,16 @@ impl World {
         self.dispatch(
             from,
             to,
-            Parcel { departs, arrives: departs + latency + jitter, content: Content::Bytes(bytes) },
+            Packet { departs, arrives: departs + latency + jitter, content: Payload::Bytes(bytes) },
         );
     }
 
-    fn dispatch(&mut self, from: usize, to: usize, parcel: Parcel) {
-        let arrives = self.link(from, to).dispatch(parcel);
+    fn dispatch(&mut self, from: usize, to: usize, packet: Packet) {
+        let arrives = self.link(from, to).dispatch(packet);
         self.agenda.push(Reverse((arrives, Event::Arrival { from, to })));
     }
 
-    /// Notes that a receiver consumed bytes; the sender hears of it later.
+    /// Records that a receiver consumed bytes; the sender learns of it later.
     pub(super) fn consume(&mut self, from: usize, to: usize, bytes: usize) {
         if bytes > 0 {
             let position = self.link(from, to).consume(bytes);
@@ -165,20 +167,20 @@ impl World {
         }
     }
 
-    /// Ends both directions between a rank that goes away and another.
-    fn part(&mut self, rank: usize, other: usize, broken: bool) {
+    /// Ends both directions between a rank that leaves or dies and another.
+    fn disconnect(&mut self, rank: usize, other: usize, broken: bool) {
         let (latency, now) = (self.plan.latency, self.now);
         self.plan_event(latency, Event::SendEnd { from: other, to: rank, broken });
         let departs = self.link(rank, other).occupy(now, Duration::ZERO);
-        let content = Content::End(if broken { reset() } else { Loss::Closed });
-        self.dispatch(rank, other, Parcel { departs, arrives: departs + latency, content });
+        let content = Payload::End(if broken { reset() } else { Loss::Closed });
+        self.dispatch(rank, other, Packet { departs, arrives: departs + latency, content });
     }
 
-    /// A rank closes its transport: what it sent is still delivered.
+    /// Closes a rank's transport: bytes that it sent are still delivered.
     pub(super) fn leave(&mut self, rank: usize) {
         if !std::mem::replace(&mut self.dead[rank], true) {
             for other in (0..self.ranks).filter(|&other| other != rank) {
-                self.part(rank, other, false);
+                self.disconnect(rank, other, false);
             }
         }
     }
@@ -200,11 +202,11 @@ impl World {
         let now = self.now;
         for (from, to) in [(a, b), (b, a)] {
             self.link(from, to).lose_all(now);
-            self.part(from, to, true);
+            self.disconnect(from, to, true);
         }
     }
 
-    /// Takes back what a rank lent.
+    /// Revokes the bytes of a rank that are not released.
     pub(super) fn revoke(&mut self, rank: usize) {
         let release = self.plan.release;
         for other in (0..self.ranks).filter(|&other| other != rank) {

@@ -16,13 +16,13 @@ enum Words {
 const BITS: usize = u64::BITS as usize;
 
 impl Contributors {
-    /// The set of one rank, in a world of `ranks`.
+    /// Returns the set of one rank, in a world of `ranks`.
     #[must_use]
     pub fn one(rank: usize, ranks: usize) -> Self {
         Self::of(ranks, |at| if at == rank / BITS { 1 << (rank % BITS) } else { 0 })
     }
 
-    /// The set of the first `count` ranks, in a world of `ranks`.
+    /// Returns the set of the first `count` ranks, in a world of `ranks`.
     #[must_use]
     pub fn first(count: usize, ranks: usize) -> Self {
         Self::of(ranks, |at| match count.saturating_sub(at * BITS) {
@@ -38,7 +38,7 @@ impl Contributors {
         Self(Words::Many((0..ranks.div_ceil(BITS)).map(word).collect()))
     }
 
-    /// The ranks in either set.
+    /// Returns the ranks in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         match (&self.0, &other.0) {
@@ -47,25 +47,25 @@ impl Contributors {
         }
     }
 
-    /// Whether no rank is in both sets.
+    /// Returns whether no rank is in both sets.
     #[must_use]
     pub fn is_disjoint(&self, other: &Self) -> bool {
         self.words().iter().zip(other.words()).all(|(a, b)| a & b == 0)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words().iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether there is no rank.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words().iter().all(|&word| word == 0)
     }
 
-    /// Whether a rank is in the set.
+    /// Returns whether a rank is in the set.
     #[must_use]
     pub fn contains(&self, rank: usize) -> bool {
         self.words().get(rank / BITS).is_some_and(|word| word >> (rank % BITS) & 1 == 1)
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_behave_alike_in_small_and_large_worlds() {
+    fn sets_behave_equally_in_small_and_large_worlds() {
         for ranks in [3, 64, 65, 1000] {
             let (first, last) = (Contributors::one(0, ranks), Contributors::one(ranks - 1, ranks));
             assert!(first.is_disjoint(&last));

@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule.
+//! The faults that the verifier finds in schedules.
 
 use comm_core::{Action, Blocks, Place, Step};
 
@@ -7,7 +7,7 @@ use super::{Contributors, Required, Spec};
 /// A step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct At {
+pub struct StepLocation {
     /// The rank.
     pub rank: usize,
     /// The position of the step in the rank's program.
@@ -16,38 +16,38 @@ pub struct At {
     pub step: Step,
 }
 
-/// Why a schedule is wrong.
+/// The reason why a schedule is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The call itself cannot be.
+    /// The call itself is invalid.
     #[error("there is no such call: {0}")]
     Spec(Spec),
     /// A peer that is not in the group, or is the rank itself.
     #[error("{0}: no such peer")]
-    Peer(At),
+    Peer(StepLocation),
     /// Blocks or slots of scratch that do not exist.
     #[error("{0}: blocks or slots out of range")]
-    Range(At),
+    Range(StepLocation),
     /// A step that reads blocks from one place and writes them to another that overlaps it.
     #[error("{0}: operands overlap")]
-    Overlap(At),
+    Overlap(StepLocation),
     /// A write to the input.
     #[error("{0}: writes to the input")]
-    WritesInput(At),
-    /// A block that the array has no room for.
+    WritesInput(StepLocation),
+    /// A block that the array does not hold.
     #[error("{at}: the array does not hold block {block}")]
     Absent {
         /// The step.
-        at: At,
+        at: StepLocation,
         /// The block.
         block: usize,
     },
-    /// A read of a place that holds nothing.
+    /// A read of a place that holds no value.
     #[error("{at}: block {block} holds nothing yet")]
     Uninitialised {
         /// The step.
-        at: At,
+        at: StepLocation,
         /// The block.
         block: usize,
     },
@@ -55,18 +55,18 @@ pub enum Fault {
     #[error("{at}: reads block {block}, where block {found} lies")]
     WrongBlock {
         /// The step.
-        at: At,
+        at: StepLocation,
         /// The block that the step names.
         block: usize,
-        /// The block that is there.
+        /// The block in the slot.
         found: usize,
     },
-    /// A read of scratch that names another range than the one that was written. The blocks of a
-    /// range are packed, so that they do not start where slots do.
+    /// A read of scratch with another range than the one that was written. The blocks of a range
+    /// are packed, so they do not start at slots.
     #[error("{at}: block {block} lies in a range of scratch that was written as another")]
     Packing {
         /// The step.
-        at: At,
+        at: StepLocation,
         /// The block.
         block: usize,
     },
@@ -74,31 +74,31 @@ pub enum Fault {
     #[error("{send} matches {recv}")]
     Mismatch {
         /// The send.
-        send: Box<At>,
+        send: Box<StepLocation>,
         /// The receive.
-        recv: Box<At>,
+        recv: Box<StepLocation>,
     },
     /// A contribution that is in both operands of a combination.
     #[error("{at}: block {block} combines {ours} with {theirs}")]
     CountedTwice {
         /// The step.
-        at: At,
+        at: StepLocation,
         /// The block.
         block: usize,
-        /// What the rank holds.
+        /// The contributors of the rank's value.
         ours: Box<Contributors>,
-        /// What is combined with it.
+        /// The contributors of the other operand.
         theirs: Box<Contributors>,
     },
-    /// A combination with, or a second end of, a finished reduction.
+    /// A combination with a finished reduction, or a second end of it.
     #[error("{at}: block {block} is finished already")]
     Finished {
         /// The step.
-        at: At,
+        at: StepLocation,
         /// The block.
         block: usize,
     },
-    /// Nobody can go on.
+    /// No rank can continue.
     #[error("deadlock: {}", list(.0))]
     Deadlock(Vec<Blocked>),
     /// A rank ends with the wrong contents of its output.
@@ -108,12 +108,12 @@ pub enum Fault {
         rank: usize,
         /// The block.
         block: usize,
-        /// What it holds.
+        /// Its contents.
         found: String,
-        /// What it must hold.
+        /// The required contents.
         required: Required,
     },
-    /// Two ranks combine the same contributions in another order, so that their bits may differ.
+    /// Two ranks combine the same contributions in different orders, so that their bits may differ.
     #[error("ranks {} and {} combine block {block} in different orders", .ranks.0, .ranks.1)]
     Order {
         /// The two ranks.
@@ -121,7 +121,7 @@ pub enum Fault {
         /// The block.
         block: usize,
     },
-    /// A rank combines the right contributions, but not in the tree that was asked for.
+    /// A rank combines the right contributions, but not in the required tree.
     #[error("rank {rank} combines block {block} in another tree than it must")]
     Tree {
         /// The rank.
@@ -129,41 +129,41 @@ pub enum Fault {
         /// The block.
         block: usize,
     },
-    /// A rank leaves a barrier without having heard of all others.
-    #[error("rank {rank} leaves the barrier having heard of {heard} only")]
+    /// A rank leaves a barrier without a chain of messages from all others.
+    #[error("rank {rank} leaves the barrier with messages of {seen} only")]
     Barrier {
         /// The rank.
         rank: usize,
-        /// The ranks of which it has heard.
-        heard: Contributors,
+        /// The ranks from which there was one.
+        seen: Contributors,
     },
 }
 
-/// A step that cannot go on, in a deadlock.
+/// A blocked step, in a deadlock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocked {
     /// The step.
-    pub at: At,
-    /// What it waits for.
+    pub at: StepLocation,
+    /// The cause.
     pub reason: Reason,
 }
 
-/// What a blocked step waits for.
+/// The cause for which a step is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The peer, which has not come to the matching step.
+    /// The peer, which has not reached the matching step.
     Peer(usize),
     /// The peer, which has ended: there is no matching step.
     Ended(usize),
-    /// An earlier step of the same rank, by its position: they touch the same place.
+    /// An earlier step of the same rank, by its position: they conflict.
     Conflict(usize),
-    /// An earlier step of the same rank, by its position: its message goes first.
+    /// An earlier step of the same rank, by its position: its message comes first.
     Behind(usize),
 }
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for StepLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Step { blocks, place, action } = self.step;
         write!(f, "rank {} step {} (", self.rank, self.index)?;

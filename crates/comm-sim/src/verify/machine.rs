@@ -3,16 +3,18 @@
 use comm_core::Action;
 
 use super::rank::{End, Rank, Slot, check};
-use super::{At, Blocked, Contributors, Fault, Program, Reason, Required, Spec, Stats, Tree, Value};
+use super::{
+    Blocked, Contributors, Fault, Program, Reason, Required, Spec, Stats, StepLocation, Tree, Value,
+};
 
 /// All ranks.
 pub(super) struct Machine<'a> {
     spec: Spec,
     window: usize,
     ranks: Vec<Rank<'a>>,
-    /// Ranks that may be able to go on.
+    /// Ranks that may be able to continue.
     awake: Vec<usize>,
-    /// Values on their way, kept for its memory.
+    /// Values in flight, kept for its memory.
     moving: Vec<Value>,
     rounds: u32,
 }
@@ -43,7 +45,7 @@ impl<'a> Machine<'a> {
         Stats { ranks: self.ranks.into_iter().map(|rank| rank.traffic).collect(), rounds: self.rounds }
     }
 
-    /// Runs what a rank can run: local steps, and messages whose other end waits.
+    /// Runs all steps of a rank that can run: local ones, and messages whose other end waits.
     fn advance(&mut self, rank: usize) -> Result<(), Fault> {
         loop {
             self.fill(rank)?;
@@ -57,7 +59,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Slides the window over what is done.
+    /// Moves the window past finished steps.
     fn fill(&mut self, rank: usize) -> Result<(), Fault> {
         let state = &mut self.ranks[rank];
         while state.window.front().is_some_and(|slot| slot.done) {
@@ -65,7 +67,7 @@ impl<'a> Machine<'a> {
         }
         while state.window.len() < self.window {
             let Some(step) = state.steps.next() else { break };
-            let at = At { rank, index: state.traffic.steps, step };
+            let at = StepLocation { rank, index: state.traffic.steps, step };
             state.traffic.steps += 1;
             check(at, &self.spec, &state.memory)?;
             state.window.push_back(Slot { at, started: false, done: false });
@@ -73,8 +75,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Starts every step that conflicts with no earlier one, and runs the local ones. Says whether
-    /// there were any.
+    /// Starts every step that conflicts with no earlier one, and runs the local ones. Returns
+    /// whether there were any.
     fn start(&mut self, rank: usize) -> Result<bool, Fault> {
         let state = &mut self.ranks[rank];
         let mut ran = false;
@@ -94,8 +96,8 @@ impl<'a> Machine<'a> {
         Ok(ran)
     }
 
-    /// A message of this rank whose two ends are both the next of their stream, and started: (rank,
-    /// position) of the send and of the receive.
+    /// Returns a message of this rank whose two ends are both started and the next of their stream:
+    /// (rank, position) of the send and of the receive.
     fn find_match(&self, rank: usize) -> Option<((usize, usize), (usize, usize))> {
         let state = &self.ranks[rank];
         for (position, slot) in state.window.iter().enumerate() {
@@ -129,8 +131,8 @@ impl<'a> Machine<'a> {
 
         let receiver = &mut self.ranks[recv.0];
         if !self.spec.counts() {
-            let heard = |heard: Contributors, value: &Value| heard.union(&value.contributors);
-            receiver.heard = self.moving.iter().fold(receiver.heard.clone(), heard);
+            let seen = |seen: Contributors, value: &Value| seen.union(&value.contributors);
+            receiver.seen = self.moving.iter().fold(receiver.seen.clone(), seen);
         }
         let mut depth = depth_of_send.max(receiver.memory.depth_to_write(to.step.place, blocks));
         if let Action::RecvReduce { with, .. } = to.step.action {
@@ -152,7 +154,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Every step that is in a window when nobody can go on.
+    /// Returns every step that is in a window when no rank can continue.
     fn blocked(&self) -> Vec<Blocked> {
         let mut blocked = Vec::new();
         for state in &self.ranks {
@@ -178,14 +180,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Compares what every rank holds with what it must hold.
+    /// Compares the output of every rank with the requirements.
     pub(super) fn check_results(&self, tree: Option<Tree<'_>>) -> Result<(), Fault> {
         self.check_contents()?;
         tree.map_or(Ok(()), |tree| self.check_tree(tree))
     }
 
-    /// Compares the order in which every result was combined with what it must be. Alone there is
-    /// none.
+    /// Compares the order in which every result was combined with the required tree. A single rank
+    /// has none.
     fn check_tree(&self, tree: Tree<'_>) -> Result<(), Fault> {
         let size = self.spec.ranks;
         for block in (0..self.spec.blocks).filter(|_| size > 1) {
@@ -202,8 +204,8 @@ impl<'a> Machine<'a> {
 
     fn check_contents(&self) -> Result<(), Fault> {
         for (rank, state) in self.ranks.iter().enumerate() {
-            if !self.spec.counts() && state.heard.len() < self.spec.ranks {
-                return Err(Fault::Barrier { rank, heard: state.heard.clone() });
+            if !self.spec.counts() && state.seen.len() < self.spec.ranks {
+                return Err(Fault::Barrier { rank, seen: state.seen.clone() });
             }
             for block in 0..self.spec.blocks {
                 self.check_result(rank, block)?;
@@ -221,7 +223,7 @@ impl<'a> Machine<'a> {
             Required::Of(rank) => found.is_some_and(|value| {
                 value.block == block && value.contributors == Contributors::one(rank, size) && !value.finished
             }),
-            // Alone, the end of a reduction does nothing: a division by one.
+            // On a single rank, the end of a reduction does nothing: it divides by one.
             Required::Reduced => found.is_some_and(|value| {
                 value.block == block && value.contributors.len() == size && (value.finished || size == 1)
             }),

@@ -3,15 +3,15 @@
 use comm_core::{Blocks, Place, Step};
 
 use super::tree::{finished, leaf, node};
-use super::{At, Contributors, Fault, Program, Start};
+use super::{Contributors, Fault, Program, Start, StepLocation};
 
-/// What lies in a block.
+/// The value of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Value {
-    /// Which block it is.
+    /// The block.
     pub block: usize,
-    /// Whose contributions are in it.
+    /// The ranks whose contributions are in it.
     pub contributors: Contributors,
     /// Whether its reduction is finished.
     pub finished: bool,
@@ -27,15 +27,15 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// A place for one block.
+/// The memory of one block.
 #[derive(Debug)]
 struct Cell {
     content: Content,
-    /// In scratch, the range that the content was written with.
+    /// In scratch, the range with which the value was written.
     packed: Packed,
-    /// How many messages in a chain led to the last write.
+    /// The length of the chain of messages before the last write.
     written: u32,
-    /// How many messages in a chain led to the latest read.
+    /// The length of the chain of messages before the latest read.
     read: u32,
 }
 
@@ -46,8 +46,8 @@ enum Content {
     Value(Value),
 }
 
-/// A range of blocks as it was written to scratch. Its blocks follow each other without gaps, so
-/// that all but the first lie somewhere within the slots, and are found only from the first.
+/// A range of blocks as it was written to scratch. Its blocks are contiguous, so all but the first
+/// lie somewhere within the slots, and are found only from the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Packed {
     first_cell: usize,
@@ -55,15 +55,15 @@ struct Packed {
     count: usize,
 }
 
-/// Input, output and scratch of one rank, in a row.
+/// Input, output and scratch of one rank.
 #[derive(Debug)]
 pub(super) struct Memory {
     cells: Vec<Cell>,
     blocks: usize,
     slots: usize,
-    /// Whether a contribution may not come twice.
+    /// Whether a contribution must not be counted twice.
     counts: bool,
-    /// Whether ranges in scratch are packed: not if they are their slots one by one.
+    /// Whether ranges in scratch are packed, and not their slots one by one.
     packs: bool,
 }
 
@@ -92,7 +92,7 @@ impl Memory {
         Self { cells, blocks: spec.blocks, slots: program.scratch_slots, counts, packs }
     }
 
-    /// Whether the blocks exist in `place`.
+    /// Returns whether the blocks exist in `place`.
     pub(super) fn in_range(&self, place: Place, blocks: Blocks) -> bool {
         let end = |first: usize| first.checked_add(blocks.count);
         let fits = |first, len| end(first).is_some_and(|end| end <= len);
@@ -116,7 +116,7 @@ impl Memory {
     }
 
     /// Appends the values of a step's blocks, lying at `place`, to `into`.
-    pub(super) fn read(&self, at: At, place: Place, into: &mut Vec<Value>) -> Result<(), Fault> {
+    pub(super) fn read(&self, at: StepLocation, place: Place, into: &mut Vec<Value>) -> Result<(), Fault> {
         let blocks = at.step.blocks;
         self.check_packed(at, place)?;
         for (offset, block) in (blocks.first..blocks.end()).enumerate() {
@@ -125,9 +125,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the step's blocks, lying at `place`, are where they were written, if they are in
+    /// Checks that the step's blocks at `place` are read as they were written, if they are in
     /// scratch.
-    fn check_packed(&self, at: At, place: Place) -> Result<(), Fault> {
+    fn check_packed(&self, at: StepLocation, place: Place) -> Result<(), Fault> {
         let blocks = at.step.blocks;
         let first = self.cell(place, blocks, 0);
         let here = |packed: Packed| packed.first_cell == first && packed.first_block == blocks.first;
@@ -138,7 +138,7 @@ impl Memory {
         astray.map_or(Ok(()), |offset| Err(Fault::Packing { at, block: blocks.first + offset }))
     }
 
-    /// Forgets the ranges in scratch that a write to these blocks damages, and notes the new one.
+    /// Drops the ranges in scratch that a write to these blocks overwrites, and adds the new one.
     fn pack(&mut self, place: Place, blocks: Blocks) {
         let first = self.cell(place, blocks, 0);
         for cell in first..first + blocks.count {
@@ -153,7 +153,7 @@ impl Memory {
         }
     }
 
-    fn value(&self, at: At, cell: usize, block: usize) -> Result<&Value, Fault> {
+    fn value(&self, at: StepLocation, cell: usize, block: usize) -> Result<&Value, Fault> {
         match &self.cells[cell].content {
             Content::Absent => Err(Fault::Absent { at, block }),
             Content::Empty => Err(Fault::Uninitialised { at, block }),
@@ -164,10 +164,10 @@ impl Memory {
         }
     }
 
-    /// Puts values into a step's blocks.
-    pub(super) fn write(&mut self, at: At, values: &mut Vec<Value>) -> Result<(), Fault> {
+    /// Stores values in a step's blocks.
+    pub(super) fn write(&mut self, at: StepLocation, values: &mut Vec<Value>) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
-        // What a step combines in place stays part of the range that it was written with.
+        // A block that a step combines in place stays part of its range.
         if self.is_packed(place) && !at.step.is_in_place() {
             self.pack(place, blocks);
         }
@@ -183,7 +183,7 @@ impl Memory {
     }
 
     /// Combines values with a step's blocks at `addend`.
-    pub(super) fn combine(&self, at: At, addend: Place, values: &mut [Value]) -> Result<(), Fault> {
+    pub(super) fn combine(&self, at: StepLocation, addend: Place, values: &mut [Value]) -> Result<(), Fault> {
         self.check_packed(at, addend)?;
         for (offset, theirs) in values.iter_mut().enumerate() {
             let block = theirs.block;
@@ -203,7 +203,7 @@ impl Memory {
     }
 
     /// Finishes a step's blocks.
-    pub(super) fn finish(&mut self, at: At) -> Result<(), Fault> {
+    pub(super) fn finish(&mut self, at: StepLocation) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
         self.check_packed(at, place)?;
         for (offset, block) in (blocks.first..blocks.end()).enumerate() {
@@ -218,17 +218,17 @@ impl Memory {
         Ok(())
     }
 
-    /// How long a chain of messages a read of these blocks waits for.
+    /// Returns the length of the chain of messages that a read of these blocks waits for.
     pub(super) fn depth_to_read(&self, place: Place, blocks: Blocks) -> u32 {
         self.range(place, blocks).iter().map(|cell| cell.written).max().unwrap_or(0)
     }
 
-    /// How long a chain of messages a write to these blocks waits for.
+    /// Returns the length of the chain of messages that a write to these blocks waits for.
     pub(super) fn depth_to_write(&self, place: Place, blocks: Blocks) -> u32 {
         self.range(place, blocks).iter().map(|cell| cell.written.max(cell.read)).max().unwrap_or(0)
     }
 
-    /// Notes that the blocks were read, or written, at the end of a chain of `depth` messages.
+    /// Records that the blocks were read, or written, at the end of a chain of `depth` messages.
     pub(super) fn reached(&mut self, place: Place, blocks: Blocks, depth: u32, writes: bool) {
         let first = self.cell(place, blocks, 0);
         for cell in &mut self.cells[first..first + blocks.count] {
@@ -242,7 +242,7 @@ impl Memory {
         &self.cells[first..first + blocks.count]
     }
 
-    /// What lies in the output.
+    /// Returns the value of a block of the output.
     pub(super) fn output(&self, block: usize) -> Option<&Value> {
         match &self.cells[self.blocks + block].content {
             Content::Value(value) => Some(value),

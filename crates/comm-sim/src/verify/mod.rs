@@ -1,15 +1,15 @@
-//! The symbolic verifier: proves that a schedule computes what its collective asks for, and cannot
+//! The symbolic verifier: proves that a schedule computes the result of its collective, and cannot
 //! deadlock.
 //!
-//! It runs the steps of all ranks on symbols instead of numbers, under the harshest rules that an
-//! executor may have: no buffering at all, so that a send ends only together with the receive that
-//! matches it, and the smallest window. Every step that can run commutes with every other, so one
-//! run stands for all interleavings: if this one completes, then no order of events, no larger
-//! window and no larger buffer makes the schedule deadlock or compute anything else.
+//! It runs the steps of all ranks on symbols instead of numbers, under the strictest rules that an
+//! executor may have: no buffering at all, so that a send ends only together with its matching
+//! receive, and the smallest window. Every step that can run commutes with every other, so one run
+//! stands for all interleavings: if it completes, then no order of events, no larger window and no
+//! larger buffer makes the schedule deadlock or compute another result.
 //!
 //! A symbol is a block, the set of ranks whose contributions are in it, whether its reduction was
-//! finished, and a hash of the tree of combinations that made it. Sets alone would miss that a
-//! block went to the wrong place.
+//! finished, and a hash of the tree of combinations that made it. Sets alone would not detect a
+//! block in the wrong place.
 
 mod contributors;
 mod fault;
@@ -23,7 +23,7 @@ mod tree;
 use comm_core::Step;
 
 pub use contributors::Contributors;
-pub use fault::{At, Blocked, Fault, Reason};
+pub use fault::{Blocked, Fault, Reason, StepLocation};
 pub use memory::Value;
 pub use spec::{Buffers, Required, Spec, Start};
 pub use stats::{Stats, Traffic};
@@ -32,11 +32,11 @@ pub use tree::Tree;
 /// The steps of one rank.
 pub type Steps<'a> = Box<dyn Iterator<Item = Step> + 'a>;
 
-/// A collective to be verified: what every rank does, and what must come of it.
+/// A collective to be verified: the steps of every rank, and the required result.
 pub struct Program<'a> {
-    /// What the collective is asked for.
+    /// The call.
     pub spec: Spec,
-    /// How many slots of scratch each rank has.
+    /// The number of slots of scratch of each rank.
     pub scratch_slots: usize,
     /// The tree in which the contributions of all ranks must be combined; without one, any will do.
     pub tree: Option<Tree<'a>>,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Program<'_> {
     }
 }
 
-/// Verifies a program with the smallest window, and counts what it does.
+/// Verifies a program with the smallest window, and counts its communication.
 ///
 /// # Errors
 /// The first [`Fault`] found.

@@ -5,27 +5,27 @@ use std::collections::VecDeque;
 use comm_core::{Action, Place, Step};
 
 use super::memory::Memory;
-use super::{At, Contributors, Fault, Program, Spec, Steps, Traffic, Value};
+use super::{Contributors, Fault, Program, Spec, StepLocation, Steps, Traffic, Value};
 
-/// One rank: its memory, and the part of its program that is under way.
+/// One rank: its memory, and the unfinished part of its program.
 pub(super) struct Rank<'a> {
     pub(super) steps: Steps<'a>,
     pub(super) window: VecDeque<Slot>,
     pub(super) memory: Memory,
     pub(super) traffic: Traffic,
-    /// Of whom this rank has heard, by any value that came: what matters in a barrier.
-    pub(super) heard: Contributors,
+    /// The ranks from which a chain of messages has arrived, which matter in a barrier.
+    pub(super) seen: Contributors,
 }
 
 /// A step in the window.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    pub(super) at: At,
+    pub(super) at: StepLocation,
     pub(super) started: bool,
     pub(super) done: bool,
 }
 
-/// The two ends that a message can match.
+/// The two ends of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     To(usize),
@@ -49,25 +49,25 @@ impl<'a> Rank<'a> {
             window: VecDeque::new(),
             memory: Memory::new(program, rank),
             traffic: Traffic::default(),
-            heard: Contributors::one(rank, program.spec.ranks),
+            seen: Contributors::one(rank, program.spec.ranks),
         }
     }
 
-    /// The program position of an earlier unfinished step that the step at `position` of the window
-    /// conflicts with.
+    /// Returns the program position of an earlier unfinished step that the step at `position` of
+    /// the window conflicts with.
     pub(super) fn conflict(&self, position: usize) -> Option<usize> {
         let step = self.window[position].at.step;
         let earlier = self.window.iter().take(position).filter(|slot| !slot.done);
         earlier.map(|slot| slot.at).find(|at| step.conflicts(&at.step)).map(|at| at.index)
     }
 
-    /// Where in the window the next message of a stream is.
+    /// Returns the position in the window of the next message of a stream.
     pub(super) fn next(&self, end: End) -> Option<usize> {
         self.window.iter().position(|slot| !slot.done && slot.end() == Some(end))
     }
 
     /// Runs a local step, and returns the length of the chain of messages that it ends.
-    pub(super) fn run_local(&mut self, at: At, moving: &mut Vec<Value>) -> Result<u32, Fault> {
+    pub(super) fn run_local(&mut self, at: StepLocation, moving: &mut Vec<Value>) -> Result<u32, Fault> {
         let Step { blocks, place, action } = at.step;
         let own = self.memory.depth_to_write(place, blocks);
         let depth = match at.step.src() {
@@ -91,8 +91,8 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// Checks what can be told of a step without running it.
-pub(super) fn check(at: At, spec: &Spec, memory: &Memory) -> Result<(), Fault> {
+/// Checks a step without running it.
+pub(super) fn check(at: StepLocation, spec: &Spec, memory: &Memory) -> Result<(), Fault> {
     let Step { blocks, place, action } = at.step;
     if let Action::Send { to: peer } | Action::Recv { from: peer } | Action::RecvReduce { from: peer, .. } =
         action

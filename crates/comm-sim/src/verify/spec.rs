@@ -1,4 +1,4 @@
-//! What collectives mean: what every rank holds at the start, and what it must hold at the end.
+//! The meaning of collectives: the contents of every rank's memory at the start and at the end.
 
 use comm_core::{Collective, Place};
 
@@ -7,35 +7,35 @@ use super::Fault;
 /// One collective call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spec {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks take part.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Into how many blocks the data is cut. In a gather or scatter, a multiple of the ranks; in an
+    /// The number of blocks of the data. In a gather or scatter, a multiple of the ranks; in an
     /// all-to-all, one for every pair of ranks, where block `from * ranks + to` travels between the
     /// two.
     pub blocks: usize,
-    /// The root, for rooted collectives; not looked at for others.
+    /// The root of rooted collectives; ignored for others.
     pub root: usize,
-    /// Where the ranks' data lies.
+    /// The location of the ranks' data.
     pub buffers: Buffers,
     /// Whether all blocks have the same size, so that a range in scratch is its slots one by one.
     pub equal: bool,
 }
 
-/// Where a rank's contribution lies.
+/// The location of a rank's contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buffers {
-    /// In the output, where the result goes too.
+    /// In the output, like the result.
     InPlace,
     /// In the input, apart from the output.
     Separate,
 }
 
-/// What a rank's array holds of a block at the start.
+/// The contents of a block of a rank's array at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The array has no room for the block: no step may touch it.
+    /// The array does not hold the block: no step may touch it.
     Absent,
     /// Nothing yet.
     Empty,
@@ -43,26 +43,27 @@ pub enum Start {
     Contribution,
 }
 
-/// What a rank's output must hold of a block at the end.
+/// The required contents of a block of a rank's output at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Required {
     /// Anything.
     Nothing,
-    /// The contribution of one rank, as it was.
+    /// The contribution of one rank, unchanged.
     Of(usize),
     /// The contributions of all ranks, each once, finished once.
     Reduced,
-    /// The contributions of so many ranks from rank 0 on, each once, and not finished.
+    /// The contributions of this many ranks from rank 0 on, each once, and not finished.
     First(usize),
 }
 
 impl Spec {
-    /// Every call of a collective that differs in its root or its buffers, on blocks of any sizes.
+    /// Returns every call of a collective that differs in its root or its buffers, on blocks of any
+    /// sizes.
     pub fn all(collective: Collective, ranks: usize, blocks: usize) -> impl Iterator<Item = Self> {
         let roots = if is_rooted(collective) { ranks } else { 1 };
         let buffers: &[Buffers] = match collective {
             Collective::Broadcast | Collective::Barrier => &[Buffers::InPlace],
-            // What lies in one array can be moved to the other beforehand, and has to be.
+            // Data in one array can be copied to the other beforehand, and must be.
             Collective::Scan => &[Buffers::InPlace],
             Collective::AllToAll | Collective::Exscan => &[Buffers::Separate],
             _ => &[Buffers::InPlace, Buffers::Separate],
@@ -71,7 +72,7 @@ impl Spec {
         (0..roots).flat_map(move |root| buffers.iter().map(move |buffers| spec(root, buffers)))
     }
 
-    /// What `rank` holds at the start. Scratch is always empty.
+    /// Returns the contents of a block on `rank` at the start. Scratch is always empty.
     #[must_use]
     pub fn start(&self, rank: usize, place: Place, block: usize) -> Start {
         match place {
@@ -81,7 +82,7 @@ impl Spec {
         }
     }
 
-    /// What `rank` must hold in its output at the end.
+    /// Returns the required contents of a block of `rank`'s output at the end.
     #[must_use]
     pub fn required(&self, rank: usize, block: usize) -> Required {
         match self.collective {
@@ -99,7 +100,7 @@ impl Spec {
         }
     }
 
-    /// Refuses a call that cannot be.
+    /// Returns an error for an invalid call.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         // A collective with counts is the one without, on blocks of other sizes.
         let known = self.collective.base() == self.collective;
@@ -110,13 +111,14 @@ impl Spec {
         if known && root && chunks && pairs && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
     }
 
-    /// Whether values may only be combined if they share no contribution. A barrier carries no
-    /// data, only news.
+    /// Returns whether values may only be combined if they share no contribution. A barrier carries
+    /// no data.
     pub(crate) const fn counts(&self) -> bool {
         !matches!(self.collective, Collective::Barrier)
     }
 
-    /// Whether all ranks must hold the same bits, so that they must combine in the same order.
+    /// Returns whether all ranks must hold the same bits, so that they must combine in the same
+    /// order.
     pub(crate) const fn same_everywhere(&self) -> bool {
         matches!(self.collective, Collective::AllReduce)
     }
@@ -144,7 +146,7 @@ impl Spec {
             Collective::Scatter => Start::Absent,
             Collective::AllToAll if block % self.ranks == rank => Start::Empty,
             Collective::AllToAll => Start::Absent,
-            // Rank 0 gets nothing, and its buffer must stay as it was.
+            // Rank 0 gets no result, and its buffer must stay unchanged.
             Collective::Exscan if rank == 0 => Start::Absent,
             Collective::Exscan => Start::Empty,
             Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
@@ -156,12 +158,12 @@ impl Spec {
         }
     }
 
-    /// Whether a rank gets a block in a scatter. The root keeps its own where it is, in place.
+    /// Returns whether a rank gets a block in a scatter. In place, the root keeps its own block.
     fn receives(&self, rank: usize, block: usize) -> bool {
         self.owner(block) == rank && !(rank == self.root && self.buffers == Buffers::InPlace)
     }
 
-    /// The rank whose chunk a block belongs to, in a gather or scatter.
+    /// Returns the rank whose chunk a block belongs to, in a gather or scatter.
     fn owner(&self, block: usize) -> usize {
         block / (self.blocks / self.ranks).max(1)
     }
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_cannot_be_is_refused() {
+    fn invalid_calls_are_refused() {
         let spec = Spec {
             collective: Collective::AllGather,
             ranks: 3,

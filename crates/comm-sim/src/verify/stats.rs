@@ -1,17 +1,18 @@
-//! What a schedule costs, counted while it is verified.
+//! The communication of a schedule, counted while it is verified.
 
-/// What a verified program does.
+/// The communication of a verified program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// What each rank does.
+    /// The communication of each rank.
     pub ranks: Vec<Traffic>,
-    /// The most messages that wait for each other in a chain: how often the latency of a link is
-    /// paid, if every rank could talk to all others at once and had a window without end.
+    /// The length of the longest chain of messages that wait for each other: the number of
+    /// latencies paid, if every rank could communicate with all others at once and had an unlimited
+    /// window.
     pub rounds: u32,
 }
 
-/// What one rank does.
+/// The communication of one rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
@@ -28,13 +29,13 @@ pub struct Traffic {
 }
 
 impl Stats {
-    /// The most blocks that any rank sends or receives, whichever is more.
+    /// Returns the most blocks that any rank sends or receives, whichever is more.
     #[must_use]
     pub fn blocks_max(&self) -> usize {
         self.ranks.iter().map(|rank| rank.blocks_sent.max(rank.blocks_received)).max().unwrap_or(0)
     }
 
-    /// The most messages that any rank sends or receives, whichever is more.
+    /// Returns the most messages that any rank sends or receives, whichever is more.
     #[must_use]
     pub fn messages_max(&self) -> usize {
         self.ranks.iter().map(|rank| rank.messages_sent.max(rank.messages_received)).max().unwrap_or(0)

@@ -1,15 +1,15 @@
-//! In which order contributions are combined.
+//! The order in which contributions are combined.
 
 use crate::random::mix;
 
-/// A tree over the ranks, as the combinations that make it up: in this order, what the first rank
-/// of each has come to is combined with what the second has come to, and the first keeps the
-/// result. It joins all ranks.
+/// A tree over the ranks as a list of combinations: in this order, the partial result of the first
+/// rank of each is combined with that of the second, and the first keeps the result. It includes
+/// all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tree<'a>(pub &'a [(usize, usize)]);
 
 impl Tree<'_> {
-    /// What the ranks come to. `None` if it is no tree over these ranks.
+    /// Combines the values of the ranks. `None` if this is not a tree over these ranks.
     pub(crate) fn fold<T>(self, ranks: impl Iterator<Item = T>, combine: impl Fn(T, T) -> T) -> Option<T> {
         let mut values: Vec<Option<T>> = ranks.map(Some).collect();
         for &(into, from) in self.0 {
@@ -21,24 +21,25 @@ impl Tree<'_> {
         roots.next().filter(|_| roots.next().is_none())
     }
 
-    /// The hash of a finished block that was combined so. `None` if it is no tree over these ranks.
+    /// Returns the hash of a finished block that was combined in this order. `None` if this is not
+    /// a tree over these ranks.
     pub(super) fn hash(self, block: usize, ranks: usize) -> Option<u64> {
         self.fold((0..ranks).map(|rank| leaf(block, rank)), node).map(finished)
     }
 }
 
-/// The hash of a rank's contribution to a block.
+/// Returns the hash of a rank's contribution to a block.
 pub(super) fn leaf(block: usize, rank: usize) -> u64 {
     mix(mix(block as u64 + 1) ^ rank as u64)
 }
 
-/// The hash of a combination. The same for both orders of operands: every operator commutes to the
-/// bit.
+/// Returns the hash of a combination. The same for both orders of operands: every operator commutes
+/// to the bit.
 pub(super) fn node(a: u64, b: u64) -> u64 {
     mix(a.min(b)).wrapping_mul(3) ^ mix(a.max(b))
 }
 
-/// The hash at the end of a reduction.
+/// Returns the hash at the end of a reduction.
 pub(super) fn finished(tree: u64) -> u64 {
     mix(tree ^ 1)
 }

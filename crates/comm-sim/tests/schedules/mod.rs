@@ -59,7 +59,8 @@ fn copy_in(spec: &Spec) -> Vec<Step> {
     if spec.buffers == Buffers::Separate { vec![Step::copy(OUT, IN, all(spec))] } else { vec![] }
 }
 
-/// One turn of the ring: what rank `rank` sends and receives in round `round`, starting with chunk `rank + start`.
+/// One turn of the ring: what rank `rank` sends and receives in round `round`, starting with chunk
+/// `rank + start`.
 fn turn(rank: usize, spec: &Spec, start: usize, round: usize) -> (Blocks, Blocks) {
     let sent = rank + start + 2 * spec.ranks - round;
     (chunk(spec, sent), chunk(spec, sent - 1))
@@ -80,8 +81,8 @@ pub(crate) fn ring_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     steps
 }
 
-/// Recursive doubling through scratch. In worlds that are no power of two, the ranks beyond it hand their data to a
-/// rank below it and get the result back.
+/// Recursive doubling through scratch. In worlds that are no power of two, the ranks beyond it hand
+/// their data to a rank below it and get the result back.
 pub(crate) fn doubling_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     let (all, core) = (all(spec), 1 << spec.ranks.ilog2());
     let mut steps = copy_in(spec);
@@ -102,7 +103,8 @@ pub(crate) fn doubling_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     steps
 }
 
-/// Recursive doubling that receives where it sends from: with no buffering, both wait for the other's receive.
+/// Recursive doubling that receives where it sends from: with no buffering, both wait for the
+/// other's receive.
 pub(crate) fn doubling_in_place(rank: usize, spec: &Spec) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut distance = 1;
@@ -161,8 +163,9 @@ pub(crate) fn ring_all_gather(rank: usize, spec: &Spec) -> Vec<Step> {
     steps
 }
 
-/// Works in scratch, where block `b` has slot `b`, because the output may hold only one chunk.
-/// Each partial sum is received, combined with the own contribution where that lies, and stored in scratch.
+/// Works in scratch, where block `b` has slot `b`, because the output may hold only one chunk. Each
+/// partial sum is received, combined with the own contribution where that lies, and stored in
+/// scratch.
 pub(crate) fn ring_reduce_scatter(rank: usize, spec: &Spec) -> Vec<Step> {
     let (next, prev) = neighbours(rank, spec);
     let own = if spec.buffers == Buffers::Separate { IN } else { OUT };
