@@ -1,8 +1,8 @@
 //! A checked call, and the layout of its data.
 
 use comm_core::{
-    Collective, Counts, DType, Group, Host, HostViewMut, Layout, Operands, Partition, ReduceOp, ReduceOrder,
-    Reduction, Result, Signature, Widening,
+    Accumulate, Collective, Counts, DType, Group, Host, HostViewMut, Layout, Operands, Partition, ReduceOp,
+    ReduceOrder, Reduction, Result, Signature, Widening,
 };
 
 use crate::choose::CallShape;
@@ -50,7 +50,7 @@ impl<'a> CheckedCall<'a> {
     /// Returns the conversion of 16-bit floats to the type in which they are sent, if that differs.
     #[inline]
     pub(super) fn widening(&self) -> Option<Widening> {
-        if self.moved_dtype() == self.signature.dtype {
+        if self.signature.accumulate == Accumulate::Native {
             None
         } else {
             self.signature.dtype.and_then(Widening::of)

@@ -49,16 +49,10 @@ impl Key {
     fn matches(&self, signature: &Signature, in_place: bool) -> bool {
         self.in_place == in_place
             && self.signature == *signature
-            && self.signature.op.map(without_factor) == signature.op.map(without_factor)
-    }
-}
-
-/// Returns the operator without its factor: calls that differ in it share a program.
-#[inline]
-const fn without_factor(op: ReduceOp) -> ReduceOp {
-    match op {
-        ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(1.0),
-        op => op,
+            && match (self.signature.op, signature.op) {
+                (Some(ReduceOp::User(kept)), Some(ReduceOp::User(operator))) => kept == operator,
+                _ => true,
+            }
     }
 }
 
