@@ -1,17 +1,19 @@
-//! What ranks tell each other before data moves: that all can go on, or which one cannot and why.
+//! The agreement of all ranks before data moves: all can continue, or the first rank that cannot
+//! and its error.
 
 use comm_core::Comm;
 
 use crate::{Error, Place, Result};
 
-/// So many bytes of a name, and of why, are told: enough for whoever looks for the variable.
+/// The size in bytes of a variable's name and of an error text that ranks exchange; longer ones are
+/// cut.
 const WORDS: usize = 512;
 
-/// Answers what this rank found, if all ranks can go on. If one cannot, none does: that one gets
-/// its own error, and the others are told it. A collective; it costs one all-reduce of a few bytes
-/// if all is well.
+/// Returns this rank's result if all ranks can continue. If one cannot, none does: that rank
+/// returns its own error, and the others return it as [`Error::Refused`]. A collective; without
+/// errors it costs one all-reduce of a few bytes.
 ///
-/// Each of `marks`, of which all ranks have as many, becomes the largest that any rank has.
+/// Each of `marks`, of which all ranks have the same number, becomes the largest of any rank.
 pub(crate) fn go_on<M: Place, T>(comm: &Comm<M>, own: Result<T>, marks: &mut Vec<u8>) -> Result<T> {
     marks.push(u8::from(own.is_err()));
     M::largest(comm, marks)?;
@@ -23,7 +25,7 @@ pub(crate) fn go_on<M: Place, T>(comm: &Comm<M>, own: Result<T>, marks: &mut Vec
     Err(own.unwrap_or(first))
 }
 
-/// The error of the first rank that has one, as other ranks get it.
+/// Returns the error of the first rank that has one, as other ranks return it.
 fn first_refusal<M: Place>(comm: &Comm<M>, own: Option<&Error>) -> Result<Error> {
     let mut all = vec![0; comm.size() * 2 * WORDS];
     M::all_gather(comm, &encode(own), &mut all)?;
@@ -36,7 +38,7 @@ fn first_refusal<M: Place>(comm: &Comm<M>, own: Option<&Error>) -> Result<Error>
     Ok(Error::Refused { rank, name, why })
 }
 
-/// The variable, and what is wrong with it.
+/// Encodes the variable and the text of an error.
 fn encode(refusal: Option<&Error>) -> [u8; 2 * WORDS] {
     let mut record = [0; 2 * WORDS];
     if let Some(error) = refusal {
@@ -49,7 +51,7 @@ fn encode(refusal: Option<&Error>) -> [u8; 2 * WORDS] {
     record
 }
 
-/// A text of another process, up to where it is filled up.
+/// Decodes a text of another process, without its padding.
 fn decode(bytes: &[u8; WORDS]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()

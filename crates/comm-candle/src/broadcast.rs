@@ -1,5 +1,5 @@
-//! The variables of rank 0 for every rank, in host memory: packed into buckets, so that many small
-//! ones do not cost a call each.
+//! The broadcast of rank 0's variables in host memory, packed into buckets so that small ones do
+//! not cost a call each.
 
 use std::ops::Range;
 
@@ -9,9 +9,8 @@ use crate::Result;
 use crate::memory::write;
 use crate::variables::Variable;
 
-/// Gives every rank the values of rank 0. Of what is packed, as many bytes are in memory a second
-/// time as a bucket has at most; what is larger goes as it lies. Bytes are moved and not computed
-/// with, so types share buckets.
+/// Broadcasts the values of rank 0. Packing copies at most the bytes of one bucket; larger
+/// variables are sent in place. Bytes are not computed with, so types share buckets.
 pub(crate) fn in_buckets(comm: &Comm, variables: &[Variable], bucket_bytes: usize) -> Result<()> {
     let bytes: Vec<usize> = variables.iter().map(bytes).collect();
     let mut bucket = Vec::new();
@@ -28,7 +27,7 @@ fn bytes(variable: &Variable) -> usize {
     variable.var.elem_count() * variable.dtype.size()
 }
 
-/// Which go together, in their order: as many as fit into a bucket, and at least one.
+/// Returns the ranges of variables that share a bucket, in order: as many as fit, and at least one.
 fn buckets(bytes: &[usize], bucket_bytes: usize) -> Vec<Range<usize>> {
     let mut buckets: Vec<Range<usize>> = Vec::new();
     let mut filled = 0_usize;

@@ -12,10 +12,10 @@ use crate::{Place, Report, Result};
 
 /// The gradients that are averaged in one step, by the position of their variable.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub struct StepGradients<'a> {
     variables: &'a [Variable],
     gradients: &'a mut GradStore,
-    /// Whether a gradient may be overwritten where it lies.
+    /// Whether a gradient may be overwritten in place.
     own: Vec<bool>,
     /// Whether this rank has a gradient.
     here: Vec<bool>,
@@ -23,8 +23,8 @@ pub struct Call<'a> {
     anywhere: Vec<bool>,
 }
 
-impl<'a> Call<'a> {
-    /// Checks all gradients, and finds out which variables have one on any rank. A collective.
+impl<'a> StepGradients<'a> {
+    /// Checks all gradients, and determines which variables have one on any rank. A collective.
     pub(crate) fn agree<M: Place>(
         comm: &Comm<M>,
         variables: &'a Variables,
@@ -52,22 +52,23 @@ impl<'a> Call<'a> {
         self.variables
     }
 
-    /// Whether any rank has a gradient of a variable, so that all are to have its average.
+    /// Returns whether any rank has a gradient of a variable, so that all ranks must get its
+    /// average.
     pub(crate) fn is_anywhere(&self, at: usize) -> bool {
         self.anywhere[at]
     }
 
-    /// The gradient of a variable on this rank.
+    /// Returns the gradient of a variable on this rank.
     pub(crate) fn gradient(&self, at: usize) -> Option<&Tensor> {
         self.gradients.get(&self.variables[at].var)
     }
 
-    /// The same if nothing else lies in its memory, and it lies there in one piece.
+    /// Returns the gradient if it is contiguous and shares its memory with nothing else.
     pub(crate) fn own(&self, at: usize) -> Option<&Tensor> {
         self.gradient(at).filter(|gradient| self.own[at] && gradient.is_contiguous())
     }
 
-    /// Puts an average that is not where the gradient was in its place.
+    /// Replaces a gradient by an average in other memory.
     pub(crate) fn put(&mut self, at: usize, average: Tensor) {
         self.gradients.insert(&self.variables[at].var, average);
     }
@@ -83,9 +84,9 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Which gradients share their memory with no other gradient and no variable. candle's own backward
-/// makes no others, but whoever writes gradients himself may well use one tensor twice, or a
-/// variable as its own gradient.
+/// Returns which gradients share their memory with no other gradient and no variable. candle's own
+/// backward makes no others, but a user may use one tensor twice, or a variable as its own
+/// gradient.
 fn owned(variables: &[Variable], gradients: &[Option<&Tensor>]) -> Vec<bool> {
     let mut users = HashMap::<usize, usize>::new();
     for tensor in variables.iter().map(|variable| &*variable.var).chain(gradients.iter().copied().flatten()) {
@@ -94,7 +95,7 @@ fn owned(variables: &[Variable], gradients: &[Option<&Tensor>]) -> Vec<bool> {
     gradients.iter().map(|gradient| gradient.is_some_and(|tensor| users[&storage(tensor)] == 1)).collect()
 }
 
-/// What tensors have in common that share memory.
+/// Returns a number that is equal for tensors which share memory.
 fn storage(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
     std::ptr::from_ref(&*storage).addr()

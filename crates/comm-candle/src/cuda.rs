@@ -1,4 +1,4 @@
-//! Gradients on GPUs: averaged where they lie, by NCCL, in the order of candle's stream.
+//! Gradients on GPUs: averaged in place by NCCL, in the order of candle's stream.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use comm_core::{Comm, DType, ReduceOp};
 use comm_nccl::{Cuda, CudaViewMut, DeviceBuffer, DeviceComm, Stream};
 
 use crate::Result;
-use crate::call::Call;
+use crate::call::StepGradients;
 use crate::memory::range;
 use crate::place::{Average, Sealed};
 use crate::variables::Variable;
@@ -21,9 +21,9 @@ impl Sealed for Cuda {
         matches!(location, DeviceLocation::Cuda { .. })
     }
 
-    // What is no tensor is on the communicator's stream. On candle's, the host would wait for
-    // backward; and a stream of candle's context would make that begin to track the uses of every
-    // tensor.
+    // Buffers that are not tensors are on the communicator's stream. On candle's, the host would
+    // wait for backward; and a stream of candle's context would make that context track the uses of
+    // every tensor.
 
     fn all_gather(comm: &Comm<Self>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
         let mut gathered = DeviceBuffer::<u8>::zeros(comm.stream(), all.len())?;
@@ -49,15 +49,14 @@ impl Sealed for Cuda {
     }
 }
 
-/// Averages all gradients by groups of calls. The host waits for nothing but to learn which
-/// gradients there are.
+/// Averages all gradients in groups of calls. The host waits only for the list of gradients.
 #[derive(Debug)]
 struct InPlace {
     comm: Comm<Cuda>,
 }
 
 impl Average for InPlace {
-    fn average(&mut self, call: &mut Call<'_>) -> Result<()> {
+    fn average(&mut self, call: &mut StepGradients<'_>) -> Result<()> {
         let mut averages = Vec::new();
         for at in (0..call.variables().len()).filter(|at| call.is_anywhere(*at)) {
             let (gradient, moved) = match (call.own(at), call.gradient(at)) {
@@ -76,33 +75,35 @@ impl Average for InPlace {
     }
 }
 
-/// Calls `call` with the elements of contiguous tensors, to be written where they lie, in the order
-/// of candle's stream.
+/// Calls `call` with the elements of contiguous tensors for writing in place, in the order of
+/// candle's stream.
 fn write(
     tensors: &[&Tensor],
     call: impl FnOnce(Vec<CudaViewMut<'_>>) -> comm_core::Result<()>,
 ) -> Result<()> {
-    // cudarc lets streams of candle's context wait for each other's work on a tensor, by what it
-    // was told was written last: what comes before the call, and then the call, which is in the
-    // order of candle's stream by then.
+    // cudarc makes streams of candle's context wait for the recorded last write of a tensor: first
+    // for work before the call, and then for the call, which is in the order of candle's stream by
+    // then.
     touch(tensors)?;
     let outcome = {
-        // Nobody gives a tensor other memory meanwhile.
+        // Holding the locks keeps the tensors' memory in place meanwhile.
         let storages: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
-        let places: Vec<Place> =
-            storages.iter().map(|(storage, layout)| Place::of(storage, layout)).collect::<Result<_, _>>()?;
-        call(places.iter().map(Place::view).collect())
+        let places: Vec<DeviceSlice> = storages
+            .iter()
+            .map(|(storage, layout)| DeviceSlice::of(storage, layout))
+            .collect::<Result<_, _>>()?;
+        call(places.iter().map(DeviceSlice::view).collect())
     };
     touch(tensors)?;
     Ok(outcome?)
 }
 
-/// Tells cudarc that tensors are written on candle's stream now.
+/// Records in cudarc that tensors are written on candle's stream now.
 fn touch(tensors: &[&Tensor]) -> Result<()> {
     Ok(tensors.iter().try_for_each(|tensor| tensor.inplace_op1(&Touch))?)
 }
 
-/// Evaluates an expression with the elements of a tensor and their type, whichever it is.
+/// Evaluates an expression with the elements of a tensor of any type.
 macro_rules! with_elements {
     ($slice:expr, |$elements:ident, $dtype:ident| $body:expr) => {
         with_elements!($slice, |$elements, $dtype| $body; U8 U32 I16 I32 I64 BF16 F16 F32 F64)
@@ -118,7 +119,7 @@ macro_rules! with_elements {
     };
 }
 
-/// Does nothing: candle lets operations write in place, and cudarc notes that one did.
+/// Does nothing: candle lets operations write in place, and cudarc records the write.
 struct Touch;
 
 impl InplaceOp1 for Touch {
@@ -137,16 +138,16 @@ impl InplaceOp1 for Touch {
     }
 }
 
-/// Where the elements of a tensor lie.
-struct Place {
+/// The memory of a tensor's elements.
+struct DeviceSlice {
     pointer: u64,
     len: usize,
     dtype: DType,
-    /// candle's.
+    /// candle's stream.
     stream: Stream,
 }
 
-impl Place {
+impl DeviceSlice {
     fn of(storage: &Storage, layout: &Layout) -> candle_core::Result<Self> {
         let Storage::Cuda(storage) = storage else { candle_core::bail!("a tensor is not on a GPU") };
         let ((start, end), stream) = (range(layout)?, storage.device.cuda_stream());
@@ -161,9 +162,9 @@ impl Place {
     }
 
     fn view(&self) -> CudaViewMut<'_> {
-        // SAFETY: so many elements of this type lie there, and are aligned for it, as candle says.
-        // Whoever has the place keeps the tensor from getting other memory; candle frees what it
-        // has, and does all its work on it, on this stream, which the call joins.
+        // SAFETY: candle guarantees `len` aligned elements of this type. The owner of this value
+        // keeps the tensor from getting other memory; candle frees the memory, and does all its
+        // work on it, on this stream, which the call joins.
         unsafe { CudaViewMut::from_raw(self.pointer, self.len, self.dtype, &self.stream) }
     }
 }

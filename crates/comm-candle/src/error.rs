@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The error type of training candle models.
 
 use candle_core::{DType, DeviceLocation, Tensor};
 use comm_core::{Comm, Memory};
@@ -6,59 +6,59 @@ use comm_core::{Comm, Memory};
 /// The result of anything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a model cannot be trained on several ranks, or not any more.
+/// The error of training a model on several ranks.
 ///
-/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] come on every rank alike.
-/// [`Error::Gradient`], [`Error::Integers`] and [`Error::Changed`] are this rank's alone, and the
-/// others get [`Error::Refused`] for it: no data was sent, and all ranks may call again.
+/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] occur on every rank. [`Error::Gradient`],
+/// [`Error::Integers`] and [`Error::Changed`] occur on one rank, and the others return
+/// [`Error::Refused`] for it: no data was sent, and all ranks may call again.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The ranks do not train the same model, or could not communicate.
+    /// The ranks do not train the same model, or communication failed.
     #[error(transparent)]
     Ranks(#[from] comm_ddp::Error),
-    /// candle could not do its part.
+    /// An operation of candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
-    /// A variable has elements that no communicator knows.
+    /// A variable has an element type that cannot be communicated.
     #[error("variable {name:?} holds {}, which cannot be communicated", dtype.as_str())]
     Type {
         /// The variable.
         name: String,
-        /// What it holds.
+        /// Its element type.
         dtype: DType,
     },
-    /// A variable lies in another memory than the communicator's.
+    /// A variable is in another memory than the communicator's.
     #[error("variable {name:?} lies on {location:?}, and the communicator is for {place}")]
     Place {
         /// The variable.
         name: String,
-        /// Where it lies.
+        /// Its location.
         location: DeviceLocation,
-        /// What the communicator is for.
+        /// The memory of the communicator.
         place: &'static str,
     },
-    /// Another rank cannot go on, so that no rank did. If several cannot, this is the first.
+    /// Another rank cannot continue, so no rank does. If several cannot, this is the first.
     #[error("rank {rank} cannot go on: {why}")]
     Refused {
         /// The rank that cannot.
         rank: usize,
         /// The variable.
         name: String,
-        /// What that rank says of it.
+        /// The error of that rank.
         why: String,
     },
-    /// A gradient that cannot be that of its variable. Nothing was sent.
+    /// A gradient that does not match its variable. Nothing was sent.
     #[error("the gradient of {name:?} is {got}, the variable is {expected}")]
     Gradient {
         /// The variable.
         name: String,
-        /// What its gradient must be, because it is so itself.
+        /// The form of the variable.
         expected: Box<Form>,
-        /// What the gradient is.
+        /// The form of the gradient.
         got: Box<Form>,
     },
-    /// A gradient of integers, of which there is no average. Nothing was sent.
+    /// A gradient of integers, which have no average. Nothing was sent.
     #[error("variable {name:?} holds integers, and has a gradient")]
     Integers {
         /// The variable.
@@ -72,7 +72,7 @@ pub enum Error {
     },
 }
 
-/// The text that users read, for programs whose `main` returns this error.
+/// Prints the `Display` text, for programs whose `main` returns this error.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// The variable that it is about, if it is about one.
+    /// Returns the variable that the error concerns, if there is one.
     pub(crate) fn variable(&self) -> Option<&str> {
         match self {
             Self::Type { name, .. }
@@ -100,7 +100,7 @@ impl From<comm_core::Error> for Error {
     }
 }
 
-/// Tells all ranks if candle failed in the middle of something that they wait for.
+/// Aborts the communicator if candle failed while other ranks wait for this one.
 pub(crate) fn or_abort<M: Memory, T>(comm: &Comm<M>, outcome: Result<T>) -> Result<T> {
     if let Err(Error::Candle(_)) = &outcome {
         comm.abort("a tensor could not be read or written");
@@ -108,7 +108,7 @@ pub(crate) fn or_abort<M: Memory, T>(comm: &Comm<M>, outcome: Result<T>) -> Resu
     outcome
 }
 
-/// Shape, element type and place of a tensor.
+/// Shape, element type and location of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Form {
@@ -116,7 +116,7 @@ pub struct Form {
     pub shape: Vec<usize>,
     /// The type of the elements.
     pub dtype: DType,
-    /// Where they lie.
+    /// The location of the elements.
     pub location: DeviceLocation,
 }
 

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use crate::Result;
 use crate::broadcast;
-use crate::call::Call;
+use crate::call::StepGradients;
 use crate::memory::{read, write};
 use crate::place::{Average, Sealed};
 use crate::variables::Variable;
@@ -37,13 +37,13 @@ impl Sealed for Host {
     }
 }
 
-/// What averages gradients through buckets of these sizes.
+/// Creates an averager of gradients through buckets of these sizes.
 pub(crate) fn averager(
     comm: &Comm,
     variables: &[Variable],
     limits: BucketLimits,
 ) -> Result<Box<dyn Average>> {
-    // The same types in the same order on every rank, as the variables are the same.
+    // All ranks use the same types in the same order, because their variables are the same.
     let kinds = [
         kind::<f16>(comm, variables, limits)?,
         kind::<bf16>(comm, variables, limits)?,
@@ -58,7 +58,7 @@ pub(crate) fn averager(
 struct Kinds(Vec<Box<dyn Average>>);
 
 impl Average for Kinds {
-    fn average(&mut self, call: &mut Call<'_>) -> Result<()> {
+    fn average(&mut self, call: &mut StepGradients<'_>) -> Result<()> {
         self.0.iter_mut().try_for_each(|kind| kind.average(call))
     }
 }
@@ -83,17 +83,17 @@ fn kind<T: Gradient + WithDType>(
     }
     let described =
         members.iter().map(|&at| Parameter::new::<T>(&variables[at].name, variables[at].var.dims()));
-    // All gradients of a backward pass come at once, so its first step shows no order.
+    // All gradients of a backward pass are ready at once, so its first step shows no order.
     let options = Options::default().limits(limits).follow_first_step(false);
-    // Every call waits for its buckets before it returns, so they meet no other call.
+    // Every call waits for its buckets before it returns, so no other call runs meanwhile.
     let replicas = DataParallel::over(comm.clone(), ParameterSet::new(described)?, options)?;
     Ok(Some(Box::new(Kind::<T> { replicas, members })))
 }
 
 impl<T: Gradient + WithDType> Average for Kind<T> {
-    fn average(&mut self, call: &mut Call<'_>) -> Result<()> {
+    fn average(&mut self, call: &mut StepGradients<'_>) -> Result<()> {
         let mut step = self.replicas.step()?;
-        // Backwards, as buckets are filled: the first is sent while the second is being packed.
+        // In reverse, as buckets are filled: the first is sent while the second is packed.
         for (index, &at) in self.members.iter().enumerate().rev() {
             if let Some(gradient) = call.gradient(at) {
                 read(gradient, |elements: &[T]| step.ready(index, elements))??;
@@ -109,8 +109,8 @@ impl<T: Gradient + WithDType> Average for Kind<T> {
     }
 }
 
-/// Puts an average where the gradient lies, or into a tensor of its own.
-fn store<T: Gradient + WithDType>(call: &mut Call<'_>, at: usize, average: &[T]) -> Result<()> {
+/// Writes an average into the gradient, or into a new tensor.
+fn store<T: Gradient + WithDType>(call: &mut StepGradients<'_>, at: usize, average: &[T]) -> Result<()> {
     if let Some(gradient) = call.own(at) {
         let average = HostView::new(average).bytes();
         write(gradient, |elements| elements.into_bytes().copy_from_slice(average))?;

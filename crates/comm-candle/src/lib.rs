@@ -49,15 +49,15 @@
 //! Tensors lie in the memory of the communicator: on the CPU for a `Comm`, and with feature `cuda`
 //! on the GPU for a `Comm<comm_nccl::Cuda>`. Nothing is copied from one to the other.
 //!
-//! | question | file |
+//! | subject | file |
 //! |---|---|
-//! | which variables are there, and do all ranks have them | `variables.rs` |
-//! | can all ranks go on, and which one cannot | `agreement.rs` |
-//! | what do users hold | `data_parallel.rs`, `report.rs`, `error.rs` |
-//! | what becomes of gradients in one step | `call.rs` |
-//! | how are they averaged, in which memory | `place.rs`, `host.rs`, `cuda.rs` |
-//! | how do all get the variables of rank 0 | `broadcast.rs`, `cuda.rs` |
-//! | how is the memory of a tensor reached | `memory.rs`, `cuda.rs` |
+//! | the variables, equal on all ranks | `variables.rs` |
+//! | the agreement of all ranks before data moves | `agreement.rs` |
+//! | the interface of users | `data_parallel.rs`, `report.rs`, `error.rs` |
+//! | the gradients of one step | `call.rs` |
+//! | averaging, per memory | `place.rs`, `host.rs`, `cuda.rs` |
+//! | the broadcast of rank 0's variables | `broadcast.rs`, `cuda.rs` |
+//! | access to the memory of a tensor | `memory.rs`, `cuda.rs` |
 
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 #![deny(unsafe_code)]

@@ -14,14 +14,14 @@ pub(crate) fn read<T: WithDType, R>(tensor: &Tensor, visit: impl FnOnce(&[T]) ->
     Ok(visit(&T::cpu_storage_as_slice(storage)?[start..end]))
 }
 
-/// Calls `visit` with the elements of a contiguous tensor, to be written where they lie.
+/// Calls `visit` with the elements of a contiguous tensor, for writing in place.
 pub(crate) fn write<R>(tensor: &Tensor, visit: impl FnOnce(HostViewMut<'_>) -> R) -> Result<R> {
     let write = Write { visit: Cell::new(Some(visit)), result: Cell::new(None) };
     tensor.inplace_op1(&write)?;
     write.result.take().ok_or(Error::UnwrapNone)
 }
 
-/// candle lets operations write in place, which are called by reference, and once.
+/// An in-place operation for candle, which calls it by reference, and once.
 struct Write<F, R> {
     visit: Cell<Option<F>>,
     result: Cell<Option<R>>,
@@ -51,7 +51,7 @@ impl<F: FnOnce(HostViewMut<'_>) -> R, R> InplaceOp1 for Write<F, R> {
     }
 }
 
-/// Where the elements of a contiguous tensor lie in its storage.
+/// Returns the range of the elements of a contiguous tensor in its storage.
 pub(crate) fn range(layout: &Layout) -> Result<(usize, usize)> {
     layout.contiguous_offsets().ok_or(Error::RequiresContiguous { op: "communicate" })
 }

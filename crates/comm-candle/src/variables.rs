@@ -1,4 +1,4 @@
-//! The variables of a model, in the order in which all ranks know them.
+//! The variables of a model, in the same order on all ranks.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -27,15 +27,15 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// The variables of a map, once all ranks have found that they have the same. A collective.
+    /// Returns the variables of a map, after checking that all ranks have the same. A collective.
     pub(crate) fn agree<M: Place>(map: &VarMap, comm: &Comm<M>) -> Result<Self> {
         let mut named: Vec<(String, Var)> =
             lock(map).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
         named.sort_by(|(one, _), (other, _)| one.cmp(other));
         let found: Vec<Result<Variable>> =
             named.into_iter().map(|(name, var)| Variable::new::<M>(name, var)).collect();
-        // What cannot take part is described by why, and refused when all ranks are found to have
-        // the same: if only one had it, the others would wait for that one.
+        // Variables that cannot take part are described by their error, and refused after the
+        // comparison of ranks: if only one rank had them, the others would wait for that one.
         let parameters = ParameterSet::new(found.iter().map(describe))?;
         let all_gather = |own: &[u8], all: &mut [u8]| M::all_gather(comm, own, all);
         comm_ddp::check_parameters_by(&parameters, comm.size(), all_gather)?;
@@ -46,19 +46,19 @@ impl Variables {
         &self.sorted
     }
 
-    /// Gives every rank the values of rank 0.
+    /// Broadcasts the values of rank 0.
     pub(crate) fn broadcast<M: Place>(&self, comm: &Comm<M>) -> Result<()> {
         or_abort(comm, M::broadcast(comm, &self.sorted))
     }
 
-    /// Refuses a map with other variables than those that all ranks have: gradients of new ones
-    /// would not be averaged.
+    /// Returns an error for a map with other variables than those that all ranks have: gradients of
+    /// new ones would not be averaged.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let map = lock(&self.map);
         let is_same = |ours: &Variable| map.get(&ours.name).is_some_and(|var| var.id() == ours.var.id());
         let other = self.sorted.iter().find(|variable| !is_same(variable)).map(|variable| &variable.name);
         let is_known = |name: &str| self.sorted.binary_search_by(|ours| ours.name.as_str().cmp(name)).is_ok();
-        // Equal in number and with none missing, there is none to be looked for.
+        // If the numbers are equal and none is missing, none was added.
         let more = map.len() > self.sorted.len();
         let added = map.keys().filter(|name| more && !is_known(name)).min();
         other.or(added).map_or(Ok(()), |name| Err(Error::Changed { name: name.clone() }))
@@ -83,7 +83,7 @@ impl Variable {
         }
     }
 
-    /// Its gradient, if there is one. One that does not fit is refused.
+    /// Returns its gradient, if there is one, or an error if that does not match the variable.
     pub(crate) fn gradient<'g>(&self, gradients: &'g GradStore) -> Result<Option<&'g Tensor>> {
         let Some(gradient) = gradients.get(&self.var) else { return Ok(None) };
         let (expected, got) = (Form::of(&self.var), Form::of(gradient));
@@ -99,7 +99,7 @@ impl Variable {
     }
 }
 
-/// What other ranks must have too.
+/// Describes the variable for comparison with other ranks.
 fn describe(found: &Result<Variable>) -> Parameter {
     match found {
         Ok(variable) => Parameter::with_dtype(&variable.name, variable.var.dims(), variable.dtype),
@@ -114,7 +114,7 @@ fn describe(found: &Result<Variable>) -> Parameter {
     }
 }
 
-/// candle's element types that communicators have too.
+/// Converts candle's element types to those of communicators.
 const fn dtype(dtype: candle_core::DType) -> Option<DType> {
     Some(match dtype {
         candle_core::DType::U8 => DType::U8,
@@ -131,7 +131,7 @@ const fn dtype(dtype: candle_core::DType) -> Option<DType> {
 }
 
 fn lock(map: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
-    // Whoever panicked with it left variables in it, or not, and nothing in between.
+    // Ignores poisoning: a panic leaves a variable in the map, or not, and no state in between.
     map.data().lock().unwrap_or_else(PoisonError::into_inner)
 }
 

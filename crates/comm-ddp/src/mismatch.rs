@@ -51,8 +51,7 @@ pub(crate) fn find(models: &[Vec<Parameter>]) -> Option<Mismatch> {
         let differences: Vec<Option<Difference>> =
             by_name.iter().map(|model| difference(by_name[reference].get(name), model.get(name))).collect();
         let first = differences.iter().flatten().next()?.clone();
-        // Ranks can differ each in their own way; the sentence is about those that differ as the
-        // first does.
+        // Ranks can differ in several ways; the error names those that differ as the first does.
         let alike = differences.iter().enumerate().filter(|(_, other)| other.as_ref() == Some(&first));
         let ranks = alike.map(|(rank, _)| rank).collect();
         Some(Mismatch { name: name.to_owned(), difference: first, ranks, reference })
@@ -90,7 +89,7 @@ mod tests {
         ]
     }
 
-    /// Four ranks, of which some hold `other`.
+    /// Compares four ranks, of which some have `other`.
     fn found(other: &[Parameter], ranks: &[usize]) -> Mismatch {
         let pick = |rank| if ranks.contains(&rank) { other.to_vec() } else { model() };
         find(&(0..4).map(pick).collect::<Vec<_>>()).expect("the models differ")

@@ -24,25 +24,25 @@ impl Parameter {
         Self { name: name.into(), shape: shape.into(), dtype }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The length of every dimension.
+    /// Returns the length of every dimension.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements: the product of the shape.
+    /// Returns the number of elements: the product of the shape.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()

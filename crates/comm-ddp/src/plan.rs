@@ -62,13 +62,13 @@ impl Bucket {
         &self.slots
     }
 
-    /// The type of the elements of all gradients.
+    /// Returns the type of the elements of all gradients.
     #[must_use]
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of elements of all gradients together.
+    /// Returns the number of elements of all gradients together.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -113,7 +113,7 @@ impl BucketPlan {
     pub fn new(parameters: &[Parameter], order: &[usize], limits: BucketLimits) -> Self {
         let nowhere = Location { bucket: usize::MAX, position: 0, elements: 0..0 };
         let mut plan = Self { buckets: Vec::new(), locations: vec![nowhere; parameters.len()] };
-        // Of each type the bucket that is not full yet.
+        // The bucket of each type that is not full yet.
         let mut open: Vec<usize> = Vec::new();
         for slot in order.iter().copied().chain(0..parameters.len()) {
             let Some(parameter) = parameters.get(slot) else { continue };

@@ -106,7 +106,7 @@ mod tests {
         BucketPlan::new(&parameters, &[4, 3, 2, 1, 0], BucketLimits { first_bytes: 8, bytes: 8 })
     }
 
-    /// Every order of `items`.
+    /// Returns every order of `items`.
     fn permutations(items: &[usize]) -> Vec<Vec<usize>> {
         if items.is_empty() {
             return vec![Vec::new()];

@@ -21,14 +21,14 @@ pub struct Reducer<B, M: Memory = Host> {
     worker: Worker<M>,
     plan: BucketPlan,
     queue: ReadyQueue,
-    buckets: Vec<Bucket<B>>,
+    buckets: Vec<ReducerBucket<B>>,
     began: Instant,
     clock: Clock,
     poison: Option<Arc<Error>>,
 }
 
 #[derive(Debug)]
-struct Bucket<B> {
+struct ReducerBucket<B> {
     state: BucketState<B>,
     bytes: usize,
     filled: Option<Instant>,
@@ -104,7 +104,12 @@ where
             let view = buffer.as_view_mut()?;
             let bytes = view.len() * view.dtype().size();
             drop(view);
-            Ok::<_, Error>(Bucket { state: BucketState::Idle(buffer), bytes, filled: None, launched: None })
+            Ok::<_, Error>(ReducerBucket {
+                state: BucketState::Idle(buffer),
+                bytes,
+                filled: None,
+                launched: None,
+            })
         };
         for planned in self.plan.buckets() {
             self.buckets.push(bucket(planned)?);
@@ -238,7 +243,7 @@ where
     Ok(Completed { buffer, started, completed: clock() })
 }
 
-impl<B> Bucket<B> {
+impl<B> ReducerBucket<B> {
     /// Waits until the collective has completed and takes the buffer back.
     fn wait(&mut self, backward_ended: Instant) -> Result<BucketTimes> {
         let BucketState::InFlight(work) = std::mem::replace(&mut self.state, BucketState::Lost) else {

@@ -100,7 +100,7 @@ impl DistributedSampler {
         taken.map(|position| order[position % self.samples]).collect()
     }
 
-    /// All samples in the order of this epoch.
+    /// Returns all samples in the order of this epoch.
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.samples).collect();
         if let Some(seed) = self.seed {

@@ -18,7 +18,6 @@ const BANNED_PHRASES: [&str; 3] = ["which is none", "takes note", "one behind th
 /// Folders whose doc comments still have banned openings. Remove an entry when its folder has none.
 const OPENINGS_TO_FIX: &[&str] = &[
     "benches",
-    "crates/comm-candle",
     "crates/comm-hybrid",
     "crates/comm-nccl",
     "crates/comm-rendezvous",

@@ -18,7 +18,8 @@ fn model(rank: usize) -> Model {
     ]
 }
 
-/// What three ranks get from both calls if rank 2 changes its model. Nothing may have moved.
+/// Checks the errors of both calls on three ranks if rank 2 changes its model. No data may have
+/// moved.
 fn outcome(change: impl Fn(&mut Model) + Sync, name: &str, difference: &Difference) {
     let check = |error: Error| {
         let Error::Ranks(comm_ddp::Error::Mismatch(mismatch)) = error else {

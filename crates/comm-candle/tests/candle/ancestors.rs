@@ -1,4 +1,4 @@
-//! What users of earlier libraries did.
+//! Programs written for earlier libraries.
 
 use candle_core::{Device, Tensor};
 use comm_candle::{sync_gradients, sync_model};

@@ -87,7 +87,7 @@ fn alone(dtype: DType) -> Result<Vec<f64>> {
     Ok(model.weights())
 }
 
-/// How a rank comes from its gradients to the next weights.
+/// Updates the weights of a rank from its gradients.
 type Update = fn(&Comm, &Model, &mut DataParallel, &mut AdamW, GradStore) -> comm_candle::Result<()>;
 
 fn keeping_the_plan(
@@ -113,7 +113,7 @@ fn planning_each_step(
     Ok(optimizer.step(&gradients)?)
 }
 
-/// What must not happen: a step of each rank's own, and then the mean of all weights.
+/// The wrong algorithm: each rank makes a step of its own, and then weights are averaged.
 fn averaging_weights(
     comm: &Comm,
     model: &Model,

@@ -1,4 +1,4 @@
-//! What becomes of gradients.
+//! Gradients are averaged, kept, added or refused.
 
 use candle_core::{DType, Device, Tensor};
 use comm_candle::{BucketLimits, DataParallel, Error, sync_gradients};
@@ -248,7 +248,7 @@ fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
     });
 }
 
-/// What candle's fast layer norm does to what lies before it.
+/// candle's fast layer norm gives no gradients to the variables before it.
 #[test]
 fn variables_behind_an_operation_without_backward_are_named() {
     on_ranks(2, |comm| {

@@ -15,7 +15,7 @@ use comm_sim::{AlteredFabric, AlteredTransport};
 
 pub(crate) const WORLDS: [usize; 5] = [1, 2, 3, 4, 5];
 
-/// How long anything may take before it counts as hanging.
+/// The time after which an operation counts as hanging.
 const SOON: Duration = Duration::from_secs(30);
 
 /// Runs `rank_main` on this many ranks and returns what they returned, in rank order.

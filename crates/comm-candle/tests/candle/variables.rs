@@ -1,4 +1,4 @@
-//! What becomes of variables.
+//! Variables are broadcast, compared and refused.
 
 use std::sync::atomic::Ordering;
 
