@@ -1,7 +1,7 @@
-//! The way of a test into the loaded library: symbols of our own, next to those of CUDA and NCCL.
+//! The interface of tests to the loaded library: symbols of our own, next to those of CUDA and
+//! NCCL.
 //!
-//! [`Control`](crate::Control) is their only caller. Numbers that stand for something are those of
-//! the enums that it uses.
+//! [`Control`](crate::Control) is their only caller. Numbers are those of the enums that it uses.
 
 use std::ffi::{CString, c_char};
 
@@ -10,13 +10,13 @@ use nccl_sys::ncclResult_t;
 use crate::device::{self, access, pinned, stream};
 use crate::driver;
 use crate::ffi::{HostMemory, In, Text};
-use crate::injection::{self, Trouble};
+use crate::injection::{self, InjectedFault};
 use crate::kernel::{self, Kernel, Registered};
 use crate::nccl;
 use crate::record;
 use crate::settings;
 
-/// What [`gpu_emu_take`] is asked for.
+/// The kinds of reports of [`gpu_emu_take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Report {
@@ -26,13 +26,14 @@ pub(crate) enum Report {
     Waiting = 3,
 }
 
-/// Sets a number of [`Setting`](crate::Setting); 0 if there is one.
+/// Sets a number of [`Setting`](crate::Setting); returns 0 if it exists.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_set(setting: u32, value: u64) -> i32 {
     i32::from(!settings::set(setting, value))
 }
 
-/// A report as text, to be given back to [`gpu_emu_release`]; NULL if there is none of this number.
+/// Returns a report as text, to be passed to [`gpu_emu_release`]; NULL if there is none of this
+/// number.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_take(report: u32) -> *mut c_char {
     let text = match report {
@@ -45,7 +46,7 @@ extern "C" fn gpu_emu_take(report: u32) -> *mut c_char {
     CString::new(text).map_or(std::ptr::null_mut(), CString::into_raw)
 }
 
-/// What exists, as `name=number` on one line each.
+/// Formats the numbers of existing objects as `name=number`, one per line.
 fn live() -> String {
     let counts = [
         ("bytes", device::bytes_in_use()),
@@ -58,46 +59,46 @@ fn live() -> String {
     counts.map(|(name, count)| format!("{name}={count}\n")).concat()
 }
 
-/// Frees what [`gpu_emu_take`] gave.
+/// Frees a text of [`gpu_emu_take`].
 ///
 /// # Safety
-/// `text` came from there and is given back once.
+/// `text` is a result of that function and is passed once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn gpu_emu_release(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: it was made by `CString::into_raw` and is not used by its holder any more.
+        // SAFETY: it was made by `CString::into_raw` and its holder does not use it any more.
         drop(unsafe { CString::from_raw(text) });
     }
 }
 
-/// Makes a device that has failed usable again; 0 if there is such a device.
+/// Makes a device that has failed usable again; returns 0 if there is such a device.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_heal(ordinal: usize) -> i32 {
     i32::from(device::get(ordinal).map(|device| device.heal()).is_none())
 }
 
-/// Plans that the call named `name`, on this device and after `before` others, answers `code`.
+/// Plans that the call named `name`, on this device and after `before` others, returns `code`.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_plan_answer(device: usize, name: Text, before: u64, code: u32) -> i32 {
     let planned = name.read().map(|name| injection::plan_answer(device, name, before, code));
     i32::from(planned.is_none())
 }
 
-/// Plans that an operation on this device, after `before` others, does not end: without a word if
-/// `code` is 0, and with this error of its communicator otherwise.
+/// Plans that an operation on this device, after `before` others, does not end: silently if `code`
+/// is 0, and with this error of its communicator otherwise.
 #[unsafe(no_mangle)]
-extern "C" fn gpu_emu_plan_trouble(device: usize, before: u64, code: u32) {
-    let trouble = match code {
-        0 => Trouble::Hang,
-        code => Trouble::AsyncError(ncclResult_t(code)),
+extern "C" fn gpu_emu_plan_fault(device: usize, before: u64, code: u32) {
+    let fault = match code {
+        0 => InjectedFault::Hang,
+        code => InjectedFault::AsyncError(ncclResult_t(code)),
     };
-    injection::plan_trouble(device, before, trouble);
+    injection::plan_fault(device, before, fault);
 }
 
 /// Plans that an operation on this device, after `before` others, has one wrong bit in its result.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_plan_wrong_bit(device: usize, before: u64) {
-    injection::plan_trouble(device, before, Trouble::WrongBit);
+    injection::plan_fault(device, before, InjectedFault::WrongBit);
 }
 
 #[unsafe(no_mangle)]
@@ -107,7 +108,7 @@ extern "C" fn gpu_emu_register_kernel(name: Text, function: Kernel, sizes: In<us
     i32::from(kernel.map(|(name, kernel)| kernel::register(name, kernel)).is_none())
 }
 
-/// Reads memory of a device at once, whatever its streams do; 0 if it could be read.
+/// Reads memory of a device at once, independently of its streams; returns 0 if it could be read.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_read(address: u64, to: HostMemory, length: usize) -> i32 {
     match access::read(address, length) {
@@ -120,7 +121,8 @@ extern "C" fn gpu_emu_read(address: u64, to: HostMemory, length: usize) -> i32 {
     }
 }
 
-/// Writes memory of a device at once, whatever its streams do; 0 if it could be written.
+/// Writes memory of a device at once, independently of its streams; returns 0 if it could be
+/// written.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_write(address: u64, from: HostMemory, length: usize) -> i32 {
     // SAFETY: the client passed a buffer of this length.
@@ -128,7 +130,7 @@ extern "C" fn gpu_emu_write(address: u64, from: HostMemory, length: usize) -> i3
     access::write(address, &bytes).map_or_else(|error| failed(address, &error), |()| 0)
 }
 
-/// An access of a kernel that went wrong is a fault of the device, as it would be in a real kernel.
+/// Records a fault of the device for a failed access of a kernel, as a real kernel would cause.
 fn failed(address: u64, error: &dyn std::fmt::Display) -> i32 {
     match device::of_address(address) {
         Some(device) => device.fail(driver::CuError::ILLEGAL_ADDRESS, &format!("kernel: {error}")),

@@ -1,19 +1,18 @@
 //! Addresses that a C caller passes, as types.
 //!
-//! Only a foreign caller makes these values: they appear in the signatures of exported functions
-//! and nowhere else. What the documentation of CUDA and of NCCL asks of an address, to be NULL or
-//! to be valid for the call, is therefore promised by whoever calls through the C interface, and
-//! the functions here rely on it.
+//! Only a foreign caller creates these values: they appear only in the signatures of exported
+//! functions. The requirements of CUDA's and NCCL's documentation on an address, to be NULL or to
+//! be valid for the call, are promised by the C caller, and the functions here rely on them.
 
 use std::ffi::{CStr, c_char, c_void};
 
-/// Where an answer is to be written.
+/// The address for a result.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes `value`, unless the address is NULL: then the answer is false.
+    /// Writes `value`, and returns true, unless the address is NULL.
     #[must_use]
     pub(crate) fn put(&self, value: T) -> bool {
         if self.0.is_null() {
@@ -24,7 +23,7 @@ impl<T> Out<T> {
         true
     }
 
-    /// Writes the value with this index of an array that the caller said is long enough.
+    /// Writes the value with this index of an array that is long enough, as the caller promises.
     #[must_use]
     pub(crate) fn put_at(&self, index: usize, value: T) -> bool {
         if self.0.is_null() {
@@ -38,7 +37,7 @@ impl<T> Out<T> {
         true
     }
 
-    /// The place with this index of an array that the caller said is long enough.
+    /// Returns the address with this index of an array that is long enough, as the caller promises.
     pub(crate) fn element(&self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
@@ -49,24 +48,24 @@ impl<T> Out<T> {
 }
 
 impl Out<c_void> {
-    /// One of several addresses that a caller passed in a list, which says that it may be written.
+    /// Wraps an address of a list that the caller promises to be writable.
     pub(crate) unsafe fn listed(address: *mut c_void) -> Self {
         Self(address)
     }
 
-    /// The place of an answer whose type depends on what was asked.
+    /// Converts to the address of a result of another type.
     pub(crate) fn cast<T>(&self) -> Out<T> {
         Out(self.0.cast())
     }
 }
 
-/// Values that the caller has laid out in memory.
+/// The address of values of the caller.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// A copy of the value with this index, or none if the address is NULL.
+    /// Returns a copy of the value with this index, or none if the address is NULL.
     pub(crate) fn get(&self, index: usize) -> Option<T> {
         if self.0.is_null() {
             return None;
@@ -74,11 +73,11 @@ impl<T: Copy> In<T> {
         // SAFETY: a foreign caller says in another argument how many values lie here, and `index`
         // is below that.
         let at = unsafe { self.0.add(index) };
-        // SAFETY: as above; the value may lie unaligned, as C does not promise more.
+        // SAFETY: as above; the value may be unaligned, because C promises no more.
         Some(unsafe { at.read_unaligned() })
     }
 
-    /// The same place, read as the first bytes of what lies there.
+    /// Returns the same address for values of another type.
     pub(crate) fn cast<U>(&self) -> In<U> {
         In(self.0.cast())
     }
@@ -90,7 +89,7 @@ impl<T: Copy> In<T> {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// A string that a caller passed in a struct, which says that it may be read.
+    /// Wraps a string of a struct that the caller promises to be readable.
     pub(crate) unsafe fn listed(address: *const c_char) -> Self {
         Self(address)
     }
@@ -106,12 +105,12 @@ impl Text {
     }
 }
 
-/// Memory of the host, as a caller passes it.
+/// The address of host memory of a caller.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostMemory(*mut c_void);
 
-// SAFETY: an address is a number; whoever reads or writes through it says why it is valid then.
+// SAFETY: an address is a number; code that accesses it states why it is valid then.
 unsafe impl Send for HostMemory {}
 
 impl HostMemory {
@@ -131,7 +130,7 @@ impl HostMemory {
         self.0.is_null()
     }
 
-    /// A copy of `length` bytes. The caller says why they are valid to read.
+    /// Returns a copy of `length` bytes, which the caller promises to be readable.
     pub(crate) unsafe fn read(self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         // SAFETY: the caller promises that the memory may be read, and `bytes` was made for it.
@@ -139,10 +138,10 @@ impl HostMemory {
         bytes
     }
 
-    /// Writes `bytes`. The caller says why they are valid to write.
+    /// Writes `bytes` to memory that the caller promises to be writable.
     pub(crate) unsafe fn write(self, bytes: &[u8]) {
-        // SAFETY: the caller promises that the memory may be written; nobody else has a reference
-        // to it.
+        // SAFETY: the caller promises that the memory may be written, and that no reference to it
+        // exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>(), bytes.len()) };
     }
 }

@@ -1,5 +1,4 @@
-//! What a C caller holds: numbers that stand for objects, and that fault when they are
-//! dereferenced.
+//! Handles of C callers: numbers that identify objects, and that fault when they are dereferenced.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -8,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::record;
 use crate::sync::lock;
 
-/// A handle as C sees it.
+/// A handle in C.
 pub(crate) type Handle = *mut c_void;
 
-/// No address of a process looks like this: the processor refuses it.
+/// No address of a process has these bits: dereferencing one faults.
 const TAG: usize = 0x5E << 56;
 
 /// All objects of one kind, by handle. Handles are never used twice, so that a stale one is always
-/// noticed.
+/// detected.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     what: &'static str,
@@ -44,15 +43,15 @@ impl<T> Handles<T> {
         std::ptr::without_provenance_mut(number)
     }
 
-    /// The object of `handle`. A handle of this kind without one was destroyed before, which is
-    /// recorded as a fault.
+    /// Returns the object of `handle`. A handle of this kind without one was destroyed before,
+    /// which is recorded as a fault.
     pub(crate) fn get(&self, handle: Handle) -> Option<Arc<T>> {
-        let entries = self.noting_misuse(handle);
+        let entries = self.lock_recording_misuse(handle);
         entries.live.get(&handle.addr()).cloned()
     }
 
     pub(crate) fn remove(&self, handle: Handle) -> Option<Arc<T>> {
-        let mut entries = self.noting_misuse(handle);
+        let mut entries = self.lock_recording_misuse(handle);
         entries.live.remove(&handle.addr())
     }
 
@@ -60,7 +59,7 @@ impl<T> Handles<T> {
         lock(&self.entries).live.len()
     }
 
-    fn noting_misuse(&self, handle: Handle) -> MutexGuard<'_, Entries<T>> {
+    fn lock_recording_misuse(&self, handle: Handle) -> MutexGuard<'_, Entries<T>> {
         let entries = lock(&self.entries);
         let number = handle.addr();
         let issued = number >> 48 == self.kind >> 48 && (number & 0xFFFF_FFFF_FFFF) >> 4 < entries.next;

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose: per device, so that tests in one process do not disturb each other.
+//! Injected faults, per device, so that tests in one process do not disturb each other.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,38 +7,38 @@ use nccl_sys::ncclResult_t;
 
 use crate::sync::lock;
 
-/// What an operation does instead of ending well.
+/// An injected fault of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// It waits until its communicator is aborted.
+pub(crate) enum InjectedFault {
+    /// The operation waits until its communicator is aborted.
     Hang,
-    /// So it does, and the communicator reports this error meanwhile.
+    /// The operation hangs, and the communicator reports this error meanwhile.
     AsyncError(ncclResult_t),
-    /// It ends as if all were well, with one wrong bit in its result.
+    /// The operation succeeds with one wrong bit in its result.
     WrongBit,
 }
 
 #[derive(Debug, Default)]
 struct Planned {
-    /// Calls that answer something else: (name, how many succeed before, answer).
+    /// Planned results of calls: (name, number of earlier calls, code).
     answers: Vec<(String, u64, u32)>,
-    /// Operations that do not end well: (how many do before, what happens).
-    troubles: Vec<(u64, Trouble)>,
+    /// Planned faults of operations: (number of earlier operations, fault).
+    faults: Vec<(u64, InjectedFault)>,
 }
 
 static PLANNED: Mutex<BTreeMap<usize, Planned>> = Mutex::new(BTreeMap::new());
 
-/// The call of `name` after `before` others answers `code` and does nothing else.
+/// Plans that the call of `name` after `before` others returns `code` and does nothing else.
 pub(crate) fn plan_answer(device: usize, name: String, before: u64, code: u32) {
     lock(&PLANNED).entry(device).or_default().answers.push((name, before, code));
 }
 
-/// The operation after `before` others does not end well.
-pub(crate) fn plan_trouble(device: usize, before: u64, trouble: Trouble) {
-    lock(&PLANNED).entry(device).or_default().troubles.push((before, trouble));
+/// Plans a fault of the operation after `before` others.
+pub(crate) fn plan_fault(device: usize, before: u64, fault: InjectedFault) {
+    lock(&PLANNED).entry(device).or_default().faults.push((before, fault));
 }
 
-/// What a call that is made now answers, if it is planned.
+/// Returns the planned result of a call that is made now, if there is one.
 pub(crate) fn answer(device: usize, name: &str) -> Option<u32> {
     let mut planned = lock(&PLANNED);
     let answers = &mut planned.get_mut(&device)?.answers;
@@ -50,11 +50,11 @@ pub(crate) fn answer(device: usize, name: &str) -> Option<u32> {
     Some(answers.remove(index).2)
 }
 
-/// What happens to an operation that begins now, if it is planned.
-pub(crate) fn trouble(device: usize) -> Option<Trouble> {
+/// Returns the planned fault of an operation that begins now, if there is one.
+pub(crate) fn fault(device: usize) -> Option<InjectedFault> {
     let mut planned = lock(&PLANNED);
-    let troubles = &mut planned.get_mut(&device)?.troubles;
-    let due = troubles.iter().position(|(before, _)| *before == 0);
-    troubles.iter_mut().for_each(|(before, _)| *before = before.saturating_sub(1));
-    due.map(|index| troubles.remove(index).1)
+    let faults = &mut planned.get_mut(&device)?.faults;
+    let due = faults.iter().position(|(before, _)| *before == 0);
+    faults.iter_mut().for_each(|(before, _)| *before = before.saturating_sub(1));
+    due.map(|index| faults.remove(index).1)
 }

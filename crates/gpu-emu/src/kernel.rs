@@ -1,4 +1,4 @@
-//! Kernels: functions of the host that run when a kernel of their name is launched.
+//! Kernels: functions of the host that run in place of a kernel of their name.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use bytemuck::AnyBitPattern;
 
 use crate::sync::lock;
 
-/// What a kernel is launched with. It runs once per launch, not once per thread of the grid.
+/// A launch of a kernel. It runs once per launch, not once per thread of the grid.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Launch {
@@ -22,7 +22,7 @@ pub struct Launch {
     bytes: *const u8,
 }
 
-/// A function that stands for a kernel. It reads and writes memory of devices with
+/// A function in place of a kernel. It accesses memory of devices with
 /// [`Control::read`](crate::Control::read) and [`Control::write`](crate::Control::write), and must
 /// not panic.
 pub type Kernel = extern "C" fn(&Launch);
@@ -33,15 +33,14 @@ impl Launch {
         Self { grid, block, shared_bytes, count: sizes.len(), sizes: sizes.as_ptr(), bytes: bytes.as_ptr() }
     }
 
-    /// The argument with this index, if there is one and it has the size of a `T`.
+    /// Returns the argument with this index, if there is one and it has the size of a `T`.
     #[must_use]
     pub fn argument<T: AnyBitPattern>(&self, index: usize) -> Option<T> {
-        // SAFETY: whoever made the launch keeps as many sizes as it says, for as long as the kernel
-        // runs.
+        // SAFETY: the creator of the launch keeps `count` sizes as long as the kernel runs.
         let sizes = unsafe { std::slice::from_raw_parts(self.sizes, self.count) };
         let size = *sizes.get(index)?;
         let start: usize = sizes[..index].iter().sum();
-        // SAFETY: the arguments lie one after the other in memory of the sum of their sizes.
+        // SAFETY: the arguments are contiguous in memory of the sum of their sizes.
         let bytes = unsafe { std::slice::from_raw_parts(self.bytes.wrapping_add(start), size) };
         bytemuck::try_pod_read_unaligned(bytes).ok()
     }
@@ -54,7 +53,7 @@ pub(crate) struct Arguments {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A kernel and the sizes of its arguments, which on a real device its compiled code says.
+/// A kernel and the sizes of its arguments, which on a real device are in its compiled code.
 #[derive(Debug, Clone)]
 pub(crate) struct Registered {
     pub(crate) sizes: Vec<usize>,

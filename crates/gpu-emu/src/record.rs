@@ -1,4 +1,4 @@
-//! What was called, and what was wrong.
+//! Records of calls and faults.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -6,19 +6,18 @@ use std::sync::Mutex;
 
 use crate::sync::lock;
 
-/// Older lines are dropped beyond this number: a test that never asks does not fill the memory.
+/// The most lines that are kept, so that a test that never reads them does not fill the memory.
 const LINES_MAX: usize = 65_536;
 
 static CALLS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 static FAULTS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
-/// Keeps a call of `name` that answered `code`. `arguments` are `key=value`, separated by spaces.
+/// Records a call of `name` that returned `code`. `arguments` are `key=value`, separated by spaces.
 pub(crate) fn call(name: &str, arguments: &dyn Display, code: i32) {
     push(&CALLS, format!("{name}\t{code}\t{arguments}"));
 }
 
-/// Keeps something that no correct program does, with the device on which it happened, if it is
-/// known.
+/// Records a fault, with the device on which it happened, if it is known.
 pub(crate) fn fault(device: Option<usize>, what: &str) {
     push(&FAULTS, device.map_or_else(|| format!("\t{what}"), |device| format!("{device}\t{what}")));
 }

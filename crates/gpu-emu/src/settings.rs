@@ -1,47 +1,46 @@
-//! What a test sets: how many devices there are, which versions they report, how much disorder
-//! there is.
+//! The settings of tests: the number of devices, reported versions, random delays.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that a test may set at any time, with [`Control::set`](crate::Control::set). A process
-/// that the test starts takes it from the environment, where `JitterSeed` is called
+/// that the test starts reads it from the environment, where `JitterSeed` is called
 /// `GPU_EMU_JITTER_SEED`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Setting {
-    /// How many devices there are; 8 unless set, 64 at most.
+    /// The number of devices; 8 by default, 64 at most.
     Devices = 0,
     /// Seed of the random delays.
     JitterSeed = 1,
     /// The longest random delay before work of a stream, in microseconds; 0 for none.
     JitterMicroseconds = 2,
-    /// What `ncclGetVersion` answers; 23007, that is 2.30.7, unless set. What came later answers an
+    /// The result of `ncclGetVersion`; 23007, that is 2.30.7, by default. Later calls return an
     /// error.
     NcclVersion = 3,
-    /// What `cuDriverGetVersion` answers; 13000 unless set.
+    /// The result of `cuDriverGetVersion`; 13000 by default.
     DriverVersion = 4,
-    /// Whether devices can allocate in the order of a stream; 1 unless set.
+    /// Whether devices can allocate in the order of a stream; 1 by default.
     AsyncAllocation = 5,
-    /// Whether two ranks may be on one device; 0 unless set, as it is in NCCL below 2.30.3.
+    /// Whether two ranks may be on one device; 0 by default, as in NCCL below 2.30.3.
     SharedDevices = 6,
-    /// Whether an operation that waits for a rank that has died fails; 0 unless set: it hangs until
-    /// it is aborted.
+    /// Whether an operation that waits for a dead rank fails; 0 by default: it hangs until it is
+    /// aborted.
     PeerLossFails = 7,
-    /// Whether an operation that meets another one in its place fails; 0 unless set: it hangs until
-    /// it is aborted.
+    /// Whether an operation that matches another one fails; 0 by default: it hangs until it is
+    /// aborted.
     MismatchFails = 8,
-    /// How long the initialisation of a communicator takes, in milliseconds; 0 unless set.
+    /// The duration of the initialisation of a communicator in milliseconds; 0 by default.
     InitMilliseconds = 9,
-    /// How long a call of a non-blocking communicator stays in progress, in milliseconds; 0 unless
-    /// set.
+    /// The time for which a call of a non-blocking communicator stays in progress, in milliseconds;
+    /// 0 by default.
     CallMilliseconds = 10,
-    /// Memory of each device in bytes; 1 GiB unless set.
+    /// Memory of each device in bytes; 1 GiB by default.
     DeviceMemory = 11,
 }
 
-/// (name, value unless set), by number.
+/// (name, default), by number.
 const DEFAULTS: [(&str, u64); 12] = [
     ("DEVICES", 8),
     ("JITTER_SEED", 0),
@@ -72,7 +71,7 @@ pub(crate) fn is_on(setting: Setting) -> bool {
     get(setting) != 0
 }
 
-/// Sets by number, as it comes through the C interface. False if there is no such setting.
+/// Sets a setting by its number in the C interface. False if there is no such setting.
 pub(crate) fn set(number: u32, value: u64) -> bool {
     let found = usize::try_from(number).ok().and_then(|number| VALUES.get(number));
     found.map(|place| place.store(value, Ordering::Relaxed)).is_some()

@@ -1,20 +1,20 @@
-//! Locks that outlive a panic of whoever held them, and a flag that somebody waits for.
+//! Locks that ignore poisoning, and a flag with waiters.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Takes `mutex`. A test that panicked elsewhere must not make every other test of the process
-/// panic too.
+/// Locks `mutex`, ignoring poisoning: a test that panicked elsewhere must not make every other test
+/// of the process panic too.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on `notify` and gives the guard back.
+/// Waits on `notify` and returns the guard.
 pub(crate) fn wait_on<'a, T>(notify: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     notify.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A point in a stream: reached once, and never left again.
+/// A point in a stream, which is reached once.
 #[derive(Debug, Default)]
 pub(crate) struct Marker {
     reached: Mutex<Option<Instant>>,
@@ -27,7 +27,7 @@ impl Marker {
         self.notify.notify_all();
     }
 
-    /// When it was reached, if it was.
+    /// Returns the time when it was reached, if it was.
     pub(crate) fn reached(&self) -> Option<Instant> {
         *lock(&self.reached)
     }

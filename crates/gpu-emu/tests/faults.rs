@@ -1,4 +1,4 @@
-//! What no correct program does is found, and says what it is.
+//! Actions that no correct program takes are detected and described.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! What ends leaves nothing behind. The whole process is counted, so that this has one to itself.
+//! Ended objects leave nothing behind. A process of its own, because all of it is counted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -26,7 +26,6 @@ const OPENINGS_TO_FIX: &[&str] = &[
     "crates/comm-ring/tests",
     "crates/comm-sim/src/conformance",
     "crates/gpu-check",
-    "crates/gpu-emu",
     "examples/candle-digits",
     "examples/digits",
     "nccl-sys",

@@ -1,4 +1,4 @@
-//! Where cargo puts the dynamic library.
+//! Locates the dynamic library that cargo built.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use super::LoadError;
 
 const FILE: &str = "libgpu_emu.so";
 
-/// The library that was built along with the running program. Tests lie in `deps`, and it lies next
-/// to them; programs and examples lie beside that folder.
+/// Returns the library that was built along with the running program. Tests are in `deps`, and it
+/// is next to them; programs and examples are next to that folder.
 pub(super) fn library() -> Result<PathBuf, LoadError> {
     let program = std::env::current_exe().and_then(std::fs::canonicalize).unwrap_or_default();
     let folders = program.ancestors().skip(1).take(2);

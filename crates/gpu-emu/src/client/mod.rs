@@ -1,5 +1,5 @@
-//! The test's side: finds the dynamic library, loads it before anybody looks for CUDA, and talks to
-//! it.
+//! The client of tests: finds the dynamic library, loads it before any code looks for CUDA, and
+//! controls it.
 
 mod locate;
 mod older;
@@ -19,7 +19,7 @@ use crate::settings::Setting;
 
 pub use report::{Call, Fault, Live};
 
-/// Why the emulator could not be loaded.
+/// The reason why the emulator could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -31,21 +31,21 @@ pub enum LoadError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// What the loader says.
+        /// The error of the loader.
         r#source: libloading::Error,
     },
-    /// A symbol that was to be left out is not there in the first place.
+    /// The library does not have a symbol that was to be removed.
     #[error("the library has no symbol {0}")]
     NoSymbol(String),
     /// The copy without some symbols could not be made.
     #[error("cannot copy the library")]
     Copy(#[from] io::Error),
-    /// Another library answers to the name that it should have.
+    /// Another library has its name.
     #[error("libcuda.so is loaded already, and is not the emulator")]
     NotFirst,
 }
 
-/// The loaded emulator. There is one in a process; it is never unloaded, as its threads may be
+/// The loaded emulator. A process has one, which is never unloaded, because its threads may be
 /// running.
 #[derive(Debug)]
 pub struct Control {
@@ -55,7 +55,7 @@ pub struct Control {
     release: unsafe extern "C" fn(*mut c_char),
     heal: unsafe extern "C" fn(usize) -> i32,
     plan_answer: unsafe extern "C" fn(usize, *const c_char, u64, u32) -> i32,
-    plan_trouble: unsafe extern "C" fn(usize, u64, u32),
+    plan_fault: unsafe extern "C" fn(usize, u64, u32),
     plan_wrong_bit: unsafe extern "C" fn(usize, u64),
     register_kernel: unsafe extern "C" fn(*const c_char, Kernel, *const usize, usize) -> i32,
     read: unsafe extern "C" fn(u64, *mut c_void, usize) -> i32,
@@ -65,9 +65,8 @@ pub struct Control {
 static LOADED: OnceLock<Control> = OnceLock::new();
 
 impl Control {
-    /// Loads the library that cargo built along with the calling test, once per process, and gives
-    /// the way to talk to it. This must come before the first call of cudarc, which keeps what it
-    /// finds.
+    /// Loads the library that cargo built along with the calling test, once per process. This must
+    /// come before the first call of cudarc, which keeps the library that it finds.
     ///
     /// # Errors
     /// If the file is missing or cannot be loaded, or if another `libcuda.so` was loaded before.
@@ -79,12 +78,12 @@ impl Control {
         Ok(LOADED.get_or_init(|| opened))
     }
 
-    /// As [`Control::load`], and the library lacks these symbols, as that of an older NCCL would.
-    /// It is a copy in memory, to which [`Control::path`] leads in this process. Later calls, of
-    /// either function, give the library that was loaded first.
+    /// Does the same as [`Control::load`] with a copy of the library that lacks these symbols, like
+    /// that of an older NCCL. The copy is in memory, and [`Control::path`] refers to it in this
+    /// process. Later calls, of either function, return the library that was loaded first.
     ///
     /// # Errors
-    /// As those of [`Control::load`], and if the library has no such symbol or cannot be copied.
+    /// As [`Control::load`], and if the library has no such symbol or cannot be copied.
     pub fn load_without(symbols: &[&str]) -> Result<&'static Self, LoadError> {
         if let Some(loaded) = LOADED.get() {
             return Ok(loaded);
@@ -102,22 +101,21 @@ impl Control {
             release: symbol(library, c"gpu_emu_release").map_err(refused)?,
             heal: symbol(library, c"gpu_emu_heal").map_err(refused)?,
             plan_answer: symbol(library, c"gpu_emu_plan_answer").map_err(refused)?,
-            plan_trouble: symbol(library, c"gpu_emu_plan_trouble").map_err(refused)?,
+            plan_fault: symbol(library, c"gpu_emu_plan_fault").map_err(refused)?,
             plan_wrong_bit: symbol(library, c"gpu_emu_plan_wrong_bit").map_err(refused)?,
             register_kernel: symbol(library, c"gpu_emu_register_kernel").map_err(refused)?,
             read: symbol(library, c"gpu_emu_read").map_err(refused)?,
             write: symbol(library, c"gpu_emu_write").map_err(refused)?,
             path: path.clone(),
         };
-        // What the loader finds by name must be the same file, or cudarc would talk to another
-        // driver.
+        // The loader must find the same file by name, or cudarc would use another driver.
         let named = library_at(Path::new("libcuda.so")).map_err(refused)?;
         let found: unsafe extern "C" fn(u32, u64) -> i32 =
             symbol(named, c"gpu_emu_set").map_err(|_| LoadError::NotFirst)?;
         if found as usize == control.set as usize { Ok(control) } else { Err(LoadError::NotFirst) }
     }
 
-    /// The file that was loaded, which has NCCL's functions too.
+    /// Returns the file that was loaded, which has NCCL's functions too.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -129,47 +127,47 @@ impl Control {
         let _known = unsafe { (self.set)(setting as u32, value) };
     }
 
-    /// All recorded calls since the last time, oldest first.
+    /// Returns all recorded calls since the last time, oldest first.
     #[must_use]
     pub fn take_calls(&self) -> Vec<Call> {
         self.report(Report::Calls).lines().filter_map(Call::parse).collect()
     }
 
-    /// All faults since the last time, oldest first: what no correct program does.
+    /// Returns all faults since the last time, oldest first: actions that no correct program takes.
     #[must_use]
     pub fn take_faults(&self) -> Vec<Fault> {
         self.report(Report::Faults).lines().filter_map(Fault::parse).collect()
     }
 
-    /// What exists at this moment, to look for leaks.
+    /// Returns the numbers of existing objects, to detect leaks.
     #[must_use]
     pub fn live(&self) -> Live {
         Live::parse(&self.report(Report::Live))
     }
 
-    /// Makes a device that has failed usable again, which no real device offers short of a new
-    /// process.
+    /// Makes a device that has failed usable again, which a real device needs a new process for.
     pub fn heal(&self, ordinal: usize) {
         // SAFETY: the function takes a number.
         let _known = unsafe { (self.heal)(ordinal) };
     }
 
-    /// What operations of NCCL wait for at this moment, one line each: empty when nothing hangs.
+    /// Returns the reasons for which operations of NCCL wait at this moment, one line each: empty
+    /// when nothing hangs.
     #[must_use]
     pub fn waiting(&self) -> Vec<String> {
         self.report(Report::Waiting).lines().map(str::to_owned).collect()
     }
 
     /// Makes the call of NCCL named `name`, on this device and after `before` others of this name,
-    /// answer `code` and do nothing else. Calls that name no communicator count for the current
-    /// device of their thread.
+    /// return `code` and do nothing else. Calls without a communicator count for the current device
+    /// of their thread.
     pub fn plan_answer(&self, device: usize, name: &CStr, before: u64, code: ncclResult_t) {
         self.plan_code(device, name, before, code.0);
     }
 
     /// Makes the call of [`Control::plan_answer`], or the call of the driver that is recorded under
-    /// this name, answer `code` and do nothing else: with 0, all looks well. Calls of the driver
-    /// count for the current device of their thread.
+    /// this name, return `code` and do nothing else: with 0, it seems to succeed. Calls of the
+    /// driver count for the current device of their thread.
     pub fn plan_code(&self, device: usize, name: &CStr, before: u64, code: u32) {
         // SAFETY: the name ends with a NUL and is copied in the call.
         let _planned = unsafe { (self.plan_answer)(device, name.as_ptr(), before, code) };
@@ -179,33 +177,34 @@ impl Control {
     /// aborted.
     pub fn plan_hang(&self, device: usize, before: u64) {
         // SAFETY: the function takes three numbers.
-        unsafe { (self.plan_trouble)(device, before, 0) };
+        unsafe { (self.plan_fault)(device, before, 0) };
     }
 
-    /// As [`Control::plan_hang`], and `ncclCommGetAsyncError` answers `code` meanwhile.
+    /// Does the same as [`Control::plan_hang`], and `ncclCommGetAsyncError` returns `code`
+    /// meanwhile.
     pub fn plan_async_error(&self, device: usize, before: u64, code: ncclResult_t) {
         // SAFETY: the function takes three numbers.
-        unsafe { (self.plan_trouble)(device, before, code.0) };
+        unsafe { (self.plan_fault)(device, before, code.0) };
     }
 
-    /// Makes an operation on this device, after `before` others, end as if all were well, with one
-    /// wrong bit in the last byte of its result: what nobody notices who does not compare.
+    /// Makes an operation on this device, after `before` others, succeed with one wrong bit in the
+    /// last byte of its result, which only a comparison detects.
     pub fn plan_wrong_bit(&self, device: usize, before: u64) {
         // SAFETY: the function takes two numbers.
         unsafe { (self.plan_wrong_bit)(device, before) };
     }
 
-    /// Lets `function` run wherever a kernel called `name` is launched. `sizes` are those of its
+    /// Runs `function` for each launch of a kernel called `name`. `sizes` are those of its
     /// arguments in bytes.
     pub fn register_kernel(&self, name: &CStr, sizes: &[usize], function: Kernel) {
-        // SAFETY: the name ends with a NUL, and there are as many sizes as said; both are copied in
+        // SAFETY: the name ends with a NUL, and the number of sizes is passed; both are copied in
         // the call.
         let _registered =
             unsafe { (self.register_kernel)(name.as_ptr(), function, sizes.as_ptr(), sizes.len()) };
     }
 
-    /// Reads `length` bytes of a device's memory at once, whatever its streams do: what a kernel
-    /// does. None if they are not there, which is then a fault of the device.
+    /// Reads `length` bytes of a device's memory at once, independently of its streams, like a
+    /// kernel. None if they are not allocated, which is then a fault of the device.
     #[must_use]
     pub fn read(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
@@ -214,8 +213,8 @@ impl Control {
         (code == 0).then_some(bytes)
     }
 
-    /// Writes to a device's memory at once, whatever its streams do: what a kernel does. False if
-    /// it is not there, which is then a fault of the device.
+    /// Writes to a device's memory at once, independently of its streams, like a kernel. False if
+    /// it is not allocated, which is then a fault of the device.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         // SAFETY: the buffer has the length that is passed with it.
@@ -229,10 +228,10 @@ impl Control {
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: what is not NULL is a string that ends with a NUL, and ours until it is given
-        // back.
+        // SAFETY: a pointer other than NULL is a string that ends with a NUL, and ours until it is
+        // released.
         let copy = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-        // SAFETY: it came from there, and is not used any more.
+        // SAFETY: it came from the library, and is not used any more.
         unsafe { (self.release)(text) };
         copy
     }
@@ -240,8 +239,8 @@ impl Control {
 
 /// Loads a library for the rest of the process.
 fn library_at(path: &Path) -> Result<&'static Library, libloading::Error> {
-    // SAFETY: the emulator has no code that runs when it is loaded; whatever else is called
-    // libcuda.so does what a driver does, which every user of CUDA accepts.
+    // SAFETY: the emulator runs no code when it is loaded; another libcuda.so is a driver, which
+    // every user of CUDA trusts.
     let library = unsafe { Library::new(path) }?;
     Ok(Box::leak(Box::new(library)))
 }

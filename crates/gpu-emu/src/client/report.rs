@@ -1,14 +1,14 @@
-//! What the library tells a test, taken apart.
+//! The reports of the library, parsed.
 
 use std::collections::BTreeMap;
 
-/// A call that was recorded.
+/// A recorded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
     /// Name of the function.
     pub name: String,
-    /// What it answered.
+    /// Its result.
     pub code: i32,
     /// Its arguments by name, as text: numbers in decimal, addresses in hexadecimal.
     pub arguments: BTreeMap<String, String>,
@@ -23,20 +23,20 @@ impl Call {
         Some(Self { name: name.to_owned(), code: code.parse().ok()?, arguments })
     }
 
-    /// An argument by name, if the call has it.
+    /// Returns an argument by name, if the call has it.
     #[must_use]
     pub fn argument(&self, name: &str) -> Option<&str> {
         self.arguments.get(name).map(String::as_str)
     }
 }
 
-/// Something that no correct program does.
+/// An action that no correct program takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fault {
     /// The device on which it happened, if it is known.
     pub device: Option<usize>,
-    /// What it was.
+    /// The description.
     pub what: String,
 }
 
@@ -47,7 +47,7 @@ impl Fault {
     }
 }
 
-/// How many things exist.
+/// The numbers of existing objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Live {
@@ -57,7 +57,7 @@ pub struct Live {
     pub pinned: usize,
     /// Streams that were created and not destroyed.
     pub streams: usize,
-    /// Threads of streams, with those that every device and thread has anyway.
+    /// Threads of streams, including those of the streams that always exist.
     pub threads: usize,
     /// Events.
     pub events: usize,

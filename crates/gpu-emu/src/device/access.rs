@@ -1,12 +1,12 @@
-//! What work on a device can reach: the memory of every device, and pinned memory of the host, all
-//! in one address space.
+//! The memory that work on a device can access: that of every device, and pinned memory of the
+//! host, in one address space.
 
 use crate::ffi::HostMemory;
 
 use super::memory::AccessError;
 use super::{of_address, pinned};
 
-/// Whether `length` bytes at `address` are allocated, in one piece.
+/// Checks that `length` bytes at `address` are allocated, in one piece.
 pub(crate) fn check(address: u64, length: usize) -> Result<(), AccessError> {
     match of_address(address) {
         Some(device) => device.memory.check(address, length),

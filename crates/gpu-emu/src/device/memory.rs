@@ -1,8 +1,8 @@
 //! The memory of a device.
 //!
-//! An address is a number that no process can dereference, and is never used twice. Behind each
-//! allocation lies memory of the host, which only the functions here touch, after they have checked
-//! every bound: what a real device would corrupt or read as garbage is an error here.
+//! An address is a number that no process can dereference, and is never used twice. Each allocation
+//! is backed by memory of the host, which only the functions here access, after checking every
+//! bound: an access that corrupts memory or reads garbage on a real device is an error here.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,19 @@ use std::sync::{Arc, Mutex};
 use crate::settings::{self, Setting};
 use crate::sync::lock;
 
-/// No address of a process has these bits: whoever dereferences one on the host is stopped by the
-/// processor.
+/// No address of a process has these bits: dereferencing one on the host faults.
 const TAG: u64 = 0x4E << 56;
 const TAG_MASK: u64 = 0xFF << 56;
 const DEVICE_SHIFT: u32 = 44;
 const DEVICE_MASK: u64 = 0xFF;
-/// Allocations start at multiples of this, as those of CUDA do, and have at least this much nothing
-/// between them.
+/// Allocations start at multiples of this, as those of CUDA do, and are separated by at least this
+/// much unused space.
 const GAP: u64 = 512;
-/// What memory holds before it is written, and after it is freed: NaN in every floating point type,
-/// -1 in integers.
+/// The contents of memory before it is written, and after it is freed: NaN in every floating point
+/// type, -1 in integers.
 pub(crate) const POISON: u8 = 0xFF;
 
-/// What is wrong with an access to the memory of a device.
+/// The error of an access to the memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AccessError {
     #[error("{0:#x} is no address of a device")]
@@ -43,14 +42,14 @@ pub(crate) enum AccessError {
     OfAnother { address: u64, owner: Owner },
 }
 
-/// Who allocates memory, and must free it.
+/// The way in which memory was allocated, and must be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Driver,
     Nccl,
 }
 
-/// A number of the device in the process, if `address` looks like an address of a device.
+/// Returns a number of the device in the process, if `address` looks like an address of a device.
 pub(crate) fn ordinal_of(address: u64) -> Option<usize> {
     let device = (address >> DEVICE_SHIFT) & DEVICE_MASK;
     (address & TAG_MASK == TAG).then(|| usize::try_from(device).ok()).flatten()
@@ -62,7 +61,7 @@ struct Allocation {
     length: usize,
     owner: Owner,
     bytes: Mutex<Vec<u8>>,
-    /// False until the stream that allocates it has come so far.
+    /// False until the stream that allocates it has reached the allocation.
     exists: AtomicBool,
 }
 
@@ -74,7 +73,8 @@ struct Space {
     next: u64,
     in_use: usize,
     live: BTreeMap<u64, Arc<Allocation>>,
-    /// Lengths of what was freed, by address, so that a stale address can be told from a wrong one.
+    /// The lengths of freed allocations, by address, to distinguish stale addresses from wrong
+    /// ones.
     freed: BTreeMap<u64, u64>,
 }
 
@@ -101,7 +101,7 @@ impl Memory {
         Some(base)
     }
 
-    /// The allocation at `base` exists from now on.
+    /// Marks the allocation at `base` as existing.
     pub(crate) fn begin(&self, base: u64) {
         if let Some(allocation) = lock(&self.0).live.get(&base) {
             allocation.exists.store(true, Ordering::SeqCst);
@@ -126,12 +126,12 @@ impl Memory {
         }
     }
 
-    /// Whether `length` bytes at `address` lie in one allocation, which need not exist yet.
+    /// Checks that `length` bytes at `address` lie in one allocation, which need not exist yet.
     pub(crate) fn check(&self, address: u64, length: usize) -> Result<(), AccessError> {
         lock(&self.0).find(address, length).map(|_| ())
     }
 
-    /// Start and length of the allocation that `address` lies in.
+    /// Returns start and length of the allocation that contains `address`.
     pub(crate) fn range(&self, address: u64) -> Result<(u64, usize), AccessError> {
         lock(&self.0).find(address, 0).map(|(allocation, _)| (allocation.base, allocation.length))
     }
@@ -191,7 +191,7 @@ impl Space {
     fn bury(&mut self, allocation: &Allocation) {
         self.in_use -= allocation.length;
         self.freed.insert(allocation.base, allocation.length as u64);
-        // Work that found the allocation a moment ago may still hold it.
+        // Work that found the allocation just before may still hold it.
         lock(&allocation.bytes).fill(POISON);
     }
 }

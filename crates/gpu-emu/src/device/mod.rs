@@ -1,4 +1,4 @@
-//! The devices: each has memory, streams and, once something went wrong on it, an error that stays.
+//! The devices: memory, streams and, after a failure, an error that stays.
 
 pub(crate) mod access;
 pub(crate) mod memory;
@@ -14,27 +14,28 @@ use crate::settings::{self, Setting};
 use crate::sync::lock;
 
 use memory::Memory;
-use stream::{Line, Stream};
+use stream::{Stream, StreamCore};
 
 const DEVICES_MAX: usize = 64;
 
-/// One device, as long as the process lives.
+/// One device, which exists as long as the process.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
-    /// Its number on the machine, which `CUDA_VISIBLE_DEVICES` may make another one than its number
-    /// in the process.
+    /// Its number on the machine, which differs from its number in the process if
+    /// `CUDA_VISIBLE_DEVICES` is set.
     pub(crate) physical: usize,
     pub(crate) memory: Memory,
     pub(crate) legacy: OnceLock<Arc<Stream>>,
-    pub(crate) lines: Mutex<Vec<Weak<Line>>>,
+    pub(crate) lines: Mutex<Vec<Weak<StreamCore>>>,
     retained: AtomicUsize,
     error: AtomicI32,
 }
 
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
-/// What `CUDA_VISIBLE_DEVICES` lists, up to the first entry that is no number, as CUDA reads it.
+/// The list in `CUDA_VISIBLE_DEVICES`, up to the first entry that is not a number, as CUDA reads
+/// it.
 static VISIBLE: LazyLock<Option<Vec<usize>>> = LazyLock::new(|| {
     let list = std::env::var("CUDA_VISIBLE_DEVICES").ok()?;
     Some(list.split(',').map_while(|entry| entry.trim().parse().ok()).collect())
@@ -44,13 +45,13 @@ fn on_the_machine() -> usize {
     usize::try_from(settings::get(Setting::Devices)).unwrap_or(DEVICES_MAX).min(DEVICES_MAX)
 }
 
-/// How many devices this process sees.
+/// Returns how many devices this process sees.
 pub(crate) fn count() -> usize {
     let machine = on_the_machine();
     VISIBLE.as_ref().map_or(machine, |list| list.iter().take_while(|physical| **physical < machine).count())
 }
 
-/// The device with this number in the process.
+/// Returns the device with this number in the process.
 pub(crate) fn get(ordinal: usize) -> Option<Arc<Device>> {
     if ordinal >= count() {
         return None;
@@ -63,12 +64,12 @@ pub(crate) fn get(ordinal: usize) -> Option<Arc<Device>> {
     devices.get(ordinal).cloned()
 }
 
-/// The device to whose memory `address` belongs, if it looks like an address of a device at all.
+/// Returns the device whose memory contains `address`, if it is an address of a device.
 pub(crate) fn of_address(address: u64) -> Option<Arc<Device>> {
     memory::ordinal_of(address).and_then(get)
 }
 
-/// Bytes allocated on all devices together.
+/// Returns the number of bytes allocated on all devices together.
 pub(crate) fn bytes_in_use() -> usize {
     lock(&DEVICES).iter().map(|device| device.memory.in_use()).sum()
 }
@@ -87,7 +88,7 @@ impl Device {
         }
     }
 
-    /// Succeeds on a device where nothing went wrong.
+    /// Returns the error of a device that has failed.
     pub(crate) fn healthy(&self) -> Result<(), CuError> {
         match self.error.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -95,26 +96,25 @@ impl Device {
         }
     }
 
-    /// Something went wrong in work that ran: as on a real device, every later call answers
-    /// `error`.
+    /// Records a failure of work that ran: as on a real device, every later call returns `error`.
     pub(crate) fn fail(&self, error: CuError, why: &str) {
         record::fault(Some(self.ordinal), why);
         let _already_failed = self.error.compare_exchange(0, error.0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Makes the device usable again, which no real device offers short of a new process.
+    /// Makes the device usable again, which a real device needs a new process for.
     pub(crate) fn heal(&self) {
         self.error.store(0, Ordering::SeqCst);
     }
 
-    /// The streams that were not destroyed, and those that were and still have work.
-    pub(crate) fn lines(&self) -> Vec<Arc<Line>> {
+    /// Returns the streams that were not destroyed, and the destroyed ones that still have work.
+    pub(crate) fn stream_cores(&self) -> Vec<Arc<StreamCore>> {
         lock(&self.lines).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Waits until all work so far has ended on all streams.
     pub(crate) fn synchronize(&self) {
-        for line in self.lines() {
+        for line in self.stream_cores() {
             line.last().wait();
         }
     }
@@ -127,8 +127,8 @@ impl Device {
         self.retained.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends one use of the primary context. With the last one its memory is gone, once no work uses
-    /// it any more.
+    /// Ends one use of the primary context. The last one frees its memory, once no work uses it any
+    /// more.
     pub(crate) fn release(&self) -> Result<(), CuError> {
         let one_less = |count: usize| count.checked_sub(1);
         let before = self.retained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);

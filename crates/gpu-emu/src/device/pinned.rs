@@ -1,4 +1,4 @@
-//! Memory of the host that a device may reach by itself: allocated for that, or registered.
+//! Memory of the host that a device may access: allocated for that, or registered.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -17,20 +17,21 @@ struct Page([u8; PAGE]);
 #[derive(Debug)]
 struct Range {
     length: usize,
-    /// Pages that were allocated here; none for memory that the caller registered.
+    /// The pages if they were allocated here; `None` for memory that the caller registered.
     owned: Option<Pages>,
 }
 
-/// Pages whose address was handed out, so that nothing here refers to them until they are freed.
+/// Pages whose address was returned to the caller, so that no reference to them exists until they
+/// are freed.
 #[derive(Debug)]
 struct Pages(*mut [Page]);
 
-// SAFETY: the pages belong to whoever has this value; their address is as good in any thread.
+// SAFETY: the pages belong to the owner of this value; their address is valid in any thread.
 unsafe impl Send for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the pointer came out of a box in `allocate`, and is turned back only here.
+        // SAFETY: the pointer is that of a box in `allocate`, and is converted back only here.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -45,12 +46,12 @@ pub(crate) fn allocate(length: usize) -> HostMemory {
     HostMemory::at(address)
 }
 
-/// Frees what [`allocate`] gave out. False if it did not, or if it is freed already.
+/// Frees memory of [`allocate`]. False if it is not such memory, or freed already.
 pub(crate) fn free(memory: HostMemory) -> bool {
     remove(memory, |range| range.owned.is_some())
 }
 
-/// Registers memory of the caller. False if it is known already.
+/// Registers memory of the caller. False if it is registered already.
 pub(crate) fn register(memory: HostMemory, length: usize) -> bool {
     if contains(memory.address(), 1) {
         return false;
@@ -68,12 +69,12 @@ fn remove(memory: HostMemory, suits: impl Fn(&Range) -> bool) -> bool {
     found && ranges.remove(&memory.address()).is_some()
 }
 
-/// How many ranges there are.
+/// Returns the number of ranges.
 pub(crate) fn live() -> usize {
     lock(&RANGES).len()
 }
 
-/// Whether `length` bytes at `address` lie in one pinned range.
+/// Returns whether `length` bytes at `address` lie in one pinned range.
 pub(crate) fn contains(address: usize, length: usize) -> bool {
     holds(&lock(&RANGES), address, length)
 }
@@ -85,7 +86,7 @@ fn holds(ranges: &BTreeMap<usize, Range>, address: usize, length: usize) -> bool
     })
 }
 
-/// Reads bytes that are still pinned; none if they are no longer.
+/// Reads bytes that are still pinned; `None` if they are not.
 pub(crate) fn read(memory: HostMemory, length: usize) -> Option<Vec<u8>> {
     let ranges = lock(&RANGES);
     // SAFETY: the range is pinned and stays so while the table is locked; a caller that registered
@@ -93,13 +94,13 @@ pub(crate) fn read(memory: HostMemory, length: usize) -> Option<Vec<u8>> {
     holds(&ranges, memory.address(), length).then(|| unsafe { memory.read(length) })
 }
 
-/// Writes bytes that are still pinned. False if they are no longer.
+/// Writes bytes that are still pinned. False if they are not.
 pub(crate) fn write(memory: HostMemory, bytes: &[u8]) -> bool {
     let ranges = lock(&RANGES);
     let pinned = holds(&ranges, memory.address(), bytes.len());
     if pinned {
-        // SAFETY: the range is pinned and stays so while the table is locked; who made a device
-        // write there reads it only after that, as the rules of CUDA say.
+        // SAFETY: the range is pinned and stays so while the table is locked; by the rules of CUDA,
+        // a caller reads memory that a device writes only afterwards.
         unsafe { memory.write(bytes) };
     }
     pinned

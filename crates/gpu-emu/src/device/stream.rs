@@ -1,4 +1,4 @@
-//! Streams: work in order, on a thread of its own.
+//! Streams: work in order, each on a thread of its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,21 +16,21 @@ use super::Device;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A queue of work and the thread that does it.
+/// A queue of work and the thread that runs it.
 pub(crate) struct Stream {
     pub(crate) device: Arc<Device>,
-    line: Arc<Line>,
+    line: Arc<StreamCore>,
 }
 
-/// What is left of a stream while it still has work, even when it is destroyed.
+/// The part of a stream that lives while it has work, even when it is destroyed.
 #[derive(Debug)]
-pub(crate) struct Line {
-    kind: Kind,
+pub(crate) struct StreamCore {
+    kind: StreamKind,
     tail: Mutex<Tail>,
 }
 
-impl Line {
-    /// What all work so far ends with.
+impl StreamCore {
+    /// Returns the marker after all work so far.
     pub(crate) fn last(&self) -> Arc<Marker> {
         lock(&self.tail).last.clone()
     }
@@ -41,10 +41,10 @@ struct Tail {
     last: Arc<Marker>,
 }
 
-/// How a stream stands to the legacy stream of its device.
+/// The relation of a stream to the legacy stream of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The legacy stream itself, which waits for all blocking ones, and they for it.
+pub(crate) enum StreamKind {
+    /// The legacy stream itself, which waits for all blocking ones, and they wait for it.
     Legacy,
     Blocking,
     NonBlocking,
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// How many streams have a thread.
+/// Returns the number of streams with a thread.
 pub(crate) fn live() -> usize {
     LIVE.load(Ordering::SeqCst)
 }
@@ -70,7 +70,7 @@ impl fmt::Debug for Tail {
     }
 }
 
-/// Work that was added is still done.
+/// Dropping a stream does not cancel its work.
 impl Drop for Stream {
     fn drop(&mut self) {
         lock(&self.line.tail).queue = None;
@@ -78,11 +78,11 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(device: Arc<Device>, kind: Kind) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn new(device: Arc<Device>, kind: StreamKind) -> std::io::Result<Arc<Self>> {
         let (queue, work) = channel();
         let last = Arc::new(Marker::default());
         last.reach();
-        let line = Arc::new(Line { kind, tail: Mutex::new(Tail { queue: Some(queue), last }) });
+        let line = Arc::new(StreamCore { kind, tail: Mutex::new(Tail { queue: Some(queue), last }) });
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
         let (name, kept) = (format!("gpu-emu stream {number}"), line.clone());
         thread::Builder::new().name(name).spawn(move || {
@@ -97,16 +97,16 @@ impl Stream {
         Ok(Arc::new(Self { device, line }))
     }
 
-    /// The stream that handle 0 or 1 stands for.
+    /// Returns the stream of handle 0 or 1.
     pub(crate) fn legacy(device: &Arc<Device>) -> std::io::Result<Arc<Self>> {
         if let Some(stream) = device.legacy.get() {
             return Ok(stream.clone());
         }
-        let stream = Self::new(device.clone(), Kind::Legacy)?;
+        let stream = Self::new(device.clone(), StreamKind::Legacy)?;
         Ok(device.legacy.get_or_init(|| stream).clone())
     }
 
-    /// The stream that handle 2 stands for: another one in each thread.
+    /// Returns the stream of handle 2: another one in each thread.
     pub(crate) fn per_thread(device: &Arc<Device>) -> std::io::Result<Arc<Self>> {
         thread_local! {
             static STREAMS: RefCell<BTreeMap<usize, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
@@ -115,16 +115,16 @@ impl Stream {
         if let Some(stream) = known {
             return Ok(stream);
         }
-        let stream = Self::new(device.clone(), Kind::Blocking)?;
+        let stream = Self::new(device.clone(), StreamKind::Blocking)?;
         STREAMS.with_borrow_mut(|streams| streams.insert(device.ordinal, stream.clone()));
         Ok(stream)
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> StreamKind {
         self.line.kind
     }
 
-    /// Adds work. It is left out if the device has failed by then; the marker is reached in any
+    /// Adds work. It is skipped if the device has failed by then; the marker is reached in any
     /// case.
     pub(crate) fn add(&self, work: impl FnOnce(&Arc<Device>) + Send + 'static) -> Arc<Marker> {
         self.follow_the_rules_of_the_legacy_stream();
@@ -143,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// What all work so far ends with.
+    /// Returns the marker after all work so far.
     pub(crate) fn last(&self) -> Arc<Marker> {
         self.line.last()
     }
@@ -161,14 +161,16 @@ impl Stream {
 
     fn follow_the_rules_of_the_legacy_stream(&self) {
         match self.line.kind {
-            Kind::NonBlocking => {}
-            Kind::Blocking => {
+            StreamKind::NonBlocking => {}
+            StreamKind::Blocking => {
                 if let Some(legacy) = self.device.legacy.get() {
                     self.wait_for(legacy.last());
                 }
             }
-            Kind::Legacy => {
-                for other in self.device.lines().iter().filter(|line| line.kind == Kind::Blocking) {
+            StreamKind::Legacy => {
+                for other in
+                    self.device.stream_cores().iter().filter(|line| line.kind == StreamKind::Blocking)
+                {
                     self.wait_for(other.last());
                 }
             }
@@ -176,7 +178,7 @@ impl Stream {
     }
 }
 
-/// Does the work of a stream until nobody can add any.
+/// Runs the work of a stream until it is dropped.
 fn run(work: &Receiver<(Work, Arc<Marker>)>, number: u64) {
     let mut random = fastrand::Rng::with_seed(settings::get(Setting::JitterSeed) ^ number << 32);
     for (work, marker) in work {

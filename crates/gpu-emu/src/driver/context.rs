@@ -1,4 +1,4 @@
-//! Primary contexts, and which of them a thread uses.
+//! Primary contexts, and the current one of each thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::ffi::Out;
 use crate::handles::Handle;
 use crate::settings::{self, Setting};
 
-use super::{CuError, Outcome, answer, given};
+use super::{CuError, CuResult, answer, given};
 
-/// A context is the number of its device, marked as an address that nobody can dereference.
+/// A context is the number of its device, marked as an address that faults when it is dereferenced.
 const CONTEXTS: usize = 0x5E << 56 | 0xC0 << 48;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
@@ -28,7 +28,7 @@ fn of_device(device: &Device) -> Handle {
     std::ptr::without_provenance_mut(CONTEXTS | (device.ordinal + 1) << 4)
 }
 
-/// The device of a context, if it is one that is in use.
+/// Returns the device of a context in use.
 pub(super) fn device_of(context: Handle) -> Result<Arc<Device>, CuError> {
     let ordinal = (context.addr() & !CONTEXTS) >> 4;
     let is_context = context.addr() & CONTEXTS == CONTEXTS;
@@ -37,7 +37,7 @@ pub(super) fn device_of(context: Handle) -> Result<Arc<Device>, CuError> {
     if device.is_retained() { Ok(device) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
 }
 
-/// The device whose context this thread uses, unless something has gone wrong on it.
+/// Returns the device of this thread's context, or its error if it has failed.
 pub(super) fn current() -> Result<Arc<Device>, CuError> {
     if !is_initialized() {
         return Err(CuError::NOT_INITIALIZED);
@@ -48,8 +48,8 @@ pub(super) fn current() -> Result<Arc<Device>, CuError> {
     Ok(device)
 }
 
-/// The device that the CUDA runtime, and so NCCL, takes for the current one: that of the context,
-/// and the first one if the thread has none.
+/// Returns the current device of the CUDA runtime, and so of NCCL: that of the context, and the
+/// first one if the thread has none.
 pub(crate) fn current_ordinal() -> usize {
     top().and_then(|context| device_of(context).ok()).map_or(0, |device| device.ordinal)
 }
@@ -172,7 +172,7 @@ extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: u32) -> i32 {
-    answer(|| -> Outcome {
+    answer(|| -> CuResult {
         current()?;
         device_of(peer).map(|_| ())
     })

@@ -1,9 +1,9 @@
 //! Copies and fills.
 //!
 //! As in CUDA, pageable memory of the host makes a copy wait: it is read before the call returns,
-//! and written before the call returns. Only pinned memory is left to the stream. Copies and fills
-//! without a stream happen on the legacy one, and those that touch no memory of the host do not
-//! wait even then.
+//! and written before the call returns. Only pinned memory is accessed by the stream. Copies and
+//! fills without a stream run on the legacy one, and those without memory of the host do not wait
+//! even then.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -16,14 +16,14 @@ use crate::handles::Handle;
 use crate::sync::{Marker, lock};
 
 use super::context::device_of;
-use super::{CuError, Outcome, recorded, refused, stream};
+use super::{CuError, CuResult, recorded, refused, stream};
 
 /// One end of a copy.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// What a device can reach.
+    /// Memory that a device can access.
     Reachable(u64),
-    /// Memory of the host that only the caller can reach.
+    /// Memory of the host that only the caller can access.
     Pageable(HostMemory),
 }
 
@@ -36,7 +36,7 @@ impl End {
         }
     }
 
-    /// An address that says by itself what it is.
+    /// Creates an end from a unified address, which identifies its kind.
     fn unified(address: u64, length: usize) -> Self {
         match (crate::device::of_address(address), usize::try_from(address)) {
             (None, Ok(host)) => Self::host(HostMemory::at(host), length),
@@ -64,16 +64,16 @@ impl fmt::Display for End {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// Until the copy is done, as calls without a stream do if the host takes part.
+    /// Until the copy is done, like calls without a stream that involve the host.
     Always,
     IfPageable,
 }
 
-/// Something that yields the bytes to copy when the stream has come so far.
+/// Returns the bytes to copy when the stream reaches the copy.
 type Source = Box<dyn FnOnce() -> Result<Vec<u8>, AccessError> + Send>;
 
 /// Copies `length` bytes on `stream`, to the first end from the second.
-fn copy(name: &'static str, (to, from): (End, End), length: usize, stream: &Stream, wait: Wait) -> Outcome {
+fn copy(name: &'static str, (to, from): (End, End), length: usize, stream: &Stream, wait: Wait) -> CuResult {
     if length == 0 {
         return Ok(());
     }
@@ -83,7 +83,7 @@ fn copy(name: &'static str, (to, from): (End, End), length: usize, stream: &Stre
     let source: Source = match from {
         End::Reachable(address) => Box::new(move || access::read(address, length)),
         End::Pageable(memory) => {
-            // SAFETY: the caller passed this many bytes to be read.
+            // SAFETY: the caller passed this many readable bytes.
             let bytes = unsafe { memory.read(length) };
             Box::new(move || Ok(bytes))
         }
@@ -98,14 +98,14 @@ fn copy(name: &'static str, (to, from): (End, End), length: usize, stream: &Stre
         }
         End::Pageable(memory) => {
             let bytes = fetch(stream, name, source)?;
-            // SAFETY: the caller passed this many bytes to be written, and waits for it.
+            // SAFETY: the caller passed this many writable bytes, and waits for the copy.
             unsafe { memory.write(&bytes) };
             Ok(())
         }
     }
 }
 
-/// Waits until `stream` has come so far, and takes what `source` yields then.
+/// Waits until `stream` reaches this point, and returns the bytes of `source` at that time.
 fn fetch(stream: &Stream, name: &'static str, source: Source) -> Result<Vec<u8>, CuError> {
     let slot = Arc::new(Mutex::new(None));
     let place = slot.clone();
@@ -131,8 +131,8 @@ fn on_stream(
     })
 }
 
-/// Writes `pattern` as often as asked.
-fn fill(name: &'static str, address: u64, pattern: Vec<u8>, stream: &Stream) -> Outcome {
+/// Writes `pattern` repeatedly.
+fn fill(name: &'static str, address: u64, pattern: Vec<u8>, stream: &Stream) -> CuResult {
     if pattern.is_empty() {
         return Ok(());
     }
@@ -191,7 +191,7 @@ extern "C" fn cuMemcpyAsync(to: u64, from: u64, length: usize, stream: Handle) -
     run("cuMemcpyAsync", ends, length, stream, Wait::IfPageable)
 }
 
-/// The addresses name their devices, so the contexts are only checked.
+/// The addresses identify their devices, so the contexts are only checked.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyPeerAsync(
     to: u64,

@@ -1,4 +1,4 @@
-//! What can be asked of a device.
+//! Queries of a device.
 
 use std::ffi::c_char;
 
@@ -7,7 +7,7 @@ use crate::ffi::Out;
 use crate::settings::{self, Setting};
 
 use super::context::{device_numbered, is_initialized};
-use super::{CuError, Outcome, answer, given};
+use super::{CuError, CuResult, answer, given};
 
 /// (attribute, value), under the numbers of `CUdevice_attribute`. All others are 0.
 const ATTRIBUTES: [(i32, i32); 13] = [
@@ -88,7 +88,7 @@ extern "C" fn cuDeviceGetPCIBusId(name: Out<c_char>, capacity: i32, ordinal: i32
 }
 
 /// Writes as much of `text` as fits, and a NUL.
-fn put_text(out: &Out<c_char>, capacity: i32, text: &str) -> Outcome {
+fn put_text(out: &Out<c_char>, capacity: i32, text: &str) -> CuResult {
     let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity > 0);
     let room = capacity.ok_or(CuError::INVALID_VALUE)? - 1;
     let bytes = text.bytes().take(room).chain([0]);
@@ -96,7 +96,7 @@ fn put_text(out: &Out<c_char>, capacity: i32, text: &str) -> Outcome {
     given(written)
 }
 
-/// Devices of one machine differ in their last byte, whichever process asks.
+/// Returns the UUID of a device. Devices of one machine differ in the last byte, in every process.
 fn uuid(physical: usize) -> [u8; 16] {
     let mut uuid = *b"gpu-emu-device\0\0";
     uuid[15] = u8::try_from(physical).unwrap_or(u8::MAX);

@@ -1,12 +1,12 @@
-//! Names and words for the codes of `CUresult`.
+//! Names and descriptions of the codes of `CUresult`.
 
 use std::ffi::{CStr, c_char};
 
 use crate::ffi::Out;
 
-use super::{CuError, Outcome, answer, given};
+use super::{CuError, CuResult, answer, given};
 
-/// (code, name, words).
+/// (code, name, description).
 const TABLE: [(i32, &CStr, &CStr); 14] = [
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
@@ -33,7 +33,7 @@ fn text(
     code: i32,
     out: &Out<*const c_char>,
     pick: fn((&'static CStr, &'static CStr)) -> &'static CStr,
-) -> Outcome {
+) -> CuResult {
     given(out.put(pick(find(code)?).as_ptr()))
 }
 

@@ -1,4 +1,4 @@
-//! Events: markers in streams, which others wait for and times are taken between.
+//! Events: markers in streams, for waiting and for timing.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +10,7 @@ use crate::sync::{Marker, lock};
 use super::context::current;
 use super::{CuError, answer, given, recorded, stream};
 
-/// Flags of `cuEventCreate`: how the host waits is of no concern here; whether times can be taken
-/// is.
+/// Flags of `cuEventCreate`: the way in which the host waits does not matter here; timing does.
 const BLOCKING_SYNC: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 
@@ -24,7 +23,7 @@ pub(super) struct Event {
 
 static EVENTS: Handles<Event> = Handles::new("event", 0xE7);
 
-/// How many events were created and not destroyed.
+/// Returns the number of events that were created and not destroyed.
 pub(crate) fn live() -> usize {
     EVENTS.live()
 }
@@ -36,7 +35,7 @@ pub(super) fn of_handle(handle: Handle) -> Result<Arc<Event>, CuError> {
 }
 
 impl Event {
-    /// What was recorded last, if anything.
+    /// Returns the marker that was recorded last, if there is one.
     pub(super) fn marker(&self) -> Option<Arc<Marker>> {
         lock(&self.recorded).clone()
     }

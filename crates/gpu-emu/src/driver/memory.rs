@@ -1,5 +1,5 @@
 //! Memory: allocated and freed at once or in the order of a stream, on the device or pinned on the
-//! host; and what an address is.
+//! host; and attributes of addresses.
 
 use std::ffi::c_void;
 
@@ -10,7 +10,7 @@ use crate::handles::Handle;
 
 use super::context::current;
 use super::device::total_memory;
-use super::{CuError, Outcome, answer, given, recorded, refused, stream};
+use super::{CuError, CuResult, answer, given, recorded, refused, stream};
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAlloc_v2(address: Out<u64>, length: usize) -> i32 {
@@ -39,7 +39,7 @@ extern "C" fn cuMemFree_v2(address: u64) -> i32 {
     })
 }
 
-/// The memory can be used by what follows in the stream. Nothing is allocated for no bytes.
+/// Work after this point of the stream can use the memory. Zero bytes allocate nothing.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAllocAsync(address: Out<u64>, length: usize, stream: Handle) -> i32 {
     recorded("cuMemAllocAsync", &format_args!("bytes={length} stream={stream:p}"), || {
@@ -53,7 +53,7 @@ extern "C" fn cuMemAllocAsync(address: Out<u64>, length: usize, stream: Handle) 
     })
 }
 
-/// The memory can be used by what comes before in the stream.
+/// Work before this point of the stream can use the memory.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> i32 {
     recorded("cuMemFreeAsync", &format_args!("address={address:#x} stream={stream:p}"), || {
@@ -147,13 +147,13 @@ const IS_MANAGED: i32 = 8;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-/// Where the answers of each type go: they all lie at one address.
+/// Writes an attribute. The addresses of all types are the same.
 #[unsafe(no_mangle)]
 extern "C" fn cuPointerGetAttribute(out: Out<c_void>, attribute: i32, address: u64) -> i32 {
     answer(|| attribute_of(&out, attribute, address))
 }
 
-fn attribute_of(out: &Out<c_void>, attribute: i32, address: u64) -> Outcome {
+fn attribute_of(out: &Out<c_void>, attribute: i32, address: u64) -> CuResult {
     let Some(device) = device::of_address(address) else {
         let host = usize::try_from(address).is_ok_and(|address| pinned::contains(address, 1));
         return match attribute {
@@ -173,15 +173,15 @@ fn attribute_of(out: &Out<c_void>, attribute: i32, address: u64) -> Outcome {
     })
 }
 
-/// As the single call, for several attributes; those that an address does not have are left alone.
+/// Like the single call, for several attributes; those that an address does not have are not
+/// written.
 #[unsafe(no_mangle)]
 extern "C" fn cuPointerGetAttributes(count: u32, kinds: In<i32>, outs: In<*mut c_void>, address: u64) -> i32 {
     answer(|| {
         for index in 0..count as usize {
             let kind = kinds.get(index).ok_or(CuError::INVALID_VALUE)?;
             let out = outs.get(index).ok_or(CuError::INVALID_VALUE)?;
-            // SAFETY: the caller listed it, as the place for the answer to the attribute of this
-            // index.
+            // SAFETY: the caller listed it, as the memory for the attribute of this index.
             let out = unsafe { Out::listed(out) };
             let _not_every_address_has_it = attribute_of(&out, kind, address);
         }

@@ -1,9 +1,8 @@
 //! The driver: the functions of CUDA's `cuda.h` that cudarc calls, under their own names.
 //!
-//! Each answers as the documentation of CUDA says that a real driver would. What is wrong with an
-//! argument is the answer of the call itself and leaves the device usable; what goes wrong in work
-//! that was enqueued stays with the device, and is the answer of every call from then on. Both are
-//! recorded as faults.
+//! Each returns what the documentation of CUDA specifies. The error of an argument is the result of
+//! the call itself and leaves the device usable; an error of enqueued work stays with the device,
+//! and is the result of every later call. Both are recorded as faults.
 
 mod context;
 mod copy;
@@ -51,29 +50,30 @@ impl From<io::Error> for CuError {
     }
 }
 
-type Outcome = Result<(), CuError>;
+type CuResult = Result<(), CuError>;
 
-fn code(outcome: Outcome) -> i32 {
+fn code(outcome: CuResult) -> i32 {
     outcome.map_or_else(|error| error.0, |()| 0)
 }
 
-fn answer(call: impl FnOnce() -> Outcome) -> i32 {
+fn answer(call: impl FnOnce() -> CuResult) -> i32 {
     code(call())
 }
 
-/// As [`answer`], unless a test planned another answer, and keeps the call for a test to read.
-fn recorded(name: &str, arguments: &dyn Display, call: impl FnOnce() -> Outcome) -> i32 {
+/// Does the same as [`answer`], unless a test planned another result, and records the call for a
+/// test.
+fn recorded(name: &str, arguments: &dyn Display, call: impl FnOnce() -> CuResult) -> i32 {
     let code = injection::answer(current_ordinal(), name).map_or_else(|| answer(call), u32::cast_signed);
     record::call(name, arguments, code);
     code
 }
 
-/// Success if an answer could be written.
-fn given(written: bool) -> Outcome {
+/// Returns success if a result could be written.
+fn given(written: bool) -> CuResult {
     written.then_some(()).ok_or(CuError::INVALID_VALUE)
 }
 
-/// What is wrong with an address in an argument: recorded, and the answer of the call.
+/// Records an invalid address in an argument, and returns its error.
 fn refused(ordinal: usize, name: &str, error: AccessError) -> CuError {
     record::fault(Some(ordinal), &format!("{name}: {error}"));
     CuError::INVALID_VALUE

@@ -1,4 +1,4 @@
-//! Modules, kernels and host functions. The content of a module is not looked at: a kernel is the
+//! Modules, kernels and host functions. The content of a module is ignored: a kernel is the
 //! function that a test registered under its name.
 
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use crate::handles::{Handle, Handles};
 use crate::kernel::{self, Arguments, Launch, Registered};
 
 use super::context::current;
-use super::{CuError, Outcome, answer, given, recorded, stream};
+use super::{CuError, CuResult, answer, given, recorded, stream};
 
 #[derive(Debug)]
 struct Module;
@@ -19,7 +19,7 @@ static FUNCTIONS: Handles<Registered> = Handles::new("function", 0xF0);
 
 const THREADS_MAX: u64 = 1024;
 
-fn load(module: &Out<Handle>, is_null: bool) -> Outcome {
+fn load(module: &Out<Handle>, is_null: bool) -> CuResult {
     current()?;
     if is_null || module.is_null() {
         return Err(CuError::INVALID_VALUE);
@@ -86,14 +86,14 @@ fn copy_arguments(addresses: &In<HostMemory>, sizes: &[usize]) -> Result<Argumen
     for (index, size) in sizes.iter().enumerate() {
         let address = addresses.get(index).filter(|address| !address.is_null());
         let address = address.ok_or(CuError::INVALID_VALUE)?;
-        // SAFETY: the caller passed the address of an argument of the size that the kernel was
-        // registered with.
+        // SAFETY: the caller passed the address of an argument of the size with which the kernel
+        // was registered.
         bytes.extend(unsafe { address.read(*size) });
     }
     Ok(Arguments { sizes: sizes.to_vec(), bytes })
 }
 
-/// Runs on the thread of the stream. As on a real device it must not call CUDA.
+/// Runs a function on the thread of the stream. As on a real device it must not call CUDA.
 #[unsafe(no_mangle)]
 extern "C" fn cuLaunchHostFunc(
     stream: Handle,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::device::stream::{Kind, Stream};
+use crate::device::stream::{Stream, StreamKind};
 use crate::ffi::Out;
 use crate::handles::{Handle, Handles};
 
@@ -12,16 +12,16 @@ use super::{CuError, answer, event, given, recorded};
 
 static STREAMS: Handles<Stream> = Handles::new("stream", 0x57);
 
-/// Flag of `cuStreamCreate`: the stream has nothing to do with the legacy one.
+/// Flag of `cuStreamCreate`: the stream is independent of the legacy one.
 const NON_BLOCKING: u32 = 1;
 
-/// How many streams were created and not destroyed.
+/// Returns the number of streams that were created and not destroyed.
 pub(crate) fn live() -> usize {
     STREAMS.live()
 }
 
-/// The stream of `handle`: one that was created, or one of the three that always exist, on the
-/// thread's device.
+/// Returns the stream of `handle`: one that was created, or one of the three that always exist, on
+/// the thread's device.
 pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     let stream = match handle.addr() {
         0 | 1 => Stream::legacy(&current()?)?,
@@ -32,8 +32,8 @@ pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     Ok(stream)
 }
 
-/// As [`of_handle`], for a caller that has a device of its own: the three that always exist are
-/// those of `device`.
+/// Does the same as [`of_handle`] for a caller with a device of its own: the three streams that
+/// always exist are those of `device`.
 pub(crate) fn on_device(handle: Handle, device: &Arc<Device>) -> Result<Arc<Stream>, CuError> {
     device.healthy()?;
     match handle.addr() {
@@ -46,7 +46,7 @@ pub(crate) fn on_device(handle: Handle, device: &Arc<Device>) -> Result<Arc<Stre
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreate(stream: Out<Handle>, flags: u32) -> i32 {
     answer(|| {
-        let kind = if flags & NON_BLOCKING == 0 { Kind::Blocking } else { Kind::NonBlocking };
+        let kind = if flags & NON_BLOCKING == 0 { StreamKind::Blocking } else { StreamKind::NonBlocking };
         if stream.is_null() || flags & !NON_BLOCKING != 0 {
             return Err(CuError::INVALID_VALUE);
         }
@@ -60,7 +60,7 @@ extern "C" fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, _prior
     cuStreamCreate(stream, flags)
 }
 
-/// What was enqueued is still done.
+/// Destroying a stream does not cancel its work.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: Handle) -> i32 {
     answer(|| STREAMS.remove(stream).map(|_| ()).ok_or(CuError::INVALID_HANDLE))
@@ -102,7 +102,7 @@ extern "C" fn cuStreamGetDevice(stream: Handle, device: Out<i32>) -> i32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) -> i32 {
-    answer(|| given(flags.put(u32::from(of_handle(stream)?.kind() == Kind::NonBlocking))))
+    answer(|| given(flags.put(u32::from(of_handle(stream)?.kind() == StreamKind::NonBlocking))))
 }
 
 /// No stream of the emulator can be captured, so none is being captured.

@@ -1,4 +1,4 @@
-//! A communicator: its members, the state it is in, and what it has enqueued.
+//! A communicator: its members, its state, and its enqueued operations.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use super::wire::{Channel, Header, Place, Shape};
 
 static COMMUNICATORS: Handles<Communicator> = Handles::new("communicator", 0xCC);
 
-/// How many communicators were neither destroyed nor aborted.
+/// Returns the number of communicators that were neither destroyed nor aborted.
 pub(crate) fn live() -> usize {
     COMMUNICATORS.live()
 }
@@ -39,11 +39,11 @@ fn invalid() -> Failure {
     Failure::argument("comm argument is not a communicator")
 }
 
-/// The members of a communicator and the way to them.
+/// The members of a communicator and the connections to them.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) mesh: Arc<Mesh>,
-    /// Tells messages of communicators over one mesh apart.
+    /// Distinguishes messages of communicators over one mesh.
     pub(super) context: u64,
     /// Ranks of the mesh, by rank of the communicator.
     pub(super) members: Vec<u32>,
@@ -64,8 +64,8 @@ pub(super) struct Communicator {
     state: Mutex<State>,
     settled: Condvar,
     aborted: AtomicBool,
-    /// What the last operation ends with: operations of one communicator do not overlap, whatever
-    /// their streams.
+    /// The marker after the last operation: operations of one communicator do not overlap, on any
+    /// streams.
     pub(super) last: Mutex<Option<Arc<Marker>>>,
     counts: Mutex<Counts>,
     factors: Mutex<BTreeMap<u32, (Element, Factor)>>,
@@ -73,13 +73,13 @@ pub(super) struct Communicator {
 
 #[derive(Debug)]
 struct State {
-    /// Calls that returned before they were done.
+    /// The number of calls that returned before they were done.
     pending: usize,
     finalized: bool,
     error: ncclResult_t,
 }
 
-/// What was enqueued so far.
+/// The numbers of enqueued operations.
 #[derive(Debug, Default)]
 struct Counts {
     collectives: u64,
@@ -104,7 +104,7 @@ impl Communicator {
         })
     }
 
-    /// The members, once they are known.
+    /// Returns the members, once they are known.
     pub(super) fn link(&self) -> Outcome<&Link> {
         self.link.get().ok_or_else(|| Failure::argument("the communicator is not initialized"))
     }
@@ -113,7 +113,7 @@ impl Communicator {
         let _only_once = self.link.set(link);
     }
 
-    /// Succeeds if another operation may begin: none is in progress, and nothing went wrong before.
+    /// Returns an error if no operation can begin: one is in progress, or an earlier one failed.
     pub(super) fn ready(&self) -> Outcome<&Link> {
         let state = lock(&self.state);
         if state.pending > 0 {
@@ -130,7 +130,7 @@ impl Communicator {
         self.link()
     }
 
-    /// Fails once the communicator is aborted.
+    /// Returns an error once the communicator is aborted.
     pub(super) fn running(&self) -> Outcome {
         if self.aborted.load(Ordering::SeqCst) { Err(Failure::aborted()) } else { Ok(()) }
     }
@@ -139,7 +139,7 @@ impl Communicator {
         self.aborted.store(true, Ordering::SeqCst);
     }
 
-    /// The last error that came up outside of a call, or that one is in progress.
+    /// Returns the last error outside of a call, or that one is in progress.
     pub(super) fn asynchronous_error(&self) -> ncclResult_t {
         let state = lock(&self.state);
         match state.pending {
@@ -148,7 +148,7 @@ impl Communicator {
         }
     }
 
-    /// Keeps the first error.
+    /// Records the first error.
     pub(super) fn fail(&self, code: ncclResult_t) {
         let mut state = lock(&self.state);
         if state.error == ncclResult_t::ncclSuccess {
@@ -160,7 +160,7 @@ impl Communicator {
         lock(&self.state).finalized = true;
     }
 
-    /// A call goes on after it returned, for as long as the answer lives.
+    /// Marks a call that returned as in progress, as long as the returned value lives.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
         lock(&self.state).pending += 1;
         Busy(self.clone())
@@ -174,7 +174,7 @@ impl Communicator {
         }
     }
 
-    /// Waits until everything that was enqueued has ended.
+    /// Waits until all enqueued operations have ended.
     pub(super) fn drain(&self) {
         let last = lock(&self.last).clone();
         if let Some(marker) = last {
@@ -182,7 +182,7 @@ impl Communicator {
         }
     }
 
-    /// The number that tells `operation` apart from those before it.
+    /// Returns the number that distinguishes `operation` from earlier ones.
     pub(super) fn number(&self, operation: &Operation) -> u64 {
         let mut counts = lock(&self.counts);
         let counts = &mut *counts;
@@ -201,11 +201,11 @@ impl Communicator {
         counts.divisions
     }
 
-    /// Keeps a factor for sums, under a number above those of the operators.
+    /// Stores a factor for sums, under a number above those of the operators.
     pub(super) fn keep_factor(&self, element: Element, factor: Factor) -> u32 {
         let mut counts = lock(&self.counts);
         counts.factors += 1;
-        // Numbers of one communicator mean nothing, or something else, to another one.
+        // Numbers of one communicator are invalid for another one.
         let salt = (std::ptr::from_ref(self).addr() >> 4) as u32 & 0xFF_FF00;
         let number = (salt | 0x100_0000).wrapping_add(counts.factors);
         lock(&self.factors).insert(number, (element, factor));
@@ -221,7 +221,7 @@ impl Communicator {
     }
 }
 
-/// A call that is in progress.
+/// A call in progress.
 #[derive(Debug)]
 pub(super) struct Busy(Arc<Communicator>);
 
@@ -232,7 +232,7 @@ impl Drop for Busy {
     }
 }
 
-/// Every member says `payload`, and hears what all say, in the order of their ranks.
+/// Sends `payload` to all members, and returns the payloads of all, in rank order.
 pub(super) fn exchange(
     link: &Link,
     sequence: u64,

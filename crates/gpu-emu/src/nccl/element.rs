@@ -1,4 +1,4 @@
-//! Types of elements, and what their bits mean.
+//! Types of elements, and their arithmetic.
 
 use half::{bf16, f16};
 use nccl_sys::ncclDataType_t;
@@ -7,11 +7,11 @@ use crate::settings::{self, Setting};
 
 use super::failure::{Failure, Outcome};
 
-/// A type that the emulated version has.
+/// A type of the emulated version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Element(ncclDataType_t);
 
-/// How numbers of a type are computed with.
+/// The arithmetic of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     /// In wide integers, of which the low bits are kept.
@@ -23,7 +23,7 @@ pub(super) enum Class {
     Double,
 }
 
-/// Since this version there are types of 8 bits.
+/// The version that introduced types of 8 bits.
 const FLOAT8_SINCE: u64 = 22_400;
 
 impl Element {
@@ -63,7 +63,7 @@ impl Element {
         }
     }
 
-    /// An element of at most 32 bits in floating point.
+    /// Returns an element of at most 32 bits in floating point.
     pub(super) fn to_f32(self, bytes: &[u8]) -> f32 {
         match (self.0, bytes) {
             (ncclDataType_t::ncclFloat16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
@@ -75,7 +75,7 @@ impl Element {
         }
     }
 
-    /// The nearest element; of two, the even one.
+    /// Appends the nearest element; of two, the even one.
     pub(super) fn put_f32(self, value: f32, out: &mut Vec<u8>) {
         match self.0 {
             ncclDataType_t::ncclFloat16 => out.extend(f16::from_f32(value).to_ne_bytes()),
@@ -88,7 +88,7 @@ impl Element {
 }
 
 /// A floating point format of eight bits, as the OCP specification of 8-bit floating point defines
-/// it. What is too large becomes the largest finite number, as in CUDA's conversions.
+/// it. Numbers that are too large become the largest finite one, as in CUDA's conversions.
 #[derive(Debug, Clone, Copy)]
 struct Float8 {
     mantissa_bits: u32,
@@ -125,8 +125,7 @@ impl Float8 {
         if value.is_nan() {
             return sign | NAN;
         }
-        // Numbers of one sign are in the order of their bits, so that the neighbours can be
-        // searched for.
+        // Numbers of one sign are ordered like their bits, so binary search finds the neighbours.
         let size = value.abs();
         let (mut low, mut high) = (0, self.largest_finite);
         while high - low > 1 {

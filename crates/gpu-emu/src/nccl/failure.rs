@@ -1,4 +1,4 @@
-//! Why a call of NCCL does not succeed.
+//! The failures of calls of NCCL.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -9,7 +9,7 @@ use nccl_sys::ncclResult_t;
 use crate::driver::CuError;
 use crate::sync::lock;
 
-/// A result other than success, with the words for `ncclGetLastError`.
+/// A result other than success, with the text for `ncclGetLastError`.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) code: ncclResult_t,
@@ -31,12 +31,12 @@ impl Failure {
         Self::new(ncclResult_t::ncclInvalidUsage, words)
     }
 
-    /// No failure, but not done yet either.
+    /// Creates the result of a call that is not done yet, which is not an error.
     pub(crate) fn in_progress() -> Self {
         Self::new(ncclResult_t::ncclInProgress, "")
     }
 
-    /// What an operation ends with when its communicator is aborted.
+    /// Creates the result of an operation whose communicator is aborted.
     pub(crate) fn aborted() -> Self {
         Self::new(ncclResult_t::ncclInternalError, "aborted")
     }
@@ -54,11 +54,11 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Each text once, as C callers may keep the address for ever.
+/// Each text once, because C callers may keep the address for ever.
 static TEXTS: Mutex<BTreeSet<&'static CStr>> = Mutex::new(BTreeSet::new());
 static LAST: Mutex<&'static CStr> = Mutex::new(c"");
 
-/// Keeps the words of `failure`, if it has any, for `ncclGetLastError`.
+/// Stores the text of `failure`, if it has any, for `ncclGetLastError`.
 pub(super) fn remember(failure: &Failure) {
     if failure.words.is_empty() {
         return;

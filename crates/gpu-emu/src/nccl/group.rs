@@ -1,4 +1,4 @@
-//! Groups of calls: nothing happens before the outermost one ends.
+//! Groups of calls: no call begins before the outermost group ends.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::failure::{self, Failure, Outcome};
 use super::operation::Operation;
 use super::run::run;
 
-/// How a communicator comes to know its members.
+/// Connects a communicator to its members.
 pub(super) type Connect = Box<dyn FnOnce() -> Outcome<Option<Link>> + Send>;
 
 /// Operations of one communicator, each with its stream.
 type Enqueued = Vec<(Arc<Stream>, Operation)>;
 
-/// What a call asks for.
+/// The request of a call.
 pub(super) enum Job {
     Connect(Arc<Communicator>, Connect),
     Launch(Arc<Communicator>, Arc<Stream>, Operation),
@@ -30,7 +30,7 @@ pub(super) enum Job {
 struct Group {
     depth: usize,
     jobs: Vec<Job>,
-    /// The first call of the group that was refused: then nothing of it happens.
+    /// The first call of the group that was refused: then no call of it begins.
     refused: Option<Failure>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn start() {
     GROUP.with_borrow_mut(|group| group.depth += 1);
 }
 
-/// Ends a group; with the outermost one, everything begins.
+/// Ends a group; the outermost one begins all calls.
 pub(super) fn end() -> Outcome {
     let ended = GROUP.with_borrow_mut(|group| match group.depth {
         0 => Err(Failure::usage("ncclGroupEnd: not in a group call.")),
@@ -59,7 +59,7 @@ pub(super) fn end() -> Outcome {
     }
 }
 
-/// Does what a call asks for: now, or at the end of the group that it is in.
+/// Runs the request of a call: now, or at the end of its group.
 pub(super) fn submit(job: Outcome<Job>) -> Outcome {
     start();
     let refused = job.as_ref().err().cloned();
@@ -109,7 +109,7 @@ fn first_of(one: Outcome, other: Outcome) -> Outcome {
 
 type Connecting = (Arc<Communicator>, thread::JoinHandle<Outcome>);
 
-/// Connects on a thread of its own, as members of one group wait for each other.
+/// Connects on a thread of its own, because members of one group wait for each other.
 fn connect(communicator: Arc<Communicator>, how: Connect) -> Outcome<Connecting> {
     let (member, busy) = (communicator.clone(), communicator.busy());
     let thread = thread::Builder::new().name("gpu-emu connect".to_owned()).spawn(move || {
@@ -144,8 +144,8 @@ fn launch(communicator: Arc<Communicator>, operations: Enqueued) -> Outcome {
     Err(Failure::in_progress())
 }
 
-/// Makes one piece of work of the operations, on the first of their streams; the others wait for it
-/// and it for them.
+/// Combines the operations to one item of work, on the first of their streams; the others wait for
+/// it and it for them.
 fn enqueue(communicator: &Arc<Communicator>, operations: Enqueued) {
     let mut streams: Vec<Arc<Stream>> = Vec::new();
     let mut plan = Vec::new();

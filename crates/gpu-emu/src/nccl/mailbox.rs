@@ -1,4 +1,4 @@
-//! Messages that have arrived, until somebody wants them.
+//! Received messages, until an operation takes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -12,8 +12,8 @@ use crate::sync::lock;
 use super::failure::{Failure, Outcome};
 use super::wire::{Header, Place};
 
-/// How long a wait may overlook that it has become pointless.
-const GLANCE: Duration = Duration::from_millis(5);
+/// The interval at which a wait checks whether it must stop.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Message {
@@ -39,15 +39,15 @@ impl Mailbox {
         self.notify.notify_all();
     }
 
-    /// Nothing more will come from `peer`.
+    /// Marks `peer` as lost: it sends nothing more.
     pub(super) fn lose(&self, peer: u32) {
         lock(&self.arrived).lost.insert(peer);
         self.notify.notify_all();
     }
 
-    /// Waits for the message of `place` from `peer`, until `stop` answers a failure; then there is
-    /// none, even if it came. A peer that is lost sends nothing more: whether that ends the wait is
-    /// a setting, as NCCL does not always notice.
+    /// Waits for the message of `place` from `peer`, until `stop` returns a failure; then there is
+    /// none, even if it arrived. A lost peer sends nothing more: a setting decides whether that
+    /// ends the wait, because NCCL does not always detect it.
     pub(super) fn take(&self, peer: u32, place: Place, stop: &dyn Fn() -> Outcome) -> Outcome<Message> {
         let _seen = Waiting::begin(format!("for rank {peer} of the first communicator: {place:?}"));
         let mut arrived = lock(&self.arrived);
@@ -60,7 +60,7 @@ impl Mailbox {
                 let words = format!("connection to rank {peer} lost");
                 return Err(Failure::new(ncclResult_t::ncclRemoteError, words));
             }
-            let waited = self.notify.wait_timeout(arrived, GLANCE);
+            let waited = self.notify.wait_timeout(arrived, POLL_INTERVAL);
             arrived = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -68,12 +68,12 @@ impl Mailbox {
 
 static WAITING: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
 
-/// What operations wait for at this moment, on one line each.
+/// Returns the waits of operations at this moment, on one line each.
 pub(crate) fn waiting() -> String {
     lock(&WAITING).values().map(|line| format!("{line}\n")).collect()
 }
 
-/// A wait that a test can see for as long as this value lives.
+/// A wait that a test can see as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Waiting(u64);
 

@@ -12,7 +12,7 @@ use crate::sync::lock;
 use super::mailbox::{Mailbox, Message};
 use super::wire::{HEADER_BYTES, Header};
 
-/// The ranks that met in one initialisation. Communicators that are made of others share it.
+/// The ranks of one initialisation. Communicators made from others share it.
 #[derive(Debug)]
 pub(super) struct Mesh {
     pub(super) me: u32,
@@ -21,8 +21,7 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Starts a reader for every stream. What arrives is taken at once, so that no writer ever
-    /// waits for long.
+    /// Starts a reader for every stream. Bytes are read at once, so that no writer waits for long.
     pub(super) fn new(me: u32, streams: BTreeMap<u32, UnixStream>) -> io::Result<Self> {
         let mailbox = Arc::new(Mailbox::default());
         let mut peers = BTreeMap::new();
@@ -40,8 +39,8 @@ impl Mesh {
         Ok(Self { me, mailbox, peers })
     }
 
-    /// Sends to a rank, which may be this one. A peer that is gone is noticed by whoever waits for
-    /// it.
+    /// Sends to a rank, which may be this one. A lost peer is detected by the operation that waits
+    /// for it.
     pub(super) fn send(&self, to: u32, header: Header, payload: Vec<u8>) {
         let header = Header { length: payload.len() as u64, ..header };
         if to == self.me {

@@ -1,26 +1,26 @@
 //! NCCL on memory of the host.
 //!
-//! | question | file |
+//! | subject | file |
 //! |---|---|
-//! | how do ranks meet, as threads or as processes | `meeting.rs` |
-//! | how do bytes get from rank to rank | `mesh.rs`, `wire.rs`, `mailbox.rs` |
-//! | what does an operation send, to whom, and what does it make of what arrives | `operation.rs`, `run.rs` |
-//! | how is anything reduced | `element.rs`, `reduction.rs` |
-//! | what is a communicator, and in which state is it | `communicator.rs` |
-//! | when does a group of calls begin | `group.rs` |
-//! | which functions does a program call | `abi/` |
+//! | connections of ranks, as threads or as processes | `bootstrap.rs` |
+//! | messages from rank to rank | `mesh.rs`, `wire.rs`, `mailbox.rs` |
+//! | the messages of an operation, and its result | `operation.rs`, `run.rs` |
+//! | reductions | `element.rs`, `reduction.rs` |
+//! | communicators and their state | `communicator.rs` |
+//! | groups of calls | `group.rs` |
+//! | the exported functions | `abi/` |
 //!
-//! The way through is the simplest one: every rank is connected with every other one, sends what
-//! the other needs, and waits for what it needs itself. All ranks reduce in the order of their
-//! numbers, so that they agree on every bit.
+//! The algorithm is the simplest one: every rank is connected with every other one, sends the data
+//! that the others need, and waits for the data that it needs. All ranks reduce in rank order, so
+//! that they agree on every bit.
 
 mod abi;
+mod bootstrap;
 mod communicator;
 mod element;
 mod failure;
 mod group;
 mod mailbox;
-mod meeting;
 mod mesh;
 mod operation;
 mod reduction;

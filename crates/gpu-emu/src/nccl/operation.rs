@@ -1,10 +1,10 @@
-//! What an operation sends to whom, in one table, of which what it receives is the other side.
+//! The messages of an operation, in one table for sending and receiving.
 
 use super::element::Element;
 use super::reduction::Reduction;
 use super::wire::Shape;
 
-/// Which operation. The numbers travel in messages.
+/// The kind of an operation. The numbers are on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -29,8 +29,8 @@ impl Kind {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Which block of its input rank `from` sends to rank `to` of a collective. A rank also sends
-    /// to itself.
+    /// Returns the block of its input that rank `from` sends to rank `to` of a collective. A rank
+    /// also sends to itself.
     pub(super) fn block(self, from: usize, to: usize, root: usize) -> Option<usize> {
         match self {
             Self::AllReduce | Self::AllGather => Some(0),
@@ -43,13 +43,13 @@ impl Kind {
     }
 }
 
-/// One call, checked.
+/// A checked call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub(super) kind: Kind,
-    /// Address of the input, where this rank has one.
+    /// Address of the input, if this rank has one.
     pub(super) input: u64,
-    /// Address of the output, where this rank has one.
+    /// Address of the output, if this rank has one.
     pub(super) output: u64,
     /// Elements of a block.
     pub(super) count: usize,
@@ -58,12 +58,12 @@ pub(super) struct Operation {
     pub(super) factor: Factor,
     /// The root, or the other rank.
     pub(super) root: usize,
-    /// Which of the collectives of its communicator, or of the messages from one rank to the other,
-    /// this is.
+    /// The number among the collectives of its communicator, or among the messages from one rank to
+    /// the other.
     pub(super) sequence: u64,
 }
 
-/// Where the factor of a premultiplied sum is.
+/// The location of the factor of a premultiplied sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Factor {
     Value([u8; 8]),
@@ -77,7 +77,7 @@ impl Operation {
         self.count.saturating_mul(self.element.size())
     }
 
-    /// What the other ranks must call too.
+    /// Returns the properties in which all ranks must agree.
     pub(super) fn shape(&self) -> Shape {
         let kind = if self.kind.is_collective() { self.kind } else { Kind::Send };
         let root = if self.kind.is_collective() { u32::try_from(self.root).unwrap_or(u32::MAX) } else { 0 };

@@ -1,8 +1,8 @@
-//! What becomes of the contributions of all ranks.
+//! Reductions of the contributions of all ranks.
 
 use super::element::{Class, Element};
 
-/// An operator, as numbers in a message say it.
+/// An operator, by its number in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Reduction {
@@ -17,7 +17,7 @@ pub(super) enum Reduction {
     PreMulSum = 5,
 }
 
-/// What one rank contributes.
+/// The contribution of one rank.
 #[derive(Debug)]
 pub(super) struct Contribution {
     pub(super) bytes: Vec<u8>,
@@ -46,7 +46,7 @@ pub(super) fn reduce(element: Element, reduction: Reduction, parts: &[Contributi
     }
 }
 
-/// How numbers of type `T` are prepared with the rank's own factor, and combined.
+/// The arithmetic on numbers of type `T`: preparation with the rank's own factor, and combination.
 struct Rule<T> {
     prepare: Box<dyn Fn(T, T) -> T>,
     combine: fn(T, T) -> T,
@@ -67,7 +67,7 @@ fn fold<T: Copy>(size: usize, parts: &[Contribution], decode: impl Fn(&[u8]) -> 
     sums
 }
 
-/// The numbers of both sizes that computing is done in.
+/// The floating point types that compute.
 trait Float: Copy + 'static {
     const COMBINE: [fn(Self, Self) -> Self; 4];
     fn times(self, other: Self) -> Self;
@@ -100,8 +100,8 @@ fn floats<T: Float>(reduction: Reduction, one_of_n: T) -> Rule<T> {
     }
 }
 
-/// Integers are wide enough here that nothing overflows which would not have wrapped in `size`
-/// bytes as well.
+/// Combines integers in a type so wide that nothing overflows which would not also wrap in `size`
+/// bytes.
 fn integers(size: usize, signed: bool, reduction: Reduction, parts: &[Contribution]) -> Vec<u8> {
     let decode = |bytes: &[u8]| widen(bytes, signed);
     let as_it_is: Box<dyn Fn(i128, i128) -> i128> = Box::new(|value, _| value);
@@ -123,7 +123,7 @@ fn integers(size: usize, signed: bool, reduction: Reduction, parts: &[Contributi
         .collect()
 }
 
-/// An integer of any size, lowest byte first.
+/// Converts an integer of any size, lowest byte first.
 fn widen(bytes: &[u8], signed: bool) -> i128 {
     let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut wide = [if negative { 0xFF } else { 0 }; 16];

@@ -1,4 +1,4 @@
-//! How operations run when their stream has come to them.
+//! Runs operations when their stream reaches them.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,7 +9,7 @@ use nccl_sys::ncclResult_t;
 use crate::device::memory::{AccessError, POISON};
 use crate::device::{Device, access};
 use crate::driver::CuError;
-use crate::injection::{self, Trouble};
+use crate::injection::{self, InjectedFault};
 use crate::record;
 use crate::settings::{self, Setting};
 
@@ -20,19 +20,19 @@ use super::operation::{Factor, Kind, Operation};
 use super::reduction::{Contribution, reduce};
 use super::wire::{Channel, Header, Shape};
 
-/// Why an operation does not end well.
-enum Trap {
+/// The reason why an operation fails.
+enum OperationError {
     Access(AccessError),
     Failure(Failure),
 }
 
-impl From<AccessError> for Trap {
+impl From<AccessError> for OperationError {
     fn from(error: AccessError) -> Self {
         Self::Access(error)
     }
 }
 
-impl From<Failure> for Trap {
+impl From<Failure> for OperationError {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
     }
@@ -43,16 +43,16 @@ pub(super) fn run(communicator: &Communicator, operations: &[Operation], device:
     let Ok(link) = communicator.link() else { return };
     match attempt(communicator, link, operations) {
         Ok(()) => {}
-        Err(Trap::Access(error)) => {
+        Err(OperationError::Access(error)) => {
             communicator.fail(ncclResult_t::ncclUnhandledCudaError);
             device.fail(CuError::ILLEGAL_ADDRESS, &format!("NCCL: {error}"));
         }
-        Err(Trap::Failure(failure)) => {
+        Err(OperationError::Failure(failure)) => {
             if communicator.running().is_ok() {
                 communicator.fail(failure.code);
                 hang(communicator, device);
             }
-            // Nobody may take for a result what was not computed.
+            // The output must not look like a result.
             for operation in operations {
                 let _gone_as_well = spoil(operation, link);
             }
@@ -60,13 +60,13 @@ pub(super) fn run(communicator: &Communicator, operations: &[Operation], device:
     }
 }
 
-fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -> Result<(), Trap> {
+fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -> Result<(), OperationError> {
     let mut wrong = false;
     for operation in operations {
-        match injection::trouble(communicator.device.ordinal) {
-            Some(Trouble::Hang) => return Err(wait_for_abort(communicator)),
-            Some(Trouble::AsyncError(code)) => return Err(Failure::new(code, "injected").into()),
-            Some(Trouble::WrongBit) => {
+        match injection::fault(communicator.device.ordinal) {
+            Some(InjectedFault::Hang) => return Err(wait_for_abort(communicator)),
+            Some(InjectedFault::AsyncError(code)) => return Err(Failure::new(code, "injected").into()),
+            Some(InjectedFault::WrongBit) => {
                 wrong = true;
                 send(link, operation)?;
             }
@@ -83,7 +83,7 @@ fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -
     Ok(())
 }
 
-/// Waits until somebody aborts the communicator.
+/// Waits until the communicator is aborted.
 fn hang(communicator: &Communicator, device: &Device) {
     let _seen = Waiting::begin(format!("for an abort on device {}", device.ordinal));
     while communicator.running().is_ok() {
@@ -91,12 +91,12 @@ fn hang(communicator: &Communicator, device: &Device) {
     }
 }
 
-fn wait_for_abort(communicator: &Communicator) -> Trap {
+fn wait_for_abort(communicator: &Communicator) -> OperationError {
     hang(communicator, &communicator.device);
     Failure::aborted().into()
 }
 
-fn send(link: &Link, operation: &Operation) -> Result<(), Trap> {
+fn send(link: &Link, operation: &Operation) -> Result<(), OperationError> {
     let factor = match operation.factor {
         Factor::Value(value) => value,
         Factor::At(address) => {
@@ -126,7 +126,12 @@ fn channel_of(kind: Kind) -> Channel {
     if kind.is_collective() { Channel::Collective } else { Channel::PointToPoint }
 }
 
-fn receive(communicator: &Communicator, link: &Link, operation: &Operation, wrong: bool) -> Result<(), Trap> {
+fn receive(
+    communicator: &Communicator,
+    link: &Link,
+    operation: &Operation,
+    wrong: bool,
+) -> Result<(), OperationError> {
     let sources: Vec<usize> = match operation.kind {
         Kind::Recv => vec![operation.root],
         kind => (0..link.members.len())
@@ -158,14 +163,14 @@ fn receive(communicator: &Communicator, link: &Link, operation: &Operation, wron
     Ok(())
 }
 
-/// The message of rank `source` for this operation. Where it comes from another one, NCCL hangs or
-/// worse; so does this.
+/// Returns the message of rank `source` for this operation. If it belongs to another one, this
+/// hangs, as NCCL does at best.
 fn take(
     communicator: &Communicator,
     link: &Link,
     operation: &Operation,
     source: usize,
-) -> Result<Message, Trap> {
+) -> Result<Message, OperationError> {
     let place = link.place(channel_of(operation.kind), operation.sequence);
     let message = link.mesh.mailbox.take(link.members[source], place, &|| communicator.running())?;
     if message.header.shape == operation.shape() {

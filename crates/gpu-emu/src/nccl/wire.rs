@@ -1,6 +1,6 @@
-//! What stands before every message.
+//! The header of messages.
 
-/// Which flow a message belongs to.
+/// The flow that a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Channel {
@@ -8,11 +8,11 @@ pub(super) enum Channel {
     PointToPoint = 1,
     /// A message between two ranks was received.
     Receipt = 2,
-    /// Members of a communicator make new ones.
+    /// Members of a communicator create new ones.
     Division = 3,
 }
 
-/// What two ranks must agree on for a message to be the one that is waited for.
+/// The properties in which two ranks must agree for a message to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shape {
     pub(super) kind: u8,
@@ -22,7 +22,7 @@ pub(super) struct Shape {
     pub(super) count: u64,
 }
 
-/// A message has one place, which no other one of its communicator has.
+/// The unique position of a message in its communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) context: u64,
@@ -54,7 +54,7 @@ impl Header {
         bytes
     }
 
-    /// None if no rank sends this.
+    /// Returns `None` if no rank sends this header.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let number = |index: usize| bytes[8 * index..8 * index + 8].try_into().map(u64::from_le_bytes).ok();
         let channel = match bytes[44] {

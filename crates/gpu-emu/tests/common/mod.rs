@@ -1,4 +1,4 @@
-//! What all tests of the emulator begin with.
+//! The setup of all tests of the emulator.
 #![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 

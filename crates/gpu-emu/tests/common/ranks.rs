@@ -41,7 +41,7 @@ pub(crate) struct Rank {
     pub(crate) world: usize,
 }
 
-/// What a collective is called with.
+/// The arguments of a collective.
 #[derive(Clone, Copy)]
 pub(crate) struct Args {
     pub(crate) input: u64,
@@ -215,7 +215,7 @@ pub(crate) fn world<T: Send>(devices: &[usize], body: impl Fn(&mut Rank) -> T + 
     })
 }
 
-/// What a result is called.
+/// Returns the name of a result.
 pub(crate) fn words(code: ncclResult_t) -> String {
     // SAFETY: every number has words.
     let words = unsafe { nccl().ncclGetErrorString(code) }.unwrap();

@@ -14,10 +14,10 @@ use crate::record;
 
 use super::{answer, device_of, since};
 
-/// An address as C passes it.
+/// An address in C.
 type Address = u64;
 
-/// What a caller passed, not checked yet.
+/// The unchecked arguments of a caller.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     name: &'static str,
@@ -32,7 +32,7 @@ struct Request {
     stream: Handle,
 }
 
-/// Version in which all-to-all, gather and scatter came.
+/// The version that introduced all-to-all, gather and scatter.
 const MORE_SINCE: u64 = 22_803;
 
 impl Request {
@@ -48,7 +48,7 @@ impl Request {
                 since(MORE_SINCE, self.name)?;
             }
             match self.check() {
-                // Nothing to do: NCCL returns at once, and nobody waits for anybody.
+                // Without data NCCL returns at once, and no rank waits for another.
                 Ok(None) => Ok(()),
                 Ok(Some(job)) => group::submit(Ok(job)),
                 Err(failure) => group::submit(Err(failure)),
@@ -107,7 +107,7 @@ impl Request {
     }
 }
 
-/// The parts of a request that most calls have.
+/// Creates a request with the arguments that most calls have.
 fn request(name: &'static str, kind: Kind, count: usize, element: ncclDataType_t) -> Request {
     Request {
         name,

@@ -1,4 +1,4 @@
-//! Communicators that are made of others.
+//! Communicators made from others.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::nccl::group::{self, Job};
 use super::lifecycle::{Config, create, read_config};
 use super::{answer, device_of, given, since};
 
-/// The color of ranks that are in no part.
+/// The color of ranks that get no communicator.
 const NO_COLOR: i32 = nccl_sys::NCCL_SPLIT_NOCOLOR;
 const SHRINK_SINCE: u64 = 22_700;
 
@@ -34,7 +34,7 @@ extern "C" fn ncclCommSplit(
         let (config, _) = read_config(&config, Config { blocking: parent.blocking })?;
         let part = Communicator::new(parent.device.clone(), config.blocking);
         let number = parent.number_of_division();
-        // As in NCCL, a parent that does not block is in progress meanwhile too.
+        // As in NCCL, a non-blocking parent is also in progress meanwhile.
         let busy = (!config.blocking).then(|| parent.busy());
         let member = part.clone();
         let connect = move || {
@@ -76,7 +76,7 @@ fn split(
     Ok((color != NO_COLOR).then(|| part_of(link, &ranks, (number, color))).flatten())
 }
 
-/// The way among some ranks of `link`, in this order; none if this rank is not among them.
+/// Returns the link of some ranks of `link`, in this order; `None` if this rank is not among them.
 fn part_of(link: &Link, ranks: &[usize], (number, color): (u64, i32)) -> Option<Link> {
     let rank = ranks.iter().position(|rank| *rank == link.rank)?;
     let members = ranks.iter().map(|rank| link.members[*rank]).collect();
@@ -84,14 +84,14 @@ fn part_of(link: &Link, ranks: &[usize], (number, color): (u64, i32)) -> Option<
     Some(Link { mesh: link.mesh.clone(), context: mixed(&parts), members, rank })
 }
 
-/// A number that all members work out alike, and that differs from those of other communicators:
-/// FNV-1a.
+/// Returns a number that all members compute alike, and that differs from those of other
+/// communicators: FNV-1a.
 fn mixed(parts: &[u64]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.to_le_bytes());
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
 }
 
-/// Called by the ranks that stay. They wait for each other, and for nobody else.
+/// Called by the remaining ranks, which wait only for each other.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommShrink(
     handle: ncclComm_t,

@@ -1,4 +1,4 @@
-//! How communicators come to be, and how they end.
+//! Creation and end of communicators.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use nccl_sys::{
 use crate::device::{self, Device};
 use crate::driver::current_ordinal;
 use crate::ffi::{In, Out, Text};
+use crate::nccl::bootstrap::{self, Hello, Id};
 use crate::nccl::communicator::{self, Communicator, Link};
 use crate::nccl::failure::{Failure, Outcome};
 use crate::nccl::group::{self, Job};
-use crate::nccl::meeting::{self, Hello, Id};
 
 use super::{answer, current_device, device_of, given};
 
@@ -21,16 +21,16 @@ extern "C" fn ncclGetUniqueId(id: Out<ncclUniqueId>) -> ncclResult_t {
     answer("ncclGetUniqueId", current_ordinal(), &"", || given(id.put(Id::fresh().to_nccl())))
 }
 
-/// What is used of a configuration.
+/// The used fields of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) blocking: bool,
 }
 
-/// The fields that every version has: size in bytes, magic number, version, whether calls block.
+/// The fields of every version: size in bytes, magic number, version, whether calls block.
 type Head = (usize, u32, u32, i32);
 
-/// Reads as much of a configuration as it says that it has. Also gives its fields as text, to be
+/// Reads the fields of a configuration that its size includes. Also returns them as text, to be
 /// recorded.
 pub(super) fn read_config(config: &In<ncclConfig_t>, unless_said: Config) -> Outcome<(Config, String)> {
     let Some((size, magic, version, blocking)) = config.cast::<[u8; 24]>().get(0).map(head) else {
@@ -95,7 +95,7 @@ extern "C" fn ncclCommInitRankConfig(
     })
 }
 
-/// One communicator per listed device, or for the first `count` ones.
+/// Creates one communicator per listed device, or for the first `count` ones.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommInitAll(outs: Out<ncclComm_t>, count: i32, devices: In<i32>) -> ncclResult_t {
     let arguments = format!("count={count}");
@@ -135,13 +135,13 @@ fn initialize(out: &Out<ncclComm_t>, member: Member, config: Config) -> Outcome 
     let communicator = Communicator::new(member.device, config.blocking);
     let itself = communicator.clone();
     let connect = move || {
-        let mesh = meeting::meet(id, Hello::new(rank, world, physical), &|| itself.running())?;
+        let mesh = bootstrap::meet(id, Hello::new(rank, world, physical), &|| itself.running())?;
         Ok(Some(Link { mesh: mesh.into(), context: 0, members: (0..world).collect(), rank: rank as usize }))
     };
     create(out, communicator, Box::new(connect))
 }
 
-/// Gives out a handle, and connects what it stands for. If that fails at once there is no handle.
+/// Returns a handle, and connects its communicator. If that fails at once there is no handle.
 pub(super) fn create(
     out: &Out<ncclComm_t>,
     communicator: Arc<Communicator>,
@@ -158,7 +158,7 @@ pub(super) fn create(
     outcome
 }
 
-/// Waits for everything that was enqueued; nothing may be enqueued afterwards.
+/// Waits for all enqueued operations; none may be enqueued afterwards.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommFinalize(handle: ncclComm_t) -> ncclResult_t {
     let device = device_of(handle);
@@ -180,7 +180,7 @@ extern "C" fn ncclCommFinalize(handle: ncclComm_t) -> ncclResult_t {
     })
 }
 
-/// Ends a communicator in order, after everything that was enqueued.
+/// Ends a communicator in order, after all enqueued operations.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
     let device = device_of(handle);
@@ -195,7 +195,7 @@ extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
     })
 }
 
-/// Ends a communicator at once; what was enqueued ends without a result.
+/// Ends a communicator at once; enqueued operations end without a result.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommAbort(handle: ncclComm_t) -> ncclResult_t {
     let device = device_of(handle);

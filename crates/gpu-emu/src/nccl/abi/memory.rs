@@ -16,7 +16,7 @@ use super::{answer, current_device, device_of, given, since};
 
 const MEMORY_SINCE: u64 = 21_900;
 
-/// Memory that was registered, until it is not any more.
+/// A registration of memory.
 #[derive(Debug)]
 struct Registration {
     device: usize,

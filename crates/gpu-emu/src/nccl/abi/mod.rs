@@ -22,7 +22,8 @@ use crate::settings::{self, Setting};
 use super::communicator;
 use super::failure::{self, Failure, Outcome};
 
-/// Answers a call, unless a test planned another answer, and keeps it for a test to read.
+/// Returns the result of a call, unless a test planned another one, and records the call for a
+/// test.
 fn answer(
     name: &str,
     device: usize,
@@ -44,12 +45,12 @@ fn answer(
     code
 }
 
-/// The device of a call that names a communicator, for what is planned and recorded.
+/// Returns the device of a call with a communicator, for planned results and records.
 fn device_of(communicator: ncclComm_t) -> usize {
     communicator::of_handle(communicator).map_or_else(|_| current_ordinal(), |known| known.device.ordinal)
 }
 
-/// The device that the CUDA runtime would take for the current one.
+/// Returns the current device of the CUDA runtime.
 fn current_device() -> Outcome<Arc<Device>> {
     let device = device::get(current_ordinal()).ok_or_else(|| {
         let words = "Cuda failure 'no CUDA-capable device is detected'";
@@ -59,8 +60,8 @@ fn current_device() -> Outcome<Arc<Device>> {
     Ok(device)
 }
 
-/// Fails if the emulated version does not have a call that came in version `code`. A real library
-/// of that version does not even have the symbol, so whoever gets here has not looked.
+/// Returns an error if the emulated version does not have a call that version `code` introduced. A
+/// real library of that version lacks the symbol, so the caller has not checked.
 fn since(code: u64, name: &str) -> Outcome {
     if settings::get(Setting::NcclVersion) >= code {
         return Ok(());
@@ -70,7 +71,7 @@ fn since(code: u64, name: &str) -> Outcome {
     Err(Failure::new(ncclResult_t::ncclInternalError, words))
 }
 
-/// Success if an answer could be written.
+/// Returns success if a result could be written.
 fn given(written: bool) -> Outcome {
     written.then_some(()).ok_or_else(|| Failure::argument("an argument is NULL"))
 }

@@ -1,4 +1,4 @@
-//! Sums with a factor of each rank's own.
+//! Sums with a factor per rank.
 
 use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 

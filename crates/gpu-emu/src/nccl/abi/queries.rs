@@ -1,4 +1,4 @@
-//! What can be asked of the library, and of a communicator.
+//! Queries of the library, and of a communicator.
 
 use std::ffi::c_char;
 
@@ -12,7 +12,7 @@ use crate::settings::{self, Setting};
 
 use super::{answer, device_of, given};
 
-/// Since this version a result has the number 8.
+/// The version from which on a result has the number 8.
 const TIMEOUT_SINCE: u64 = 23_003;
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
-//! How ranks find each other: by names in the abstract namespace of Unix sockets, made of the
-//! unique id. They exist as long as somebody listens, so that nothing is left behind, whoever dies.
-//! Threads of one process and processes meet alike.
+//! Connects ranks by names in the abstract namespace of Unix sockets, derived from the unique id. A
+//! name exists as long as its listener, so nothing remains if a rank dies. Threads of one process
+//! and processes connect alike.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
@@ -17,10 +17,10 @@ use crate::settings::{self, Setting};
 use super::failure::{Failure, Outcome};
 use super::mesh::Mesh;
 
-/// How often a rank looks for one that has not come.
-const GLANCE: Duration = Duration::from_millis(1);
+/// The interval at which a rank tries to connect to one that has not come.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The part of a unique id that tells meetings apart.
+/// The part of a unique id that distinguishes meetings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id([u8; Id::BYTES]);
 
@@ -43,7 +43,7 @@ impl Id {
         ncclUniqueId { internal: std::array::from_fn(|_| bytes.next().unwrap_or(0)) }
     }
 
-    /// None if the id was not made by this library.
+    /// Returns `None` if the id was not made by this library.
     pub(super) fn from_nccl(id: &ncclUniqueId) -> Option<Self> {
         let bytes: Vec<u8> = id.internal.iter().flat_map(|byte| byte.to_ne_bytes()).collect();
         let rest = bytes.strip_prefix(MAGIC)?;
@@ -55,7 +55,7 @@ impl Id {
     }
 }
 
-/// What ranks say about themselves when they meet.
+/// The first message of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u32,
@@ -85,7 +85,7 @@ impl Hello {
     }
 }
 
-/// Meets all other ranks, however long they take, unless `stop` answers a failure.
+/// Connects to all other ranks, without a time limit, unless `stop` returns a failure.
 pub(super) fn meet(id: Id, me: Hello, stop: &dyn Fn() -> Outcome) -> Outcome<Mesh> {
     let listener = UnixListener::bind_addr(&id.address(me.rank)?).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Failure::usage(format!("rank {} is there twice", me.rank)),
@@ -118,7 +118,7 @@ fn welcome(
     Ok(())
 }
 
-/// What two ranks cannot differ in, and what they must differ in.
+/// Checks the properties in which two ranks must agree, and those in which they must differ.
 fn agree(me: Hello, peer: Hello) -> Outcome {
     let (a, b) = (me.rank.min(peer.rank), me.rank.max(peer.rank));
     if me.world != peer.world {
@@ -135,14 +135,14 @@ fn agree(me: Hello, peer: Hello) -> Outcome {
     Ok(())
 }
 
-/// Tries until it works: the other rank may not be there yet.
+/// Tries until it succeeds: the other rank may not be there yet.
 fn retry<T>(stop: &dyn Fn() -> Outcome, mut attempt: impl FnMut() -> io::Result<T>) -> Outcome<T> {
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
             Err(error) if is_not_yet(&error) => {
                 stop()?;
-                thread::sleep(GLANCE);
+                thread::sleep(POLL_INTERVAL);
             }
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! What goes wrong, by itself and on purpose, and what is recorded of it.
+//! Failures, injected ones among them, and their records.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
