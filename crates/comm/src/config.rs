@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use comm_core::{DEFAULT_TIMEOUT, Group, GroupId, Membership, Result};
@@ -10,8 +11,8 @@ use comm_tcp::{Secret, TcpConfig};
 
 use crate::env::Environment;
 
-/// The process that serves the store in which ranks find each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The store in which ranks find each other: the process that serves it, or a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum StoreHost {
     /// Rank 0, at the master address.
@@ -23,6 +24,12 @@ pub enum StoreHost {
     /// client, in PyTorch's protocol. That store has no authentication; connections between ranks
     /// still use `secret`.
     TorchElastic,
+    /// A folder that all ranks see, in which each leaves files
+    /// ([`FileStore`](comm_tcp::FileStore)); it is created if it does not exist. No process serves
+    /// a store, so nothing tells a rank that another one has died before they were connected: it
+    /// waits until the deadline. Later rendezvous of the same ranks may use the folder again.
+    /// `secret` does not protect the files; their owner alone can read them.
+    Folder(PathBuf),
 }
 
 /// The transport between ranks.
@@ -55,11 +62,12 @@ pub struct Config {
     pub local_rank: usize,
     /// The number of ranks on this host.
     pub local_world_size: usize,
-    /// The name or address of the host that serves the store. Unused in a world of one rank.
+    /// The name or address of the host that serves the store. Unused in a world of one rank, and if
+    /// `store` is a folder.
     pub master_addr: String,
     /// The port at which the store is served.
     pub master_port: u16,
-    /// The process that serves the store.
+    /// The store in which ranks find each other.
     pub store: StoreHost,
     /// The id of this job. Processes with another id are refused.
     pub job: u64,

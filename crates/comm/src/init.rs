@@ -13,7 +13,8 @@ use comm_ring::RingCommunicator;
 #[cfg(feature = "shm")]
 use comm_shm::SharedMemoryFabric;
 use comm_tcp::{
-    Member, Rendezvous, RendezvousConfig, StoreConfig, TcpFabric, TcpStore, TcpStoreServer, TorchStore,
+    FileStore, Member, Rendezvous, RendezvousConfig, StoreConfig, TcpFabric, TcpStore, TcpStoreServer,
+    TorchStore,
 };
 
 use crate::master::Master;
@@ -143,14 +144,21 @@ impl Joined {
 /// The store of a rendezvous.
 struct Meeting {
     store: Arc<dyn Store>,
-    /// The address of the store, as other hosts see it.
-    address: SocketAddr,
+    /// The address of the store as other hosts see it, if a process serves it.
+    address: Option<SocketAddr>,
     /// The server, on the rank that serves the store.
     server: Option<TcpStoreServer>,
 }
 
 impl Meeting {
     fn open(config: &Config, start: Instant) -> Result<Self> {
+        if let StoreHost::Folder(folder) = &config.store {
+            let store = FileStore::open(folder).map_err(|error| {
+                let url = format!("file://{}", folder.display());
+                Error::setting("rendezvous", url, error.to_string())
+            })?;
+            return Ok(Self { store: Arc::new(store), address: None, server: None });
+        }
         let master = Master::resolve(&config.master_addr, config.master_port, left(config, start))?;
         let serves = config.store == StoreHost::RankZero && config.rank == 0;
         if serves && config.secret.is_none() && !master.is_local_only() {
@@ -163,7 +171,7 @@ impl Meeting {
         }
         let server = if serves { Some(master.serve(&store_config(config))?) } else { None };
         let (store, address) = connect(config, &master, start)?;
-        Ok(Self { store, address: master.seen_by_others(address), server })
+        Ok(Self { store, address: Some(master.seen_by_others(address)), server })
     }
 
     /// Leaves the store. The rank that serves it waits up to `wait` for the others to leave it, and
@@ -206,24 +214,20 @@ fn store_config(config: &Config) -> StoreConfig {
 /// A client of the store, and the address at which it answered.
 fn connect(config: &Config, master: &Master, start: Instant) -> Result<(Arc<dyn Store>, SocketAddr)> {
     let (store, timeout) = (store_config(config), left(config, start));
-    Ok(match config.store {
-        StoreHost::TorchElastic => {
-            let store = TorchStore::connect_first(master.addresses(), store, timeout)?;
-            let address = store.server_addr();
-            (Arc::new(store), address)
-        }
-        StoreHost::RankZero | StoreHost::Launcher => {
-            let store = TcpStore::connect_first(master.addresses(), store, timeout)?;
-            let address = store.server_addr();
-            (Arc::new(store), address)
-        }
-    })
+    if config.store == StoreHost::TorchElastic {
+        let store = TorchStore::connect_first(master.addresses(), store, timeout)?;
+        let address = store.server_addr();
+        return Ok((Arc::new(store), address));
+    }
+    let store = TcpStore::connect_first(master.addresses(), store, timeout)?;
+    let address = store.server_addr();
+    Ok((Arc::new(store), address))
 }
 
 fn meet(
     store: &dyn Store,
     config: &Config,
-    master: SocketAddr,
+    master: Option<SocketAddr>,
     start: Instant,
 ) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
     match config.transport {
@@ -247,7 +251,7 @@ fn meet(
 fn meet_over_tcp(
     store: &dyn Store,
     config: &Config,
-    master: SocketAddr,
+    master: Option<SocketAddr>,
     start: Instant,
 ) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
     let (rendezvous, fabric) = TcpFabric::join(store, &over_tcp(config, master, start))?;
@@ -273,7 +277,7 @@ fn member(config: &Config, start: Instant) -> Member {
 }
 
 #[cfg(feature = "hybrid")]
-fn anywhere(config: &Config, master: SocketAddr, start: Instant) -> comm_hybrid::RendezvousConfig {
+fn anywhere(config: &Config, master: Option<SocketAddr>, start: Instant) -> comm_hybrid::RendezvousConfig {
     let mut rendezvous = comm_hybrid::RendezvousConfig::from(over_tcp(config, master, start));
     rendezvous.shm = config.shm.clone();
     rendezvous.part.clone_from(&config.host_id);
@@ -288,10 +292,10 @@ fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
     rendezvous
 }
 
-fn over_tcp(config: &Config, master: SocketAddr, start: Instant) -> RendezvousConfig {
+fn over_tcp(config: &Config, master: Option<SocketAddr>, start: Instant) -> RendezvousConfig {
     let mut rendezvous = RendezvousConfig::from(member(config, start));
     rendezvous.secret.clone_from(&config.secret);
-    rendezvous.store = Some(master);
+    rendezvous.store = master;
     rendezvous.interface.clone_from(&config.interface);
     rendezvous.bind = config.bind;
     rendezvous.ports.clone_from(&config.ports);

@@ -17,7 +17,7 @@ fn served_by_rank_0(rank: usize, ranks: usize, port: u16) -> Config {
 }
 
 /// Ranks that make a group and drop it, without a call or with one, each as soon as it can.
-fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: StoreHost) {
+fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: &StoreHost) {
     let launcher = store();
     let port = Port::reserve();
     each(ranks, |rank| {
@@ -41,8 +41,8 @@ fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: StoreH
 #[test]
 fn two_hundred_groups_are_made_and_dropped_at_one_address() {
     for host in [StoreHost::RankZero, StoreHost::Launcher] {
-        meet_again(2, 200, TransportKind::Auto, host);
-        meet_again(5, 20, TransportKind::Auto, host);
+        meet_again(2, 200, TransportKind::Auto, &host);
+        meet_again(5, 20, TransportKind::Auto, &host);
         meet_again(3, 200, TransportKind::Tcp, host);
     }
 }

@@ -4,7 +4,7 @@ use comm_core::{Error, Result, VariableFault};
 
 use super::environment::{Environment, fault};
 use super::slurm;
-use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, STORE, Variable};
+use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, RENDEZVOUS, STORE, Variable};
 
 /// The advice if no variable holds the rank.
 const START: &str = "start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
@@ -68,12 +68,13 @@ const RUN_ID: Variable = Variable::text("TORCHELASTIC_RUN_ID");
 const NAMESPACE: Variable = Variable::text("PMIX_NAMESPACE");
 
 /// Variables that have no meaning without a rank, each with the launcher that sets it.
-const HALVES: [(&str, Kind); 10] = [
+const HALVES: [(&str, Kind); 11] = [
     ("WORLD_SIZE", Kind::Torch),
     ("LOCAL_RANK", Kind::Torch),
     ("LOCAL_WORLD_SIZE", Kind::Torch),
     (MASTER_ADDR.name, Kind::Torch),
     (MASTER_PORT.name, Kind::Torch),
+    (RENDEZVOUS.name, Kind::Torch),
     (STORE.name, Kind::Torch),
     (JOB_ID.name, Kind::Torch),
     (RUN_ID.name, Kind::Torch),

@@ -5,6 +5,7 @@ mod launcher;
 #[cfg(test)]
 mod launcher_tests;
 mod misspelt;
+mod rendezvous;
 mod slurm;
 #[cfg(test)]
 mod table_tests;
@@ -20,9 +21,10 @@ use comm_tcp::Secret;
 
 pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
+use self::rendezvous::Place;
 use self::variables::{
-    JOB_ID, LINKS, PORT_RANGE, RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S,
-    TRANSPORT, Variable,
+    JOB_ID, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, SECRET,
+    SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
 
@@ -36,7 +38,11 @@ pub(crate) fn is_launched(environment: &Environment) -> bool {
 
 /// Replaces the name of a setting in an error by the name of the variable that sets it.
 pub(crate) fn name_variable(error: Error) -> Error {
+    let has_address = matches!(Place::read(&Environment::of_process()), Ok(Place::Address(..)));
     let variable = |name: String| {
+        if has_address && [MASTER_ADDR.name, MASTER_PORT.name].contains(&name.as_str()) {
+            return RENDEZVOUS.name.to_owned();
+        }
         let variable = variables::ALL.into_iter().find(|ours| ours.setting == Some(name.as_str()));
         variable.map_or(name, |variable| variable.name.to_owned())
     };
@@ -107,14 +113,19 @@ fn alone(environment: &Environment) -> Result<Config> {
 /// Returns the configuration that a launcher describes.
 fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     let standing = launch.standing(environment)?;
-    let (addr, port) = match standing.world_size {
-        1 => (String::new(), 0),
-        _ => launch.master(environment, &standing)?,
+    let place = Place::read(environment)?;
+    let (addr, port) = match &place {
+        Place::Launcher if standing.world_size > 1 => launch.master(environment, &standing)?,
+        Place::Address(host, port) => (host.clone(), *port),
+        Place::Launcher | Place::Folder(_) => (String::new(), 0),
     };
     let mut config = Config::new(Membership { rank: standing.rank, size: standing.world_size }, &addr, port)?;
     config.local_rank = standing.local_rank;
     config.local_world_size = standing.local_world_size;
-    config.store = store_host(launch, environment)?;
+    config.store = match place {
+        Place::Folder(folder) => StoreHost::Folder(folder),
+        Place::Launcher | Place::Address(..) => store_host(launch, &place, environment)?,
+    };
     config.job = match environment.number(&JOB_ID)? {
         Some(job) => job,
         None => launch.job(environment)?.map_or(0, |job| fnv_1a(job.as_bytes())),
@@ -122,9 +133,9 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     Ok(config)
 }
 
-fn store_host(launch: &Launch, environment: &Environment) -> Result<StoreHost> {
+fn store_host(launch: &Launch, place: &Place, environment: &Environment) -> Result<StoreHost> {
     let is_agents = || match launch.launcher.kind {
-        Kind::Torch => Ok(environment.text(&AGENT_STORE)? == Some("True")),
+        Kind::Torch if *place == Place::Launcher => Ok(environment.text(&AGENT_STORE)? == Some("True")),
         _ => Ok::<_, Error>(false),
     };
     Ok(match environment.text(&STORE)? {

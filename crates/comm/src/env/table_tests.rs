@@ -229,6 +229,7 @@ fn half_of_a_launchers_variables_name_the_missing_rank() {
         ("LOCAL_WORLD_SIZE", "RANK"),
         ("MASTER_ADDR", "RANK"),
         ("MASTER_PORT", "RANK"),
+        ("COMM_RENDEZVOUS", "RANK"),
         ("COMM_STORE", "RANK"),
         ("COMM_JOB_ID", "RANK"),
         ("TORCHELASTIC_RUN_ID", "RANK"),
@@ -306,7 +307,7 @@ is a world of one rank, and logs that.
 
 Under `srun` the address of the store defaults to the first host of the step (loopback if there is one host), under `mpirun`
 on a single host to loopback, and the port is derived from the job id. In all other cases, set `MASTER_ADDR` and
-`MASTER_PORT`. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, the store is that of the agent; restarted workers
+`MASTER_PORT`, or `COMM_RENDEZVOUS` alone. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, the store is that of the agent; restarted workers
 meet again in it.
 
 | variable | meaning | values | if not set |

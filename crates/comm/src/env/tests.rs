@@ -39,6 +39,32 @@ fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
 }
 
 #[test]
+fn ranks_meet_where_the_rendezvous_is() {
+    let elastic = [("RANK", "1"), ("WORLD_SIZE", "4"), ("TORCHELASTIC_USE_AGENT_STORE", "True")];
+    let with = |url| from(&[&elastic[..], &[("COMM_RENDEZVOUS", url)]].concat());
+    let by_url = |url| with(url).map(|config| (config.master_addr, config.master_port, config.store));
+    assert_eq!(by_url("tcp://node1:29500").unwrap(), ("node1".into(), 29500, StoreHost::RankZero));
+    assert_eq!(by_url("tcp://[::1]:1").unwrap(), ("[::1]".into(), 1, StoreHost::RankZero));
+    let folder = StoreHost::Folder("/shared/job 17".into());
+    assert_eq!(by_url("file:///shared/job 17").unwrap(), (String::new(), 0, folder));
+    let both = [&TORCH[..], &[("COMM_RENDEZVOUS", "env://")]].concat();
+    assert_eq!(from(&both).unwrap().master_addr, "localhost");
+    let error = with("env://").unwrap_err().to_string();
+    assert!(error.contains("MASTER_ADDR"), "{error}");
+    for url in ["tcp://node1", "tcp://:29500", "tcp://node1:0", "tcp://node1:65536", "tcp://node1:1/x?rank=0"]
+    {
+        let error = with(url).unwrap_err().to_string();
+        assert!(error.contains("COMM_RENDEZVOUS") && error.contains("a host and a port"), "{error}");
+    }
+    let error = with("file://relative").unwrap_err().to_string();
+    assert!(error.contains("COMM_RENDEZVOUS") && error.contains("slash"), "{error}");
+    for url in ["node1:29500", "http://node1:29500", "env://x", "/shared/job"] {
+        let error = with(url).unwrap_err().to_string();
+        assert!(error.contains("tcp://HOST:PORT or file:///PATH"), "{error}");
+    }
+}
+
+#[test]
 fn streams_go_over_one_socket_unless_told_otherwise() {
     let with = |count| from(&[&TORCH[..], &[("COMM_TCP_SOCKETS", count)]].concat()).unwrap();
     assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, 1);

@@ -85,6 +85,14 @@ pub(super) const MASTER_PORT: Variable = Variable::new(
     "as for `MASTER_ADDR`",
     "the port at which the store is served",
 );
+pub(super) const RENDEZVOUS: Variable = Variable::new(
+    "COMM_RENDEZVOUS",
+    Values::Text("`env://`, `tcp://HOST:PORT` or `file:///PATH`"),
+    "`env://`",
+    "the place where ranks meet: the store at `MASTER_ADDR` and `MASTER_PORT`, a store at this address, or a folder that all \
+     ranks see, for which no process serves a store",
+)
+.sets("rendezvous");
 pub(super) const STORE: Variable = Variable::new(
     "COMM_STORE",
     Values::OneOf(&["rank0", "launcher", "torch"]),
@@ -182,7 +190,8 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 15] = [
+pub(crate) const ALL: [&Variable; 16] = [
+    &RENDEZVOUS,
     &STORE,
     &JOB_ID,
     &SECRET,

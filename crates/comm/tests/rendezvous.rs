@@ -1,0 +1,107 @@
+//! Ranks as real processes, which meet where `COMM_RENDEZVOUS` says.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+mod common;
+
+use comm::ReduceOp;
+use common::{Port, process};
+
+/// Runs in a process that a test has started.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    if process::part().is_none() {
+        return;
+    }
+    match comm::init() {
+        Ok(comm) => {
+            let mut ranks = vec![1_u64 << (8 * comm.rank()); 1000];
+            comm.all_reduce(&mut ranks, ReduceOp::Sum).unwrap();
+            assert!(ranks.iter().all(|sum| *sum == ranks[0]));
+            println!("said: {:x}", ranks[0]);
+        }
+        Err(error) => println!("said: {error}"),
+    }
+}
+
+/// Starts three ranks with these variables and returns what each of them said.
+fn meet(variables: &[(&'static str, String)]) -> Vec<String> {
+    let (_store, mut ranks) = process::start("meet", 3, |_| variables.to_vec());
+    ranks.iter_mut().map(|rank| rank.said().unwrap()).collect()
+}
+
+const TRANSPORTS: &[&str] = &[
+    "tcp",
+    #[cfg(feature = "shm")]
+    "shm",
+    #[cfg(feature = "hybrid")]
+    "auto",
+];
+
+#[test]
+fn ranks_meet_in_a_folder_also_if_an_earlier_run_has_used_it() {
+    let parent = tempfile::tempdir().unwrap();
+    // It does not exist yet.
+    let folder = parent.path().join("jobs/17");
+    for transport in TRANSPORTS {
+        for _ in 0..2 {
+            let said = meet(&[
+                ("COMM_RENDEZVOUS", format!("file://{}", folder.display())),
+                ("COMM_TRANSPORT", (*transport).into()),
+            ]);
+            assert_eq!(said, ["10101"; 3], "over {transport}");
+        }
+    }
+}
+
+#[test]
+fn ranks_meet_in_a_folder_in_which_ranks_have_died() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let incomplete = process::start("meet", 2, |rank| {
+        let world = if rank == 0 { "3" } else { "an error" };
+        [("COMM_RENDEZVOUS", url.clone()), ("WORLD_SIZE", world.into())]
+    });
+    while std::fs::read_dir(folder.path()).unwrap().count() < 3 {
+        std::thread::yield_now();
+    }
+    drop(incomplete);
+    assert_eq!(meet(&[("COMM_RENDEZVOUS", url)]), ["10101"; 3]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_named_with_its_variable() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let url = format!("file://{}", file.path().display());
+    for said in meet(&[("COMM_RENDEZVOUS", url.clone())]) {
+        assert!(said.contains("COMM_RENDEZVOUS") && said.contains(&url), "{said}");
+    }
+}
+
+#[test]
+fn ranks_meet_at_the_address_of_a_url() {
+    let port = Port::reserve();
+    let url = format!("tcp://127.0.0.1:{}", port.number);
+    let said = meet(&[
+        ("COMM_RENDEZVOUS", url),
+        ("COMM_STORE", "rank0".into()),
+        // They are not read.
+        ("MASTER_ADDR", "host.invalid".into()),
+        ("MASTER_PORT", "1".into()),
+    ]);
+    assert_eq!(said, ["10101"; 3]);
+}
+
+#[test]
+fn an_address_that_is_not_of_rank_0_is_named_with_its_variable() {
+    let said = meet(&[
+        ("COMM_RENDEZVOUS", "tcp://192.0.2.1:29500".into()),
+        ("COMM_STORE", "rank0".into()),
+        ("COMM_RENDEZVOUS_TIMEOUT_S", "2".into()),
+    ]);
+    assert!(
+        said[0].contains("COMM_RENDEZVOUS") && said[0].contains("not an address of this host"),
+        "{said:?}"
+    );
+}
