@@ -43,7 +43,7 @@ fn two_hundred_groups_are_made_and_dropped_at_one_address() {
     for host in [StoreHost::RankZero, StoreHost::Launcher] {
         meet_again(2, 200, TransportKind::Auto, &host);
         meet_again(5, 20, TransportKind::Auto, &host);
-        meet_again(3, 200, TransportKind::Tcp, host);
+        meet_again(3, 200, TransportKind::Tcp, &host);
     }
 }
 
