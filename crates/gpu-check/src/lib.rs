@@ -1,40 +1,31 @@
-//! One suite for GPUs and NCCL, and the report of a run.
+//! The test suite for GPUs and NCCL, and its report.
 //!
-//! The same cases run in an ordinary test, on the emulated device of `gpu-emu`, and in the program `gpu-check`, on a real one. A case
-//! is played by processes of their own, one per rank: what crashes, hangs or breaks its device takes nothing else with it. Whoever
-//! runs the suite says how such a process is started; the process [`play`]s its [`Part`], and writes down how that went.
+//! The same cases run on the emulated device of `gpu-emu` in `cargo test`, and on real devices in
+//! the program `gpu-check`. Each rank of a case is a separate process, so a crash, a hang or a
+//! broken device affects no other case. The caller of the suite tells how to start such a process,
+//! which calls [`run_rank`] with its [`CaseSpec`] and writes its result to a file.
 //!
-//! A case passes, fails, or is *not run*, with the reason: never is one left out in silence. Cases that work in every group are run by one
-//! rank alone, and again by several, where the machine and its NCCL can have them.
+//! A case passes, fails, or is *not run* with a reason. Cases that work in every group run with one
+//! rank, and again with several if the machine and its NCCL support that.
 //!
-//! | question | file |
-//! |---|---|
-//! | which cases are there | `case/mod.rs`, one file for each kind beside it |
-//! | what does a rank have to play with | `player.rs`, `gpu/`, `part.rs` |
-//! | how can a case end | `trouble.rs`, `record.rs` |
-//! | who starts the ranks, and waits for them | `run/` |
-//! | where is this, and is it real | `place.rs`, `maps.rs` |
-//! | how fast is it, and beside whom | `speed.rs`, `run/speed.rs` |
-//! | what is said of it | `report/` |
-//!
-//! To add a case, write a function from a player to an outcome and give it a row in `case/mod.rs`; then break what it looks at, with
-//! the emulator, in `tests/faults.rs`.
+//! To add a case, write a function from a `RankContext` to an outcome and add
+//! it to the table in `case/mod.rs`; then add a fault that makes it fail in `tests/faults.rs`.
 #![deny(unsafe_code)]
 
 mod case;
+mod context;
+mod error;
 mod gpu;
-pub mod maps;
-mod part;
-mod place;
-mod player;
+pub mod loaded;
+mod machine;
 pub mod record;
 pub mod report;
 pub mod run;
+mod spec;
 mod speed;
-mod trouble;
 
 pub use case::{CASES, Case, Ranks};
-pub use part::Part;
-pub use place::{Place, Several};
-pub use player::play;
-pub use trouble::{Outcome, Trouble};
+pub use context::run_rank;
+pub use error::{CaseError, Outcome};
+pub use machine::{Machine, Placement};
+pub use spec::CaseSpec;

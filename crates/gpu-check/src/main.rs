@@ -1,4 +1,4 @@
-//! Runs the suite for GPUs on a real one, and writes its report.
+//! Runs the GPU suite on real devices, and writes its report.
 
 #![forbid(unsafe_code)]
 
@@ -13,60 +13,61 @@ use clap::Parser;
 use comm_nccl::{Device, Library};
 use gpu_check::record::{self, Record};
 use gpu_check::run::{Measure, RunError, Runner};
-use gpu_check::{Outcome, Part, maps, play, report};
+use gpu_check::{CaseSpec, Outcome, loaded, report, run_rank};
 
-/// Run the suite for GPUs on this machine's, and write what came out.
+/// Run the GPU suite on this machine, and write its report
 ///
-/// NCCL is looked for in COMM_NCCL_PATH, and then where the system's loader finds it. Ends with an error if any case fails.
+/// Searches NCCL in COMM_NCCL_PATH, then in the library path. Fails if any case fails.
 #[derive(Debug, Parser)]
 #[command(name = "gpu-check")]
 struct Cli {
-    /// Only cases whose names begin like this; may be given several times
+    /// Run only cases with this prefix; may be given more than once
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
 
-    /// Measure nothing
+    /// Skip the measurements
     #[arg(long)]
     no_speed: bool,
 
-    /// The folder for gpu-report.jsonl and gpu-report.md
+    /// Folder for gpu-report.jsonl and gpu-report.md
     #[arg(long, value_name = "FOLDER", default_value = "gpu-check")]
     out: PathBuf,
 
-    /// The page to write instead of gpu-report.md in that folder
+    /// Page to write instead of gpu-report.md in that folder
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Run nothing, and write the page of a journal that another run wrote; may be given several times, for a run in parts
+    /// Run nothing, and write the report of a journal; may be given more than once for a run in
+    /// parts
     #[arg(long, value_name = "FILE")]
     from: Vec<PathBuf>,
 
-    /// The device of single ranks
+    /// Device of cases with one rank
     #[arg(long, default_value_t = 0)]
     device: usize,
 
-    /// A Python that has PyTorch, to compare with
+    /// Python with PyTorch, to compare with
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
 
-    /// How many seconds a call may take
+    /// Maximum duration of a call in seconds
     #[arg(long, default_value_t = 60)]
-    patience: u64,
+    call_timeout: u64,
 
-    /// How many seconds a case may take
+    /// Maximum duration of a case in seconds
     #[arg(long, default_value_t = 600)]
     limit: u64,
 }
 
-/// How the emulator names its devices.
+/// The prefix of the names of emulated devices.
 const EMULATED: &str = "Emulated device";
 
-/// Driver and NCCL as they are on this machine, if they are real.
+/// Loads NCCL and the driver, and rejects the emulator.
 fn real() -> Outcome<Library> {
     let library = Library::from_env()?;
-    // Loads the driver.
+    // This loads the driver.
     Device::count()?;
-    maps::refuse_emulator()?;
+    loaded::reject_emulator()?;
     Ok(library)
 }
 
@@ -74,7 +75,7 @@ fn myself() -> io::Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
 
-/// What was found so far, in memory and in a file.
+/// The records so far, in memory and in a file.
 struct Journal {
     file: File,
     records: Vec<Record>,
@@ -87,18 +88,18 @@ impl Journal {
             .map_err(io::Error::from)
             .and_then(|line| writeln!(self.file, "{line}"))
             .and_then(|()| match &record {
-                Record::Place(place) => say(format!(
+                Record::Machine(machine) => say(format!(
                     "{} x {}\nCUDA {}, {}\nNCCL {}, {}",
-                    place.gpus,
-                    place.gpu,
-                    place.cuda,
-                    place.libcuda.display(),
-                    place.nccl(),
-                    place.libnccl.display()
+                    machine.gpus,
+                    machine.gpu,
+                    machine.cuda,
+                    machine.libcuda.display(),
+                    machine.nccl(),
+                    machine.libnccl.display()
                 )),
                 Record::Case(ended) => say(report::line(ended)),
                 Record::NotMeasured(why) => say(format!("not measured: {why}")),
-                Record::Several(_) | Record::Speed(_) => Ok(()),
+                Record::Placement(_) | Record::Speed(_) => Ok(()),
             });
         written.map_err(|source| RunError::Io { doing: "write the journal", source })?;
         self.records.push(record);
@@ -107,7 +108,7 @@ impl Journal {
 }
 
 impl Cli {
-    /// Whether all went well.
+    /// Returns whether all cases passed.
     fn execute(&self) -> Result<bool, Box<dyn Error>> {
         let page = self.report.clone().unwrap_or_else(|| self.out.join("gpu-report.md"));
         let records = if self.from.is_empty() {
@@ -125,36 +126,36 @@ impl Cli {
 
     fn run(&self) -> Result<Vec<Record>, Box<dyn Error>> {
         if cfg!(target_feature = "crt-static") {
-            return Err("this program is linked statically, and so can load neither CUDA nor NCCL".into());
+            return Err("this program is statically linked and cannot load CUDA and NCCL".into());
         }
-        let (patience, limit) = (Duration::from_secs(self.patience), Duration::from_secs(self.limit));
-        let runner = Runner { start: &myself, device: self.device, patience, limit };
-        let place = runner.look()?;
-        // A copy of the emulator under another name still says what it is.
-        if place.gpu.starts_with(EMULATED) {
-            return Err(format!("{} is an emulator and no GPU", place.gpu).into());
+        let (call_timeout, limit) = (Duration::from_secs(self.call_timeout), Duration::from_secs(self.limit));
+        let runner = Runner { start: &myself, device: self.device, call_timeout, limit };
+        let machine = runner.inspect()?;
+        // This recognises a copy of the emulator under another name.
+        if machine.gpu.starts_with(EMULATED) {
+            return Err(format!("{} is an emulator, not a GPU", machine.gpu).into());
         }
         std::fs::create_dir_all(&self.out)?;
         let file = File::create(self.out.join("gpu-report.jsonl"))?;
         let mut journal = Journal { file, records: Vec::new() };
-        journal.write(Record::Place(place.clone()))?;
-        let several = place.several();
+        journal.write(Record::Machine(machine.clone()))?;
+        let several = machine.placement();
         if let Ok(several) = &several {
-            journal.write(Record::Several(several.clone()))?;
+            journal.write(Record::Placement(several.clone()))?;
         }
         let mut write = |record| journal.write(record);
         runner.cases(&self.cases, &several, &mut write)?;
         if !self.no_speed {
-            let what = Measure::on(&place, self.python.clone());
-            runner.measure(&what, &place, &several, &mut write)?;
+            let what = Measure::on(&machine, self.python.clone());
+            runner.measure(&what, &machine, &several, &mut write)?;
         }
         Ok(journal.records)
     }
 }
 
 fn main() -> ExitCode {
-    let outcome = match Part::from_env() {
-        Ok(Some(part)) => play(&part, real).map(|()| true).map_err(Into::into),
+    let outcome = match CaseSpec::from_env() {
+        Ok(Some(spec)) => run_rank(&spec, real).map(|()| true).map_err(Into::into),
         Ok(None) => Cli::parse().execute(),
         Err(error) => Err(error.into()),
     };
@@ -162,7 +163,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Nowhere is left to say that standard error is closed.
+            // If standard error is closed, the exit code still reports the error.
             drop(writeln!(stderr(), "gpu-check: {error}"));
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! What is written down, a line of JSON for each thing.
+//! The records of a journal, one JSON object per line.
 
 use std::fs;
 use std::io;
@@ -6,81 +6,81 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::trouble::{Outcome, Trouble};
-use crate::{Place, Several};
+use crate::error::{CaseError, Outcome};
+use crate::{Machine, Placement};
 
-/// How a case, or one rank of it, ended.
+/// The result of a case, or of one of its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// All was as it is to be.
+    /// All checks succeeded.
     Passed,
-    /// Something was not.
+    /// A check failed.
     Failed,
-    /// It was not run; the words say why.
+    /// The case was not run, for the reason in the message.
     NotRun,
 }
 
-/// What a process writes down at its end.
+/// The result that a rank writes at its end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Ending {
+pub(crate) struct RankResult {
     pub(crate) verdict: Verdict,
-    /// Why it did not pass, or what else it has to say.
-    pub(crate) words: String,
-    /// From when device and library were open.
+    /// The reason why it did not pass.
+    pub(crate) message: String,
+    /// The time since device and library were opened.
     pub(crate) seconds: f64,
 }
 
-impl Ending {
+impl RankResult {
     pub(crate) fn of(outcome: Outcome) -> Self {
-        let (verdict, words) = match outcome {
+        let (verdict, message) = match outcome {
             Ok(()) => (Verdict::Passed, String::new()),
-            Err(Trouble::NotRun(why)) => (Verdict::NotRun, why),
-            Err(trouble) => (Verdict::Failed, trouble.to_string()),
+            Err(CaseError::NotRun(why)) => (Verdict::NotRun, why),
+            Err(error) => (Verdict::Failed, error.to_string()),
         };
-        Self { verdict, words, seconds: 0.0 }
+        Self { verdict, message, seconds: 0.0 }
     }
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct CaseResult {
     /// The name of the case.
     pub case: String,
-    /// How many ranks played it, or were to.
+    /// The number of ranks.
     pub ranks: usize,
-    /// How it ended.
+    /// The result.
     pub verdict: Verdict,
-    /// Why it did not pass.
-    pub words: String,
-    /// How long it took the slowest rank, from when its device and library were open; 0 if it was not run.
+    /// The reason why it did not pass.
+    pub message: String,
+    /// The time of the slowest rank since its device and library were opened; 0 if it was not run.
     pub seconds: f64,
 }
 
-/// Whose time it is.
+/// The measured implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Subject {
     /// This library.
     Ours,
-    /// A copy of as many bytes, from one place in the device's memory to another.
+    /// A copy of the same number of bytes within device memory.
     Copy,
     /// PyTorch, with the same libnccl.
     Torch,
 }
 
-/// A time that was measured.
+/// A measured time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
-    /// What was called, by NCCL's name.
+    /// The collective, by NCCL's name.
     pub collective: String,
-    /// How many ranks called it.
+    /// The number of ranks.
     pub ranks: usize,
-    /// The bytes of its larger buffer.
+    /// The bytes of the larger buffer.
     pub bytes: usize,
-    /// Times of one round are measured one right after the other.
+    /// The round; times of one round are measured consecutively.
     pub round: usize,
-    /// Who called it.
+    /// The measured implementation.
     pub subject: Subject,
-    /// The time of one call on the slowest rank, out of several in a row.
+    /// The average time of consecutive calls on the slowest rank.
     pub seconds: f64,
 }
 
@@ -88,19 +88,19 @@ pub struct Speed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "there are few of them")]
 pub enum Record {
-    /// Where all that follows was run.
-    Place(Place),
-    /// Which ranks played the cases of several.
-    Several(Several),
-    /// How a case ended.
-    Case(Ended),
-    /// A time that was measured.
+    /// The machine of all following records.
+    Machine(Machine),
+    /// The placement of several ranks.
+    Placement(Placement),
+    /// The result of a case.
+    Case(CaseResult),
+    /// A measured time.
     Speed(Speed),
-    /// What was not measured, and why.
+    /// A measurement that was not made, with the reason.
     NotMeasured(String),
 }
 
-/// Why a journal cannot be read.
+/// The error of a journal that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -109,25 +109,25 @@ pub enum JournalError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         r#source: io::Error,
     },
-    /// A line is none of a journal.
+    /// A line is not a record.
     #[error("{}, line {line}: {source}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error of the parser.
         r#source: serde_json::Error,
     },
 }
 
-/// All lines of a journal.
+/// Reads all records of a journal.
 ///
 /// # Errors
-/// If it cannot be read, or has other lines.
+/// If the file cannot be read, or a line is not a record.
 pub fn read(path: &Path) -> Result<Vec<Record>, JournalError> {
     let text =
         fs::read_to_string(path).map_err(|source| JournalError::File { path: path.to_owned(), source })?;
@@ -144,5 +144,5 @@ pub fn read(path: &Path) -> Result<Vec<Record>, JournalError> {
 /// Whether any case failed.
 #[must_use]
 pub fn has_failed(records: &[Record]) -> bool {
-    records.iter().any(|record| matches!(record, Record::Case(Ended { verdict: Verdict::Failed, .. })))
+    records.iter().any(|record| matches!(record, Record::Case(CaseResult { verdict: Verdict::Failed, .. })))
 }

@@ -1,7 +1,8 @@
-//! What a rank does that is measured: it answers questions, one line each, with the time of one call.
+//! Measures calls on request: reads requests and writes results, one per line.
 //!
-//! A question is a name, a number of bytes and a number of calls in a row: `all_gather 1048576 20`. The answer is `measured` and the
-//! seconds of one call, or `failed` and why. Programs that measure rivals answer the same questions.
+//! A request is a name, a number of bytes and a number of consecutive calls: `all_gather 1048576
+//! 20`. The result is `measured` and the average seconds per call, or `failed` and the reason. The
+//! programs of other libraries use the same protocol.
 
 use std::io::{self, BufRead, Write};
 use std::str::FromStr;
@@ -10,35 +11,35 @@ use std::time::Instant;
 use comm_core::{Call, Communicator, Counts, ReduceOp, Result};
 use comm_nccl::NcclCommunicator;
 
+use crate::context::{RankContext, in_place, separate};
+use crate::error::{CaseError, Outcome};
 use crate::gpu;
-use crate::player::{Player, in_place, separate};
-use crate::trouble::{Outcome, Trouble};
 
-/// What a process plays that is measured.
+/// The name of the task that measures.
 pub(crate) const NAME: &str = "speed";
-/// How often a call is made before it counts.
+/// The number of warm-up calls.
 const BEFORE: usize = 3;
 
-/// What is to be measured.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct Request {
     pub(crate) name: String,
-    /// Of the larger buffer.
+    /// The bytes of the larger buffer.
     pub(crate) bytes: usize,
     pub(crate) calls: usize,
 }
 
-impl std::fmt::Display for Question {
+impl std::fmt::Display for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} {}", self.name, self.bytes, self.calls)
     }
 }
 
-impl FromStr for Question {
-    type Err = Trouble;
+impl FromStr for Request {
+    type Err = CaseError;
 
     fn from_str(line: &str) -> Outcome<Self> {
-        let none = || Trouble::Wrong(format!("no question: {line:?}"));
+        let none = || CaseError::Wrong(format!("not a request: {line:?}"));
         let [name, bytes, calls] = line.split_whitespace().collect::<Vec<_>>()[..] else {
             return Err(none());
         };
@@ -48,43 +49,43 @@ impl FromStr for Question {
     }
 }
 
-/// Answers until nobody asks any more.
-pub(crate) fn answer(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    let unheard = |error: io::Error| Trouble::Wrong(format!("nobody listens: {error}"));
-    writeln!(io::stdout(), "ready {}", player.library.path().display()).map_err(unheard)?;
+/// Serves requests until the end of the input.
+pub(crate) fn serve(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    let closed = |error: io::Error| CaseError::Wrong(format!("standard output is closed: {error}"));
+    writeln!(io::stdout(), "ready {}", ctx.library.path().display()).map_err(closed)?;
     for line in io::stdin().lock().lines() {
-        let question: Question = line.map_err(unheard)?.parse()?;
-        let answer = match measure(player, &comm, &question) {
+        let request: Request = line.map_err(closed)?.parse()?;
+        let answer = match measure(ctx, &comm, &request) {
             Ok(seconds) => format!("measured {seconds:e}"),
-            Err(trouble) => format!("failed {}", trouble.to_string().replace('\n', " ")),
+            Err(error) => format!("failed {}", error.to_string().replace('\n', " ")),
         };
-        writeln!(io::stdout(), "{answer}").map_err(unheard)?;
+        writeln!(io::stdout(), "{answer}").map_err(closed)?;
     }
-    Ok(comm.finalize(player.part.patience)?)
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Measures with the buffers that this takes, and no others: what is asked about may fill the device.
-fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Outcome<f64> {
-    // Buffers are freed in the order of their stream: those of the last question are gone by then.
-    player.stream.synchronize()?;
-    let block = question.bytes / size_of::<f32>() / player.size;
-    let (all, options) = (block * player.size, player.options());
-    let time = |call: &mut dyn FnMut() -> Result<()>| time_calls(player, comm, question.calls, call);
-    match question.name.as_str() {
-        "copy" => measure_copy(player, question),
+/// Allocates only the buffers of this call, because they may fill the device.
+fn measure(ctx: &RankContext, comm: &NcclCommunicator, request: &Request) -> Outcome<f64> {
+    // Buffers are freed in the order of their stream: this frees those of the last request.
+    ctx.stream.synchronize()?;
+    let block = request.bytes / size_of::<f32>() / ctx.size;
+    let (all, options) = (block * ctx.size, ctx.options());
+    let time = |call: &mut dyn FnMut() -> Result<()>| time_calls(ctx, comm, request.calls, call);
+    match request.name.as_str() {
+        "copy" => measure_copy(ctx, request),
         "all_reduce" => {
-            let mut buffer = player.zeros::<f32>(all)?;
+            let mut buffer = ctx.zeros::<f32>(all)?;
             time(&mut || {
                 comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &options)
             })
         }
         "broadcast" => {
-            let mut buffer = player.zeros::<f32>(all)?;
+            let mut buffer = ctx.zeros::<f32>(all)?;
             time(&mut || comm.run(Call::Broadcast { root: 0, buffer: buffer.view_mut() }, &options))
         }
         "all_gather" => {
-            let (send, mut recv) = (player.zeros::<f32>(block)?, player.zeros(all)?);
+            let (send, mut recv) = (ctx.zeros::<f32>(block)?, ctx.zeros(all)?);
             time(&mut || {
                 comm.run(
                     Call::AllGather { buffers: separate(&send, &mut recv), counts: Counts::Equal },
@@ -93,7 +94,7 @@ fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Out
             })
         }
         "reduce_scatter" => {
-            let (send, mut recv) = (player.zeros::<f32>(all)?, player.zeros(block)?);
+            let (send, mut recv) = (ctx.zeros::<f32>(all)?, ctx.zeros(block)?);
             let (shares, op) = (Counts::Equal, ReduceOp::Sum);
             time(&mut || {
                 comm.run(
@@ -102,13 +103,13 @@ fn measure(player: &Player, comm: &NcclCommunicator, question: &Question) -> Out
                 )
             })
         }
-        other => Err(Trouble::Wrong(format!("{other} is not measured"))),
+        other => Err(CaseError::Wrong(format!("{other} is not measured"))),
     }
 }
 
-/// The seconds of one call, of so many in a row on all ranks.
+/// Returns the average seconds of consecutive calls on all ranks.
 fn time_calls(
-    player: &Player,
+    ctx: &RankContext,
     comm: &NcclCommunicator,
     calls: usize,
     call: &mut dyn FnMut() -> Result<()>,
@@ -116,7 +117,7 @@ fn time_calls(
     for _ in 0..BEFORE {
         call()?;
     }
-    comm.run(Call::Barrier, &player.options())?;
+    comm.run(Call::Barrier, &ctx.options())?;
     let began = Instant::now();
     for _ in 0..calls {
         call()?;
@@ -127,19 +128,19 @@ fn time_calls(
     Ok(took.as_secs_f64() / calls as f64)
 }
 
-/// What the device needs for a copy of as many bytes, within its memory.
-fn measure_copy(player: &Player, question: &Question) -> Outcome<f64> {
-    let (from, mut to) = (player.zeros::<u8>(question.bytes)?, player.zeros::<u8>(question.bytes)?);
+/// Returns the seconds of a copy within device memory.
+fn measure_copy(ctx: &RankContext, request: &Request) -> Outcome<f64> {
+    let (from, mut to) = (ctx.zeros::<u8>(request.bytes)?, ctx.zeros::<u8>(request.bytes)?);
     let mut copies = |count: usize| -> Outcome {
         for _ in 0..count {
-            gpu::copy(from.as_slice(), to.as_mut_slice(), &player.stream)?;
+            gpu::copy(from.as_slice(), to.as_mut_slice(), &ctx.stream)?;
         }
-        Ok(player.stream.synchronize()?)
+        Ok(ctx.stream.synchronize()?)
     };
     copies(BEFORE)?;
     let began = Instant::now();
-    copies(question.calls)?;
-    Ok(began.elapsed().as_secs_f64() / question.calls as f64)
+    copies(request.calls)?;
+    Ok(began.elapsed().as_secs_f64() / request.calls as f64)
 }
 
 #[cfg(test)]
@@ -147,11 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_survive_the_way() {
-        let question = Question { name: "all_gather".into(), bytes: 1 << 20, calls: 7 };
-        assert_eq!(question.to_string().parse::<Question>().unwrap(), question);
+    fn requests_are_parsed_as_formatted() {
+        let request = Request { name: "all_gather".into(), bytes: 1 << 20, calls: 7 };
+        assert_eq!(request.to_string().parse::<Request>().unwrap(), request);
         for line in ["", "all_gather", "all_gather x 1", "all_gather 1 2 3"] {
-            assert!(line.parse::<Question>().is_err(), "{line}");
+            assert!(line.parse::<Request>().is_err(), "{line}");
         }
     }
 }

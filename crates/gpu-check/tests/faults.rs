@@ -1,4 +1,4 @@
-//! A case whose checks cannot fail is worth nothing: whatever goes wrong on the emulator, the case that looks at it fails.
+//! Every case fails if the emulator does something wrong that the case checks.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use gpu_check::record::{Record, Verdict};
 use gpu_check::run::Runner;
-use gpu_check::{CASES, Several};
+use gpu_check::{CASES, Placement};
 
-use common::{FAULT, named, play_part, start};
+use common::{FAULT, named, run_spec, start};
 
-/// Not a test of its own: what the processes that other tests start do.
+/// The process of a rank that other tests start; not a test of its own.
 #[test]
-fn a_rank_plays_its_part() {
-    play_part();
+fn a_process_runs_its_rank() {
+    run_spec();
 }
 
-/// What hangs is waited for so long, and what does not must be through by then on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// The timeout of calls: hangs last this long, and all else must complete in time on a busy
+/// machine.
+const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// (case, how many ranks, what goes wrong, what the case says then)
+/// Case, number of ranks, fault, and the expected text of the error.
 type Row = (&'static str, usize, &'static str, &'static str);
 
 const WRONG_BITS: &[Row] = &[
@@ -52,15 +53,15 @@ const WRONG_BITS: &[Row] = &[
     ("sides", 2, "1:wrong-bit 1", "the maximum before the barrier"),
 ];
 
-/// Calls that succeed and do nothing leave what was there before.
+/// Calls that succeed without any effect.
 const NOTHING_DONE: &[Row] = &[
     ("all_reduce", 1, "0:answer ncclAllReduce 0 2", "what was received"),
     ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
     ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
-    // Waits of streams, of which each round has six: the one that is left out here is that of who joins.
+    // Each round waits for six streams; the fault omits the wait of the joined stream.
     ("joined_streams", 1, "0:answer cuStreamWaitEvent 0 9", "round 1 did not wait for the call"),
     ("joined_streams", 2, "1:answer cuStreamWaitEvent 0 15", "rank 1: round 2 did not wait for the call"),
-    // The first calls of all are for warming up; the barrier of the second round has a late rank.
+    // The first calls are for warm-up; the barrier of the second round has a late rank.
     ("barrier_ranks", 2, "0:answer ncclAllReduce 0 6", "a barrier was over before rank 1 came"),
     ("refusals", 2, "0:answer ncclAllReduce 0 0", "a sum after all that"),
     ("absent_rank", 2, "0:answer ncclAllReduce 0 1", "a sum without one rank: succeeded"),
@@ -88,18 +89,18 @@ const STUCK: &[Row] = &[
 ];
 
 const DEATHS: &[Row] = &[
-    ("split", 1, "0:die", "ended without a word"),
-    ("killed_rank", 2, "0:die", "rank 0: ended without a word"),
-    ("staged", 2, "1:die", "rank 1: ended without a word"),
+    ("split", 1, "0:die", "exited without a result"),
+    ("killed_rank", 2, "0:die", "rank 0: exited without a result"),
+    ("staged", 2, "1:die", "rank 1: exited without a result"),
 ];
 
-/// What is wrong with how a case went, if it did not fail as it is to.
+/// Returns a description of the result if the case did not fail as expected.
 fn differs((name, ranks, fault, words): Row, limit: Duration) -> Option<String> {
     let settings = [("GPU_EMU_DEVICES", "2"), (FAULT, fault)];
-    let runner = Runner { start: &|| Ok(start(&settings)), device: 0, patience: PATIENCE, limit };
+    let runner = Runner { start: &|| Ok(start(&settings)), device: 0, call_timeout: CALL_TIMEOUT, limit };
     let ended = runner.case(named(name), &[0, 1][..ranks], &[]).unwrap();
-    let as_told = ended.verdict == Verdict::Failed && ended.words.contains(words);
-    (!as_told).then(|| format!("{name} of {ranks}, {fault}: {:?} {}", ended.verdict, ended.words))
+    let as_told = ended.verdict == Verdict::Failed && ended.message.contains(words);
+    (!as_told).then(|| format!("{name} of {ranks}, {fault}: {:?} {}", ended.verdict, ended.message))
 }
 
 #[track_caller]
@@ -117,18 +118,18 @@ fn every_case_is_made_to_fail() {
     }
 }
 
-/// Each of them would wait until its time is over.
+/// Each of them would wait for its timeout.
 #[test]
 fn cases_of_ranks_that_cannot_be_connected_are_not_run() {
     let settings = [("GPU_EMU_DEVICES", "2"), (FAULT, "1:answer ncclCommInitRankConfig 2 0")];
-    let (patience, limit) = (PATIENCE, Duration::from_secs(100));
-    let runner = Runner { start: &|| Ok(start(&settings)), device: 0, patience, limit };
+    let (call_timeout, limit) = (CALL_TIMEOUT, Duration::from_secs(100));
+    let runner = Runner { start: &|| Ok(start(&settings)), device: 0, call_timeout, limit };
     let mut ends = Vec::new();
     let mut keep = |record| {
         ends.extend(if let Record::Case(ended) = record { Some((ended.case, ended.verdict)) } else { None });
         Ok(())
     };
-    let several = Ok(Several { devices: vec![0, 1], environment: Vec::new() });
+    let several = Ok(Placement { devices: vec![0, 1], environment: Vec::new() });
     runner.cases(&["connect".into(), "messages".into()], &several, &mut keep).unwrap();
     assert_eq!(ends, [("connect".into(), Verdict::Failed), ("messages".into(), Verdict::NotRun)]);
 }
@@ -156,10 +157,10 @@ fn what_hangs_or_fails_on_the_device_ends_at_the_deadline() {
 #[test]
 fn processes_that_die_or_never_end_fail_their_case_and_are_killed() {
     all_fail(DEATHS);
-    assert_eq!(differs(("split", 1, "0:never-end", "did not end"), Duration::from_secs(3)), None);
+    assert_eq!(differs(("split", 1, "0:never-end", "did not exit"), Duration::from_secs(3)), None);
 }
 
-/// A communicator whose abort does nothing keeps its threads.
+/// A communicator whose abort has no effect keeps its threads.
 #[test]
 fn what_is_left_over_is_a_leak() {
     all_fail(&[("leaks", 2, "0:answer ncclCommAbort 0 9", "after 50 communicators there are")]);

@@ -1,4 +1,4 @@
-//! The program that runs on real devices.
+//! Tests of the program for real devices.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::Path;
@@ -25,11 +25,11 @@ fn the_emulator_is_refused_however_it_comes_in() {
         std::fs::copy(&emulator, copy).unwrap();
     }
     for path in [emulator.as_str(), copies[0].to_str().unwrap(), copies[1].to_str().unwrap()] {
-        // By its name it stands in for the driver, and by its path for NCCL.
+        // The file replaces the driver by its name, and NCCL by its path.
         let environment = [("LD_PRELOAD", path), ("COMM_NCCL_PATH", path)];
         let output = program(folder.path(), &[], &environment);
         assert!(!output.status.success());
-        assert!(said(&output).contains("is an emulator and no GPU"), "{}", said(&output));
+        assert!(said(&output).contains("is an emulator, not a GPU"), "{}", said(&output));
     }
     assert!(!folder.path().join("gpu-report.md").exists(), "there is no report of it");
 }
@@ -47,7 +47,7 @@ fn without_a_library_nothing_is_reported() {
 fn a_page_is_written_from_the_journal_of_another_machine() {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("journal.jsonl");
-    let line = r#"{"Case":{"case":"split","ranks":2,"verdict":"Failed","words":"no","seconds":1.5}}"#;
+    let line = r#"{"Case":{"case":"split","ranks":2,"verdict":"Failed","message":"no","seconds":1.5}}"#;
     std::fs::write(&journal, format!("{line}\n")).unwrap();
     let output = program(folder.path(), &["--from", journal.to_str().unwrap()], &[]);
     assert!(!output.status.success(), "a case had failed");

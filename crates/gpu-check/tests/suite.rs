@@ -1,18 +1,19 @@
-//! Every case passes on the emulated device: with and without disorder, on two devices, and with two ranks on one.
+//! Every case passes on the emulated device: with and without disorder, on two devices, and with
+//! two ranks on one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
 use gpu_check::record::{Record, Subject, Verdict};
 use gpu_check::run::Measure;
-use gpu_check::{CASES, Several};
+use gpu_check::{CASES, Placement};
 
-use common::{CALM, DISORDER, SHARED, WITHOUT, assert_passed, groups, named, on_emulator, play_part};
+use common::{CALM, DISORDER, SHARED, WITHOUT, assert_passed, groups, named, on_emulator, run_spec};
 
-/// Not a test of its own: what the processes that other tests start do.
+/// The process of a rank that other tests start; not a test of its own.
 #[test]
-fn a_rank_plays_its_part() {
-    play_part();
+fn a_process_runs_its_rank() {
+    run_spec();
 }
 
 fn all(settings: &[(&str, &str)], two: &'static [usize]) {
@@ -41,7 +42,7 @@ fn every_case_passes_with_two_ranks_on_one_device() {
 }
 
 #[test]
-fn three_ranks_do_as_well_as_two() {
+fn every_case_passes_with_three_ranks() {
     let settings = [("GPU_EMU_DEVICES", "3")];
     on_emulator(&settings, |runner| {
         for name in
@@ -53,22 +54,22 @@ fn three_ranks_do_as_well_as_two() {
 }
 
 #[test]
-fn a_place_is_found_and_says_how_several_ranks_are_had() {
+fn the_machine_is_inspected_and_places_several_ranks() {
     let one = on_emulator(&[("GPU_EMU_DEVICES", "1"), ("GPU_EMU_NCCL_VERSION", "22809")], |runner| {
-        runner.look().unwrap()
+        runner.inspect().unwrap()
     });
     assert_eq!((one.gpu.as_str(), one.gpus, one.memory_mib), ("Emulated device 0", 1, 1024));
     assert_eq!((one.compute.as_str(), one.cuda.as_str()), ("9.0", "13.0"));
     assert!(one.libcuda.ends_with("libgpu_emu.so"), "{}", one.libcuda.display());
-    assert!(one.several().unwrap_err().contains("2.28.9"));
-    let two = on_emulator(&CALM, |runner| runner.look().unwrap());
-    assert_eq!(two.several().unwrap().devices, [0, 1]);
-    let none = on_emulator(&[("GPU_EMU_DEVICES", "0")], |runner| runner.look().unwrap_err().to_string());
+    assert!(one.placement().unwrap_err().contains("2.28.9"));
+    let two = on_emulator(&CALM, |runner| runner.inspect().unwrap());
+    assert_eq!(two.placement().unwrap().devices, [0, 1]);
+    let none = on_emulator(&[("GPU_EMU_DEVICES", "0")], |runner| runner.inspect().unwrap_err().to_string());
     assert!(none.contains("no device"), "{none}");
 }
 
 #[test]
-fn cases_that_nobody_can_play_are_not_run_and_say_why() {
+fn cases_without_enough_devices_are_not_run_with_a_reason() {
     let mut ends = Vec::new();
     on_emulator(&CALM, |runner| {
         let none = Err("there is no second rank".to_owned());
@@ -79,7 +80,7 @@ fn cases_that_nobody_can_play_are_not_run_and_say_why() {
         runner.cases(&["barrier".into()], &none, &mut keep).unwrap();
     });
     let told = ends.iter().map(|record| match record {
-        Record::Case(ended) => (ended.case.as_str(), ended.verdict, ended.words.as_str()),
+        Record::Case(ended) => (ended.case.as_str(), ended.verdict, ended.message.as_str()),
         other => panic!("{other:?}"),
     });
     let why = "there is no second rank";
@@ -94,22 +95,22 @@ fn cases_that_nobody_can_play_are_not_run_and_say_why() {
 }
 
 #[test]
-fn what_an_older_library_lacks_is_not_run() {
+fn calls_that_an_older_library_lacks_are_not_run() {
     let settings = [("GPU_EMU_DEVICES", "1"), (WITHOUT, "ncclCommRegister")];
     on_emulator(&settings, |runner| {
         let ended = runner.case(named("registration"), &[0], &[]).unwrap();
-        assert_eq!(ended.verdict, Verdict::NotRun, "{}", ended.words);
-        assert!(ended.words.contains("ncclCommRegister"), "{}", ended.words);
+        assert_eq!(ended.verdict, Verdict::NotRun, "{}", ended.message);
+        assert!(ended.message.contains("ncclCommRegister"), "{}", ended.message);
     });
 }
 
-/// In place of PyTorch, a program that says that all takes a second.
+/// A script replaces PyTorch and reports one second for every call.
 #[test]
-fn times_are_measured_in_turns_and_rivals_that_run_another_library_are_left_out() {
+fn times_are_measured_in_turns_and_only_with_the_same_library() {
     let folder = tempfile::tempdir().unwrap();
     on_emulator(&CALM, |runner| {
-        let place = runner.look().unwrap();
-        let several = Ok(Several { devices: vec![0, 1], environment: Vec::new() });
+        let place = runner.inspect().unwrap();
+        let several = Ok(Placement { devices: vec![0, 1], environment: Vec::new() });
         let measure = |nccl: &str| {
             let python = folder.path().join("python");
             let script = format!(
@@ -135,20 +136,20 @@ fn times_are_measured_in_turns_and_rivals_that_run_another_library_are_left_out(
         assert_eq!([of(Subject::Ours), of(Subject::Copy), of(Subject::Torch)], [12; 3], "{records:?}");
         let records = measure("/another/libnccl.so.2");
         let left_out = records.iter().filter(
-            |record| matches!(record, Record::NotMeasured(why) if why.contains("PyTorch: it runs /another/libnccl.so.2")),
+            |record| matches!(record, Record::NotMeasured(why) if why.contains("PyTorch: it loads /another/libnccl.so.2")),
         );
         assert_eq!(left_out.count(), 2, "{records:?}");
     });
 }
 
-/// A device may be no larger than what is measured: two buffers, of a copy or of ranks that are alone.
+/// A device may be no larger than the two buffers of a measurement.
 #[test]
-fn nothing_is_allocated_but_what_is_measured() {
+fn only_the_measured_buffers_are_allocated() {
     let size = 256 << 10;
     let memory = (2 * size + (64 << 10)).to_string();
     on_emulator(&[CALM[0], ("GPU_EMU_DEVICE_MEMORY", &memory)], |runner| {
-        let place = runner.look().unwrap();
-        let several = Ok(Several { devices: vec![0, 1], environment: Vec::new() });
+        let place = runner.inspect().unwrap();
+        let several = Ok(Placement { devices: vec![0, 1], environment: Vec::new() });
         let what = Measure { sizes: vec![size], rounds: 1, python: "/no/such/python".into() };
         let mut failed = Vec::new();
         let mut keep = |record| {

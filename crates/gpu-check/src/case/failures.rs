@@ -1,4 +1,4 @@
-//! What does not end by itself, and how it is ended.
+//! Cases of calls that hang, and of deadlines and aborts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use comm_core::{Call, Communicator, During as Under, Error, Membership, ReduceOp};
 use comm_nccl::{NcclCommunicator, UniqueId};
 
+use crate::context::{RankContext, in_place, within};
+use crate::error::{CaseError, During, Outcome, ensure, refused, same_bits};
 use crate::gpu;
-use crate::player::{Player, in_place, within};
-use crate::trouble::{During, Outcome, Trouble, ensure, refused, same_bits};
 
 /// Long enough for a device to do something, and short enough to wait for.
 const SHORT: Duration = Duration::from_millis(500);
 
 /// The communicator is of no use any more, and says so at once.
-fn ensure_poisoned(player: &Player, comm: &NcclCommunicator) -> Outcome {
-    let mut buffer = player.zeros::<f32>(1)?;
+fn ensure_poisoned(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
+    let mut buffer = ctx.zeros::<f32>(1)?;
     let call =
-        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options());
-    for outcome in [call, comm.run(Call::Barrier, &player.options())] {
+        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options());
+    for outcome in [call, comm.run(Call::Barrier, &ctx.options())] {
         let error = refused("a call after the end", outcome)?;
         ensure(matches!(error, Error::Poisoned(_)), || format!("a call after the end: {error}"))?;
     }
@@ -26,19 +26,19 @@ fn ensure_poisoned(player: &Player, comm: &NcclCommunicator) -> Outcome {
 }
 
 /// A call made once in peace, so that the next one has nothing to load on the device.
-fn in_peace(player: &Player, comm: &NcclCommunicator) -> Outcome {
-    let mut good = player.buffer(&[1.0_f32; 3])?;
-    comm.run(Call::AllReduce { buffers: in_place(&mut good), op: ReduceOp::Sum }, &player.options())?;
-    comm.run(Call::Barrier, &player.options())?;
-    same_bits("the sum before", &good.to_vec()?, &[player.size as f32; 3])
+fn in_peace(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
+    let mut good = ctx.buffer(&[1.0_f32; 3])?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut good), op: ReduceOp::Sum }, &ctx.options())?;
+    comm.run(Call::Barrier, &ctx.options())?;
+    same_bits("the sum before", &good.to_vec()?, &[ctx.size as f32; 3])
 }
 
-pub(super) fn abort(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    in_peace(player, &comm)?;
-    let mut lost = player.buffer(&[1.0_f32; 3])?;
+pub(super) fn abort(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    in_peace(ctx, &comm)?;
+    let mut lost = ctx.buffer(&[1.0_f32; 3])?;
     let held = gpu::hold(comm.stream())?;
-    comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &player.options())?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &ctx.options())?;
     let error = thread::scope(|scope| {
         let waiter = scope.spawn(|| comm.synchronize());
         // An abort frees memory, for which a device may wait for all its streams.
@@ -51,31 +51,32 @@ pub(super) fn abort(player: &Player) -> Outcome {
         let aborted = aborter.join();
         waited.and_then(|outcome| aborted.map(|()| outcome))
     });
-    let error = error.map_err(|_| Trouble::Wrong("a thread panicked".into()))?;
+    let error = error.map_err(|_| CaseError::Wrong("a thread panicked".into()))?;
     let error = refused("waiting for what was aborted", error)?;
     let ours = matches!(&error, Error::Aborted { reason, .. } if reason.contains("enough"));
     ensure(ours, || format!("waiting for what was aborted: {error}"))?;
     comm.abort("again");
-    ensure_poisoned(player, &comm)?;
+    ensure_poisoned(ctx, &comm)?;
     drop(comm);
-    afterwards(player, lost)
+    afterwards(ctx, lost)
 }
 
-/// What the lost call was to write has no contents, can be written again, and the device goes on.
-fn afterwards(player: &Player, mut lost: comm_nccl::DeviceBuffer<f32>) -> Outcome {
+/// The buffer that a lost call was to write has undefined contents, can be written again, and the
+/// device still works.
+fn afterwards(ctx: &RankContext, mut lost: comm_nccl::DeviceBuffer<f32>) -> Outcome {
     let error = refused("reading what was lost", lost.to_vec())?;
     ensure(matches!(error, Error::Poisoned(_)), || format!("reading what was lost: {error}"))?;
     lost.copy_from_host(&[4.0; 3])?;
     same_bits("what was written afterwards", &lost.to_vec()?, &[4.0; 3])?;
-    let comm = player.connect().during("another communicator")?;
-    in_peace(player, &comm).during("another communicator")?;
-    Ok(comm.finalize(player.part.patience)?)
+    let comm = ctx.connect().during("another communicator")?;
+    in_peace(ctx, &comm).during("another communicator")?;
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-pub(super) fn deadline(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    in_peace(player, &comm)?;
-    let mut lost = player.buffer(&[1.0_f32; 3])?;
+pub(super) fn deadline(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    in_peace(ctx, &comm)?;
+    let mut lost = ctx.buffer(&[1.0_f32; 3])?;
     let held = gpu::hold(comm.stream())?;
     let began = Instant::now();
     comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &within(SHORT))?;
@@ -88,28 +89,28 @@ pub(super) fn deadline(player: &Player) -> Outcome {
         Error::Timeout { after, during: Under::Call { call, .. }, .. } => {
             *after == SHORT && took >= SHORT && call.to_string().contains("all_reduce(sum, 3 x f32")
         }
-        Error::Aborted { .. } => player.size > 1,
+        Error::Aborted { .. } => ctx.size > 1,
         _ => false,
     };
     ensure(told, || format!("a call that cannot begin: {error}"))?;
-    ensure(took < player.part.patience, || format!("{SHORT:?} took {took:?}"))?;
-    ensure_poisoned(player, &comm)?;
+    ensure(took < ctx.spec.call_timeout, || format!("{SHORT:?} took {took:?}"))?;
+    ensure_poisoned(ctx, &comm)?;
     drop(comm);
-    afterwards(player, lost)
+    afterwards(ctx, lost)
 }
 
-pub(super) fn no_peer(player: &Player) -> Outcome {
+pub(super) fn no_peer(ctx: &RankContext) -> Outcome {
     let mut config = comm_nccl::NcclConfig::new(Membership { rank: 0, size: 3 })?;
     config.timeout = SHORT;
-    let id = UniqueId::generate(&player.library)?;
+    let id = UniqueId::generate(&ctx.library)?;
     let began = Instant::now();
-    let made = NcclCommunicator::with_id(&player.library, &player.device, &id, config);
+    let made = NcclCommunicator::with_id(&ctx.library, &ctx.device, &id, config);
     let took = began.elapsed();
     let error = refused("a group whose peers never come", made)?;
     let named = matches!(&error, Error::Timeout { waiting_for, during: Under::Rendezvous, .. } if waiting_for == &[1, 2]);
     ensure(named, || format!("a group whose peers never come: {error}"))?;
-    ensure(took >= SHORT && took < player.part.patience, || format!("{SHORT:?} took {took:?}"))?;
-    let comm = player.connect().during("another communicator")?;
-    in_peace(player, &comm).during("another communicator")?;
-    Ok(comm.finalize(player.part.patience)?)
+    ensure(took >= SHORT && took < ctx.spec.call_timeout, || format!("{SHORT:?} took {took:?}"))?;
+    let comm = ctx.connect().during("another communicator")?;
+    in_peace(ctx, &comm).during("another communicator")?;
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }

@@ -3,20 +3,20 @@
 use comm_core::{Call, Communicator, Groups, ReduceOp};
 use comm_nccl::{Cuda, ShrinkMode};
 
-use crate::player::{Player, in_place};
-use crate::trouble::{Outcome, equal, refused, same_bits, unless_unavailable};
+use crate::context::{RankContext, in_place};
+use crate::error::{Outcome, equal, refused, same_bits, unless_unavailable};
 
 /// The sum over all ranks of a group of what each gives.
-fn sum(comm: &dyn Communicator<Cuda>, player: &Player, ours: i64) -> Outcome<i64> {
-    let mut buffer = player.buffer(&[ours])?;
-    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
+fn sum(comm: &dyn Communicator<Cuda>, ctx: &RankContext, ours: i64) -> Outcome<i64> {
+    let mut buffer = ctx.buffer(&[ours])?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
     Ok(buffer.to_vec()?[0])
 }
 
-/// Who has an even number is one group, and who has an odd one another, with the last rank first.
-pub(super) fn split(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    let (rank, size, options) = (player.rank, player.size, player.options());
+/// Even and odd ranks form two groups, with the last rank first.
+pub(super) fn split(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    let (rank, size, options) = (ctx.rank, ctx.size, ctx.options());
     let key = i64::MIN + (size - rank) as i64;
     let half = comm.split(Some(u64::MAX - (rank % 2) as u64), key, &options)?;
     let none = comm.split((rank == 0).then_some(7), 0, &options)?;
@@ -24,8 +24,8 @@ pub(super) fn split(player: &Player) -> Outcome {
     let all = comm.duplicate(&options)?;
     refused("a group with one rank twice", comm.new_group(&[0, 0], &options).map(drop))?;
     let first = comm.new_group(&[0], &options)?;
-    equal("the sum over the parent", sum(&comm, player, 1)?, size as i64)?;
-    comm.finalize(player.part.patience)?;
+    equal("the sum over the parent", sum(&comm, ctx, 1)?, size as i64)?;
+    comm.finalize(ctx.spec.call_timeout)?;
 
     let mut members: Vec<usize> = (0..size).filter(|member| member % 2 == rank % 2).collect();
     members.reverse();
@@ -33,37 +33,37 @@ pub(super) fn split(player: &Player) -> Outcome {
     let Some(half) = half else { return equal("the group of a color", false, true) };
     equal("the place in the half", (Some(half.group().rank()), half.group().size()), (place, members.len()))?;
     let total: usize = members.iter().sum();
-    equal("the sum over the half", sum(&*half, player, rank as i64)?, total as i64)?;
-    equal("the sum over the copy", sum(&*all, player, 2)?, 2 * size as i64)?;
+    equal("the sum over the half", sum(&*half, ctx, rank as i64)?, total as i64)?;
+    equal("the sum over the copy", sum(&*all, ctx, 2)?, 2 * size as i64)?;
     equal("whether there is a group of rank 0", first.is_some(), rank == 0)?;
-    first.map_or(Ok(()), |first| equal("the sum over one", sum(&*first, player, 5)?, 5))
+    first.map_or(Ok(()), |first| equal("the sum over one", sum(&*first, ctx, 5)?, 5))
 }
 
 /// All but the last go on.
-pub(super) fn shrink(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    let (last, size) = (player.size - 1, player.size);
-    equal("the sum over all", sum(&comm, player, 1)?, size as i64)?;
-    if player.rank < last {
-        let left = unless_unavailable(comm.shrink(&[last], ShrinkMode::Default, &player.options()))?;
+pub(super) fn shrink(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    let (last, size) = (ctx.size - 1, ctx.size);
+    equal("the sum over all", sum(&comm, ctx, 1)?, size as i64)?;
+    if ctx.rank < last {
+        let left = unless_unavailable(comm.shrink(&[last], ShrinkMode::Default, &ctx.options()))?;
         equal("how many are left", left.group().size(), last)?;
-        equal("the sum over them", sum(&left, player, 3)?, 3 * last as i64)?;
-        player.mark("shrunk")?;
+        equal("the sum over them", sum(&left, ctx, 3)?, 3 * last as i64)?;
+        ctx.set_flag("shrunk")?;
     } else {
         // The parent is needed until the others have made their group.
-        player.await_mark("shrunk")?;
+        ctx.wait_for_flag("shrunk")?;
     }
     Ok(())
 }
 
-pub(super) fn registration(player: &Player) -> Outcome {
-    let comm = player.connect()?;
+pub(super) fn registration(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
     let ours: Vec<f32> = (0..1 << 20).map(|index| (index % 100) as f32).collect();
-    let wanted: Vec<f32> = ours.iter().map(|number| number * player.size as f32).collect();
+    let wanted: Vec<f32> = ours.iter().map(|number| number * ctx.size as f32).collect();
     for buffer_goes_first in [false, true] {
-        let mut buffer = player.buffer(&ours)?;
+        let mut buffer = ctx.buffer(&ours)?;
         let registered = unless_unavailable(comm.register(&buffer))?;
-        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
+        comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
         same_bits("the sum of a registered buffer", &buffer.to_vec()?, &wanted)?;
         // NCCL is told before the memory goes, in whatever order they are dropped.
         if buffer_goes_first {
@@ -71,12 +71,9 @@ pub(super) fn registration(player: &Player) -> Outcome {
             drop(registered);
         } else {
             drop(registered);
-            comm.run(
-                Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Max },
-                &player.options(),
-            )?;
+            comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Max }, &ctx.options())?;
             same_bits("the maximum afterwards", &buffer.to_vec()?, &wanted)?;
         }
     }
-    Ok(comm.finalize(player.part.patience)?)
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }

@@ -1,4 +1,4 @@
-//! How communicators begin and end, and what is left of them.
+//! Cases of creation and close of communicators, and of leaks.
 
 use std::fs;
 use std::thread;
@@ -7,44 +7,44 @@ use std::time::{Duration, Instant};
 use comm_core::{Call, Communicator, ReduceOp};
 use comm_nccl::NcclCommunicator;
 
+use crate::context::{RankContext, in_place};
+use crate::error::{CaseError, During, Outcome, equal};
 use crate::gpu;
-use crate::player::{Player, in_place};
-use crate::trouble::{During, Outcome, Trouble, equal};
 
-/// How often a communicator is made, and ended.
+/// The number of communicators that a case creates.
 const ROUNDS: usize = 50;
-/// As many come before it is counted: what is kept once, such as a cache, is no leak.
+/// The number of communicators before the first count, because caches are no leaks.
 const BEFORE: usize = 5;
-/// Devices give memory away in pieces of 2 MiB, and other programs may use them too. A communicator that were forgotten each time
-/// would be many times as much.
+/// Devices give memory away in pieces of 2 MiB, and other programs may use them too. A communicator
+/// that were forgotten each time would be many times as much.
 const SLACK: usize = 32 << 20;
 
-fn use_once(player: &Player, comm: &NcclCommunicator) -> Outcome {
-    let mut buffer = player.buffer(&[1.0_f32; 1000])?;
+fn use_once(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
+    let mut buffer = ctx.buffer(&[1.0_f32; 1000])?;
     comm.run(
         Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::PreMulSum(1.0) },
-        &player.options(),
+        &ctx.options(),
     )?;
-    equal("the sum", buffer.to_vec()?, vec![player.size as f32; 1000])
+    equal("the sum", buffer.to_vec()?, vec![ctx.size as f32; 1000])
 }
 
-pub(super) fn connect(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    comm.run(Call::Barrier, &player.options())?;
-    use_once(player, &comm)?;
-    Ok(comm.finalize(player.part.patience)?)
+pub(super) fn connect(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    comm.run(Call::Barrier, &ctx.options())?;
+    use_once(ctx, &comm)?;
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-pub(super) fn settings(player: &Player) -> Outcome {
-    let mut config = player.config()?;
+pub(super) fn settings(ctx: &RankContext) -> Outcome {
+    let mut config = ctx.config()?;
     (config.blocking, config.ctas, config.name) = (true, Some(1..=4), Some("gpu-check".into()));
-    let comm = player.connect_with(config)?;
-    use_once(player, &comm)?;
-    comm.run(Call::Barrier, &player.options())?;
-    Ok(comm.finalize(player.part.patience)?)
+    let comm = ctx.connect_with(config)?;
+    use_once(ctx, &comm)?;
+    comm.run(Call::Barrier, &ctx.options())?;
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holdings {
     /// Bytes of the device that nobody has.
@@ -54,16 +54,16 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn now(player: &Player) -> Outcome<Self> {
+    fn now(ctx: &RankContext) -> Outcome<Self> {
         let count = |folder: &str| {
             let entries = fs::read_dir(folder).map(Iterator::count);
-            entries.map_err(|error| Trouble::Wrong(format!("{folder}: {error}")))
+            entries.map_err(|error| CaseError::Wrong(format!("{folder}: {error}")))
         };
         let (threads, descriptors) = (count("/proc/self/task")?, count("/proc/self/fd")?);
-        Ok(Self { free: gpu::memory(&player.stream)?.0, threads, descriptors })
+        Ok(Self { free: gpu::memory(&ctx.stream)?.0, threads, descriptors })
     }
 
-    /// What it has more than before, if anything.
+    /// Describes the resources that grew.
     fn more_than(self, before: Self) -> Option<String> {
         let more = [
             ("bytes of the device", before.free.saturating_sub(self.free), SLACK),
@@ -76,15 +76,15 @@ impl Holdings {
     }
 }
 
-pub(super) fn leaks(player: &Player) -> Outcome {
+pub(super) fn leaks(ctx: &RankContext) -> Outcome {
     let round = |number: usize| -> Outcome {
-        let comm = player.connect()?;
-        use_once(player, &comm)?;
+        let comm = ctx.connect()?;
+        use_once(ctx, &comm)?;
         match number % 3 {
-            0 => comm.finalize(player.part.patience)?,
+            0 => comm.finalize(ctx.spec.call_timeout)?,
             1 => drop(comm),
             _ => {
-                comm.run(Call::Barrier, &player.options())?;
+                comm.run(Call::Barrier, &ctx.options())?;
                 comm.abort("a round is over");
             }
         }
@@ -92,17 +92,17 @@ pub(super) fn leaks(player: &Player) -> Outcome {
     };
     (0..BEFORE).try_for_each(|number| round(number).during("before counting"))?;
     // Ranks may share a device, and so what is free there.
-    player.meet("before counting")?;
-    let before = Holdings::now(player)?;
-    player.meet("counted")?;
+    ctx.sync_ranks("before counting")?;
+    let before = Holdings::now(ctx)?;
+    ctx.sync_ranks("counted")?;
     (0..ROUNDS).try_for_each(|number| round(number).during(format_args!("round {number}")))?;
-    player.meet("after all rounds")?;
+    ctx.sync_ranks("after all rounds")?;
     // Threads that were told to end may still be on their way.
-    let deadline = Instant::now() + player.part.patience.min(Duration::from_secs(10));
+    let deadline = Instant::now() + ctx.spec.call_timeout.min(Duration::from_secs(10));
     loop {
-        let Some(more) = Holdings::now(player)?.more_than(before) else { return Ok(()) };
+        let Some(more) = Holdings::now(ctx)?.more_than(before) else { return Ok(()) };
         if Instant::now() > deadline {
-            return Err(Trouble::Wrong(format!("after {ROUNDS} communicators there are {more} more")));
+            return Err(CaseError::Wrong(format!("after {ROUNDS} communicators there are {more} more")));
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -1,4 +1,5 @@
-//! Ranks that do not come, do something else, or are killed while others wait for them on the device.
+//! Ranks that do not come, do something else, or are killed while others wait for them on the
+//! device.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,45 +8,46 @@ use comm_core::{Call, Communicator, Error, ReduceOp, Result};
 use comm_nccl::{NcclCommunicator, ShrinkMode};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::player::{Player, in_place, within};
-use crate::trouble::{Outcome, Trouble, ensure, equal, refused, same_bits};
+use crate::context::{RankContext, in_place, within};
+use crate::error::{CaseError, Outcome, ensure, equal, refused, same_bits};
 
-/// What a call is given that waits for nobody.
+/// The timeout of a call that is not expected to complete.
 const GIVEN: Duration = Duration::from_secs(4);
 
-fn together(player: &Player) -> Outcome<NcclCommunicator> {
-    let comm = player.connect()?;
-    let mut buffer = player.buffer(&[1_u32])?;
-    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
-    same_bits("the sum before", &buffer.to_vec()?, &[player.size as u32])?;
+fn together(ctx: &RankContext) -> Outcome<NcclCommunicator> {
+    let comm = ctx.connect()?;
+    let mut buffer = ctx.buffer(&[1_u32])?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
+    same_bits("the sum before", &buffer.to_vec()?, &[ctx.size as u32])?;
     Ok(comm)
 }
 
-fn sum(player: &Player, comm: &NcclCommunicator) -> Result<()> {
-    let mut buffer = player.buffer(&[1_u32; 1000])?;
+fn sum(ctx: &RankContext, comm: &NcclCommunicator) -> Result<()> {
+    let mut buffer = ctx.buffer(&[1_u32; 1000])?;
     comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &within(GIVEN))?;
     buffer.to_vec().map(drop)
 }
 
-/// Why there is no sum.
-fn lost_sum(player: &Player, comm: &NcclCommunicator) -> Outcome<Error> {
-    let error = refused("a sum without one rank", sum(player, comm))?;
+/// Returns the error of the sum.
+fn lost_sum(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome<Error> {
+    let error = refused("a sum without one rank", sum(ctx, comm))?;
     Ok(error.root_cause().clone())
 }
 
 /// Rank 1 makes no call until all others have given up.
-pub(super) fn absent_rank(player: &Player) -> Outcome {
-    let comm = together(player)?;
-    if player.rank == 1 {
-        let mut others = (0..player.size).filter(|rank| *rank != 1);
-        others.try_for_each(|rank| player.await_mark(&format!("rank {rank} gave up")))?;
-        // What the others had sent before they gave up may be enough for the sum, and for nothing more.
-        let outcome = sum(player, &comm).and_then(|()| comm.run(Call::Barrier, &player.options()));
+pub(super) fn absent_rank(ctx: &RankContext) -> Outcome {
+    let comm = together(ctx)?;
+    if ctx.rank == 1 {
+        let mut others = (0..ctx.size).filter(|rank| *rank != 1);
+        others.try_for_each(|rank| ctx.wait_for_flag(&format!("rank {rank} gave up")))?;
+        // What the others had sent before they gave up may be enough for the sum, and for nothing
+        // more.
+        let outcome = sum(ctx, &comm).and_then(|()| comm.run(Call::Barrier, &ctx.options()));
         let error = refused("coming too late", outcome)?;
         let told = matches!(error.root_cause(), Error::Aborted { .. });
         return ensure(told, || format!("coming too late: {error}"));
     }
-    let error = lost_sum(player, &comm)?;
+    let error = lost_sum(ctx, &comm)?;
     let named = match &error {
         Error::Timeout { waiting_for, .. } => waiting_for == &[1],
         // Another one was first to find out.
@@ -53,16 +55,16 @@ pub(super) fn absent_rank(player: &Player) -> Outcome {
         _ => false,
     };
     ensure(named, || format!("waiting for rank 1: {error}"))?;
-    player.mark(&format!("rank {} gave up", player.rank))
+    ctx.set_flag(&format!("rank {} gave up", ctx.rank))
 }
 
 /// Rank 0 waits for a message from rank 1's broadcast, and all others for one from rank 0's.
-pub(super) fn different_calls(player: &Player) -> Outcome {
-    let comm = together(player)?;
+pub(super) fn different_calls(ctx: &RankContext) -> Outcome {
+    let comm = together(ctx)?;
     let began = Instant::now();
-    let mut buffer = player.zeros::<u8>(1 << 20)?;
-    let root = usize::from(player.rank == 0);
-    let outcome = comm.run(Call::Broadcast { root, buffer: buffer.view_mut() }, &player.options());
+    let mut buffer = ctx.zeros::<u8>(1 << 20)?;
+    let root = usize::from(ctx.rank == 0);
+    let outcome = comm.run(Call::Broadcast { root, buffer: buffer.view_mut() }, &ctx.options());
     let error = refused("a broadcast with two roots", outcome.and_then(|()| buffer.to_vec().map(drop)))?;
     let error = error.root_cause();
     match error {
@@ -75,38 +77,38 @@ pub(super) fn different_calls(player: &Player) -> Outcome {
             })?;
         }
         // With more than two ranks, one may hear first that others found out.
-        Error::Aborted { reason, .. } if player.size > 2 => {
+        Error::Aborted { reason, .. } if ctx.size > 2 => {
             ensure(reason.contains("broadcast"), || format!("without the calls: {error}"))?;
         }
-        _ => return Err(Trouble::Wrong(format!("a broadcast with two roots: {error}"))),
+        _ => return Err(CaseError::Wrong(format!("a broadcast with two roots: {error}"))),
     }
     let took = began.elapsed();
-    ensure(took < player.part.patience, || format!("it was told at the deadline only, after {took:?}"))
+    ensure(took < ctx.spec.call_timeout, || format!("it was told at the deadline only, after {took:?}"))
 }
 
 /// Rank 1 is killed while the others wait for it on the device.
-pub(super) fn killed_rank(player: &Player) -> Outcome {
-    let comm = together(player)?;
-    comm.run(Call::Barrier, &player.options())?;
-    if player.rank == 1 {
+pub(super) fn killed_rank(ctx: &RankContext) -> Outcome {
+    let comm = together(ctx)?;
+    comm.run(Call::Barrier, &ctx.options())?;
+    if ctx.rank == 1 {
         thread::sleep(Duration::from_millis(500));
         let killed = kill_process(getpid(), Signal::KILL);
         return equal("killing oneself", killed, Ok(()));
     }
-    let error = lost_sum(player, &comm)?;
+    let error = lost_sum(ctx, &comm)?;
     let told = match &error {
         Error::Timeout { waiting_for, .. } => waiting_for == &[1],
-        Error::Aborted { .. } => player.size > 2,
+        Error::Aborted { .. } => ctx.size > 2,
         // NCCL itself may notice that the process is gone.
         Error::Backend { backend, .. } => *backend == "nccl",
         _ => false,
     };
     ensure(told, || format!("waiting for a rank that was killed: {error}"))?;
-    let after = refused("a call afterwards", comm.run(Call::Barrier, &player.options()))?;
+    let after = refused("a call afterwards", comm.run(Call::Barrier, &ctx.options()))?;
     ensure(matches!(after, Error::Poisoned(_)), || format!("a call afterwards: {after}"))?;
-    let left = comm.shrink(&[1], ShrinkMode::Abort, &player.options())?;
-    equal("how many are left", left.group().size(), player.size - 1)?;
-    let mut buffer = player.buffer(&[1_i64])?;
-    left.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
-    equal("the sum over them", buffer.to_vec()?, vec![player.size as i64 - 1])
+    let left = comm.shrink(&[1], ShrinkMode::Abort, &ctx.options())?;
+    equal("how many are left", left.group().size(), ctx.size - 1)?;
+    let mut buffer = ctx.buffer(&[1_i64])?;
+    left.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
+    equal("the sum over them", buffer.to_vec()?, vec![ctx.size as i64 - 1])
 }

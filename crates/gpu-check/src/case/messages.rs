@@ -2,49 +2,50 @@
 
 use comm_core::{Call, Counts, ReduceOp};
 
-use crate::player::{Player, in_place, separate};
-use crate::trouble::{During, Outcome, equal, refused, same_bits};
+use crate::context::{RankContext, in_place, separate};
+use crate::error::{During, Outcome, equal, refused, same_bits};
 
-/// Everybody sends to the next rank and receives from the one before: one call after the other would wait for ever.
-pub(super) fn circle(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    let (rank, size) = (player.rank, player.size);
+/// Everybody sends to the next rank and receives from the one before: one call after the other
+/// would wait for ever.
+pub(super) fn circle(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    let (rank, size) = (ctx.rank, ctx.size);
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
     for count in [1, 1025, 1 << 20] {
-        let ours = player.buffer(&vec![rank as u64 + 1; count])?;
-        let mut theirs = player.zeros::<u64>(count)?;
+        let ours = ctx.buffer(&vec![rank as u64 + 1; count])?;
+        let mut theirs = ctx.zeros::<u64>(count)?;
         let mut batch = comm.batch();
         batch.send(next, ours.view())?.recv(before, theirs.view_mut())?;
-        batch.run(&player.options())?;
+        batch.run(&ctx.options())?;
         same_bits(format!("{count} x u64"), &theirs.to_vec()?, &vec![before as u64 + 1; count])?;
     }
-    Ok(comm.finalize(player.part.patience)?)
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-pub(super) fn in_order(player: &Player) -> Outcome {
-    let comm = player.connect()?;
+pub(super) fn in_order(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
     for value in 0..20_i16 {
-        match player.rank {
-            0 => comm.send(1, player.buffer(&[value, -value])?.view(), &player.options())?,
+        match ctx.rank {
+            0 => comm.send(1, ctx.buffer(&[value, -value])?.view(), &ctx.options())?,
             1 => {
-                let mut buffer = player.zeros::<i16>(2)?;
-                comm.recv(0, buffer.view_mut(), &player.options())?;
+                let mut buffer = ctx.zeros::<i16>(2)?;
+                comm.recv(0, buffer.view_mut(), &ctx.options())?;
                 same_bits(format!("message {value}"), &buffer.to_vec()?, &[value, -value])?;
             }
             _ => {}
         }
     }
-    Ok(comm.finalize(player.part.patience)?)
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-pub(super) fn batch(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    let (rank, size) = (player.rank, player.size);
-    let (mut total, mut largest) = (player.buffer(&[1_i32, 2])?, player.buffer(&[(size - rank) as u8])?);
-    let (mut told, ours) = (player.buffer(&[rank as i64 + 7])?, player.buffer(&[rank as u16])?);
-    let (mut all, mut block) = (player.zeros::<u16>(size)?, player.zeros::<f64>(1)?);
-    let blocks = player.buffer(&vec![1.5_f64; size])?;
-    let mut halves = player.buffer(&[rank as f32])?;
+pub(super) fn batch(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    let (rank, size) = (ctx.rank, ctx.size);
+    let (mut total, mut largest) = (ctx.buffer(&[1_i32, 2])?, ctx.buffer(&[(size - rank) as u8])?);
+    let (mut told, ours) = (ctx.buffer(&[rank as i64 + 7])?, ctx.buffer(&[rank as u16])?);
+    let (mut all, mut block) = (ctx.zeros::<u16>(size)?, ctx.zeros::<f64>(1)?);
+    let blocks = ctx.buffer(&vec![1.5_f64; size])?;
+    let mut halves = ctx.buffer(&[rank as f32])?;
     let mut batch = comm.batch();
     let wrong = batch.send(size, ours.view()).map(drop);
     refused("a message to a rank that there is not", wrong)?;
@@ -59,7 +60,7 @@ pub(super) fn batch(player: &Player) -> Outcome {
             counts: Counts::Equal,
             op: ReduceOp::Sum,
         })?;
-    batch.run(&player.options()).during("the batch")?;
+    batch.run(&ctx.options()).during("the batch")?;
     let n = size as i32;
     equal("the sum", total.to_vec()?, vec![n, 2 * n])?;
     let kept = if rank == size - 1 { size } else { size - rank };
@@ -68,6 +69,6 @@ pub(super) fn batch(player: &Player) -> Outcome {
     equal("the broadcast", told.to_vec()?, vec![size as i64 + 6])?;
     equal("the gathered", all.to_vec()?, (0..size as u16).collect())?;
     equal("the block", block.to_vec()?, vec![size as f64 * 1.5])?;
-    comm.batch().run(&player.options()).during("an empty batch")?;
-    Ok(comm.finalize(player.part.patience)?)
+    comm.batch().run(&ctx.options()).during("an empty batch")?;
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }

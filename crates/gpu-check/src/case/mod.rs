@@ -1,4 +1,4 @@
-//! The cases, one file for each kind, and the table through which everybody else knows them.
+//! The cases, one file for each kind, and their table.
 
 mod failures;
 mod groups;
@@ -11,45 +11,50 @@ mod reductions;
 mod refusals;
 mod sides;
 
-use crate::player::Player;
-use crate::trouble::Outcome;
+use crate::context::RankContext;
+use crate::error::Outcome;
 
-/// How many ranks a case has.
+/// The numbers of ranks with which a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     /// One.
     One,
-    /// As many as can be had, and at least two.
+    /// All available, at least two.
     Several,
-    /// One, and then as many as can be had.
+    /// One, and then all available.
     OneAndSeveral,
 }
 
-/// Something that is to be so on every device.
+/// A property that holds on every device.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// A name for command lines and journals.
+    /// The name in command lines and journals.
     pub name: &'static str,
-    /// What is so if it passes.
+    /// The checked property.
     pub shows: &'static str,
-    /// How many ranks play it.
+    /// The numbers of ranks.
     pub ranks: Ranks,
-    /// A rank that is killed in the course of it.
+    /// A rank that the case kills.
     pub killed: Option<usize>,
-    /// What each of them does.
-    pub(crate) play: fn(&Player) -> Outcome,
+    /// Runs one rank.
+    pub(crate) run: fn(&RankContext) -> Outcome,
 }
 
-const fn case(name: &'static str, ranks: Ranks, shows: &'static str, play: fn(&Player) -> Outcome) -> Case {
-    Case { name, shows, ranks, killed: None, play }
+const fn case(
+    name: &'static str,
+    ranks: Ranks,
+    shows: &'static str,
+    run: fn(&RankContext) -> Outcome,
+) -> Case {
+    Case { name, shows, ranks, killed: None, run }
 }
 
 use Ranks::{One, OneAndSeveral, Several};
 
-/// Without this one, no other of several ranks is worth its time.
+/// The case without which no other case of several ranks runs.
 pub(crate) const CONNECT: &str = "connect";
 
-/// All cases, in the order in which they run.
+/// All cases in the order of their runs.
 pub const CASES: [Case; 34] = [
     case(
         CONNECT,

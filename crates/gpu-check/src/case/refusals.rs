@@ -1,30 +1,30 @@
-//! Calls that cannot be, which are refused before NCCL is asked.
+//! Cases of invalid calls, which fail before NCCL is called.
 
 use comm_core::{Buffers, Call, Communicator, Counts, Error, ReduceOp, ReduceOrder, Result};
 use comm_nccl::NcclCommunicator;
 
-use crate::player::{Player, in_place, separate};
-use crate::trouble::{Outcome, ensure, refused, same_bits};
+use crate::context::{RankContext, in_place, separate};
+use crate::error::{Outcome, ensure, refused, same_bits};
 
-pub(super) fn refused_calls(player: &Player) -> Outcome {
-    let comm = player.connect()?;
-    for (what, outcome) in all(player, &comm)? {
+pub(super) fn refused_calls(ctx: &RankContext) -> Outcome {
+    let comm = ctx.connect()?;
+    for (what, outcome) in all(ctx, &comm)? {
         let error = refused(what, outcome)?;
         ensure(matches!(error, Error::Invalid(_)), || format!("{what}: {error}"))?;
     }
-    let mut buffer = player.buffer(&[1_u8])?;
-    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &player.options())?;
-    same_bits("a sum after all that", &buffer.to_vec()?, &[player.size as u8])?;
-    Ok(comm.finalize(player.part.patience)?)
+    let mut buffer = ctx.buffer(&[1_u8])?;
+    comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
+    same_bits("a sum after all that", &buffer.to_vec()?, &[ctx.size as u8])?;
+    Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// What each call was, and what it answered.
-fn all(player: &Player, comm: &NcclCommunicator) -> Result<Vec<(&'static str, Result<()>)>> {
-    let (rank, size) = (player.rank, player.size);
-    let (options, equal) = (&player.options(), Counts::Equal);
-    let (floats, mut short) = (player.zeros::<f32>(2)?, player.zeros::<f32>(2 * size + 1)?);
-    let (numbers, mut words) = (player.zeros::<i32>(2)?, player.zeros::<i16>(2)?);
-    let mut bytes = player.zeros::<u8>(2)?;
+/// Returns each call with its result.
+fn all(ctx: &RankContext, comm: &NcclCommunicator) -> Result<Vec<(&'static str, Result<()>)>> {
+    let (rank, size) = (ctx.rank, ctx.size);
+    let (options, equal) = (&ctx.options(), Counts::Equal);
+    let (floats, mut short) = (ctx.zeros::<f32>(2)?, ctx.zeros::<f32>(2 * size + 1)?);
+    let (numbers, mut words) = (ctx.zeros::<i32>(2)?, ctx.zeros::<i16>(2)?);
+    let mut bytes = ctx.zeros::<u8>(2)?;
     let (mut ring, mut ordered) = (options.clone(), options.clone());
     ring.algorithm = Some("ring".into());
     ordered.order = ReduceOrder::Deterministic;

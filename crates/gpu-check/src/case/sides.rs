@@ -1,4 +1,4 @@
-//! Groups with a side for the host and one for devices, by NCCL and through the host.
+//! Cases of hybrid communicators, with NCCL and staged through the host.
 
 use std::sync::Arc;
 
@@ -11,54 +11,54 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::exact::{Small, block, contribution, elements, joined, of_rank, reduced};
 use comm_tcp::FileStore;
 
-use crate::player::Player;
-use crate::trouble::{During, Outcome, ensure, equal, refused, same_bits};
+use crate::context::RankContext;
+use crate::error::{During, Outcome, ensure, equal, refused, same_bits};
 
-/// Bytes that go through the host at a time.
+/// The size of staging pieces in bytes.
 const PIECE: usize = 64 << 10;
-/// Nothing, less than a piece, and several pieces that do not come out even.
+/// No element, less than a piece, and several pieces with a remainder.
 const COUNTS: [usize; 4] = [0, 1, 1025, 200_003];
 
-/// All ranks of the case, on both sides.
-fn connect(player: &Player, path: DevicePath) -> Outcome<HybridCommunicator> {
-    let store = Arc::new(FileStore::open(player.part.folder.join("store"))?);
-    let mut meeting = RendezvousConfig::new(Membership { rank: player.rank, size: player.size });
-    meeting.tcp.member.timeout = player.part.patience;
+/// Connects all ranks on host and device.
+fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
+    let store = Arc::new(FileStore::open(ctx.spec.folder.join("store"))?);
+    let mut meeting = RendezvousConfig::new(Membership { rank: ctx.rank, size: ctx.size });
+    meeting.tcp.member.timeout = ctx.spec.call_timeout;
     let fabric = HybridFabric::rendezvous(&*store, &meeting).during("meeting as processes")?;
     let host: Arc<dyn HostCommunicator> =
-        Arc::new(RingCommunicator::new(fabric, RingConfig::default(), player.part.patience)?);
+        Arc::new(RingCommunicator::new(fabric, RingConfig::default(), ctx.spec.call_timeout)?);
     let mut config = DeviceConfig::with_path(path);
-    config.device = DeviceChoice::Opened(player.device.clone());
-    config.library = Some(Search::new().at(player.library.path()));
-    config.nccl = Some(player.config()?);
+    config.device = DeviceChoice::Opened(ctx.device.clone());
+    config.library = Some(Search::new().at(ctx.library.path()));
+    config.nccl = Some(ctx.config()?);
     config.piece_bytes = PIECE;
-    config.timeout = player.part.patience;
+    config.timeout = ctx.spec.call_timeout;
     let group = HybridCommunicator::connect(host, Some(store), &config)?;
     equal("the way of device buffers", group.path(), path)?;
-    Ok(group.with_timeout(player.part.patience))
+    Ok(group.with_timeout(ctx.spec.call_timeout))
 }
 
-pub(super) fn staged(player: &Player) -> Outcome {
-    let group = connect(player, DevicePath::Staged)?;
+pub(super) fn staged(ctx: &RankContext) -> Outcome {
+    let group = connect(ctx, DevicePath::Staged)?;
     let comm = group.cuda();
     for count in COUNTS {
         let of = |what: &str| format!("{what} of {count}");
-        sum::<f32>(player, comm, ReduceOp::Sum, count).during(of("a sum"))?;
-        sum::<half::bf16>(player, comm, ReduceOp::Avg, count).during(of("an average"))?;
-        sum::<i16>(player, comm, ReduceOp::Max, count).during(of("a maximum that NCCL lacks"))?;
-        gather::<u8>(player, comm, count).during(of("a gather"))?;
-        for root in 0..player.size {
-            broadcast::<f64>(player, comm, root, count).during(of("a broadcast"))?;
+        sum::<f32>(ctx, comm, ReduceOp::Sum, count).during(of("a sum"))?;
+        sum::<half::bf16>(ctx, comm, ReduceOp::Avg, count).during(of("an average"))?;
+        sum::<i16>(ctx, comm, ReduceOp::Max, count).during(of("a maximum that NCCL lacks"))?;
+        gather::<u8>(ctx, comm, count).during(of("a gather"))?;
+        for root in 0..ctx.size {
+            broadcast::<f64>(ctx, comm, root, count).during(of("a broadcast"))?;
         }
     }
     Ok(group.device_barrier()?)
 }
 
-fn sum<T: Small>(player: &Player, comm: &Comm<Cuda>, op: ReduceOp, count: usize) -> Outcome {
-    let ours: Vec<T> = elements(0..count, |index| contribution(op, player.size, player.rank, index));
-    let wanted: Vec<T> = elements(0..count, |index| reduced(op, player.size, index));
-    let (mut buffer, mut recv) = (player.buffer(&ours)?, player.zeros(count)?);
-    let op = of_rank(op, player.rank);
+fn sum<T: Small>(ctx: &RankContext, comm: &Comm<Cuda>, op: ReduceOp, count: usize) -> Outcome {
+    let ours: Vec<T> = elements(0..count, |index| contribution(op, ctx.size, ctx.rank, index));
+    let wanted: Vec<T> = elements(0..count, |index| reduced(op, ctx.size, index));
+    let (mut buffer, mut recv) = (ctx.buffer(&ours)?, ctx.zeros(count)?);
+    let op = of_rank(op, ctx.rank);
     comm.all_reduce_into(&buffer, &mut recv, op)?;
     same_bits("what was received", &recv.to_vec()?, &wanted)?;
     same_bits("what was sent", &buffer.to_vec()?, &ours)?;
@@ -66,24 +66,24 @@ fn sum<T: Small>(player: &Player, comm: &Comm<Cuda>, op: ReduceOp, count: usize)
     same_bits("in place", &buffer.to_vec()?, &wanted)
 }
 
-fn gather<T: Small>(player: &Player, comm: &Comm<Cuda>, count: usize) -> Outcome {
+fn gather<T: Small>(ctx: &RankContext, comm: &Comm<Cuda>, count: usize) -> Outcome {
     let of = |rank, count| block::<T>(rank, 0, count);
-    let send = player.buffer(&of(player.rank, count))?;
-    let mut recv = player.zeros(count * player.size)?;
+    let send = ctx.buffer(&of(ctx.rank, count))?;
+    let mut recv = ctx.zeros(count * ctx.size)?;
     comm.all_gather(&send, &mut recv)?;
-    same_bits("what was received", &recv.to_vec()?, &joined(&vec![count; player.size], of))
+    same_bits("what was received", &recv.to_vec()?, &joined(&vec![count; ctx.size], of))
 }
 
-fn broadcast<T: Small>(player: &Player, comm: &Comm<Cuda>, root: usize, count: usize) -> Outcome {
-    let mut buffer = player.buffer(&block::<T>(player.rank, 1, count))?;
+fn broadcast<T: Small>(ctx: &RankContext, comm: &Comm<Cuda>, root: usize, count: usize) -> Outcome {
+    let mut buffer = ctx.buffer(&block::<T>(ctx.rank, 1, count))?;
     comm.broadcast(root, &mut buffer)?;
     same_bits(format!("from {root}"), &buffer.to_vec()?, &block::<T>(root, 1, count))
 }
 
-pub(super) fn together(player: &Player) -> Outcome {
-    let group = connect(player, DevicePath::Nccl)?;
-    let ranks = player.size as f32;
-    let mut on_device = player.buffer(&[1.0_f32; 1000])?;
+pub(super) fn together(ctx: &RankContext) -> Outcome {
+    let group = connect(ctx, DevicePath::Nccl)?;
+    let ranks = ctx.size as f32;
+    let mut on_device = ctx.buffer(&[1.0_f32; 1000])?;
     group.cuda().all_reduce(&mut on_device, ReduceOp::Sum)?;
     same_bits("the sum on devices", &on_device.to_vec()?, &[ranks; 1000])?;
     let mut on_host = [1.0_f32; 1000];
@@ -93,22 +93,22 @@ pub(super) fn together(player: &Player) -> Outcome {
     group.device_barrier()?;
     same_bits("the maximum before the barrier", &on_device.to_vec()?, &[ranks; 1000])?;
     // Nobody is within a call when one side ends.
-    player.meet("all is done")?;
-    if player.rank == 0 {
+    ctx.sync_ranks("all is done")?;
+    if ctx.rank == 0 {
         group.abort("all is done");
     }
-    both_end(player, &group)
+    both_end(ctx, &group)
 }
 
 /// After an abort on one rank, neither side of any rank does anything more.
-fn both_end(player: &Player, group: &HybridCommunicator) -> Outcome {
+fn both_end(ctx: &RankContext, group: &HybridCommunicator) -> Outcome {
     let after = |what: &str, outcome| {
         let error = refused(what, outcome)?;
         let words = error.to_string();
         ensure(words.contains("all is done"), || format!("{what}: {words}"))
     };
     after("a sum on hosts after the abort", group.host().all_reduce(&mut [1_u8], ReduceOp::Sum))?;
-    let mut buffer = player.buffer(&[1_u8])?;
+    let mut buffer = ctx.buffer(&[1_u8])?;
     after(
         "a sum on devices after the abort",
         group.cuda().all_reduce(&mut buffer, ReduceOp::Sum).and_then(|()| group.synchronize()),

@@ -1,4 +1,4 @@
-//! Memory and a stream of somebody else, as frameworks have them.
+//! Memory and a stream of another library, as frameworks have them.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 
 use super::{copy_at, failed, fill_at};
 
-/// Bytes that a framework allocated, which uses them on its own stream, and nowhere else.
+/// Device memory of a framework, which uses it on its own stream.
 #[derive(Debug)]
 pub(crate) struct Foreign {
     memory: CudaSlice<u8>,
     pointer: u64,
-    /// Ours of theirs: known by its handle.
+    /// Our handle of their stream.
     stream: Stream,
     theirs: Arc<CudaStream>,
 }
@@ -23,7 +23,7 @@ impl Foreign {
         let theirs = device.context().new_stream().map_err(failed("create a stream"))?;
         let memory = theirs.alloc_zeros::<u8>(len).map_err(failed("allocate memory"))?;
         let pointer = memory.device_ptr(&theirs).0;
-        // SAFETY: the stream is kept beside this one, which is dropped first.
+        // SAFETY: `theirs` keeps the stream alive, and is dropped after it.
         let stream = unsafe { Stream::from_raw(device, theirs.cu_stream().cast()) };
         Ok(Self { memory, pointer, stream, theirs })
     }
@@ -32,9 +32,10 @@ impl Foreign {
         &self.stream
     }
 
-    /// All of it, to be used in the order of its stream.
+    /// Returns a view of all bytes, ordered by its stream.
     pub(crate) fn view_mut(&mut self) -> CudaViewMut<'_> {
-        // SAFETY: the memory lives as long as this, which waits for the stream when it goes; it is used on that stream alone.
+        // SAFETY: the memory lives as long as `self`, whose drop waits for the stream, and is used
+        // only on that stream.
         unsafe { CudaViewMut::from_raw(self.pointer, self.memory.len(), DType::U8, &self.stream) }
     }
 
@@ -43,16 +44,16 @@ impl Foreign {
         fill_at(self.pointer, self.memory.len(), &self.stream, value)
     }
 
-    /// Enqueues a copy of all bytes on any stream: in no order with what is enqueued on others.
+    /// Enqueues a copy of all bytes on any stream, without order to other streams.
     pub(crate) fn copy_to(&self, to: &mut DeviceBuffer<u8>, stream: &Stream) -> Result<()> {
         let bytes = self.memory.len().min(to.len());
         to.as_mut_slice().write_on(stream, |to| copy_at(to, self.pointer, bytes, stream))
     }
 
-    /// The bytes, when all that was enqueued is done.
+    /// Waits for all enqueued work, and returns the bytes.
     pub(crate) fn to_vec(&self) -> Result<Vec<u8>> {
         let mut host = vec![0; self.memory.len()];
-        // SAFETY: both have so many bytes, and the host waits before it looks.
+        // SAFETY: both have this length, and the host waits before it reads.
         unsafe { result::memcpy_dtoh_async(&mut host, self.pointer, self.theirs.cu_stream()) }
             .map_err(failed("enqueue a copy"))?;
         self.stream.synchronize()?;
@@ -62,7 +63,7 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // Whatever it answers, nothing more can be done.
+        // Errors cannot be reported here.
         drop(self.stream.synchronize());
     }
 }

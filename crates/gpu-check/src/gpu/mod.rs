@@ -1,4 +1,5 @@
-//! What a program does on a device besides collectives: work of its own on streams, and questions to the driver.
+//! Operations of a program on a device besides collectives: work on streams, and properties from
+//! the driver.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +15,7 @@ use cudarc::driver::{DriverError, result, sys};
 
 pub(crate) use foreign::Foreign;
 
-/// No stream is held up for longer, so that what waits for it is wrong, and does not hang.
+/// The limit of [`hold`], after which a stream continues: a wrong result instead of a hang.
 const HOLD_MAX: Duration = Duration::from_secs(60);
 
 fn failed(doing: &'static str) -> impl Fn(DriverError) -> Error {
@@ -25,10 +26,10 @@ fn failed(doing: &'static str) -> impl Fn(DriverError) -> Error {
     }
 }
 
-/// Holds a stream up until the answer is dropped: what is enqueued meanwhile does not begin.
+/// Blocks a stream until the returned sender is dropped.
 pub(crate) fn hold(stream: &Stream) -> Result<Sender<()>> {
     extern "C" fn wait(receiver: *mut c_void) {
-        // SAFETY: the pointer came out of a box below, and the function runs once.
+        // SAFETY: the pointer comes from a box below, and the function runs once.
         let receiver = unsafe { Box::from_raw(receiver.cast::<Receiver<()>>()) };
         let _released = receiver.recv_timeout(HOLD_MAX);
     }
@@ -36,26 +37,26 @@ pub(crate) fn hold(stream: &Stream) -> Result<Sender<()>> {
     stream.device().context().bind_to_thread().map_err(failed("bind the device to a thread"))?;
     let receiver = Box::into_raw(Box::new(receiver));
     let handle = stream.as_cudarc().cu_stream();
-    // SAFETY: the function takes what is passed along with it, and touches no device.
+    // SAFETY: the function takes ownership of its argument, and calls no CUDA function.
     unsafe { sys::cuLaunchHostFunc(handle, Some(wait), receiver.cast()).result() }
         .map_err(failed("enqueue a function of the host"))?;
     Ok(release)
 }
 
-/// Enqueues a write of one value to all bytes, as a kernel of the user would be.
+/// Enqueues a write of one value to all bytes, as a user's kernel would.
 pub(crate) fn fill(buffer: &mut DeviceBuffer<u8>, stream: &Stream, value: u8) -> Result<()> {
     let len = buffer.len();
     buffer.as_mut_slice().write_on(stream, |pointer| fill_at(pointer, len, stream, value))
 }
 
-/// As [`fill`], for memory by its address, which must be there and of this length.
+/// As [`fill`], for `len` bytes of valid memory by address.
 fn fill_at(pointer: u64, len: usize, stream: &Stream, value: u8) -> Result<()> {
-    // SAFETY: the caller has so many bytes there, and orders what comes before and after.
+    // SAFETY: the caller guarantees that the memory is valid, and orders other accesses.
     unsafe { result::memset_d8_async(pointer, value, len, stream.as_cudarc().cu_stream()) }
         .map_err(failed("enqueue a write"))
 }
 
-/// Enqueues a copy from one part of a device's memory to another of the same length.
+/// Enqueues a copy within device memory.
 pub(crate) fn copy<T: Element>(
     from: DeviceSlice<'_, T>,
     mut to: DeviceSliceMut<'_, T>,
@@ -65,33 +66,33 @@ pub(crate) fn copy<T: Element>(
     from.read_on(stream, |from| to.write_on(stream, |to| copy_at(to, from, bytes, stream)))
 }
 
-/// As [`copy`], for memory by its addresses, which must be there and of this length.
+/// As [`copy`], for valid memory by address.
 fn copy_at(to: u64, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
-    // SAFETY: the caller has so many bytes at both, and orders what comes before and after.
+    // SAFETY: the caller guarantees that both ranges are valid, and orders other accesses.
     unsafe { result::memcpy_dtod_async(to, from, bytes, stream.as_cudarc().cu_stream()) }
         .map_err(failed("enqueue a copy"))
 }
 
-/// The version of CUDA that the driver is for, as in 13.0.
+/// Returns the CUDA version of the driver, such as 13.0.
 pub(crate) fn cuda_version() -> Result<String> {
     let mut version = 0;
-    // SAFETY: the answer is written to a value that lives here.
+    // SAFETY: the driver writes to a local value.
     unsafe { sys::cuDriverGetVersion(&raw mut version).result() }.map_err(failed("ask for a version"))?;
     Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
-/// What the driver tells of the device of a stream.
+/// Returns the name of the device of a stream.
 pub(crate) fn name(stream: &Stream) -> Result<String> {
     stream.device().context().name().map_err(failed("ask for the device's name"))
 }
 
-/// As in 9.0.
+/// Returns the compute capability, such as 9.0.
 pub(crate) fn compute_capability(stream: &Stream) -> Result<String> {
     let of = stream.device().context().compute_capability();
     of.map(|(major, minor)| format!("{major}.{minor}")).map_err(failed("ask for the compute capability"))
 }
 
-/// Free bytes of the device and all that it has, when all work on it is done.
+/// Waits for the device, and returns its free bytes and all its bytes.
 pub(crate) fn memory(stream: &Stream) -> Result<(usize, usize)> {
     let device = stream.device();
     device.context().synchronize().map_err(failed("wait for the device"))?;

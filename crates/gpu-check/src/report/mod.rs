@@ -1,12 +1,12 @@
-//! The page that tells what came out.
+//! The report of a run.
 
 mod speeds;
 mod table;
 
 use std::path::Path;
 
-use crate::record::{Ended, Record, Verdict};
-use crate::{CASES, Place, Several};
+use crate::record::{CaseResult, Record, Verdict};
+use crate::{CASES, Machine, Placement};
 use table::Table;
 
 const TITLE: &str = "# On a real GPU\n";
@@ -29,7 +29,7 @@ cargo xtask gpu-check
 [nccl.md](nccl.md) lists the requirements, and describes how to run it on a machine without cargo or this repository.
 ";
 
-/// The page for these records; without any, one that says that nothing was run.
+/// Returns the report of these records; without records, it states that nothing was run.
 #[must_use]
 pub fn page(records: &[Record]) -> String {
     if records.is_empty() {
@@ -41,7 +41,7 @@ pub fn page(records: &[Record]) -> String {
     parts.join("\n")
 }
 
-/// What the suite has, for who has not run it.
+/// Lists the cases of the suite.
 fn suite() -> String {
     let mut table = Table::new(&["case", "what it checks", "ranks"]);
     for case in &CASES {
@@ -59,8 +59,8 @@ fn place(records: &[Record]) -> String {
     let mut table = Table::new(&["", ""]);
     for record in records {
         match record {
-            Record::Place(place) => about(place, &mut table),
-            Record::Several(Several { devices, environment }) => {
+            Record::Machine(machine) => about(machine, &mut table),
+            Record::Placement(Placement { devices, environment }) => {
                 let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
                 let set: Vec<String> =
                     environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -73,33 +73,36 @@ fn place(records: &[Record]) -> String {
     format!("## Where\n\n{table}")
 }
 
-fn about(place: &Place, table: &mut Table) {
+fn about(machine: &Machine, table: &mut Table) {
     let path = |path: &Path| format!("`{}`", path.display());
     let rows = [
-        ("date", place.date.clone()),
-        ("commit", place.commit.clone()),
-        ("GPU", format!("{}, compute capability {}, {} MiB", place.gpu, place.compute, place.memory_mib)),
-        ("GPUs that the process can see", place.gpus.to_string()),
-        ("driver", format!("{}, for CUDA {}, {}", place.driver, place.cuda, path(&place.libcuda))),
-        ("NCCL", format!("{}, {}", place.nccl(), path(&place.libnccl))),
-        ("kernel", place.kernel.clone()),
+        ("date", machine.date.clone()),
+        ("commit", machine.commit.clone()),
+        (
+            "GPU",
+            format!("{}, compute capability {}, {} MiB", machine.gpu, machine.compute, machine.memory_mib),
+        ),
+        ("GPUs that the process can see", machine.gpus.to_string()),
+        ("driver", format!("{}, for CUDA {}, {}", machine.driver, machine.cuda, path(&machine.libcuda))),
+        ("NCCL", format!("{}, {}", machine.nccl(), path(&machine.libnccl))),
+        ("kernel", machine.kernel.clone()),
     ];
     for (name, value) in rows {
         table.row([name.into(), value]);
     }
 }
 
-fn ended(records: &[Record]) -> impl Iterator<Item = &Ended> {
+fn case_results(records: &[Record]) -> impl Iterator<Item = &CaseResult> {
     records.iter().filter_map(|record| match record {
-        Record::Case(ended) => Some(ended),
+        Record::Case(result) => Some(result),
         _ => None,
     })
 }
 
-/// How many cases passed, failed, and were not run, on one line; that is also said at the end of a run.
+/// Returns the numbers of cases that passed, failed and were not run, on one line.
 #[must_use]
 pub fn count(records: &[Record]) -> String {
-    let of = |verdict| ended(records).filter(|ended| ended.verdict == verdict).count();
+    let of = |verdict| case_results(records).filter(|ended| ended.verdict == verdict).count();
     let (passed, failed, not_run) = (of(Verdict::Passed), of(Verdict::Failed), of(Verdict::NotRun));
     format!("{passed} cases passed, {failed} failed, {not_run} were not run.")
 }
@@ -108,13 +111,13 @@ fn summary(records: &[Record]) -> String {
     format!("{}\n", count(records))
 }
 
-/// One case on one line, for who waits for it.
+/// Formats the result of a case on one line.
 #[must_use]
-pub fn line(ended: &Ended) -> String {
-    let Ended { case, ranks, words, seconds, .. } = ended;
+pub fn line(ended: &CaseResult) -> String {
+    let CaseResult { case, ranks, message, seconds, .. } = ended;
     let ranks = if *ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-    let words = if words.is_empty() { String::new() } else { format!(": {words}") };
-    format!("{:8} {case}, {ranks}, {seconds:.2} s{words}", verdict(ended.verdict))
+    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+    format!("{:8} {case}, {ranks}, {seconds:.2} s{message}", verdict(ended.verdict))
 }
 
 const fn verdict(verdict: Verdict) -> &'static str {
@@ -127,9 +130,9 @@ const fn verdict(verdict: Verdict) -> &'static str {
 
 fn cases(records: &[Record]) -> String {
     let mut table = Table::new(&["case", "what it checks", "ranks", "result", "seconds"]);
-    for ended in ended(records) {
+    for ended in case_results(records) {
         let shows = CASES.iter().find(|case| case.name == ended.case).map_or("", |case| case.shows);
-        let words = if ended.words.is_empty() { String::new() } else { format!(": {}", ended.words) };
+        let words = if ended.message.is_empty() { String::new() } else { format!(": {}", ended.message) };
         let result = format!("{}{words}", verdict(ended.verdict));
         let seconds = match ended.verdict {
             Verdict::NotRun => String::new(),

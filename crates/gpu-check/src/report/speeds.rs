@@ -1,4 +1,4 @@
-//! How fast, beside whom.
+//! The section on bandwidth.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ is of as many bytes, from one place in the memory of the device to another. PyTo
 the median, and the least and the greatest; above 1, this library needs less time.
 ";
 
-/// What times are compared by.
+/// Ranks, collective and bytes.
 type Key<'a> = (usize, &'a str, usize);
-/// Times of one subject by round.
+/// The times of one implementation by round.
 type Rounds = BTreeMap<usize, f64>;
 
 pub(super) fn part(records: &[Record]) -> String {
@@ -64,7 +64,7 @@ fn table(times: &BTreeMap<Key<'_>, BTreeMap<Subject, Rounds>>) -> String {
     table.to_string()
 }
 
-/// How one is to the other within the rounds that have both.
+/// Returns the ratios of the rounds that have both times.
 fn ratio(theirs: &Rounds, ours: &Rounds) -> String {
     let ratios = ours.iter().filter_map(|(round, ours)| Some(theirs.get(round)? / ours));
     let ratios: Vec<f64> = ratios.collect();

@@ -1,8 +1,8 @@
-//! Tables of Markdown.
+//! Markdown tables.
 
 use std::fmt;
 
-/// A table, row by row.
+/// A Markdown table.
 #[derive(Debug)]
 pub(super) struct Table {
     lines: Vec<String>,

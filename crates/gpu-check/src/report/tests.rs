@@ -1,13 +1,13 @@
-//! What pages say.
+//! Tests of the report.
 
 use std::path::PathBuf;
 
 use super::*;
-use crate::place::tests::nowhere;
+use crate::machine::tests::test_machine;
 use crate::record::{Speed, Subject};
 
 fn end(case: &str, verdict: Verdict, words: &str) -> Record {
-    Record::Case(Ended { case: case.into(), ranks: 2, verdict, words: words.into(), seconds: 1.25 })
+    Record::Case(CaseResult { case: case.into(), ranks: 2, verdict, message: words.into(), seconds: 1.25 })
 }
 
 fn speed(subject: Subject, round: usize, seconds: f64) -> Record {
@@ -17,8 +17,8 @@ fn speed(subject: Subject, round: usize, seconds: f64) -> Record {
 
 fn records() -> Vec<Record> {
     vec![
-        Record::Place(nowhere(1, 23_007)),
-        Record::Several(nowhere(1, 23_007).several().unwrap()),
+        Record::Machine(test_machine(1, 23_007)),
+        Record::Placement(test_machine(1, 23_007).placement().unwrap()),
         end("all_reduce", Verdict::Passed, ""),
         end("split", Verdict::Failed, "a | b"),
         end("shrink", Verdict::NotRun, "NCCL is too old"),
@@ -68,7 +68,7 @@ fn records_survive_a_journal() {
     assert!(crate::record::read(&path).unwrap_err().to_string().contains("line 1"));
 }
 
-/// The page in this repository is either that of a run, or says that there was none, in the words of today.
+/// The committed report is that of a run, or states that there was none in the current words.
 #[test]
 fn the_committed_page_is_up_to_date() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/gpu-report.md");

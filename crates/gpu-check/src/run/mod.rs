@@ -1,7 +1,7 @@
-//! Runs cases and measurements, in processes that somebody knows how to start.
+//! Runs cases and measurements in separate processes.
 
 mod process;
-mod rival;
+mod session;
 mod speed;
 
 use std::io;
@@ -10,45 +10,45 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::case::CONNECT;
-use crate::record::{Ended, Record, Verdict};
-use crate::{CASES, Case, Part, Place, Ranks, Several, place};
+use crate::record::{CaseResult, Record, Verdict};
+use crate::{CASES, Case, CaseSpec, Machine, Placement, Ranks, machine};
 use process::{Group, Report};
 
 pub use speed::Measure;
 
-/// Starts processes that [`play`](crate::play) what they are told.
+/// Starts a process that calls [`run_rank`](crate::run_rank) for each rank.
 pub struct Runner<'a> {
-    /// A command whose process plays the part that its environment names.
+    /// Returns a command whose process calls [`run_rank`](crate::run_rank).
     pub start: &'a dyn Fn() -> io::Result<Command>,
-    /// The device that a single rank plays on.
+    /// The device of single ranks.
     pub device: usize,
-    /// How long a call may take that is to succeed.
-    pub patience: Duration,
-    /// How long a case may take as a whole.
+    /// The timeout of calls that must succeed.
+    pub call_timeout: Duration,
+    /// The maximum duration of a case.
     pub limit: Duration,
 }
 
 impl std::fmt::Debug for Runner<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { start: _, device, patience, limit } = self;
-        let known = (device, patience, limit);
+        let Self { start: _, device, call_timeout, limit } = self;
+        let known = (device, call_timeout, limit);
         f.debug_tuple("Runner").field(&known).finish()
     }
 }
 
-/// Why nothing can be run at all.
+/// The error of a suite that cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// No process could look around, for example because there is no device.
+    /// The machine could not be inspected, for example because it has no device.
     #[error("{0}")]
     Nowhere(String),
-    /// A process cannot be started, or a file not be written.
+    /// A process could not be started, or a file could not be written.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
-        /// What the system says.
+        /// The error of the operating system.
         r#source: io::Error,
     },
 }
@@ -58,29 +58,30 @@ fn failed(doing: &'static str) -> impl Fn(io::Error) -> RunError {
 }
 
 impl Runner<'_> {
-    /// Looks around.
+    /// Inspects the machine.
     ///
     /// # Errors
-    /// If nothing can be run here, why.
-    pub fn look(&self) -> Result<Place, RunError> {
-        let folder = tempfile::tempdir().map_err(failed("make a folder"))?;
-        let parts = self.parts(place::NAME, &[self.device], folder.path());
-        let report = self.group(&parts, &[])?.ended(self.limit, None);
+    /// The reason why no case can run.
+    pub fn inspect(&self) -> Result<Machine, RunError> {
+        let folder = tempfile::tempdir().map_err(failed("create a folder"))?;
+        let specs = self.specs(machine::NAME, &[self.device], folder.path());
+        let report = self.group(&specs, &[])?.wait(self.limit, None);
         if report.verdict != Verdict::Passed {
-            return Err(RunError::Nowhere(report.words));
+            return Err(RunError::Nowhere(report.message));
         }
-        Place::found(&parts[0]).map_err(failed("read what was found"))
+        Machine::read(&specs[0]).map_err(failed("read the description of the machine"))
     }
 
-    /// Runs the cases whose names begin with one of `names`, or all if there are none, and hands on each end as it comes.
-    /// `several` says who plays those of several ranks, or why nobody can.
+    /// Runs the cases whose names start with one of `names`, or all if it is empty, and calls
+    /// `record` with each result. `several` is the placement of cases with several ranks, or the
+    /// reason why they cannot run.
     ///
     /// # Errors
-    /// If processes cannot be started, and what `record` answers.
+    /// If a process cannot be started, or `record` fails.
     pub fn cases(
         &self,
         names: &[String],
-        several: &Result<Several, String>,
+        several: &Result<Placement, String>,
         record: &mut dyn FnMut(Record) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
         let is_wanted =
@@ -92,11 +93,11 @@ impl Runner<'_> {
         let mut several = several.clone();
         for case in wanted.iter().filter(|case| case.ranks != Ranks::One) {
             let ended = match &several {
-                Ok(Several { devices, environment }) => self.case(case, devices, environment)?,
+                Ok(Placement { devices, environment }) => self.case(case, devices, environment)?,
                 Err(why) => not_run(case, why),
             };
             if case.name == CONNECT && ended.verdict == Verdict::Failed {
-                several = Err("ranks cannot be connected".into());
+                several = Err("ranks cannot connect".into());
             }
             record(Record::Case(ended))?;
         }
@@ -112,40 +113,42 @@ impl Runner<'_> {
         case: &Case,
         devices: &[usize],
         environment: &[(String, String)],
-    ) -> Result<Ended, RunError> {
-        let folder = tempfile::tempdir().map_err(failed("make a folder"))?;
-        let parts = self.parts(case.name, devices, folder.path());
-        let Report { verdict, words, seconds } =
-            self.group(&parts, environment)?.ended(self.limit, case.killed);
-        Ok(Ended { case: case.name.into(), ranks: devices.len(), verdict, words, seconds })
+    ) -> Result<CaseResult, RunError> {
+        let folder = tempfile::tempdir().map_err(failed("create a folder"))?;
+        let specs = self.specs(case.name, devices, folder.path());
+        let Report { verdict, message, seconds } =
+            self.group(&specs, environment)?.wait(self.limit, case.killed);
+        Ok(CaseResult { case: case.name.into(), ranks: devices.len(), verdict, message, seconds })
     }
 
-    fn parts(&self, name: &str, devices: &[usize], folder: &Path) -> Vec<Part> {
-        let part = |(rank, device): (usize, &usize)| Part {
+    fn specs(&self, name: &str, devices: &[usize], folder: &Path) -> Vec<CaseSpec> {
+        let spec = |(rank, device): (usize, &usize)| CaseSpec {
             name: name.into(),
             rank,
             size: devices.len(),
             device: *device,
             folder: PathBuf::from(folder),
-            patience: self.patience,
+            call_timeout: self.call_timeout,
         };
-        devices.iter().enumerate().map(part).collect()
+        devices.iter().enumerate().map(spec).collect()
     }
 
-    /// Starts a process for each part.
-    fn group(&self, parts: &[Part], environment: &[(String, String)]) -> Result<Group, RunError> {
+    /// Starts a process for each rank.
+    fn group(&self, specs: &[CaseSpec], environment: &[(String, String)]) -> Result<Group, RunError> {
         let mut group = Group::default();
-        for part in parts {
-            let mut command = (self.start)().map_err(failed("tell how a process is started"))?;
-            process::on_this_machine(&mut command, environment);
-            part.give_to(&mut command).map_err(io::Error::from).map_err(failed("tell a process its part"))?;
-            group.start(part, &mut command).map_err(failed("start a process"))?;
+        for spec in specs {
+            let mut command = (self.start)().map_err(failed("find this program"))?;
+            process::set_environment(&mut command, environment);
+            spec.give_to(&mut command)
+                .map_err(io::Error::from)
+                .map_err(failed("pass arguments to a process"))?;
+            group.start(spec, &mut command).map_err(failed("start a process"))?;
         }
         Ok(group)
     }
 }
 
-fn not_run(case: &Case, why: &str) -> Ended {
-    let words = why.to_owned();
-    Ended { case: case.name.into(), ranks: 2, verdict: Verdict::NotRun, words, seconds: 0.0 }
+fn not_run(case: &Case, why: &str) -> CaseResult {
+    let message = why.to_owned();
+    CaseResult { case: case.name.into(), ranks: 2, verdict: Verdict::NotRun, message, seconds: 0.0 }
 }

@@ -1,17 +1,17 @@
-//! Which libraries this process has in its memory, as the kernel says.
+//! The libraries that are mapped into this process.
 
 use std::fs;
 use std::path::PathBuf;
 
-use crate::trouble::{Outcome, Trouble};
+use crate::error::{CaseError, Outcome};
 
 const MAPS: &str = "/proc/self/maps";
-/// What is in the name of the emulator's file, also where it is a copy in memory.
+/// Parts of the file name of the emulator, also of a copy in memory.
 const EMULATOR: [&str; 2] = ["gpu_emu", "gpu-emu"];
 
-/// The files that are mapped, in the order of their addresses.
+/// Returns the mapped files in the order of their addresses.
 fn files() -> Vec<PathBuf> {
-    // Without /proc nothing is known, which callers say.
+    // Without /proc the list is empty, which callers report.
     files_of(&fs::read_to_string(MAPS).unwrap_or_default())
 }
 
@@ -26,28 +26,28 @@ fn named<'a>(files: &'a [PathBuf], part: &str) -> Option<&'a PathBuf> {
     files.iter().find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part)))
 }
 
-/// The file of a library, by how its name begins.
+/// Returns the file of a library by the start of its name.
 pub(crate) fn library(name: &str) -> Option<PathBuf> {
     named(&files(), name).cloned()
 }
 
-/// Refuses to go on if the emulator is in this process: what runs there is no proof about a GPU. Call it when driver and NCCL are
-/// loaded.
+/// Returns an error if the emulator is loaded into this process, whose results prove nothing about
+/// a GPU. Call it after the driver and NCCL are loaded.
 ///
 /// # Errors
-/// [`Trouble::Wrong`], with the file.
-pub fn refuse_emulator() -> Outcome {
-    refuse_emulator_in(&files())
+/// [`CaseError::Wrong`] with the file.
+pub fn reject_emulator() -> Outcome {
+    reject_emulator_in(&files())
 }
 
-fn refuse_emulator_in(files: &[PathBuf]) -> Outcome {
+fn reject_emulator_in(files: &[PathBuf]) -> Outcome {
     if files.is_empty() {
-        return Err(Trouble::Wrong(format!("{MAPS} does not say what is loaded")));
+        return Err(CaseError::Wrong(format!("{MAPS} does not list the loaded files")));
     }
     match EMULATOR.iter().find_map(|part| named(files, part)) {
         None => Ok(()),
         Some(path) => {
-            Err(Trouble::Wrong(format!("{} is an emulator and no GPU, and is loaded", path.display())))
+            Err(CaseError::Wrong(format!("{} is loaded, which is an emulator, not a GPU", path.display())))
         }
     }
 }
@@ -65,7 +65,7 @@ mod tests {
 ";
 
     #[test]
-    fn libraries_are_found_by_how_their_names_begin() {
+    fn libraries_are_found_by_the_start_of_their_names() {
         let files = files_of(MAPS);
         assert_eq!(files.len(), 2);
         assert_eq!(named(&files, "libnccl"), Some(&PathBuf::from("/a folder/libnccl.so.2")));
@@ -75,11 +75,11 @@ mod tests {
 
     #[test]
     fn the_emulator_is_found_under_all_its_names() {
-        assert!(refuse_emulator_in(&files_of(MAPS)).is_ok());
+        assert!(reject_emulator_in(&files_of(MAPS)).is_ok());
         for path in ["/t/deps/libgpu_emu.so", "/memfd:gpu-emu (deleted)", "/t/libgpu_emu-1a2b.so"] {
             let files = files_of(&format!("{MAPS}7f05-7f06 r-xp 0 0 1  {path}\n"));
-            assert!(refuse_emulator_in(&files).unwrap_err().to_string().contains(path), "{path}");
+            assert!(reject_emulator_in(&files).unwrap_err().to_string().contains(path), "{path}");
         }
-        assert!(refuse_emulator_in(&[]).is_err(), "who knows nothing does not go on");
+        assert!(reject_emulator_in(&[]).is_err(), "an empty list is an error");
     }
 }

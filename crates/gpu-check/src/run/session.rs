@@ -1,4 +1,4 @@
-//! Processes that answer questions about times: ranks of this library, and of others.
+//! Sessions with processes that measure calls on request.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,37 +6,38 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use crate::speed::Question;
+use crate::speed::Request;
 
-/// The ranks of one group, all of which are asked at once.
+/// The processes of one group, which get every request together.
 #[derive(Debug)]
 pub(super) struct Session {
-    ranks: Vec<Rank>,
+    ranks: Vec<RankProcess>,
     limit: Duration,
 }
 
 #[derive(Debug)]
-struct Rank {
+struct RankProcess {
     child: Child,
-    questions: ChildStdin,
-    /// Ends when the process does.
+    requests: ChildStdin,
+    /// Disconnected when the process exits.
     answers: Receiver<String>,
 }
 
-/// How lines begin that are meant for us: libraries say other things besides.
+/// The prefixes of results: libraries print other lines too.
 const WORDS: [&str; 3] = ["ready ", "measured ", "failed "];
 
 impl Session {
-    /// Starts all ranks, and waits until each says that it is ready, and what it runs.
+    /// Starts all ranks, and waits until each is ready. Returns the libraries that they loaded.
     pub(super) fn start(
         commands: impl IntoIterator<Item = Command>,
         limit: Duration,
     ) -> Result<(Self, Vec<String>), String> {
-        let ranks =
-            commands.into_iter().map(|command| Rank::start(command).map_err(|error| error.to_string()));
-        // Before any is waited for: they wait for each other.
+        let ranks = commands
+            .into_iter()
+            .map(|command| RankProcess::start(command).map_err(|error| error.to_string()));
+        // All are started before any is waited for, because they connect to each other.
         let session = Self { ranks: ranks.collect::<Result<_, _>>()?, limit };
-        let ready = |rank: &Rank| {
+        let ready = |rank: &RankProcess| {
             let said = rank.answer(limit)?;
             said.strip_prefix("ready ").map(str::to_owned).ok_or(said)
         };
@@ -44,11 +45,11 @@ impl Session {
         Ok((session, said))
     }
 
-    /// The seconds of one call, on the slowest rank.
-    pub(super) fn ask(&mut self, question: &Question) -> Result<f64, String> {
+    /// Returns the seconds per call on the slowest rank.
+    pub(super) fn ask(&mut self, request: &Request) -> Result<f64, String> {
         for rank in &mut self.ranks {
-            let asked = writeln!(rank.questions, "{question}").and_then(|()| rank.questions.flush());
-            asked.map_err(|error| format!("nobody can be asked any more: {error}"))?;
+            let asked = writeln!(rank.requests, "{request}").and_then(|()| rank.requests.flush());
+            asked.map_err(|error| format!("cannot send a request: {error}"))?;
         }
         let answers = self.ranks.iter().map(|rank| seconds(&rank.answer(self.limit)?));
         let answers: Vec<f64> = answers.collect::<Result<_, _>>()?;
@@ -56,48 +57,48 @@ impl Session {
     }
 }
 
-/// What an answer says, or why it says nothing.
+/// Parses a result.
 fn seconds(answer: &str) -> Result<f64, String> {
     let number = answer.strip_prefix("measured ").and_then(|number| number.trim().parse::<f64>().ok());
     number.filter(|seconds| seconds.is_finite() && *seconds > 0.0).ok_or_else(|| answer.to_owned())
 }
 
-impl Rank {
+impl RankProcess {
     fn start(mut command: Command) -> io::Result<Self> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(questions), Some(stdout), Some(stderr)) = pipes else {
+        let (Some(requests), Some(stdout), Some(stderr)) = pipes else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let (sender, answers) = mpsc::channel();
         let said = thread::spawn(move || io::read_to_string(stderr).unwrap_or_default());
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // A test says first which it is.
+                // A test prints its name first.
                 let line = line.rsplit(" ... ").next().unwrap_or_default();
                 if WORDS.iter().any(|word| line.starts_with(word)) {
                     drop(sender.send(line.to_owned()));
                 }
             }
-            // The last that is heard of it is why it ended.
+            // The last message is the reason of the exit.
             let said = said.join().unwrap_or_default();
-            drop(sender.send(format!("ended, and {}", super::process::last_words(said.as_bytes()))));
+            drop(sender.send(format!("exited: {}", super::process::output_tail(said.as_bytes()))));
         });
-        Ok(Self { child, questions, answers })
+        Ok(Self { child, requests, answers })
     }
 
     fn answer(&self, limit: Duration) -> Result<String, String> {
         self.answers.recv_timeout(limit).map_err(|error| match error {
-            RecvTimeoutError::Timeout => format!("no answer within {limit:?}"),
-            RecvTimeoutError::Disconnected => "it has ended".to_owned(),
+            RecvTimeoutError::Timeout => format!("no result within {limit:?}"),
+            RecvTimeoutError::Disconnected => "it has exited".to_owned(),
         })
     }
 }
 
-impl Drop for Rank {
+impl Drop for RankProcess {
     fn drop(&mut self) {
-        // What has ended meanwhile cannot be killed.
+        // This fails only if the process has already exited.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -115,8 +116,8 @@ mod tests {
         command
     }
 
-    fn question() -> Question {
-        Question { name: "copy".into(), bytes: 8, calls: 1 }
+    fn request() -> Request {
+        Request { name: "copy".into(), bytes: 8, calls: 1 }
     }
 
     #[test]
@@ -129,24 +130,24 @@ mod tests {
         let commands = [shell(&script("0.25")), shell(&script("0.5"))];
         let (mut session, said) = Session::start(commands, LIMIT).unwrap();
         assert_eq!(said, ["me", "me"]);
-        assert_eq!(session.ask(&question()), Ok(0.5));
-        assert_eq!(session.ask(&question()), Ok(0.5));
+        assert_eq!(session.ask(&request()), Ok(0.5));
+        assert_eq!(session.ask(&request()), Ok(0.5));
     }
 
     #[test]
-    fn who_does_not_start_or_answer_says_why() {
+    fn the_error_of_a_failed_process_has_its_reason() {
         let why = Session::start([shell("echo no module >&2; exit 1")], LIMIT).unwrap_err();
         assert!(why.contains("no module"), "{why}");
         let (mut session, _) =
             Session::start([shell("echo ready me; read q; echo failed to sum")], LIMIT).unwrap();
-        assert_eq!(session.ask(&question()), Err("failed to sum".into()));
+        assert_eq!(session.ask(&request()), Err("failed to sum".into()));
         let (mut silent, _) =
             Session::start([shell("echo ready me; exec sleep 60")], Duration::from_secs(2)).unwrap();
-        assert!(silent.ask(&question()).unwrap_err().contains("no answer within"));
+        assert!(silent.ask(&request()).unwrap_err().contains("no result within"));
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn invalid_times_are_errors() {
         for answer in ["measured", "measured nan", "measured -1", "measured 0", "failed 1"] {
             assert!(seconds(answer).is_err(), "{answer}");
         }

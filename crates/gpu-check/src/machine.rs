@@ -1,4 +1,4 @@
-//! Where a suite runs: which devices, driver and libraries there are, and whether two ranks can be had.
+//! The devices, driver and libraries of a machine, and the placement of several ranks on them.
 
 use std::fs;
 use std::io;
@@ -8,61 +8,61 @@ use std::process::Command;
 use comm_nccl::{Device, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::player::Player;
-use crate::trouble::{Outcome, Trouble};
-use crate::{Part, gpu, maps};
+use crate::context::RankContext;
+use crate::error::{CaseError, Outcome};
+use crate::{CaseSpec, gpu, loaded};
 
-/// What a process plays that looks around.
-pub(crate) const NAME: &str = "place";
-const FILE: &str = "place.json";
+/// The name of the task that inspects the machine.
+pub(crate) const NAME: &str = "machine";
+const FILE: &str = "machine.json";
 
-/// From this version on, two ranks can be on one device if that is asked for.
+/// The first version that supports several ranks per device, on request.
 const SHARED_SINCE: Version = Version::new(2, 30, 3);
-/// More ranks prove no more, and start slowly.
+/// More ranks find no more errors, and start slowly.
 const RANKS_MAX: usize = 4;
 
-/// A machine with GPUs, and what is loaded there.
+/// A machine with GPUs and its loaded libraries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// The day and the minute, in UTC.
+pub struct Machine {
+    /// The date and time in UTC.
     pub date: String,
-    /// The state of this library, as it was told when the program was built.
+    /// The commit, given when the program was built.
     pub commit: String,
-    /// The name of the first device, as its driver has it.
+    /// The name of the first device.
     pub gpu: String,
-    /// How many devices the process can see.
+    /// The number of visible devices.
     pub gpus: usize,
     /// The compute capability of the first device.
     pub compute: String,
     /// The memory of the first device, in MiB.
     pub memory_mib: usize,
-    /// What the driver says of itself.
+    /// The version of the driver.
     pub driver: String,
-    /// The version of CUDA that the driver is for.
+    /// The CUDA version of the driver.
     pub cuda: String,
-    /// NCCL's version, as one number.
+    /// The version code of NCCL.
     pub nccl_code: u32,
-    /// The file of the driver in the memory of a process that used it.
+    /// The mapped file of the driver.
     pub libcuda: PathBuf,
-    /// The file of NCCL in the memory of a process that used it.
+    /// The mapped file of NCCL.
     pub libnccl: PathBuf,
     /// The release of the kernel.
     pub kernel: String,
 }
 
-/// How cases of several ranks are played on a machine.
+/// The devices of several ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Several {
+pub struct Placement {
     /// The device of each rank.
     pub devices: Vec<usize>,
-    /// What NCCL must be told in the environment for that.
+    /// The environment variables that NCCL needs for it.
     pub environment: Vec<(String, String)>,
 }
 
-impl Place {
-    /// What was found out by a process that played the part.
-    pub(crate) fn found(part: &Part) -> io::Result<Self> {
-        Ok(serde_json::from_slice(&fs::read(part.folder.join(FILE))?)?)
+impl Machine {
+    /// Reads the result of [`inspect`].
+    pub(crate) fn read(spec: &CaseSpec) -> io::Result<Self> {
+        Ok(serde_json::from_slice(&fs::read(spec.folder.join(FILE))?)?)
     }
 
     /// NCCL's version.
@@ -71,56 +71,57 @@ impl Place {
         Version::from_code(self.nccl_code)
     }
 
-    /// How cases of several ranks can be played here.
+    /// Returns the devices for cases of several ranks.
     ///
     /// # Errors
-    /// If they cannot, why.
-    pub fn several(&self) -> Result<Several, String> {
+    /// The reason why several ranks cannot run.
+    pub fn placement(&self) -> Result<Placement, String> {
         if self.gpus > 1 {
             let devices = (0..self.gpus.min(RANKS_MAX)).collect();
-            return Ok(Several { devices, environment: Vec::new() });
+            return Ok(Placement { devices, environment: Vec::new() });
         }
         let (nccl, since) = (self.nccl(), SHARED_SINCE);
         if nccl < since {
             return Err(format!(
-                "there is one device, and NCCL {nccl} takes no two ranks on one; {since} does"
+                "there is one device, and NCCL {nccl} does not support two ranks per device; {since} does"
             ));
         }
-        // Two communicators must fit on one device at once.
+        // The memory of two communicators must fit on one device.
         let environment = [("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("NCCL_MAX_CTAS", "8")];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Ok(Several { devices: vec![0, 0], environment: environment.into() })
+        Ok(Placement { devices: vec![0, 0], environment: environment.into() })
     }
 }
 
-/// Looks around, and writes down what there is.
-pub(crate) fn look(player: &Player) -> Outcome {
+/// Inspects the machine, and writes the result to a file.
+pub(crate) fn inspect(ctx: &RankContext) -> Outcome {
     let mapped = |name: &str| {
-        maps::library(name).ok_or_else(|| Trouble::Wrong(format!("no file called {name}* is mapped")))
+        loaded::library(name).ok_or_else(|| CaseError::Wrong(format!("no file {name}* is mapped")))
     };
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let version = player.library.version();
-    let place = Place {
+    let version = ctx.library.version();
+    let machine = Machine {
         date: date(),
         commit: option_env!("GPU_CHECK_COMMIT").unwrap_or("unknown").to_owned(),
-        gpu: gpu::name(&player.stream)?,
+        gpu: gpu::name(&ctx.stream)?,
         gpus: Device::count()?,
-        compute: gpu::compute_capability(&player.stream)?,
-        memory_mib: gpu::memory(&player.stream)?.1 >> 20,
+        compute: gpu::compute_capability(&ctx.stream)?,
+        memory_mib: gpu::memory(&ctx.stream)?.1 >> 20,
         driver: driver(&read("/proc/driver/nvidia/version")).to_owned(),
         cuda: gpu::cuda_version()?,
         nccl_code: version.major * 10_000 + version.minor * 100 + version.patch,
         libcuda: mapped("libcuda.so").or_else(|_| mapped("gpu_emu"))?,
-        libnccl: fs::canonicalize(player.library.path()).unwrap_or_else(|_| player.library.path().into()),
+        libnccl: fs::canonicalize(ctx.library.path()).unwrap_or_else(|_| ctx.library.path().into()),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
     };
-    let written = serde_json::to_vec(&place).map_err(io::Error::from);
+    let written = serde_json::to_vec(&machine).map_err(io::Error::from);
     written
-        .and_then(|text| fs::write(player.part.folder.join(FILE), text))
-        .map_err(|error| Trouble::Wrong(format!("cannot write down where this is: {error}")))
+        .and_then(|text| fs::write(ctx.spec.folder.join(FILE), text))
+        .map_err(|error| CaseError::Wrong(format!("cannot write the description of the machine: {error}")))
 }
 
-/// The version in what the kernel module says of itself: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...`.
+/// Returns the version in the text of the kernel module: `NVRM version: NVIDIA UNIX x86_64 Kernel
+/// Module  580.65.06  ...`.
 fn driver(said: &str) -> &str {
     let is_version =
         |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
@@ -140,10 +141,10 @@ fn date() -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// A machine that is none.
-    pub(crate) fn nowhere(gpus: usize, nccl_code: u32) -> Place {
+    /// Returns a machine for tests.
+    pub(crate) fn test_machine(gpus: usize, nccl_code: u32) -> Machine {
         let text = |text: &str| text.to_owned();
-        Place {
+        Machine {
             date: text("2001-02-03 04:05 UTC"),
             commit: text("abcdef0"),
             gpu: text("A device of a test"),
@@ -161,17 +162,17 @@ pub(crate) mod tests {
 
     #[test]
     fn several_ranks_need_several_devices_or_a_library_that_shares_one() {
-        assert_eq!(nowhere(2, 21_803).several().unwrap().devices, [0, 1]);
-        assert_eq!(nowhere(8, 23_007).several().unwrap().devices, [0, 1, 2, 3]);
-        let shared = nowhere(1, 23_003).several().unwrap();
+        assert_eq!(test_machine(2, 21_803).placement().unwrap().devices, [0, 1]);
+        assert_eq!(test_machine(8, 23_007).placement().unwrap().devices, [0, 1, 2, 3]);
+        let shared = test_machine(1, 23_003).placement().unwrap();
         assert_eq!(shared.devices, [0, 0]);
         assert!(shared.environment.contains(&("NCCL_MULTI_RANK_GPU_ENABLE".into(), "1".into())));
-        let why = nowhere(1, 23_002).several().unwrap_err();
+        let why = test_machine(1, 23_002).placement().unwrap_err();
         assert!(why.contains("2.30.2") && why.contains("2.30.3"), "{why}");
     }
 
     #[test]
-    fn the_driver_says_its_version_among_other_things() {
+    fn the_version_of_the_driver_is_parsed() {
         let said = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC version: 12.2\n";
         assert_eq!(driver(said), "580.65.06");
         assert_eq!(driver(""), "unknown");

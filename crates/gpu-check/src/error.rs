@@ -1,83 +1,83 @@
-//! How a case ends that does not pass.
+//! The error of a case that does not pass.
 
 use std::fmt::{Debug, Display};
 
 use comm_core::{Element, Error};
 
-/// Why a case did not pass.
+/// The reason why a case did not pass.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
-    /// A call failed that was to succeed.
+pub enum CaseError {
+    /// A call failed that must succeed.
     #[error(transparent)]
     Call(#[from] Error),
-    /// Something else came out than was to.
+    /// A result is wrong.
     #[error("{0}")]
     Wrong(String),
-    /// It cannot be run here, for this reason.
+    /// The case cannot run on this machine.
     #[error("{0}")]
     NotRun(String),
 }
 
-/// How a case ends, or a part of it.
-pub type Outcome<T = ()> = Result<T, Trouble>;
+/// The result of a case or of a part of it.
+pub type Outcome<T = ()> = Result<T, CaseError>;
 
-impl Trouble {
-    /// The same, and what was tried.
+impl CaseError {
+    /// Adds the attempted operation.
     fn during(self, what: impl Display) -> Self {
         match self {
             Self::NotRun(why) => Self::NotRun(why),
-            trouble => Self::Wrong(format!("{what}: {trouble}")),
+            error => Self::Wrong(format!("{what}: {error}")),
         }
     }
 }
 
-/// Says what was tried when something failed.
+/// Adds the attempted operation to an error.
 pub(crate) trait During<T> {
     fn during(self, what: impl Display) -> Outcome<T>;
 }
 
-impl<T, E: Into<Trouble>> During<T> for Result<T, E> {
+impl<T, E: Into<CaseError>> During<T> for Result<T, E> {
     fn during(self, what: impl Display) -> Outcome<T> {
         self.map_err(|error| error.into().during(what))
     }
 }
 
-/// Fails unless something holds.
+/// Returns an error unless the condition holds.
 pub(crate) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Outcome {
-    if holds { Ok(()) } else { Err(Trouble::Wrong(otherwise())) }
+    if holds { Ok(()) } else { Err(CaseError::Wrong(otherwise())) }
 }
 
-/// Fails unless both are equal.
+/// Returns an error unless both are equal.
 pub(crate) fn equal<T: PartialEq + Debug>(what: impl Display, got: T, wanted: T) -> Outcome {
     let same = got == wanted;
     ensure(same, || format!("{what}: {got:?} instead of {wanted:?}"))
 }
 
-/// Fails unless both have the same bits, and names the first element that has not.
+/// Returns an error with the first element that differs in any bit.
 pub(crate) fn same_bits<T: Element>(what: impl Display, got: &[T], wanted: &[T]) -> Outcome {
     equal(format_args!("{what}: elements"), got.len(), wanted.len())?;
     let differs = |(a, b): (&T, &T)| bytemuck::bytes_of(a) != bytemuck::bytes_of(b);
     match got.iter().zip(wanted).position(differs) {
         None => Ok(()),
         Some(at) => equal(format_args!("{what}: element {at} of {}", got.len()), &got[at], &wanted[at])
-            .and_then(|()| Err(Trouble::Wrong(format!("{what}: element {at} has other bits")))),
+            .and_then(|()| Err(CaseError::Wrong(format!("{what}: element {at} has other bits")))),
     }
 }
 
-/// The error of what was to fail.
+/// Returns the error of a call that must fail.
 pub(crate) fn refused<T>(what: impl Display, outcome: Result<T, Error>) -> Outcome<Error> {
     match outcome {
         Err(error) => Ok(error),
-        Ok(_) => Err(Trouble::Wrong(format!("{what}: succeeded, and was to fail"))),
+        Ok(_) => Err(CaseError::Wrong(format!("{what}: succeeded, but must fail"))),
     }
 }
 
-/// What an older library lacks is not run; all else that fails, fails.
+/// Maps a call that an older library lacks to [`CaseError::NotRun`].
 pub(crate) fn unless_unavailable<T>(outcome: Result<T, Error>) -> Outcome<T> {
     outcome.map_err(|error| match error {
-        Error::BackendUnavailable { .. } => Trouble::NotRun(error.to_string()),
-        error => Trouble::Call(error),
+        Error::BackendUnavailable { .. } => CaseError::NotRun(error.to_string()),
+        error => CaseError::Call(error),
     })
 }
 
@@ -95,11 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_is_told_and_a_case_that_cannot_run_stays_one() {
-        let wrong: Outcome = Err(Trouble::Wrong("no".into()));
+    fn an_error_has_its_operation_and_not_run_is_kept() {
+        let wrong: Outcome = Err(CaseError::Wrong("no".into()));
         assert_eq!(wrong.during("a sum").unwrap_err().to_string(), "a sum: no");
-        let not_run: Outcome = Err(Trouble::NotRun("too old".into()));
-        assert!(matches!(not_run.during("a sum"), Err(Trouble::NotRun(why)) if why == "too old"));
+        let not_run: Outcome = Err(CaseError::NotRun("too old".into()));
+        assert!(matches!(not_run.during("a sum"), Err(CaseError::NotRun(why)) if why == "too old"));
         assert!(refused("it", Ok(1)).is_err());
     }
 }
