@@ -1,5 +1,5 @@
-//! The description of a call: its fingerprint, which stands before every message, and its encoding,
-//! which ranks send each other when one of them waits for long.
+//! Benchmarks of call signatures: the fingerprint, which precedes every message, and the encoding,
+//! which ranks exchange when one of them waits for long.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]

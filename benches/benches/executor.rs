@@ -1,6 +1,5 @@
-//! Carrying out a schedule, without sockets and without anybody who waits: two ranks on one thread,
-//! which move in turns. And the way of a call through a communicator of one rank, in which nothing
-//! moves at all.
+//! Benchmarks of the executor without sockets or waiting: two ranks on one thread, which make
+//! progress in turns; and of a call in a communicator of one rank, which moves no data.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
@@ -22,10 +21,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 const RANKS: usize = 2;
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 const START: Duration = Duration::from_secs(60);
-/// Enough for any message of these benchmarks to be accepted whole.
+/// Large enough for any message of these benchmarks.
 const CAPACITY: usize = 4 << 20;
 
-/// What one rank has besides its transport.
+/// The state of one rank besides its transport.
 struct Rank {
     steps: Arc<[LoweredStep]>,
     executor: Executor,
@@ -48,7 +47,7 @@ fn reduction() -> Option<Reduction> {
     Reduction::new(ReduceOp::Sum, DType::F32).ok()
 }
 
-/// Makes a call on both ranks, step by step in turns.
+/// Runs a call on both ranks, step by step in turns.
 fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
     let programs: Vec<_> = ranks.iter().map(|rank| Arc::clone(&rank.steps)).collect();
     let mut steps: Vec<_> = programs.iter().map(|steps| steps.iter().cloned()).collect();

@@ -1,5 +1,5 @@
-//! The kernels that combine two blocks: every element type, in the first-level cache and beyond the
-//! second.
+//! Benchmarks of the reduction kernels for every element type, in the L1 cache and beyond the L2
+//! cache.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
@@ -10,7 +10,7 @@ use comm_core::{DType, RecvBuf, ReduceOp, Reduction};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const SIZES: [usize; 3] = [4 << 10, 256 << 10, 16 << 20];
-/// Every operator once, and of each kind of element type all that are not alike.
+/// Every operator once, with one element type of each kind.
 const CASES: [(ReduceOp, &[DType]); 4] = [
     (ReduceOp::Sum, &DType::ALL),
     (ReduceOp::Max, &DType::ALL),
@@ -24,7 +24,7 @@ fn combine(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("combine/{op}/{form}"));
         for reduction in dtypes.iter().filter_map(|dtype| Reduction::new(op, *dtype).ok()) {
             for bytes in SIZES {
-                // Zeros, which no number of repetitions turns into something that is slower to
+                // Repeated sums of zeros never become subnormal or infinite, which take longer to
                 // combine.
                 let (mut dst, addend, from) = (vec![0; bytes], vec![0; bytes], vec![0; bytes]);
                 let addend = (!in_place).then_some(addend);

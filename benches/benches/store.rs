@@ -1,4 +1,4 @@
-//! Operations of the key-value store, there and back over loopback.
+//! Benchmarks of the key-value store over loopback.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]

@@ -1,69 +1,69 @@
-//! Why no library was loaded.
+//! The errors of loading NCCL.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::{Origin, Version, ncclResult_t};
 
-/// No library was loaded. Names every path that was tried, and says why it would not do.
+/// The error if no library was loaded, with every attempted path and the reason.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot load NCCL{}", list(.attempts))]
 #[non_exhaustive]
 pub struct LoadError {
-    /// What was tried, in order. There is at least one.
+    /// The attempts in order; at least one.
     pub attempts: Vec<Attempt>,
 }
 
-/// A library that was tried.
+/// An attempt to load a library.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{} ({origin}): {refusal}", path.display())]
 #[non_exhaustive]
 pub struct Attempt {
-    /// What the system's loader was asked for.
+    /// The path that was passed to the loader.
     pub path: PathBuf,
-    /// Who said so.
+    /// The source of the path.
     pub origin: Origin,
-    /// Why it would not do.
+    /// The reason why it was rejected.
     pub refusal: Refusal,
 }
 
-/// Why a library would not do.
+/// The reason why a library was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The system's loader did not load it.
-    #[error("{words}")]
+    /// The system's loader failed.
+    #[error("{message}")]
     Loader {
-        /// What the loader said.
-        words: String,
+        /// The message of the loader.
+        message: String,
     },
-    /// It was loaded, and is not NCCL.
+    /// The library is not NCCL.
     #[error("{} is not NCCL: it has no {symbol}", path.display())]
     NotNccl {
-        /// Where the library lies that was loaded.
+        /// The path of the loaded library.
         path: PathBuf,
-        /// What every NCCL has.
+        /// The missing symbol, which every NCCL has.
         symbol: &'static str,
     },
-    /// It does not say which version it is.
-    #[error("{} does not tell its version: ncclGetVersion returned {}", path.display(), .result.0)]
+    /// The library does not report its version.
+    #[error("{} does not report its version: ncclGetVersion returned {}", path.display(), .result.0)]
     NoVersion {
-        /// Where the library lies that was loaded.
+        /// The path of the loaded library.
         path: PathBuf,
-        /// What it answered.
+        /// The result of `ncclGetVersion`.
         result: ncclResult_t,
     },
-    /// It is older than the oldest version that is accepted.
+    /// The library is older than the oldest supported version.
     #[error("{} is NCCL {found}, and {} or later is needed", path.display(), Version::FLOOR)]
     TooOld {
-        /// Where the library lies that was loaded.
+        /// The path of the loaded library.
         path: PathBuf,
         /// Its version.
         found: Version,
     },
 }
 
-/// Every attempt on a line of its own, as what the loader says is long.
+/// Formats every attempt on its own line, because messages of the loader are long.
 fn list(attempts: &[Attempt]) -> impl fmt::Display {
     fmt::from_fn(move |f| attempts.iter().try_for_each(|attempt| write!(f, "\n  {attempt}")))
 }

@@ -1,25 +1,15 @@
-//! Bindings of NCCL, loaded at run time: neither NCCL nor CUDA is needed to build, and a program
-//! runs where they are not.
+//! Bindings of NCCL, loaded at run time: building needs neither NCCL nor CUDA, and programs start
+//! without them.
 //!
-//! [`Nccl::load`] finds the library, or says where it was looked for and what the loader said. A
-//! loaded library has one method per call of NCCL, under NCCL's name. Calls that the library is too
-//! old for are an error, [`MissingSymbol`], and never a panic. The oldest library that is accepted
-//! is [`Version::FLOOR`]; structs and constants are those of [`Version::BINDINGS`], and fit older
-//! libraries, as NCCL only ever appends to them.
+//! [`Nccl::load`] finds the library, or returns all attempted paths with the messages of the
+//! loader. A loaded library has one method per call of NCCL, with NCCL's name. A call that the
+//! library lacks returns [`MissingSymbol`]. The oldest supported library is [`Version::FLOOR`];
+//! structs and constants are those of [`Version::BINDINGS`], which are compatible with older
+//! libraries, because NCCL only appends to them.
 //!
-//! Codes, operators and types of elements are numbers with names, such as
-//! [`ncclResult_t::ncclInProgress`], so that what a later library answers is still a value. Handles
-//! can be sent between threads; everything done with them is unsafe.
-//!
-//! | question | file |
-//! |---|---|
-//! | where is the library looked for | `search.rs` |
-//! | how is it loaded, and what can be asked of it | `library.rs` |
-//! | where does it lie | `locate.rs` |
-//! | which calls does it have, and since when | `symbol.rs` |
-//! | which version is it | `version.rs` |
-//! | what can go wrong | `error.rs` |
-//! | what do NCCL's names stand for | `bindings.rs`, written by `cargo xtask nccl-bindings`, and `handle.rs` |
+//! Result codes, operators and element types are numbers with named constants, such as
+//! [`ncclResult_t::ncclInProgress`], so values of later libraries are valid too. Handles can be
+//! sent between threads; all calls with them are unsafe.
 //!
 //! # Example
 //!

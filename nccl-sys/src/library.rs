@@ -1,4 +1,4 @@
-//! A loaded NCCL.
+//! A loaded NCCL library.
 
 #![allow(unsafe_code)]
 
@@ -13,17 +13,17 @@ use crate::{
     Attempt, Call, LoadError, MissingSymbol, Refusal, Search, Version, locate, ncclComm_t, ncclResult_t,
 };
 
-/// What every NCCL has, and nothing else does.
+/// A call of every NCCL and of no other library.
 const VERSION_CALL: &str = "ncclGetVersion";
 
-/// A loaded NCCL, with one method per call. All threads may share it.
+/// A loaded NCCL library with one method per call. It can be shared between threads.
 ///
-/// Methods named `nccl...` are the calls of NCCL: unsafe, as handles, pointers and lengths must be
-/// as NCCL documents them; and an error, [`MissingSymbol`], if this library does not have the call,
-/// in which case nothing was done. What the call itself answers is inside, and must be looked at as
-/// well. All others are safe.
+/// Methods named `nccl...` are calls of NCCL. They are unsafe: handles, pointers and lengths must
+/// be as NCCL documents them. They return [`MissingSymbol`], without any effect, if this library
+/// lacks the call, and otherwise the result of the call, which must be checked too. All other
+/// methods are safe.
 ///
-/// The library stays loaded until the process ends, as NCCL has threads of its own.
+/// The library stays loaded until the process exits, because NCCL starts threads.
 #[derive(Debug)]
 pub struct Nccl {
     symbols: Symbols,
@@ -32,16 +32,16 @@ pub struct Nccl {
 }
 
 impl Nccl {
-    /// Loads the library where `search` says.
+    /// Loads the library that `search` finds.
     ///
-    /// Code of the library runs while it is loaded. Whoever names a file, or controls the
-    /// environment if that is searched, vouches for it.
+    /// Loading runs code of the library. The caller, who names the file or controls the
+    /// environment, vouches for it.
     ///
     /// # Errors
     ///
-    /// Nothing was found, or what was found is not NCCL or older than [`Version::FLOOR`]. The error
-    /// names every path that was tried, with the reason. To try again is allowed, and finds what
-    /// was installed meanwhile.
+    /// If no library was found, or what was found is not NCCL or older than [`Version::FLOOR`]. The
+    /// error lists every attempted path with the reason. The caller may retry after an
+    /// installation.
     pub fn load(search: &Search) -> Result<Self, LoadError> {
         let mut attempts = Vec::new();
         for (origin, path) in search.candidates() {
@@ -54,11 +54,11 @@ impl Nccl {
     }
 
     fn open(path: &Path) -> Result<Self, Refusal> {
-        // SAFETY: what runs while a library is loaded is vouched for by whoever named it.
+        // SAFETY: the caller vouches for the code that runs when the library is loaded.
         let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| Refusal::Loader { words: innermost(&error) })?;
-        // SAFETY: no other library has calls of these names, and it is never unloaded: it is
-        // forgotten below.
+            .map_err(|error| Refusal::Loader { message: innermost(&error) })?;
+        // SAFETY: no other library has calls of these names, and it is never unloaded (see `forget`
+        // below).
         let symbols = unsafe { Symbols::of(&library) };
         mem::forget(library);
 
@@ -67,7 +67,7 @@ impl Nccl {
         };
         let path = locate::file_of(get_version as *const c_void).unwrap_or_else(|| path.to_owned());
         let mut code: c_int = 0;
-        // SAFETY: NCCL writes one integer, and needs nothing to be initialized for that.
+        // SAFETY: NCCL writes one integer, and needs no initialization.
         let result = unsafe { get_version(&raw mut code) };
         let version = match u32::try_from(code) {
             Ok(code) if result == ncclResult_t::ncclSuccess => Version::from_code(code),
@@ -79,39 +79,39 @@ impl Nccl {
         Ok(Self { symbols, version, path })
     }
 
-    /// The version that the library says it is.
+    /// Returns the version that the library reports.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The file that the library was loaded from, without symbolic links.
+    /// Returns the file of the library, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Every call of these bindings, since when there is one, and whether this library has it.
+    /// Returns every call of these bindings, with the version that introduced it and whether this
+    /// library has it.
     pub fn calls(&self) -> impl Iterator<Item = Call> {
         self.symbols.present().into_iter().map(|(name, present)| Call::new(name, present))
     }
 
-    /// Succeeds if the library has the call named `symbol`.
+    /// Checks that the library has the call `symbol`.
     ///
     /// # Errors
     ///
-    /// It does not. The error says which version brought the call; for a name that is none, that is
-    /// [`Version::FLOOR`].
+    /// If it does not. The error contains the version that introduced the call, or
+    /// [`Version::FLOOR`] for an unknown name.
     pub fn require(&self, symbol: &'static str) -> Result<(), MissingSymbol> {
         let has = self.calls().any(|call| call.present && call.name == symbol);
         if has { Ok(()) } else { Err(self.missing(symbol)) }
     }
 
-    /// What `result` means, in the words of the library: `invalid argument (run with
+    /// Returns the library's description of `result`, such as `invalid argument (run with
     /// NCCL_DEBUG=WARN for details)`.
     ///
-    /// Any number is allowed. The words are different from version to version, and not to be
-    /// compared.
+    /// Any number is valid. The text differs between versions and is not meant for comparison.
     pub fn error_string(&self, result: ncclResult_t) -> Cow<'static, str> {
-        // SAFETY: any number is allowed, and nothing needs to be initialized.
+        // SAFETY: any number is valid, and no initialization is needed.
         let words = unsafe { self.ncclGetErrorString(result) }.ok().and_then(|words| {
             // SAFETY: a constant of the library, which is never unloaded.
             unsafe { text(words) }
@@ -119,15 +119,13 @@ impl Nccl {
         words.map_or_else(|| format!("NCCL result {}", result.0).into(), CStr::to_string_lossy)
     }
 
-    /// The last thing that went wrong in this process, in the words of the library, if anything
-    /// did.
+    /// Returns the library's description of the last error in this process, if there was one.
     ///
-    /// NCCL has one such text for all threads. What one thread reads while another thread fails may
-    /// be about either.
+    /// NCCL has one such text for all threads, so another thread may overwrite it.
     pub fn last_error(&self) -> Option<String> {
-        // SAFETY: without a communicator, the call gives the address of a text.
+        // SAFETY: the null communicator is valid, and the call returns the address of a text.
         let words = unsafe { self.ncclGetLastError(ncclComm_t::NULL) }.ok().and_then(|words| {
-            // SAFETY: the text has room of its own in the library, and always ends within it.
+            // SAFETY: the text is in a static buffer of the library, which always contains a zero.
             unsafe { text(words) }
         })?;
         let words = words.to_string_lossy();
@@ -143,20 +141,21 @@ impl Nccl {
     }
 }
 
-/// The text at `words`, if there is one.
+/// Returns the text at `words`, unless it is null.
 ///
 /// # Safety
 ///
-/// A text there ends with a zero, and stays until the process ends.
+/// The text ends with a zero, and stays valid until the process exits.
 unsafe fn text(words: *const c_char) -> Option<&'static CStr> {
     if words.is_null() {
         return None;
     }
-    // SAFETY: not null, and the rest is what the caller promises.
+    // SAFETY: not null, and otherwise as the caller guarantees.
     Some(unsafe { CStr::from_ptr(words) })
 }
 
-/// The words of the system's loader, which lie behind those of libloading.
+/// Returns the message of the system's loader, which is the innermost source of the error of
+/// libloading.
 fn innermost(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,4 +1,4 @@
-//! Where a library lies.
+//! Finds the file of a library.
 
 #![allow(unsafe_code)]
 
@@ -8,25 +8,22 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The file that the code at `address` was loaded from, without symbolic links, if the loader
-/// knows.
+/// Returns the file of the code at `address`, without symbolic links, if the loader knows it.
 ///
-/// The address is looked up and never read.
+/// The address is never read.
 pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr takes any address, and writes where it is told to.
+    // SAFETY: dladdr accepts any address, and writes to a local value.
     let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
-    // SAFETY: zeros are valid values of all its fields, pointers and addresses, even if dladdr
-    // wrote nothing.
+    // SAFETY: zeros are valid values of all fields, even if dladdr wrote nothing.
     let info = unsafe { info.assume_init() };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the name ends with a zero, and stays for as long as the library does, which is not
-    // unloaded meanwhile.
+    // SAFETY: the name ends with a zero, and is valid while the library is loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = Path::new(OsStr::from_bytes(name.to_bytes()));
-    // A file that is gone or moved since still has the name under which it was found.
+    // A file that was moved or deleted keeps the name under which it was loaded.
     Some(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
 }
 

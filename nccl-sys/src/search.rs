@@ -1,20 +1,19 @@
-//! Where the library is looked for.
+//! The search for the library.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where NCCL is looked for.
+/// The paths on which NCCL is searched.
 ///
-/// A path that somebody names is the only one that is tried, as another copy of NCCL than the one
-/// that was asked for is worse than none: first the one given to [`Search::at`], then the one in
-/// the variable `COMM_NCCL_PATH`. Only if nobody named one, the system's loader is asked for
-/// `libnccl.so.2` and then for `libnccl.so`. It answers with a copy that the process has loaded
-/// already, if there is one of this name; then come the places that it knows: `LD_LIBRARY_PATH`,
-/// the cache of `ldconfig` and the system's folders.
+/// If a path is given, only this one is tried, because another copy of NCCL than the requested one
+/// is worse than none: the path of [`Search::at`], or else that in the variable `COMM_NCCL_PATH`.
+/// Otherwise the system's loader searches `libnccl.so.2` and then `libnccl.so`: first a copy that
+/// the process has already loaded, then `LD_LIBRARY_PATH`, the cache of `ldconfig` and the system's
+/// folders.
 ///
-/// A path without a slash is a name that the system's loader is asked for.
+/// A path without a slash is a name for the system's loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
     path: Option<PathBuf>,
@@ -22,35 +21,35 @@ pub struct Search {
 }
 
 impl Search {
-    /// The variable that names a library.
+    /// The variable that contains a path.
     pub const VARIABLE: &str = "COMM_NCCL_PATH";
 
-    /// What the system's loader is asked for when nobody names a path.
+    /// The names that the system's loader searches.
     pub const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-    /// Looks where the system's loader looks, and nowhere else: the environment is not read.
+    /// Searches with the system's loader only, without the environment.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Looks where the environment says. Nothing else in this crate reads it.
+    /// Searches as the environment says. No other function of this crate reads it.
     pub fn from_env() -> Self {
         Self::new().with_variable(env::var_os(Self::VARIABLE))
     }
 
-    /// Looks only at `path`.
+    /// Searches only at `path`.
     #[must_use]
     pub fn at(self, path: impl Into<PathBuf>) -> Self {
         Self { path: Some(path.into()), ..self }
     }
 
-    /// Takes `value` for that of the variable `COMM_NCCL_PATH`. An empty one is none.
+    /// Uses `value` as the value of `COMM_NCCL_PATH`. An empty one is ignored.
     #[must_use]
     pub fn with_variable(self, value: Option<OsString>) -> Self {
         Self { variable: value.filter(|value| !value.is_empty()), ..self }
     }
 
-    /// What to try, in order.
+    /// Returns the paths to try, in order.
     pub(crate) fn candidates(&self) -> Vec<(Origin, PathBuf)> {
         match (&self.path, &self.variable) {
             (Some(path), _) => vec![(Origin::Given, path.clone())],
@@ -60,11 +59,11 @@ impl Search {
     }
 }
 
-/// Who says that the library may be somewhere.
+/// The source of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The caller.
+    /// The caller of [`Search::at`].
     Given,
     /// The variable `COMM_NCCL_PATH`.
     Variable,
@@ -72,7 +71,7 @@ pub enum Origin {
     System,
 }
 
-/// What stands behind a path in a message.
+/// Formats the source after a path in a message.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

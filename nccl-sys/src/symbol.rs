@@ -1,4 +1,4 @@
-//! Which calls a library has, and since when.
+//! The calls of a library, and the versions that introduced them.
 
 #![allow(unsafe_code)]
 
@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use crate::Version;
 
-/// Calls that came after the oldest library that is accepted, and the version that brought them.
+/// Calls that the oldest supported library lacks, with the version that introduced them.
 ///
-/// Where releases differ between those who package NCCL, this is the first that is known to have
-/// the call.
+/// If packages of a release differ, this is the first version that is known to have the call.
 const SINCE: [(Version, &[&str]); 10] = [
     (Version::new(2, 19, 0), &["ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"]),
     (Version::new(2, 22, 0), &["ncclGroupSimulateEnd"]),
@@ -45,15 +44,15 @@ const SINCE: [(Version, &[&str]); 10] = [
     (Version::new(2, 32, 3), &["ncclSetEncryption"]),
 ];
 
-/// A call of NCCL that these bindings know.
+/// A call of NCCL in these bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
     /// Its name.
     pub name: &'static str,
-    /// The version that brought it, or [`Version::FLOOR`] if that is older.
+    /// The version that introduced it, or [`Version::FLOOR`] if that is older.
     pub since: Version,
-    /// Whether the library that was loaded has it.
+    /// Whether the loaded library has it.
     pub present: bool,
 }
 
@@ -63,7 +62,7 @@ impl Call {
     }
 }
 
-/// The library that was loaded does not have a call. Nothing was done.
+/// The error of a call that the loaded library lacks. The call had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("NCCL {found} at {} has no {symbol}, which came with {since}", path.display())]
 #[non_exhaustive]
@@ -72,9 +71,9 @@ pub struct MissingSymbol {
     pub symbol: &'static str,
     /// The version of the library.
     pub found: Version,
-    /// The version that brought the call.
+    /// The version that introduced the call.
     pub since: Version,
-    /// Where the library lies.
+    /// The path of the library.
     pub path: PathBuf,
 }
 
@@ -84,20 +83,20 @@ impl MissingSymbol {
     }
 }
 
-/// The version that brought a call, or the oldest that is accepted for all that it has.
+/// Returns the version that introduced a call, or the oldest supported one.
 fn since(symbol: &str) -> Version {
     let row = SINCE.iter().find(|(_, symbols)| symbols.contains(&symbol));
     row.map_or(Version::FLOOR, |(version, _)| *version)
 }
 
-/// The address of `symbol` in `library`, if it has one.
+/// Returns the address of `symbol` in `library`, if it has one.
 ///
 /// # Safety
 ///
-/// `T` is the type of a function that has the signature of the symbol. It is called only while the
-/// library is loaded.
+/// `T` is a function pointer with the signature of the symbol. It is called only while the library
+/// is loaded.
 pub(crate) unsafe fn address<T: Copy>(library: &libloading::Library, symbol: &str) -> Option<T> {
-    // SAFETY: the caller knows the type.
+    // SAFETY: the caller guarantees the type.
     unsafe { library.get::<T>(symbol) }.ok().map(|found| *found)
 }
 

@@ -1,42 +1,42 @@
-//! Versions of NCCL, which it gives as one number.
+//! Versions of NCCL.
 
 use std::fmt;
 
 use crate::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
-/// A version of NCCL. Later ones are greater.
+/// A version of NCCL, ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Version {
-    /// Changes when programs have to.
+    /// The major version.
     pub major: u32,
-    /// Counts releases.
+    /// The minor version.
     pub minor: u32,
-    /// Counts corrections of a release, which may add calls too.
+    /// The patch version, which may add calls too.
     pub patch: u32,
 }
 
 impl Version {
-    /// The oldest library that is accepted.
+    /// The oldest supported version.
     pub const FLOOR: Self = Self::new(2, 18, 0);
 
-    /// The version whose header the bindings were made from.
+    /// The version of the header of the bindings.
     pub const BINDINGS: Self = Self::new(NCCL_MAJOR as u32, NCCL_MINOR as u32, NCCL_PATCH as u32);
 
-    /// The version of these three numbers.
+    /// Creates a version.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self { major, minor, patch }
     }
 
-    /// The version that `ncclGetVersion` means by `code`: 21803 is 2.18.3, and 2804 is 2.8.4, as
-    /// the minor number had one digit up to 2.8.
+    /// Returns the version of a code of `ncclGetVersion`: 21803 is 2.18.3, and 2804 is 2.8.4,
+    /// because the minor version had one digit up to 2.8.
     pub const fn from_code(code: u32) -> Self {
         let major_unit = if code < 10_000 { 1_000 } else { 10_000 };
         Self::new(code / major_unit, code % major_unit / 100, code % 100)
     }
 }
 
-/// As NCCL writes it: `2.18.3`.
+/// Formats the version as NCCL does: `2.18.3`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)

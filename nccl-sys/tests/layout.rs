@@ -1,11 +1,11 @@
-//! Structs that a caller fills have to be as NCCL expects them before it looks at anything else.
+//! Structs have the layout and the defaults that NCCL expects.
 
 use nccl_sys::{
     NCCL_API_MAGIC, NCCL_COLLCONFIG_INITIALIZER, NCCL_CONFIG_INITIALIZER, NCCL_ENCRYPTION_CONFIG_INITIALIZER,
     NCCL_SIM_INFO_INITIALIZER, NCCL_VERSION_CODE, ncclUniqueId,
 };
 
-/// What NCCL takes for a setting that nobody made.
+/// NCCL's value of an unset setting.
 const UNDEFINED: i32 = i32::MIN;
 
 #[test]

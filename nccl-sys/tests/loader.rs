@@ -1,4 +1,4 @@
-//! What is said of libraries that are not there, are not NCCL, or are too old. None of this needs
+//! Errors for libraries that do not exist, are not NCCL, or are too old. These tests do not need
 //! NCCL.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
@@ -15,7 +15,7 @@ fn refused(search: &Search) -> LoadError {
     Nccl::load(search).expect_err("nothing here is NCCL")
 }
 
-/// The one reason why the library at `path` is refused.
+/// Returns the only reason why the library at `path` is rejected.
 #[track_caller]
 fn refusal_of(path: &Path) -> Refusal {
     let error = refused(&Search::new().at(path));
@@ -25,7 +25,7 @@ fn refusal_of(path: &Path) -> Refusal {
     error.attempts[0].refusal.clone()
 }
 
-/// A library made of `source`, and the folder that it lies in.
+/// Compiles a library, and returns it with its folder.
 fn library(source: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().canonicalize().unwrap().join("libnccl.so.2");
@@ -39,7 +39,7 @@ fn library(source: &str) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A library that says it is the version of this code, and has one call more.
+/// Compiles a library with this version code and one more call.
 fn library_of_version(code: i32, result: u32) -> (TempDir, PathBuf) {
     library(&format!(
         "#[unsafe(no_mangle)] pub unsafe extern \"C\" fn ncclGetVersion(version: *mut i32) -> u32 {{
@@ -50,20 +50,20 @@ fn library_of_version(code: i32, result: u32) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn a_path_that_leads_nowhere_is_named_with_the_words_of_the_loader() {
+fn the_error_of_a_missing_file_has_its_path_and_the_message_of_the_loader() {
     let path = Path::new("/nowhere/libnccl.so.2");
-    let Refusal::Loader { words } = refusal_of(path) else { panic!("something is there") };
-    assert!(words.contains("/nowhere/libnccl.so.2: cannot open shared object file"), "{words}");
+    let Refusal::Loader { message } = refusal_of(path) else { panic!("something is there") };
+    assert!(message.contains("/nowhere/libnccl.so.2: cannot open shared object file"), "{message}");
 }
 
 #[test]
-fn every_path_that_was_tried_is_named() {
+fn the_error_lists_every_attempted_path() {
     let error = refused(&Search::new().with_variable(Some("/nowhere/nccl".into())));
     assert_eq!(error.attempts.iter().map(|attempt| attempt.origin).collect::<Vec<_>>(), [Origin::Variable]);
     let text = error.to_string();
     assert!(text.contains("/nowhere/nccl (COMM_NCCL_PATH): /nowhere/nccl: cannot open"), "{text}");
 
-    // With NCCL in a folder that the loader knows, there is no error to look at.
+    // If the loader finds NCCL, there is no error.
     if let Err(error) = Nccl::load(&Search::new()) {
         let tried: Vec<_> = error.attempts.iter().map(|attempt| attempt.path.as_os_str()).collect();
         assert_eq!(tried, Search::NAMES.map(OsStr::new));
@@ -74,26 +74,26 @@ fn every_path_that_was_tried_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_refused() {
+fn a_file_that_is_not_a_library_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libnccl.so.2");
     fs::write(&path, [b'x'; 4096]).unwrap();
-    let Refusal::Loader { words } = refusal_of(&path) else { panic!("it was loaded") };
-    assert!(words.contains("invalid ELF header"), "{words}");
+    let Refusal::Loader { message } = refusal_of(&path) else { panic!("it was loaded") };
+    assert!(message.contains("invalid ELF header"), "{message}");
     fs::write(&path, "").unwrap();
-    let Refusal::Loader { words } = refusal_of(&path) else { panic!("it was loaded") };
-    assert!(words.contains("file too short"), "{words}");
+    let Refusal::Loader { message } = refusal_of(&path) else { panic!("it was loaded") };
+    assert!(message.contains("file too short"), "{message}");
 }
 
 #[test]
-fn a_library_that_is_something_else_is_refused() {
+fn another_library_is_an_error() {
     let refusal = refusal_of(Path::new("libm.so.6"));
     let Refusal::NotNccl { symbol, .. } = &refusal else { panic!("{refusal}") };
     assert_eq!(*symbol, "ncclGetVersion");
 }
 
 #[test]
-fn a_library_below_the_floor_is_refused_with_both_versions() {
+fn the_error_of_an_old_library_has_both_versions() {
     let (_folder, path) = library_of_version(21703, 0);
     let refusal = refusal_of(&path);
     assert_eq!(refusal, Refusal::TooOld { path, found: Version::new(2, 17, 3) });
@@ -102,7 +102,7 @@ fn a_library_below_the_floor_is_refused_with_both_versions() {
 }
 
 #[test]
-fn a_library_that_does_not_tell_its_version_is_refused() {
+fn a_library_without_version_is_an_error() {
     let (_folder, path) = library_of_version(21803, 3);
     assert_eq!(refusal_of(&path), Refusal::NoVersion { path, result: ncclResult_t::ncclInternalError });
     let (_folder, path) = library_of_version(-1, 0);
@@ -110,7 +110,7 @@ fn a_library_that_does_not_tell_its_version_is_refused() {
 }
 
 #[test]
-fn a_library_is_known_by_version_and_place_whatever_it_was_asked_for_by() {
+fn a_library_reports_version_and_path() {
     let (folder, path) = library_of_version(22809, 0);
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
@@ -119,10 +119,10 @@ fn a_library_is_known_by_version_and_place_whatever_it_was_asked_for_by() {
 }
 
 #[test]
-fn calls_that_a_library_lacks_are_errors_that_name_both_versions() {
+fn the_error_of_a_missing_call_has_both_versions() {
     let (_folder, path) = library_of_version(21803, 0);
     let nccl = Nccl::load(&Search::new().at(&path)).unwrap();
-    // SAFETY: the library has no such call, so that none is made.
+    // SAFETY: the library lacks the call, so nothing is called.
     let missing = unsafe { nccl.ncclCommRevoke(ncclComm_t::NULL, 0) }.unwrap_err();
     assert_eq!((missing.symbol, missing.found), ("ncclCommRevoke", nccl.version()));
     assert_eq!((missing.since, &missing.path), (Version::new(2, 28, 7), &path));
@@ -131,19 +131,19 @@ fn calls_that_a_library_lacks_are_errors_that_name_both_versions() {
     assert_eq!(nccl.require("ncclCommRevoke"), Err(missing));
 
     assert_eq!(nccl.require("ncclCommFinalize"), Ok(()));
-    // SAFETY: the call of this library looks at nothing.
+    // SAFETY: the call of this library ignores its arguments.
     let result = unsafe { nccl.ncclCommFinalize(ncclComm_t::NULL) };
     assert_eq!(result, Ok(ncclResult_t(77)));
     let present: Vec<_> = nccl.calls().filter(|call| call.present).map(|call| call.name).collect();
     assert_eq!(present, ["ncclGetVersion", "ncclCommFinalize"]);
 
-    // The words are missing too, and nothing panics.
+    // The library lacks the descriptions too.
     assert_eq!(nccl.error_string(ncclResult_t(77)), "NCCL result 77");
     assert_eq!(nccl.last_error(), None);
 }
 
 #[test]
-fn handles_may_be_sent_to_other_threads() {
+fn handles_are_send() {
     fn assert_send<T: Send>() {}
     fn assert_shared<T: Send + Sync>() {}
     assert_send::<ncclComm_t>();

@@ -1,5 +1,4 @@
-//! What a real libnccl answers where there is no GPU: everything until a communicator is made. See
-//! [`libraries`].
+//! Calls of a real libnccl without a GPU, up to the creation of a communicator. See [`libraries`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,14 +14,14 @@ use nccl_sys::{
     ncclScalarResidence_t, ncclUniqueId,
 };
 
-/// Runs the test of this name with every library there is.
+/// Runs the test of this name with every library.
 #[track_caller]
 fn with_each_library(test: &str, check: impl Fn(&Nccl)) {
     libraries::for_each(test, || check(&Nccl::load(&Search::from_env()).unwrap()));
 }
 
-/// What NCCL last complained about.
-fn complaint(nccl: &Nccl) -> String {
+/// Returns NCCL's last error.
+fn last_error(nccl: &Nccl) -> String {
     nccl.last_error().unwrap_or_default()
 }
 
@@ -32,7 +31,7 @@ fn version_and_path_are_those_of_the_file() {
         let asked = PathBuf::from(env::var_os(Search::VARIABLE).unwrap()).canonicalize().unwrap();
         assert_eq!(nccl.path(), asked);
         assert!(nccl.version() >= Version::FLOOR);
-        // What was fetched lies in a folder named for its version.
+        // Downloaded libraries are in folders of their versions.
         let folder = asked.parent().unwrap().file_name().map(OsString::from).unwrap_or_default();
         if asked.starts_with(libraries::fetched()) {
             assert_eq!(folder, OsString::from(nccl.version().to_string()));
@@ -51,8 +50,8 @@ fn a_library_has_the_calls_of_its_version_and_no_others() {
 }
 
 #[test]
-fn every_result_has_words_also_one_that_the_library_does_not_know() {
-    with_each_library("every_result_has_words_also_one_that_the_library_does_not_know", |nccl| {
+fn every_result_has_a_description() {
+    with_each_library("every_result_has_a_description", |nccl| {
         assert_eq!(nccl.error_string(ncclResult_t::ncclSuccess), "no error");
         assert!(nccl.error_string(ncclResult_t::ncclInvalidArgument).starts_with("invalid argument"));
         assert_eq!(nccl.error_string(ncclResult_t(99)), "unknown result code");
@@ -62,8 +61,8 @@ fn every_result_has_words_also_one_that_the_library_does_not_know() {
 }
 
 #[test]
-fn unique_ids_are_made_without_a_gpu() {
-    with_each_library("unique_ids_are_made_without_a_gpu", |nccl| {
+fn unique_ids_are_created_without_a_gpu() {
+    with_each_library("unique_ids_are_created_without_a_gpu", |nccl| {
         let [one, other] = [unique_id(nccl), unique_id(nccl)];
         assert_ne!(one.internal, [0; 128]);
         assert_ne!(one.internal, other.internal);
@@ -74,16 +73,15 @@ fn unique_id(nccl: &Nccl) -> ncclUniqueId {
     let mut id = ncclUniqueId { internal: [0; 128] };
     // SAFETY: the call writes an id.
     let result = unsafe { nccl.ncclGetUniqueId(&raw mut id) };
-    assert_eq!(result, Ok(ncclResult_t::ncclSuccess), "{}", complaint(nccl));
+    assert_eq!(result, Ok(ncclResult_t::ncclSuccess), "{}", last_error(nccl));
     id
 }
 
 #[test]
-fn no_communicator_is_an_argument_that_calls_refuse() {
-    with_each_library("no_communicator_is_an_argument_that_calls_refuse", |nccl| {
+fn calls_reject_the_null_communicator() {
+    with_each_library("calls_reject_the_null_communicator", |nccl| {
         let mut count = 0;
-        // SAFETY: the call looks whether there is a communicator before anything else, and so do
-        // the others.
+        // SAFETY: these calls check the communicator before anything else.
         let counted = unsafe { nccl.ncclCommCount(ncclComm_t::NULL, &raw mut count) };
         assert_refused(nccl, counted.unwrap());
         let mut result = ncclResult_t::ncclSuccess;
@@ -98,13 +96,13 @@ fn no_communicator_is_an_argument_that_calls_refuse() {
 #[track_caller]
 fn assert_refused(nccl: &Nccl, result: ncclResult_t) {
     assert_eq!(result, ncclResult_t::ncclInvalidArgument);
-    assert!(complaint(nccl).contains("NULL"), "{}", complaint(nccl));
+    assert!(last_error(nccl).contains("NULL"), "{}", last_error(nccl));
 }
 
 fn reduce_without_communicator(nccl: &Nccl) -> ncclResult_t {
     let (op, kind) = (ncclRedOp_t::ncclSum, ncclDataType_t::ncclFloat32);
     let nothing = ptr::null_mut();
-    // SAFETY: there are no elements, and no communicator that could look at them.
+    // SAFETY: there are no elements, and the communicator is null.
     unsafe { nccl.ncclAllReduce(nothing, nothing, 0, kind, op, ncclComm_t::NULL, ptr::null_mut()) }.unwrap()
 }
 
@@ -112,14 +110,14 @@ fn scale_without_communicator(nccl: &Nccl) -> ncclResult_t {
     let (mut op, mut factor) = (ncclRedOp_t::ncclSum, 2.0_f32);
     let (kind, place) = (ncclDataType_t::ncclFloat32, ncclScalarResidence_t::ncclScalarHostImmediate);
     let factor = (&raw mut factor).cast();
-    // SAFETY: the factor is of the type that is said, and lies where it is said.
+    // SAFETY: the factor has the given type and address.
     unsafe { nccl.ncclRedOpCreatePreMulSum(&raw mut op, factor, kind, place, ncclComm_t::NULL) }.unwrap()
 }
 
 #[test]
-fn to_end_no_communicator_is_nothing_to_do() {
-    with_each_library("to_end_no_communicator_is_nothing_to_do", |nccl| {
-        // SAFETY: there is nothing to end.
+fn closing_the_null_communicator_has_no_effect() {
+    with_each_library("closing_the_null_communicator_has_no_effect", |nccl| {
+        // SAFETY: the communicator is null.
         assert_eq!(unsafe { nccl.ncclCommDestroy(ncclComm_t::NULL) }, Ok(ncclResult_t::ncclSuccess));
         // SAFETY: as above.
         assert_eq!(unsafe { nccl.ncclCommAbort(ncclComm_t::NULL) }, Ok(ncclResult_t::ncclSuccess));
@@ -127,12 +125,12 @@ fn to_end_no_communicator_is_nothing_to_do() {
 }
 
 #[test]
-fn the_end_of_a_group_that_did_not_begin_is_refused() {
-    with_each_library("the_end_of_a_group_that_did_not_begin_is_refused", |nccl| {
-        // SAFETY: there is no group, which NCCL finds out.
+fn the_end_of_a_group_without_start_is_an_error() {
+    with_each_library("the_end_of_a_group_without_start_is_an_error", |nccl| {
+        // SAFETY: there is no group, which NCCL reports.
         assert_eq!(unsafe { nccl.ncclGroupEnd() }, Ok(ncclResult_t::ncclInvalidUsage));
-        assert!(complaint(nccl).contains("not in a group call"), "{}", complaint(nccl));
-        // SAFETY: a group begins and ends, with nothing in it.
+        assert!(last_error(nccl).contains("not in a group call"), "{}", last_error(nccl));
+        // SAFETY: an empty group is valid.
         assert_eq!(unsafe { nccl.ncclGroupStart() }, Ok(ncclResult_t::ncclSuccess));
         // SAFETY: as above.
         assert_eq!(unsafe { nccl.ncclGroupEnd() }, Ok(ncclResult_t::ncclSuccess));
@@ -140,15 +138,15 @@ fn the_end_of_a_group_that_did_not_begin_is_refused() {
 }
 
 #[test]
-fn without_a_gpu_no_communicator_is_made_and_the_reason_is_cuda() {
-    with_each_library("without_a_gpu_no_communicator_is_made_and_the_reason_is_cuda", |nccl| {
+fn creating_a_communicator_without_a_gpu_fails_with_an_error_of_cuda() {
+    with_each_library("creating_a_communicator_without_a_gpu_fails_with_an_error_of_cuda", |nccl| {
         let id = unique_id(nccl);
         let mut comm = ncclComm_t::NULL;
-        // SAFETY: the id is one, and the handle is written to.
+        // SAFETY: the id is valid, and the handle is written to a local value.
         let made = unsafe { nccl.ncclCommInitRank(&raw mut comm, 1, id, 0) };
         assert_no_gpu(nccl, made.unwrap(), comm);
         let mut config = NCCL_CONFIG_INITIALIZER;
-        // SAFETY: as above, with a configuration that sets nothing.
+        // SAFETY: as above, with a default configuration.
         let made = unsafe { nccl.ncclCommInitRankConfig(&raw mut comm, 1, id, 0, &raw mut config) };
         assert_no_gpu(nccl, made.unwrap(), comm);
     });
@@ -156,7 +154,7 @@ fn without_a_gpu_no_communicator_is_made_and_the_reason_is_cuda() {
 
 #[track_caller]
 fn assert_no_gpu(nccl: &Nccl, result: ncclResult_t, comm: ncclComm_t) {
-    assert_eq!(result, ncclResult_t::ncclUnhandledCudaError, "{}", complaint(nccl));
+    assert_eq!(result, ncclResult_t::ncclUnhandledCudaError, "{}", last_error(nccl));
     assert!(comm.is_null());
-    assert!(complaint(nccl).contains("Cuda failure"), "{}", complaint(nccl));
+    assert!(last_error(nccl).contains("Cuda failure"), "{}", last_error(nccl));
 }

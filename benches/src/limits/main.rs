@@ -1,8 +1,7 @@
-//! What this machine can do, as JSON lines: the limits by which the speed of a collective is
-//! judged.
+//! Measures the limits of this machine, by which the speed of collectives is judged, and prints
+//! them as JSON lines.
 //!
-//! Every number is the best of several tries. It says how fast the machine is when nothing disturbs
-//! it, and never more than that.
+//! Every number is the best of several tries, and so an undisturbed speed of the machine.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +13,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// A number with what it is.
+/// A limit with its unit.
 #[derive(Debug)]
 struct Limit {
     name: &'static str,
@@ -24,12 +23,12 @@ struct Limit {
 }
 
 impl Limit {
-    /// In 10^9 bytes per second.
+    /// Creates a limit in 10^9 bytes per second.
     fn speed(name: &'static str, detail: String, bytes: usize, seconds: f64) -> Self {
         Self { name, detail, value: bytes as f64 / seconds / 1e9, unit: "GB/s" }
     }
 
-    /// In microseconds.
+    /// Creates a limit in microseconds.
     fn round_trip(name: &'static str, detail: String, seconds: f64) -> Self {
         Self { name, detail, value: seconds * 1e6, unit: "us" }
     }
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
     match measure(&mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nowhere is left to say that standard error is closed.
+            // If standard error is closed, the exit code still reports the error.
             drop(writeln!(io::stderr(), "limits: {error}"));
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! How fast memory is copied and added up.
+//! Measures the speed of copies and sums in memory.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,19 +10,19 @@ use crate::Limit;
 const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
 const THREADS: [usize; 2] = [1, 2];
 const TRIES: usize = 7;
-/// What a try lasts at least.
+/// The minimum duration of a try.
 const LEAST: Duration = Duration::from_millis(20);
 
 type Pass = fn(&mut [f32], &[f32]);
 
 const PASSES: [(&str, Pass); 2] = [("memcpy", |to, from| to.copy_from_slice(from)), ("a += b (f32)", add)];
 
-/// A loop that compilers turn into vector instructions.
+/// The compiler vectorises this loop.
 fn add(to: &mut [f32], from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(a, b)| *a += b);
 }
 
-/// Bytes of one array by time, over all threads.
+/// Measures the bytes of one array per second, over all threads.
 pub(crate) fn limits() -> Vec<Limit> {
     let mut limits = Vec::new();
     for (name, pass) in PASSES {
@@ -37,7 +37,7 @@ pub(crate) fn limits() -> Vec<Limit> {
     limits
 }
 
-/// How long a pass over an array takes while as many threads do the same to arrays of their own.
+/// Returns the seconds of a pass over an array while other threads do the same.
 fn seconds(pass: Pass, bytes: usize, threads: usize) -> f64 {
     let start = Barrier::new(threads);
     let run = || {
@@ -54,7 +54,7 @@ fn seconds(pass: Pass, bytes: usize, threads: usize) -> f64 {
     };
     thread::scope(|scope| {
         let runs: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        // A thread that panics is slower than any other.
+        // A thread that panicked counts as the slowest.
         runs.into_iter().map(|run| run.join().unwrap_or(f64::INFINITY)).fold(0.0, f64::max)
     })
 }

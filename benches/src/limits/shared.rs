@@ -1,4 +1,4 @@
-//! How long a word in shared memory takes to another core and back.
+//! Measures the round trip of a word in shared memory between two cores.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use crate::Limit;
 const TRIPS: u32 = 20_000;
 const TRIES: usize = 7;
 
-/// A word on a cache line of its own.
+/// A word on its own cache line.
 #[repr(align(128))]
 #[derive(Default)]
 struct Flag(AtomicU32);
@@ -31,7 +31,7 @@ pub(crate) fn limits() -> Vec<Limit> {
     ways.into_iter().map(limit).collect()
 }
 
-/// Between two threads, whose memory is as shared as that of two processes.
+/// Measures between two threads, which share memory as two processes do.
 fn round_trip(idle: fn()) -> f64 {
     let (there, back) = (Flag::default(), Flag::default());
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What TCP does between two sockets of this host.
+//! Measures TCP between two sockets of this host.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,9 +12,9 @@ use crate::Limit;
 
 const TRIPS: u32 = 2_000;
 const TRIES: usize = 5;
-/// What a stream carries.
+/// The bytes of a stream.
 const BYTES: usize = 512 << 20;
-/// As much as is handed over at once.
+/// The bytes per write.
 const PIECE: usize = 1 << 20;
 
 pub(crate) fn limits() -> io::Result<Vec<Limit>> {
@@ -35,7 +35,7 @@ fn best(mut seconds: impl FnMut() -> io::Result<f64>) -> io::Result<f64> {
     (0..TRIES).try_fold(f64::INFINITY, |best, _| Ok(best.min(seconds()?)))
 }
 
-/// Two connected sockets.
+/// Returns two connected sockets.
 fn pair(control: Option<&str>) -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -49,7 +49,7 @@ fn pair(control: Option<&str>) -> io::Result<(TcpStream, TcpStream)> {
     Ok(ends)
 }
 
-/// The seconds that a byte takes there and back.
+/// Returns the seconds of a round trip of one byte.
 fn round_trip(nonblocking: bool) -> io::Result<f64> {
     let (mut near, mut far) = pair(None)?;
     near.set_nonblocking(nonblocking)?;
@@ -81,7 +81,7 @@ fn receive_byte(socket: &mut TcpStream) -> io::Result<()> {
     }
 }
 
-/// The seconds until the other end has all that one end sends.
+/// Returns the seconds until the receiver has all bytes of a stream.
 fn stream(control: &str) -> io::Result<f64> {
     let (mut near, mut far) = pair(Some(control))?;
     let receiver = thread::spawn(move || -> io::Result<()> {

@@ -82,7 +82,7 @@ impl Master {
                 Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
                     return Err(in_use(ip, port));
                 }
-                // The address is not this host's, or the system has no such family.
+                // The address is not one of this host, or the system does not support its family.
                 Err(error) if is_unavailable(&error) => {}
                 other => return other,
             }
@@ -135,7 +135,7 @@ fn is_unavailable(error: &Error) -> bool {
     source.kind() == io::ErrorKind::AddrNotAvailable || source.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
-/// The system does not support this address family.
+/// The error number for an unsupported address family.
 const EAFNOSUPPORT: i32 = 97;
 
 fn in_use(ip: IpAddr, port: u16) -> Error {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(listens_on("127.0.0.1", &["127.0.0.1"], &[]), ["127.0.0.1"]);
         assert_eq!(listens_on("[::1]", &["::1"], &[]), ["::1"]);
         assert_eq!(listens_on("localhost", &["::1", "127.0.0.1"], &[]), ["::1", "127.0.0.1"]);
-        // Debian's habit: others see another address.
+        // As on Debian: other hosts see another address.
         assert_eq!(listens_on("node1", &["127.0.1.1"], &[]), all);
         assert_eq!(listens_on("node1", &["127.0.1.1", "10.0.0.1"], &["10.0.0.1"]), all);
         assert_eq!(listens_on("node1", &["10.0.0.1"], &["10.0.0.1"]), ["10.0.0.1"]);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_master_elsewhere_is_named_by_its_variable() {
-        // An address of documentation, and a name whose addresses are none of this host.
+        // An address of the documentation range, and a name with addresses of other hosts only.
         for master in
             [master("198.51.100.1", &["198.51.100.1"]), master("n", &["198.51.100.1", "198.51.100.2"])]
         {
@@ -245,7 +245,7 @@ mod tests {
     fn a_look_up_ends_with_the_deadline() {
         let (release, released) = mpsc::channel::<()>();
         let slow = move || {
-            // It ends when the test does.
+            // The thread ends with the test.
             let _ = released.recv();
             Ok(Vec::new())
         };

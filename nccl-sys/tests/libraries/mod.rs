@@ -1,8 +1,8 @@
-//! Real libraries of NCCL for tests: the one that `COMM_NCCL_PATH` names, or else all that `cargo
-//! xtask nccl-fetch` has fetched.
+//! Real NCCL libraries for tests: that in `COMM_NCCL_PATH`, or all that `cargo xtask nccl-fetch`
+//! has downloaded.
 //!
-//! Each test runs in a process of its own for each of them, as a process must not have two. Without
-//! a library, the tests say so on standard error, and fail if `COMM_REQUIRE_NCCL=1`.
+//! Each test runs in a separate process per library, because a process must not load two. Without a
+//! library, tests print that to standard error, and fail if `COMM_REQUIRE_NCCL=1`.
 
 use std::env;
 use std::fs;
@@ -12,11 +12,10 @@ use std::process::Command;
 
 use nccl_sys::Search;
 
-/// Says in a process that it is the one in which the test is carried out.
+/// Set in the process of a test.
 const INSIDE: &str = "NCCL_TEST_INSIDE";
 
-/// Runs the test of this name with every library there is, which `check` finds where the
-/// environment says.
+/// Runs the test of this name with every library, which `check` loads through the environment.
 #[track_caller]
 pub(crate) fn for_each(test: &str, check: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
@@ -26,13 +25,13 @@ pub(crate) fn for_each(test: &str, check: impl FnOnce()) {
     if libraries.is_empty() {
         let message = format!("{test}: no libnccl is here; run `cargo xtask nccl-fetch`\n");
         assert_ne!(env::var("COMM_REQUIRE_NCCL").as_deref(), Ok("1"), "{message}");
-        // Past the test harness, which shows the output of tests that fail and of no others.
+        // The test harness shows the output of failed tests only.
         stderr().write_all(message.as_bytes()).unwrap();
     }
     for library in libraries {
         let mut inside = Command::new(env::current_exe().unwrap());
         inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env(Search::VARIABLE, &library);
-        // NCCL does not take a loopback interface by itself, and is not to find a GPU.
+        // NCCL ignores loopback interfaces by default. GPUs are hidden.
         inside.env("NCCL_SOCKET_IFNAME", "lo").env("CUDA_VISIBLE_DEVICES", "").env_remove("NCCL_DEBUG");
         let output = inside.output().unwrap();
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
@@ -41,7 +40,7 @@ pub(crate) fn for_each(test: &str, check: impl FnOnce()) {
     }
 }
 
-/// Where fetched libraries lie, each in a folder named for its version.
+/// The folder of downloaded libraries, each in a folder of its version.
 pub(crate) fn fetched() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("nccl")
 }

@@ -126,7 +126,7 @@ impl Launch {
         check_halves(environment).map(|()| None)
     }
 
-    /// Returns rank and size, in the world and on this host.
+    /// Returns rank and size in the world and on this host.
     pub(super) fn standing(&self, environment: &Environment) -> Result<Standing> {
         let Launcher { rank, size, local_rank, local_size, .. } = self.launcher;
         let needed = |variable: &Variable| {

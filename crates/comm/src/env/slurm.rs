@@ -1,4 +1,4 @@
-//! Variables that Slurm sets for the tasks of a job step that `srun` has started.
+//! The variables that Slurm sets for the tasks of a job step.
 
 use comm_core::{Error, Result, VariableFault};
 
@@ -9,20 +9,19 @@ pub(super) const RANK: Variable = Variable::rank("SLURM_PROCID");
 pub(super) const SIZE: Variable = Variable::size("SLURM_NTASKS");
 pub(super) const LOCAL_RANK: Variable = Variable::rank("SLURM_LOCALID");
 const STEP: Variable = Variable::number("SLURM_STEP_ID");
-/// Its older name.
+/// The older name of the variable.
 const STEPID: Variable = Variable::number("SLURM_STEPID");
 const JOB: Variable = Variable::text("SLURM_JOB_ID");
 const NODE: Variable = Variable::number("SLURM_NODEID");
 const NODES: Variable = Variable::text("SLURM_STEP_NODELIST");
 const TASKS_PER_NODE: Variable = Variable::text("SLURM_STEP_TASKS_PER_NODE");
 
-/// The largest number of a step that `srun` has started (`SLURM_MAX_NORMAL_STEP_ID`). Above are
-/// those of batch scripts, interactive shells and the like, whose `SLURM_PROCID` is no rank.
+/// The largest id of a step that `srun` started (`SLURM_MAX_NORMAL_STEP_ID`). Larger ids are those
+/// of batch scripts and interactive shells, whose `SLURM_PROCID` is not a rank.
 const STEP_MAX: u64 = 0xffff_fff0;
 
-/// The step in which `srun` has started this process; `None` for a batch script, the shell of an
-/// allocation, and processes that Slurm has not started. A batch script has `SLURM_PROCID=0` and no
-/// step.
+/// Returns the step in which `srun` started this process; `None` for a batch script, the shell of
+/// an allocation, and processes outside of Slurm. A batch script has `SLURM_PROCID=0` and no step.
 pub(super) fn step(environment: &Environment) -> Result<Option<u64>> {
     let step = match environment.number(&STEP)? {
         Some(step) => Some(step),
@@ -40,7 +39,7 @@ pub(super) fn step(environment: &Environment) -> Result<Option<u64>> {
     }
 }
 
-/// A name of the step that no other step on these hosts has.
+/// Returns a name of the step that is unique on these hosts.
 pub(super) fn job(environment: &Environment, step: u64) -> Result<Option<String>> {
     Ok(environment.text(&JOB)?.map(|job| format!("slurm {job}.{step}")))
 }
@@ -62,7 +61,7 @@ pub(super) fn tasks_on_node(environment: &Environment) -> Result<Option<usize>> 
     Err(refused())
 }
 
-/// A count and on how many nodes it is so: `2(x3)`, or `2` for one node.
+/// Parses a count and its number of nodes: `2(x3)`, or `2` for one node.
 fn repeated(part: &str) -> Option<(usize, usize)> {
     match part.split_once("(x") {
         Some((count, nodes)) => Some((count.parse().ok()?, nodes.strip_suffix(')')?.parse().ok()?)),
@@ -70,14 +69,15 @@ fn repeated(part: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// The host of rank 0, which is the first of the step; `None` if Slurm does not say.
+/// Returns the host of rank 0, which is the first of the step; `None` if Slurm does not set it.
 pub(super) fn first_host(environment: &Environment) -> Result<Option<String>> {
     let Some(nodes) = environment.text(&NODES)? else { return Ok(None) };
     let refused = || Error::setting(NODES.name, nodes, "it must be hosts as in tux[01-04,7],node2");
     first_of(nodes).map(Some).ok_or_else(refused)
 }
 
-/// The first host of a list: `n01` of `n[01-04,7],m1`, and of `n01,m1`; `r0n2` of `r[0-1]n[2,5]`.
+/// Returns the first host of a list: `n01` of `n[01-04,7],m1`, and of `n01,m1`; `r0n2` of
+/// `r[0-1]n[2,5]`.
 fn first_of(nodes: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = nodes;

@@ -1,4 +1,5 @@
-//! Every variable: absent, empty, not text, out of range and misspelt; and every launcher.
+//! Tests of every variable: absent, empty, not UTF-8, out of range and misspelled; and of every
+//! launcher.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -18,7 +19,7 @@ pub(super) const TORCH: [(&str, &str); 6] = [
     ("MASTER_PORT", "29500"),
 ];
 
-/// torchrun's variables, with one of these or another one set to a value, or removed.
+/// Returns torchrun's variables with one of them or another variable set or removed.
 fn with(name: &str, value: Option<OsString>) -> Result<Config> {
     let others = TORCH.iter().filter(|(other, _)| *other != name);
     let mut variables: Vec<(OsString, OsString)> =
@@ -42,7 +43,7 @@ pub(super) fn fault_of(result: Result<Config>) -> (String, VariableFault) {
     }
 }
 
-/// The variable that a refused value is told with, the value, and the whole message.
+/// Returns the variable of an error, its value, and the message.
 fn refused(result: Result<Config>) -> (String, String, String) {
     match result {
         Err(error) => match &error {
@@ -55,12 +56,12 @@ fn refused(result: Result<Config>) -> (String, String, String) {
     }
 }
 
-/// The variables that this library reads by itself where RANK is set.
+/// Returns the variables that this crate reads if RANK is set.
 fn read() -> impl Iterator<Item = &'static Variable> {
     let [torch, ..] = &LAUNCHERS;
     let Launcher { rank, size, local_rank, local_size, .. } = torch;
     let launchers = [rank, size, local_rank, &MASTER_ADDR, &MASTER_PORT].into_iter().chain(local_size);
-    // nccl-sys reads its own, and what a feature needs is not read without it.
+    // nccl-sys reads its own variables, and variables of disabled features are ignored.
     let ours = ALL
         .into_iter()
         .filter(|ours| ours.name != "COMM_NCCL_PATH" && ours.feature.is_none_or(|(_, is_on)| is_on));

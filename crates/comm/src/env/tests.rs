@@ -26,7 +26,7 @@ fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
     let with = |more: &[(&str, &str)]| from(&[&TORCH[..], &elastic, more].concat()).unwrap();
     let config = with(&[]);
     assert_eq!(config.store, StoreHost::TorchElastic);
-    // Each agent counts its own restarts, so ranks of unlike counts meet.
+    // Each agent counts its own restarts, so ranks with different counts must connect.
     assert_eq!((config.job, config.round), (0x8594_4171_f739_67e8, 0));
     assert_eq!(with(&[("COMM_JOB_ID", "a")]).job, 10);
     let fresh = with(&[("COMM_STORE", "rank0")]);

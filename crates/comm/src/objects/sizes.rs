@@ -72,7 +72,7 @@ impl Sizes {
         let bytes = self.words.iter().fold(0_u64, |sum, &size| sum.saturating_add(size));
         let counts: Option<Vec<usize>> = self.words.iter().map(|&size| usize::try_from(size).ok()).collect();
         match counts {
-            // What a machine can address is a limit too.
+            // The counts must be addressable on this machine.
             Some(counts) if bytes <= limit && isize::try_from(bytes).is_ok() => Ok(counts),
             _ => Err(ObjectError::TooLarge { rank: self.giver(self.largest()), bytes, limit }),
         }
