@@ -15,13 +15,13 @@ use comm_cli::launch::Launch;
 
 use train::{Error, Trainer};
 
-/// How many threads candle computes on.
+/// The variable with the number of candle's threads.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// Recognises handwritten digits with a candle model that several processes train together.
+/// Recognises handwritten digits with a candle model that several processes train together
 ///
-/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of
-/// that launcher's. Exits with 1 if the replicas are not the same to the last bit at the end.
+/// Without a launcher it starts its own ranks. Under a launcher, such as `commctl run`, it is one
+/// of its ranks. Exits with 1 if the replicas differ in any bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "candle-digits", version)]
 struct Args {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Trains, and on rank 0 tells how it goes.
+/// Trains, and prints the progress on rank 0.
 fn run(comm: &Comm, args: &Args) -> Result<(), Error> {
     let say = |line: String| {
         if comm.rank() == 0 { writeln!(io::stdout(), "{line}").map_err(Error::Print) } else { Ok(()) }
@@ -86,7 +86,7 @@ fn launch(args: &Args) -> ExitCode {
 }
 
 fn fail(reason: &str, code: u8) -> ExitCode {
-    // If standard error is gone there is nowhere to say so.
+    // If standard error is closed, the exit code still reports the error.
     let _ = writeln!(io::stderr(), "candle-digits: {reason}");
     ExitCode::from(code)
 }

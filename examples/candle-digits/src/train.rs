@@ -1,4 +1,4 @@
-//! Training one replica, together with all others.
+//! Trains one replica together with all others.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -14,10 +14,10 @@ const HIDDEN: usize = 128;
 
 const LEARNING_RATE: f64 = 0.004;
 
-/// Why a run failed.
+/// The error of a run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The ranks could not meet.
+    /// The ranks could not communicate.
     #[error(transparent)]
     Comm(#[from] comm::Error),
     /// Gradients could not be averaged.
@@ -37,12 +37,12 @@ pub(crate) enum Error {
     /// The result could not be printed.
     #[error("cannot print: {0}")]
     Print(std::io::Error),
-    /// The parameters of the ranks are not the same to the last bit.
+    /// The parameters of the ranks differ.
     #[error("the replicas differ")]
     ReplicasDiffer,
 }
 
-/// A replica of the model and all that trains it.
+/// A replica of the model with its optimizer and data.
 pub(crate) struct Trainer {
     comm: Comm,
     images: Images,
@@ -56,7 +56,7 @@ pub(crate) struct Trainer {
 }
 
 impl Trainer {
-    /// A replica that starts from the weights of rank 0. A collective: every rank calls it.
+    /// Creates a replica with the weights of rank 0. Collective: every rank calls it.
     pub(crate) fn new(comm: &Comm, batch_size: usize) -> Result<Self, Error> {
         let images = Images::training();
         let sampler =
@@ -76,7 +76,7 @@ impl Trainer {
         Ok(Self { comm, images, held_out, sampler, batch_size, layers, replicas, optimizer, untrained })
     }
 
-    /// Goes through the training images once. Returns the mean loss, the same on every rank.
+    /// Trains on all images once. Returns the mean loss, the same on every rank.
     pub(crate) fn epoch(&mut self, epoch: usize) -> Result<f64, Error> {
         self.sampler.set_epoch(epoch as u64);
         let indices = self.sampler.indices();
@@ -106,13 +106,12 @@ impl Trainer {
         Ok(output.forward(&hidden.forward(pixels)?.relu()?)?)
     }
 
-    /// The variables that got no gradient in the last step.
+    /// The variables without a gradient in the last step.
     pub(crate) fn untrained(&self) -> &[String] {
         &self.untrained
     }
 
-    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are
-    /// counted over all.
+    /// The share of held-out images that are recognised. Each rank evaluates a part of them.
     pub(crate) fn accuracy(&self) -> Result<f64, Error> {
         let part: Vec<usize> = (self.comm.rank()..self.held_out.len()).step_by(self.comm.size()).collect();
         let mut counts = [0, part.len() as u64];
@@ -125,7 +124,7 @@ impl Trainer {
         Ok(counts[0] as f64 / counts[1] as f64)
     }
 
-    /// Whether the weights of all ranks are the same to the last bit.
+    /// Whether the weights of all ranks are equal bit for bit.
     pub(crate) fn replicas_identical(&self) -> Result<bool, Error> {
         let mut hasher = DefaultHasher::new();
         for layer in &self.layers {
@@ -141,7 +140,7 @@ impl Trainer {
     }
 }
 
-/// These images as candle takes them: pixels and labels.
+/// Returns images as tensors of pixels and labels.
 fn tensors(images: &Images, indices: impl IntoIterator<Item = usize>) -> Result<(Tensor, Tensor), Error> {
     let mut batch = Batch::<f32>::default();
     images.fill(&mut batch, indices);

@@ -1,4 +1,4 @@
-//! The program as users run it: real processes, over shared memory and sockets.
+//! Tests of the program with real processes, over shared memory and TCP.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -8,14 +8,14 @@ use clap::{Parser, ValueEnum};
 use digits::optimizer::Rule;
 use digits::train::Settings;
 
-/// Recognises handwritten digits with a small network that several processes train together.
+/// Recognises handwritten digits with a small network that several processes train together
 ///
-/// Run alone, it starts its own ranks. Started by a launcher, such as `commctl run`, it is one of
-/// that launcher's.
+/// Without a launcher it starts its own ranks. Under a launcher, such as `commctl run`, it is one
+/// of its ranks.
 ///
-/// The columns `comm` tell how long collectives of rank 0 ran, and their share of the time spent
-/// training; `wait` is the share in which rank 0 had nothing else to do. The difference was hidden
-/// behind backward. Exits with 1 if the replicas are not the same to the last bit at the end.
+/// The columns `comm` are the time of collectives on rank 0, and its share of the training time;
+/// `wait` is the share in which rank 0 waited for them. The difference overlapped with backward.
+/// Exits with 1 if the replicas differ in any bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "digits", version)]
 pub(crate) struct Args {
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = positive)]
     pub(crate) lr: Option<f64>,
 
-    /// Numbers to train in
+    /// Element type
     #[arg(long, value_enum, default_value = "f32")]
     pub(crate) dtype: Number,
 
@@ -43,19 +43,19 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "sgd")]
     pub(crate) optimizer: OptimizerName,
 
-    /// Decides initial weights and the order of images
+    /// Seed of initial weights and of the order of images
     #[arg(long, default_value = "0")]
     pub(crate) seed: u64,
 
-    /// Where to draw the loss curve
+    /// File for a plot of the loss
     #[arg(long, value_name = "FILE", default_value = "out/digits-loss.svg")]
     pub(crate) svg: PathBuf,
 
-    /// Where to write when buckets were sent, as a trace for Perfetto or chrome://tracing
+    /// File for a trace of the buckets, for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
-    /// Never show a progress bar; there is none anyway unless standard error is a terminal
+    /// Hide the progress bar, which is shown only on a terminal
     #[arg(long)]
     pub(crate) no_progress: bool,
 }

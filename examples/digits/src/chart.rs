@@ -1,4 +1,4 @@
-//! The loss curve as a picture.
+//! Plots the loss.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::train::EpochReport;
 
 const SIZE: (u32, u32) = (800, 480);
 
-/// Draws loss by epoch into an SVG file, and makes its folder if there is none.
+/// Plots loss by epoch into an SVG file, and creates its folder if necessary.
 ///
 /// # Errors
 /// [`Error::Write`] if the file cannot be written.
@@ -24,7 +24,7 @@ pub fn write(path: &Path, title: &str, reports: &[EpochReport]) -> Result<()> {
     fs::write(path, picture).map_err(|error| failed(error.to_string()))
 }
 
-/// The picture as text. Fonts are named in it and not looked up, so none needs to be installed.
+/// Returns the plot as SVG. Fonts are referenced by name and need not be installed.
 fn draw(title: &str, reports: &[EpochReport]) -> Result<String, Box<dyn StdError>> {
     let mut picture = String::new();
     let area = SVGBackend::with_string(&mut picture, SIZE).into_drawing_area();
@@ -48,7 +48,7 @@ fn draw(title: &str, reports: &[EpochReport]) -> Result<String, Box<dyn StdError
     let points = reports.iter().map(|report| (report.epoch as f64, report.loss));
     chart.draw_series(LineSeries::new(points, BLUE.stroke_width(2)))?;
     area.present()?;
-    // They borrow the text, and the backend writes the end of it when dropped.
+    // They borrow the text, and dropping the backend writes its end.
     drop((chart, area));
     Ok(picture)
 }

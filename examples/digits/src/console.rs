@@ -1,4 +1,4 @@
-//! What the user sees: a table on standard output, a progress bar on standard error.
+//! Prints a table on standard output, and a progress bar on standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -8,21 +8,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 use digits::error::{Error, Result};
 use digits::train::EpochReport;
 
-/// Prints on rank 0, and nothing elsewhere.
+/// Prints on rank 0, and nothing on other ranks.
 pub(crate) struct Console {
     speaks: bool,
     bar: ProgressBar,
 }
 
 impl Console {
-    /// `steps` is the length of the progress bar, if one is wanted.
+    /// Creates a console with a progress bar of `steps`, if any.
     pub(crate) fn new(rank: usize, steps: Option<u64>) -> Self {
         let speaks = rank == 0;
         let bar = match steps {
             Some(steps) if speaks && io::stderr().is_terminal() => ProgressBar::new(steps),
             _ => ProgressBar::hidden(),
         };
-        // The template is a constant; if it were wrong the default would do.
         if let Ok(style) = ProgressStyle::with_template("{bar:40} step {pos} of {len}, {eta} left") {
             bar.set_style(style);
         }

@@ -1,6 +1,6 @@
-//! The images, compiled into the program, and their split into a training and a held-out part.
+//! The images, compiled into the program, and their split into training and held-out images.
 //!
-//! `data/README.md` says where they come from and specifies the file to the byte.
+//! `data/README.md` contains their source and the format of the file.
 
 use crate::real::Real;
 
@@ -23,29 +23,29 @@ type Record = [u8; RECORD_BYTES];
 
 static FILE: &[u8] = include_bytes!("../data/digits.bin");
 
-/// Images that are used together: the training part or the held-out part.
+/// A set of images.
 #[derive(Debug, Clone)]
 pub struct Images {
     records: Vec<&'static Record>,
 }
 
-/// A mini-batch: `labels.len()` images, one after the other in `pixels`, scaled to 0..=1.
+/// A mini-batch: `labels.len()` images, concatenated in `pixels` and scaled to 0..=1.
 #[derive(Debug, Clone, Default)]
 pub struct Batch<T> {
     /// [`PIXELS`] numbers per image.
     pub pixels: Vec<T>,
-    /// The digit that each image shows.
+    /// The label of each image.
     pub labels: Vec<u8>,
 }
 
 impl Images {
-    /// The images to train on.
+    /// Returns the training images.
     #[must_use]
     pub fn training() -> Self {
         Self::select(|index| !index.is_multiple_of(HELD_OUT_STRIDE))
     }
 
-    /// The images that no gradient ever sees: every fifth of the file.
+    /// Returns the held-out images: every fifth of the file.
     #[must_use]
     pub fn held_out() -> Self {
         Self::select(|index| index.is_multiple_of(HELD_OUT_STRIDE))
@@ -57,19 +57,19 @@ impl Images {
         Self { records: kept.map(|(_, record)| record).collect() }
     }
 
-    /// Number of images.
+    /// The number of images.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no images.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Replaces what `batch` holds by the images with these indices; its memory is kept.
+    /// Replaces the contents of `batch` by the images with these indices, in the same memory.
     ///
     /// # Panics
     /// If an index is not below [`Images::len`].

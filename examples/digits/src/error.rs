@@ -1,11 +1,11 @@
-//! What can go wrong in a run.
+//! The errors of a run.
 
 use std::path::PathBuf;
 
-/// The result of anything that can fail in this package.
+/// The result of this package's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a run failed.
+/// The error of a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
         ranks: usize,
         /// Images per rank and step.
         batch_size: usize,
-        /// Images there are.
+        /// The number of images.
         images: usize,
     },
     /// The result could not be printed.
@@ -33,10 +33,10 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system, or the drawing library, said.
+        /// The error of the system or the drawing library.
         reason: String,
     },
-    /// The parameters of the ranks are not the same to the last bit.
+    /// The parameters of the ranks differ.
     #[error("the replicas differ")]
     ReplicasDiffer,
 }

@@ -1,7 +1,7 @@
 //! Handwritten digits, recognised by a small network that several processes train together.
 //!
-//! The program is the binary of the same name. This library holds its parts, so that tests can run
-//! them without processes.
+//! The binary of the same name is the program. This library contains its parts, so that tests can
+//! run them without processes.
 
 pub mod chart;
 pub mod data;
@@ -13,8 +13,8 @@ pub mod real;
 pub mod trace;
 pub mod train;
 
-/// The code in the README of the repository must compile. It is checked here, as packages that are
-/// published hold no files from outside of them.
+/// Compiles the code in the README of the repository. Published packages cannot, because it is
+/// outside of them.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

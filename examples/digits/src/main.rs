@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs as one rank of a group that a launcher has started.
+/// Runs as one rank of a launcher.
 fn run_rank(config: &Config, args: &Args) -> Result<()> {
     let comm = comm::init_with(config)?;
     run::run(&comm, args)
@@ -48,7 +48,7 @@ fn launch(args: &Args) -> ExitCode {
 }
 
 fn fail(reason: &str, code: u8) -> ExitCode {
-    // If standard error is gone there is nowhere to say so.
+    // If standard error is closed, the exit code still reports the error.
     let _ = writeln!(io::stderr(), "digits: {reason}");
     ExitCode::from(code)
 }

@@ -1,6 +1,6 @@
-//! Matrix products on the crate `matrixmultiply`. All unsafe code of the package is here.
+//! Matrix products with the crate `matrixmultiply`. All unsafe code of the package is here.
 
-/// A view of numbers as a matrix. The numbers lie in rows; a transposed view reads them in columns.
+/// A matrix view of numbers in row-major order, or its transpose.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a, T> {
     numbers: &'a [T],
@@ -11,10 +11,10 @@ pub struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// Views `numbers`, which lie in rows, as a matrix of `columns` columns.
+    /// Creates a view with `columns` columns.
     ///
     /// # Panics
-    /// If `columns` does not divide the number of numbers.
+    /// If `columns` does not divide the length.
     #[must_use]
     pub fn new(numbers: &'a [T], columns: usize) -> Self {
         let rows = numbers.len().checked_div(columns).unwrap_or(0);
@@ -22,7 +22,7 @@ impl<'a, T> Matrix<'a, T> {
         Self { numbers, rows, columns, row_stride: columns, column_stride: 1 }
     }
 
-    /// The transpose, without moving a number.
+    /// Returns the transpose without copying.
     #[must_use]
     pub fn transposed(self) -> Self {
         Self {
@@ -35,12 +35,12 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// Numbers whose matrices can be multiplied.
+/// A number type with matrix products.
 pub trait Multiply: Copy {
-    /// Overwrites `product` with `left` x `right`, in rows. What `product` held is not read.
+    /// Overwrites `product` with `left` x `right` in row-major order, without reading it.
     ///
     /// # Panics
-    /// If the shapes do not fit.
+    /// If the shapes do not match.
     fn multiply(left: Matrix<'_, Self>, right: Matrix<'_, Self>, product: &mut [Self]);
 }
 
@@ -50,14 +50,13 @@ macro_rules! multiply {
             fn multiply(left: Matrix<'_, Self>, right: Matrix<'_, Self>, product: &mut [Self]) {
                 assert_eq!(left.columns, right.rows, "inner dimensions differ");
                 assert_eq!(product.len(), left.rows * right.columns, "the product has another shape");
-                // A slice holds at most isize::MAX bytes, so a stride within one fits in isize.
+                // The length of a slice is at most isize::MAX, so a stride fits in isize.
                 let strides = |m: &Matrix<'_, Self>| (m.row_stride as isize, m.column_stride as isize);
                 let ((left_row, left_column), (right_row, right_column)) = (strides(&left), strides(&right));
-                // SAFETY: `Matrix::new` checked that rows x columns numbers lie behind each
-                // operand, and transposing only swaps both with their strides; the length of
-                // `product` was checked above, it is dense, so no two of its elements alias, and as
-                // a unique borrow it overlaps neither operand. With beta = 0 it is written without
-                // being read.
+                // SAFETY: `Matrix::new` checks that each operand has rows x columns numbers, and
+                // transposing swaps both with their strides; the length of `product` was checked
+                // above, it is dense, so no two of its elements alias, and as a unique borrow it
+                // overlaps neither operand. With beta = 0 it is not read.
                 unsafe {
                     $gemm(
                         left.rows,

@@ -1,7 +1,7 @@
-//! A multilayer perceptron, its forward pass and its backward pass.
+//! A multilayer perceptron with forward and backward pass.
 //!
-//! Backward hands out gradients as it finds them, last layer first. Whoever receives them may send
-//! them to other processes while the layers below are still being worked on.
+//! Backward passes on gradients as they are computed, last layer first, so they can be sent while
+//! the layers below are computed.
 
 use crate::{
     data::{Batch, PIXELS},
@@ -9,7 +9,7 @@ use crate::{
     real::Real,
 };
 
-/// Fully connected layers with rectified linear units between them. Computes logits, one per class.
+/// Fully connected layers with rectified linear units between them. Computes one logit per class.
 #[derive(Debug, Clone)]
 pub struct Mlp<T> {
     layers: Vec<Layer<T>>,
@@ -23,33 +23,33 @@ struct Layer<T> {
     bias: Vec<T>,
 }
 
-/// What forward leaves for backward, and the memory of both: nothing is allocated once batches stop
-/// growing.
+/// The intermediate results of forward and backward. Memory is reused.
 #[derive(Debug, Clone, Default)]
 pub struct Pass<T> {
-    /// What each layer read; the last entry is the output of the last layer.
+    /// The input of each layer; the last entry is the output of the last layer.
     activations: Vec<Vec<T>>,
-    /// Slope of the loss in the outputs of the layer at hand, and in its inputs.
+    /// The gradient of the loss with respect to the outputs of the current layer, and to its
+    /// inputs.
     delta: Vec<T>,
     delta_below: Vec<T>,
     weight_gradient: Vec<T>,
     bias_gradient: Vec<T>,
 }
 
-/// Name, shape and numbers of one parameter.
+/// A parameter: name, shape and numbers.
 #[derive(Debug, Clone)]
 pub struct Parameter<'a, T> {
-    /// Such as `layer0.weight`.
+    /// The name, such as `layer0.weight`.
     pub name: String,
-    /// Rows and columns of a weight, length of a bias.
+    /// Rows and columns of a weight, or the length of a bias.
     pub shape: Vec<usize>,
-    /// The numbers, in rows.
+    /// The numbers in row-major order.
     pub numbers: &'a [T],
 }
 
 impl<T: Real> Mlp<T> {
-    /// Layers from [`PIXELS`] inputs over `hidden` units to `classes` outputs. Equal seeds give
-    /// equal weights, and those of `f32` are the rounded ones of `f64`.
+    /// Creates layers from [`PIXELS`] inputs over `hidden` units to `classes` outputs. Equal seeds
+    /// give equal weights; those of `f32` are rounded from `f64`.
     #[must_use]
     pub fn new(hidden: &[usize], classes: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -59,18 +59,17 @@ impl<T: Real> Mlp<T> {
         Self { layers: layers.collect() }
     }
 
-    /// The parameters in the order in which forward uses them: weight and bias of the first layer,
-    /// of the second, ...
+    /// Returns the parameters in the order of forward: weight and bias of each layer.
     pub fn parameters(&self) -> impl Iterator<Item = Parameter<'_, T>> {
         self.layers.iter().enumerate().flat_map(|(index, layer)| layer.parameters(index))
     }
 
-    /// The numbers of the parameters, in the order of [`Mlp::parameters`].
+    /// Returns the numbers of the parameters, in the order of [`Mlp::parameters`].
     pub fn parameters_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
         self.layers.iter_mut().flat_map(|layer| [layer.weight.as_mut_slice(), layer.bias.as_mut_slice()])
     }
 
-    /// The logits of a batch: one row per image, one column per class.
+    /// Returns the logits of a batch: one row per image, one column per class.
     pub fn forward<'p>(&self, pass: &'p mut Pass<T>, batch: &Batch<T>) -> &'p [T] {
         let Pass { activations, .. } = pass;
         activations.resize_with(self.layers.len() + 1, Vec::new);
@@ -86,12 +85,12 @@ impl<T: Real> Mlp<T> {
         &activations[self.layers.len()]
     }
 
-    /// Runs forward and backward. Returns the mean loss of the batch; hands its gradient in every
-    /// parameter to `on_gradient(index, gradient)`, last layer first, where `index` counts as
-    /// [`Mlp::parameters`] does.
+    /// Runs forward and backward. Returns the mean loss of the batch, and passes the gradient of
+    /// every parameter to `on_gradient(index, gradient)`, last layer first, with the index of
+    /// [`Mlp::parameters`].
     ///
     /// # Errors
-    /// Stops at the first error of `on_gradient`.
+    /// The first error of `on_gradient`.
     pub fn backward<E>(
         &self,
         pass: &mut Pass<T>,
@@ -114,7 +113,7 @@ impl<T: Real> Mlp<T> {
 }
 
 impl<T: Real> Layer<T> {
-    /// Uniform weights whose variance keeps that of the signal (He et al., 2015), no bias.
+    /// Initializes weights uniformly, with the variance of He et al. (2015), and without bias.
     fn new(inputs: usize, outputs: usize, random: &mut fastrand::Rng) -> Self {
         let bound = (6.0 / inputs as f64).sqrt();
         let mut weight = || T::from_f64((2.0 * random.f64() - 1.0) * bound);
@@ -152,7 +151,7 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Pass<T> {
-    /// From the slopes in the layer's outputs to those in its weight and bias.
+    /// Computes the gradients of weight and bias from those of the outputs.
     fn parameter_gradients(&mut self, index: usize, layer: &Layer<T>) {
         let inputs = Matrix::new(&self.activations[index], layer.inputs());
         self.weight_gradient.resize(layer.weight.len(), T::zero());
@@ -170,7 +169,7 @@ impl<T: Real> Pass<T> {
         }
     }
 
-    /// From the slopes in the layer's outputs to those in the outputs of the layer below it.
+    /// Computes the gradient of the inputs from that of the outputs.
     fn descend(&mut self, index: usize, layer: &Layer<T>) {
         let inputs = &self.activations[index];
         self.delta_below.resize(inputs.len(), T::zero());
@@ -194,8 +193,7 @@ fn rectify<T: Real>(numbers: &mut [T]) {
     }
 }
 
-/// Mean over the images of -log(softmax(logits)[label]). Replaces the logits by the slopes of that
-/// mean in them.
+/// Returns the mean of -log(softmax(logits)[label]), and replaces the logits by its gradient.
 fn softmax_cross_entropy<T: Real>(logits: &mut [T], labels: &[u8]) -> T {
     let (Some(classes), images) = (logits.len().checked_div(labels.len()), labels.len()) else {
         return T::zero();
@@ -203,7 +201,7 @@ fn softmax_cross_entropy<T: Real>(logits: &mut [T], labels: &[u8]) -> T {
     let share = T::one() / T::from_f64(images as f64);
     let mut loss = T::zero();
     for (row, &label) in logits.chunks_exact_mut(classes).zip(labels) {
-        // Without the shift, exp overflows where a logit is large.
+        // Without the shift, exp overflows for large logits.
         let largest = row.iter().copied().fold(T::neg_infinity(), T::max);
         row.iter_mut().for_each(|logit| *logit -= largest);
         let right = row[usize::from(label)];
@@ -216,7 +214,7 @@ fn softmax_cross_entropy<T: Real>(logits: &mut [T], labels: &[u8]) -> T {
     loss
 }
 
-/// How many rows of `logits` have their largest number in the column that `labels` names.
+/// Returns the number of rows whose largest logit is that of the label.
 #[must_use]
 pub fn count_correct<T: Real>(logits: &[T], labels: &[u8]) -> u64 {
     let Some(classes) = logits.len().checked_div(labels.len()) else { return 0 };
@@ -254,7 +252,7 @@ mod tests {
         gradients
     }
 
-    /// Central difference of the loss in one weight.
+    /// The central difference of the loss in one weight.
     fn slope(model: &Mlp<f64>, batch: &Batch<f64>, parameter: usize, at: usize) -> f64 {
         const STEP: f64 = 1e-6;
         let shifted_loss = |shift: f64| {

@@ -1,37 +1,35 @@
-//! Update rules: from averaged gradients to new weights.
-//!
-//! Both are written as PyTorch writes them, so that their settings mean the same here.
+//! Optimizers: SGD and AdamW with PyTorch's formulas and settings.
 
 use crate::real::Real;
 
-/// Which update rule to use, with its settings.
+/// An update rule with its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// Stochastic gradient descent with momentum.
     Sgd {
-        /// What is kept of the previous step's direction.
+        /// The factor of the previous direction.
         momentum: f64,
     },
     /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
     AdamW {
-        /// Decay of the running means of the gradient and of its square.
+        /// The decay of the running means of the gradient and its square.
         betas: (f64, f64),
-        /// Keeps the division from exploding.
+        /// Added to the denominator.
         epsilon: f64,
-        /// Share of a weight that a step with learning rate 1 would take away.
+        /// The share of a weight that a step with learning rate 1 subtracts.
         weight_decay: f64,
     },
 }
 
 impl Rule {
-    /// SGD with the customary momentum of 0.9.
+    /// SGD with momentum 0.9.
     pub const SGD: Self = Self::Sgd { momentum: 0.9 };
 
-    /// AdamW with the customary settings.
+    /// AdamW with PyTorch's defaults.
     pub const ADAM_W: Self = Self::AdamW { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.01 };
 }
 
-/// An update rule and what it remembers of every parameter.
+/// An update rule with its state for every parameter.
 #[derive(Debug, Clone)]
 pub struct Optimizer<T> {
     rule: Rule,
@@ -40,8 +38,7 @@ pub struct Optimizer<T> {
     memory: Vec<Memory<T>>,
 }
 
-/// Running means of one parameter. SGD uses the first as its momentum buffer and leaves the second
-/// empty.
+/// The running means of one parameter. SGD uses the first as momentum buffer.
 #[derive(Debug, Clone)]
 struct Memory<T> {
     first: Vec<T>,
@@ -49,14 +46,14 @@ struct Memory<T> {
 }
 
 impl<T: Real> Optimizer<T> {
-    /// An optimizer for parameters of these lengths, in this order.
+    /// Creates an optimizer for parameters of these lengths, in this order.
     pub fn new(rule: Rule, learning_rate: f64, lengths: impl IntoIterator<Item = usize>) -> Self {
         let second = |len| if matches!(rule, Rule::AdamW { .. }) { vec![T::zero(); len] } else { Vec::new() };
         let memory = |len| Memory { first: vec![T::zero(); len], second: second(len) };
         Self { rule, learning_rate, steps: 0, memory: lengths.into_iter().map(memory).collect() }
     }
 
-    /// Moves every parameter once. Parameters come in the order of construction, each with its
+    /// Updates every parameter once. Parameters come in the order of construction, each with its
     /// gradient.
     pub fn step<'a>(&mut self, parameters: impl IntoIterator<Item = (&'a mut [T], &'a [T])>) {
         self.steps = self.steps.saturating_add(1);
@@ -74,7 +71,7 @@ impl<T: Real> Optimizer<T> {
     }
 }
 
-/// The numbers that all weights of one AdamW step share.
+/// The factors that all weights of one AdamW step share.
 struct AdamWStep<T> {
     beta1: T,
     beta2: T,

@@ -1,4 +1,4 @@
-//! The numbers that a model can be trained in.
+//! The number types of models.
 
 use std::iter::Sum;
 
@@ -7,12 +7,12 @@ use num_traits::{Float, NumAssign};
 
 use crate::matmul::Multiply;
 
-/// `f32` or `f64`: what the model, the optimizers and the collectives all ask of a number.
+/// `f32` or `f64`, with the operations of model, optimizers and collectives.
 pub trait Real: Float + NumAssign + Sum + Multiply + Gradient + Default {
-    /// The nearest number of this type.
+    /// Rounds to this type.
     fn from_f64(value: f64) -> Self;
 
-    /// This number, exactly.
+    /// Converts exactly.
     fn widen(self) -> f64;
 }
 

@@ -10,7 +10,7 @@ use digits::real::Real;
 use digits::trace::Tracer;
 use digits::train::{EpochReport, Trainer};
 
-/// Trains, and on rank 0 tells how it goes.
+/// Trains, and prints the progress on rank 0.
 pub(crate) fn run(comm: &Comm, args: &Args) -> Result<()> {
     match args.dtype {
         Number::F32 => train::<f32>(comm, args),
@@ -49,7 +49,7 @@ fn epochs<T: Real>(trainer: &mut Trainer<T>, console: &Console, epochs: usize) -
     Ok(reports)
 }
 
-/// The last two lines are for whoever checks the run.
+/// Scripts parse the last two lines.
 fn conclude<T: Real>(trainer: &mut Trainer<T>, console: &Console) -> Result<()> {
     let (accuracy, identical) = (trainer.accuracy()?, trainer.replicas_identical()?);
     console.line(&format!("held-out accuracy {accuracy:.4}"))?;

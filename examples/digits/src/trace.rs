@@ -1,8 +1,8 @@
-//! Timelines of all ranks as a trace for <https://ui.perfetto.dev> or `chrome://tracing`.
+//! Writes timelines of all ranks as a trace for <https://ui.perfetto.dev> or `chrome://tracing`.
 //!
 //! The file is JSON in Chrome's Trace Event Format: one process per rank, with a row for training
-//! and a row for communication. Each rank counts microseconds from the moment at which it left a
-//! common barrier, so that rows of different ranks are off by no more than it takes to leave one.
+//! and a row for communication. Each rank counts microseconds since it left a common barrier, so
+//! the clocks of ranks differ by at most the time to leave a barrier.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 
-/// Rows of a rank.
+/// The rows of a rank.
 const TRAINING: u32 = 0;
 const COMMUNICATION: u32 = 1;
 
-/// Turns instants of one rank into events.
+/// Converts instants of one rank to events.
 #[derive(Debug, Clone, Copy)]
 pub struct Tracer {
     rank: usize,
@@ -26,19 +26,19 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Sets the zero of time. A collective: every rank calls it.
+    /// Sets the zero of time. Collective: every rank calls it.
     ///
     /// # Errors
-    /// The ranks could not communicate.
+    /// If the ranks cannot communicate.
     pub fn start(comm: &Comm) -> Result<Self> {
         comm.barrier()?;
         Ok(Self { rank: comm.rank(), zero: Instant::now() })
     }
 
-    /// Gathers the steps of all ranks and writes them on rank 0. A collective.
+    /// Gathers the steps of all ranks and writes them on rank 0. Collective.
     ///
     /// # Errors
-    /// The ranks could not communicate, or rank 0 could not write.
+    /// If the ranks cannot communicate, or rank 0 cannot write.
     pub fn write(&self, comm: &Comm, path: &Path, steps: &[Timeline]) -> Result<()> {
         let all = gather_text(comm, &self.events(steps))?;
         if comm.rank() != 0 {
@@ -52,7 +52,7 @@ impl Tracer {
         fs::write(path, format!("{{\"traceEvents\":[\n{}\n]}}\n", all.join(",\n"))).map_err(failed)
     }
 
-    /// The events of this rank, one per line, with commas between.
+    /// Returns the events of this rank, one per line, separated by commas.
     fn events(&self, steps: &[Timeline]) -> String {
         let names = [
             self.name("process_name", TRAINING, &format!("rank {}", self.rank)),
@@ -101,7 +101,7 @@ impl Tracer {
     }
 }
 
-/// The texts of all ranks, in rank order.
+/// Gathers the texts of all ranks in rank order.
 fn gather_text(comm: &Comm, text: &str) -> Result<Vec<String>> {
     let mut lengths = vec![0_u64; comm.size()];
     comm.all_gather(&[text.len() as u64], &mut lengths)?;

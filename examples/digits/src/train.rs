@@ -1,4 +1,4 @@
-//! Training one replica, together with all others.
+//! Trains one replica together with all others.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
@@ -17,44 +17,43 @@ use crate::real::Real;
 /// Units of the hidden layers.
 const HIDDEN: [usize; 2] = [128, 128];
 
-/// The model is a hundred times smaller than those that the library's limits are meant for. With
-/// these, each layer has a bucket of its own.
+/// Smaller limits than the defaults, which are meant for models a hundred times as large. With
+/// these, each layer has its own bucket.
 const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64 << 10);
 
-/// What decides the outcome of a run: equal settings and worlds give equal weights, to the last
-/// bit.
+/// The settings of a run. Equal settings and world sizes give equal weights, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Images per rank and step.
     pub batch_size: usize,
-    /// How far a step goes.
+    /// The learning rate.
     pub learning_rate: f64,
     /// The update rule.
     pub rule: Rule,
-    /// Decides initial weights and the order of images.
+    /// The seed of initial weights and of the order of images.
     pub seed: u64,
 }
 
-/// What came of one pass over the training images. Loss and accuracy are the same on every rank.
+/// The results of one epoch. Loss and accuracy are the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochReport {
-    /// Counts from 1.
+    /// The epoch, from 1.
     pub epoch: usize,
     /// Mean training loss over all steps and ranks.
     pub loss: f64,
-    /// Share of the held-out images that are recognised.
+    /// The share of held-out images that are recognised.
     pub accuracy: f64,
-    /// Training images that all ranks went through, per second.
+    /// The training images of all ranks per second.
     pub images_per_second: f64,
-    /// How long training took.
+    /// The duration of training.
     pub elapsed: Duration,
-    /// How long collectives of this rank ran meanwhile, hidden behind backward or not.
+    /// The time of collectives of this rank, including the time that overlapped with backward.
     pub communicating: Duration,
-    /// How long this rank had nothing to do but wait for them.
+    /// The time in which this rank waited for collectives.
     pub waiting: Duration,
 }
 
-/// A replica of the model and all that trains it.
+/// A replica of the model with its optimizer and data.
 #[derive(Debug)]
 pub struct Trainer<T: Real> {
     comm: Comm,
@@ -71,10 +70,10 @@ pub struct Trainer<T: Real> {
 }
 
 impl<T: Real> Trainer<T> {
-    /// A replica that starts from the weights of rank 0. A collective: every rank calls it.
+    /// Creates a replica with the weights of rank 0. Collective: every rank calls it.
     ///
     /// # Errors
-    /// [`Error::BatchTooLarge`] if there is not one full step in an epoch; else the ranks could not
+    /// [`Error::BatchTooLarge`] if an epoch has no full step; otherwise if the ranks cannot
     /// communicate.
     pub fn new(comm: &Comm, settings: Settings) -> Result<Self> {
         let images = Images::training();
@@ -85,8 +84,8 @@ impl<T: Real> Trainer<T> {
         if batch_size == 0 || sampler.len() < batch_size {
             return Err(Error::BatchTooLarge { ranks, batch_size, images: images.len() });
         }
-        // Every rank draws weights of its own, to show that it is not the seed that makes replicas
-        // equal.
+        // Every rank draws different weights: equal replicas come from the broadcast, not from the
+        // seed.
         let mut model = Mlp::new(&HIDDEN, CLASSES, settings.seed.wrapping_add(comm.rank() as u64));
         let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
         let options = Options::default().limits(LIMITS);
@@ -109,18 +108,18 @@ impl<T: Real> Trainer<T> {
         })
     }
 
-    /// Steps per epoch. What is left over after full steps is not used in that epoch; the next
-    /// shuffles again.
+    /// The steps per epoch. Images after the last full step are not used in that epoch; the next
+    /// one shuffles again.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.sampler.len() / self.settings.batch_size
     }
 
-    /// Goes through the training images once, then through the held-out ones. `epoch` counts from
-    /// 1; `after_step` is called after each step.
+    /// Trains on all images once, then evaluates the held-out ones. `epoch` counts from 1;
+    /// `after_step` is called after each step.
     ///
     /// # Errors
-    /// The ranks could not communicate.
+    /// If the ranks cannot communicate.
     pub fn epoch(&mut self, epoch: usize, mut after_step: impl FnMut()) -> Result<EpochReport> {
         self.sampler.set_epoch(epoch as u64);
         let indices = self.sampler.indices();
@@ -158,11 +157,10 @@ impl<T: Real> Trainer<T> {
         Ok((loss.widen(), averaged.timeline().clone()))
     }
 
-    /// Share of the held-out images that are recognised. Each rank looks at a part, and hits are
-    /// counted over all.
+    /// The share of held-out images that are recognised. Each rank evaluates a part of them.
     ///
     /// # Errors
-    /// The ranks could not communicate.
+    /// If the ranks cannot communicate.
     pub fn accuracy(&mut self) -> Result<f64> {
         let part = (self.comm.rank()..self.held_out.len()).step_by(self.comm.size());
         self.held_out.fill(&mut self.batch, part);
@@ -172,15 +170,14 @@ impl<T: Real> Trainer<T> {
         Ok(counts[0] as f64 / counts[1] as f64)
     }
 
-    /// Whether the weights of all ranks are the same to the last bit.
+    /// Whether the weights of all ranks are equal bit for bit.
     ///
     /// # Errors
-    /// The ranks could not communicate.
+    /// If the ranks cannot communicate.
     pub fn replicas_identical(&self) -> Result<bool> {
         let mut hasher = DefaultHasher::new();
         for number in self.model.parameters().flat_map(|parameter| parameter.numbers) {
-            // Widening is exact, so equal bits before are equal bits after, and unequal ones
-            // unequal.
+            // Widening is exact, so equal and different bits stay so.
             hasher.write_u64(number.widen().to_bits());
         }
         let mut hashes = vec![0_u64; self.comm.size()];
@@ -188,19 +185,19 @@ impl<T: Real> Trainer<T> {
         Ok(hashes.iter().all(|hash| *hash == hashes[0]))
     }
 
-    /// The model as trained so far.
+    /// The current model.
     #[must_use]
     pub const fn model(&self) -> &Mlp<T> {
         &self.model
     }
 
-    /// When things happened in each step so far.
+    /// The timelines of all steps so far.
     #[must_use]
     pub fn timelines(&self) -> &[Timeline] {
         &self.timelines
     }
 
-    /// The mean of a number over all ranks.
+    /// Returns the mean of a number over all ranks.
     fn mean(&self, number: f64) -> Result<f64> {
         let mut mean = [number];
         self.comm.all_reduce(&mut mean, ReduceOp::Avg)?;

@@ -1,4 +1,4 @@
-//! The program as users run it: real processes, over sockets.
+//! Tests of the program with real processes over TCP.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ fn digits(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_digits")).args(args).output().unwrap()
 }
 
-/// Trains on so many ranks; returns what was printed.
+/// Trains with this number of ranks, and returns the output.
 fn train(ranks: &str, more: &[&str]) -> String {
     let svg = scratch(&format!("loss-{ranks}-{}.svg", more.concat().replace('/', "-")));
     let args = [&["-n", ranks, "--svg", svg.to_str().unwrap()], more].concat();
@@ -29,7 +29,7 @@ fn train(ranks: &str, more: &[&str]) -> String {
     printed
 }
 
-/// The last two lines are a promise to scripts.
+/// Scripts parse the last two lines.
 fn accuracy(printed: &str) -> f64 {
     let lines: Vec<&str> = printed.lines().collect();
     let [.., accuracy, replicas] = lines[..] else { panic!("{printed}") };
