@@ -26,11 +26,11 @@ const UNOPENED_PER_CONNECTION: usize = 16;
 pub(crate) struct AcceptQueue<P: Protocol> {
     /// Readable when the acceptor can make progress.
     epoll: Arc<OwnedFd>,
-    state: Mutex<State<P>>,
+    state: Mutex<QueueState<P>>,
 }
 
 #[derive(Debug)]
-struct State<P: Protocol> {
+struct QueueState<P: Protocol> {
     acceptor: Acceptor<P>,
     /// Connections whose channel is not opened here yet, or is being opened.
     accepted: HashMap<Destination<P::Key>, P::Accepted>,
@@ -41,12 +41,12 @@ impl<P: Protocol> AcceptQueue<P> {
     pub(crate) fn new(listener: P::Listener) -> Result<Self> {
         let acceptor = Acceptor::new(listener).map_err(|error| Error::io("watch a listener", error))?;
         let epoll = acceptor.descriptor();
-        let state = State { acceptor, accepted: HashMap::new(), openers: Vec::new() };
+        let state = QueueState { acceptor, accepted: HashMap::new(), openers: Vec::new() };
         Ok(Self { epoll, state: Mutex::new(state) })
     }
 
     /// No operation leaves the state inconsistent, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, State<P>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl<P: Protocol> Drop for Registration<'_, P> {
     }
 }
 
-impl<P: Protocol> State<P> {
+impl<P: Protocol> QueueState<P> {
     /// Lets the acceptor make progress, and keeps what it has accepted. A later connection replaces
     /// an earlier one: its peer has given up the earlier one.
     fn turn(&mut self, protocol: &P) -> io::Result<()> {

@@ -40,11 +40,11 @@ pub trait Accept {
     /// The error of the listener, such as that there is no descriptor left. What is wrong with a
     /// single connection is no error but [`HandshakeState::Broken`] or
     /// [`HandshakeState::Rejected`].
-    fn accept(&self, listener: &Self::Listener) -> io::Result<Option<State<Self>>>;
+    fn accept(&self, listener: &Self::Listener) -> io::Result<Option<AcceptorState<Self>>>;
 
     /// Continues the handshake without blocking. If there is no capacity for another connection,
     /// rejects it instead of completing the handshake.
-    fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> State<Self>;
+    fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> AcceptorState<Self>;
 }
 
 /// An accepted connection whose handshake has not ended.
@@ -68,7 +68,7 @@ pub trait PendingConn: AsFd {
 /// A connection on which the peer sends one message, without an address.
 impl PendingConn for OwnedFd {}
 
-type State<A> = HandshakeState<<A as Accept>::Conn, <A as Accept>::Accepted>;
+type AcceptorState<A> = HandshakeState<<A as Accept>::Conn, <A as Accept>::Accepted>;
 
 /// The state of an accepted connection.
 #[derive(Debug)]
@@ -264,7 +264,7 @@ impl<A: Accept> Acceptor<A> {
     }
 
     /// Begins the handshake of a connection that was just accepted.
-    fn admit(&mut self, protocol: &A, state: State<A>, has_capacity: bool) -> Option<A::Accepted> {
+    fn admit(&mut self, protocol: &A, state: AcceptorState<A>, has_capacity: bool) -> Option<A::Accepted> {
         let (address, state) = match state {
             HandshakeState::Pending(conn) => (conn.address(), protocol.handshake(conn, has_capacity)),
             ended => (None, ended),
@@ -294,7 +294,7 @@ impl<A: Accept> Acceptor<A> {
         &mut self,
         id: u64,
         address: Option<SocketAddr>,
-        state: State<A>,
+        state: AcceptorState<A>,
         since: Instant,
         deadline: Option<Instant>,
     ) -> Option<A::Accepted> {

@@ -26,14 +26,14 @@ pub struct PinnedBuffer {
     start: NonNull<u8>,
     len: usize,
     device: Device,
-    state: State,
+    state: BufferState,
     /// The calls that wrote what was copied here, which may have been lost.
     sources: Vec<Ticket>,
 }
 
 /// Whose turn it is.
 #[derive(Debug)]
-enum State {
+enum BufferState {
     /// The host's.
     Idle,
     /// The device's, until its work has come so far.
@@ -55,7 +55,7 @@ impl PinnedBuffer {
     pub fn new(device: &Device, len: usize) -> Result<Self> {
         device.bind()?;
         let start = if len == 0 { NOWHERE } else { allocate(len)? };
-        Ok(Self { start, len, device: device.clone(), state: State::Idle, sources: Vec::new() })
+        Ok(Self { start, len, device: device.clone(), state: BufferState::Idle, sources: Vec::new() })
     }
 
     /// How many bytes it has.
@@ -106,10 +106,10 @@ impl PinnedBuffer {
     /// As [`PinnedBuffer::bytes`].
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
         let (began, mut pause) = (Instant::now(), Pause::default());
-        while let State::Copying(done) = &self.state {
+        while let BufferState::Copying(done) = &self.state {
             self.device.bind()?;
             if done.is_past()? {
-                self.state = State::Idle;
+                self.state = BufferState::Idle;
             } else if began.elapsed() >= timeout {
                 return Ok(false);
             } else {
@@ -122,13 +122,13 @@ impl PinnedBuffer {
     /// Waits for the device, whatever it wrote.
     fn settle(&mut self) -> Result<()> {
         match &self.state {
-            State::Idle => Ok(()),
-            State::Copying(done) => {
+            BufferState::Idle => Ok(()),
+            BufferState::Copying(done) => {
                 done.synchronize()?;
-                self.state = State::Idle;
+                self.state = BufferState::Idle;
                 Ok(())
             }
-            State::Unknown(error) => Err(error.clone()),
+            BufferState::Unknown(error) => Err(error.clone()),
         }
     }
 
@@ -146,14 +146,14 @@ impl PinnedBuffer {
         work: impl FnOnce(NonNull<u8>) -> Result<()>,
     ) -> Result<Event> {
         match &self.state {
-            State::Idle => {}
-            State::Copying(done) => stream.wait(done)?,
-            State::Unknown(error) => return Err(error.clone()),
+            BufferState::Idle => {}
+            BufferState::Copying(done) => stream.wait(done)?,
+            BufferState::Unknown(error) => return Err(error.clone()),
         }
         let enqueued = work(self.start);
         // Whatever it answers, something may be under way.
-        let done = stream.record().inspect_err(|error| self.state = State::Unknown(error.clone()))?;
-        self.state = State::Copying(done.clone());
+        let done = stream.record().inspect_err(|error| self.state = BufferState::Unknown(error.clone()))?;
+        self.state = BufferState::Copying(done.clone());
         self.sources.extend(source);
         enqueued.map(|()| done)
     }

@@ -146,7 +146,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// What the parts come to, in bytes; `None` if nothing is to be copied.
-    fn copies(&self, parts: &[Part], room: usize) -> Result<Option<Vec<Copy>>> {
+    fn copies(&self, parts: &[Part], capacity: usize) -> Result<Option<Vec<PinnedCopy>>> {
         let size = self.span.dtype.size();
         let checked = parts.iter().filter(|part| !part.elements.is_empty()).map(|part| {
             let Range { start, end } = part.elements;
@@ -155,14 +155,16 @@ impl<'a> Transfer<'a> {
                 return Err(Invalid::Length { what, expected, got: self.span.len }.into());
             }
             let last = part.at.checked_add(end - start).and_then(|last| last.checked_mul(size));
-            if last.is_none_or(|last| last > room) {
+            if last.is_none_or(|last| last > capacity) {
                 let expected = part.at.saturating_add(end - start);
-                return Err(Invalid::Length { what: "the pinned buffer", expected, got: room / size }.into());
+                return Err(
+                    Invalid::Length { what: "the pinned buffer", expected, got: capacity / size }.into()
+                );
             }
             let (device, bytes) = (self.span.at(start), (end - start) * size);
-            Ok(Copy { device, host: part.at * size, bytes })
+            Ok(PinnedCopy { device, host: part.at * size, bytes })
         });
-        let copies = checked.collect::<Result<Vec<Copy>>>()?;
+        let copies = checked.collect::<Result<Vec<PinnedCopy>>>()?;
         Ok(Some(copies).filter(|copies| !copies.is_empty()))
     }
 }
@@ -177,13 +179,13 @@ fn until(stream: &Stream, enqueued: &Result<Event>) -> Result<Use> {
 
 /// Bytes on a device, and how far from the start of a pinned buffer they lie there: within both.
 #[derive(Debug)]
-struct Copy {
+struct PinnedCopy {
     device: u64,
     host: usize,
     bytes: usize,
 }
 
-impl Copy {
+impl PinnedCopy {
     fn down(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };

@@ -27,12 +27,12 @@ pub(crate) struct Connector {
     listener: u128,
     hello: Hello,
     processes: Arc<Processes>,
-    state: State,
+    state: ConnectState,
     backoff: Backoff,
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectState {
     /// The next attempt is made at this time; the first one at once.
     Waiting(Option<Instant>),
     /// The peer has not answered yet.
@@ -42,17 +42,19 @@ enum State {
 impl Connector {
     pub(crate) const fn new(rank: usize, listener: u128, hello: Hello, processes: Arc<Processes>) -> Self {
         let backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
-        Self { rank, listener, hello, processes, state: State::Waiting(None), backoff }
+        Self { rank, listener, hello, processes, state: ConnectState::Waiting(None), backoff }
     }
 
     fn step(&mut self, now: Instant) -> io::Result<Option<Connection>> {
-        match std::mem::replace(&mut self.state, State::Waiting(None)) {
-            State::Waiting(Some(until)) if until > now => self.state = State::Waiting(Some(until)),
-            State::Waiting(_) => self.offer(now)?,
-            State::Offered(socket, segment) => {
+        match std::mem::replace(&mut self.state, ConnectState::Waiting(None)) {
+            ConnectState::Waiting(Some(until)) if until > now => {
+                self.state = ConnectState::Waiting(Some(until))
+            }
+            ConnectState::Waiting(_) => self.offer(now)?,
+            ConnectState::Offered(socket, segment) => {
                 let mut answer = WELCOME.map(|byte| !byte);
                 match socket::recv(&socket, &mut answer) {
-                    Ok(None) => self.state = State::Offered(socket, segment),
+                    Ok(None) => self.state = ConnectState::Offered(socket, segment),
                     Ok(Some(packet)) if packet.len == WELCOME.len() && answer == WELCOME => {
                         let process = self.processes.watch(&socket)?;
                         return Ok(Some(Connection { socket, process, segment, outgoing: Direction::Out }));
@@ -80,14 +82,14 @@ impl Connector {
         let capacity = usize::try_from(self.hello.capacity).unwrap_or(usize::MAX);
         let (segment, file) = Segment::create(capacity)?;
         match socket::send(&socket, &self.hello.encode(), Some(file.as_fd())) {
-            Ok(()) => self.state = State::Offered(socket, segment),
+            Ok(()) => self.state = ConnectState::Offered(socket, segment),
             Err(_) => self.retry(now),
         }
         Ok(())
     }
 
     fn retry(&mut self, now: Instant) {
-        self.state = State::Waiting(Some(now + self.backoff.next_delay()));
+        self.state = ConnectState::Waiting(Some(now + self.backoff.next_delay()));
     }
 }
 
@@ -100,15 +102,15 @@ impl Connect for Connector {
 
     fn poll_fd(&self) -> Option<PollFd<'_>> {
         match &self.state {
-            State::Waiting(_) => None,
-            State::Offered(socket, _) => Some(PollFd::new(socket, PollFlags::IN)),
+            ConnectState::Waiting(_) => None,
+            ConnectState::Offered(socket, _) => Some(PollFd::new(socket, PollFlags::IN)),
         }
     }
 
     fn next_attempt(&self) -> Option<Instant> {
         match &self.state {
-            State::Waiting(until) => *until,
-            State::Offered(..) => None,
+            ConnectState::Waiting(until) => *until,
+            ConnectState::Offered(..) => None,
         }
     }
 }

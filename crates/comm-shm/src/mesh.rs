@@ -44,7 +44,7 @@ pub(crate) struct Accepted {
     hello: Hello,
 }
 
-type State = HandshakeState<OwnedFd, Accepted>;
+type PendingHandshake = HandshakeState<OwnedFd, Accepted>;
 
 impl SharedMemoryProtocol {
     pub(crate) fn new(identity: Identity, config: SharedMemoryConfig) -> Self {
@@ -69,7 +69,7 @@ impl Accept for SharedMemoryProtocol {
         Limits { pending_max: pending_max().max(peers * PENDING_PER_PEER), handshake_timeout: None }
     }
 
-    fn accept(&self, listener: &OwnedFd) -> io::Result<Option<State>> {
+    fn accept(&self, listener: &OwnedFd) -> io::Result<Option<PendingHandshake>> {
         let Some(socket) = socket::accept(listener)? else { return Ok(None) };
         Ok(Some(match credentials::user(&socket) {
             Ok(user) if user == credentials::own_user() => HandshakeState::Pending(socket),
@@ -78,7 +78,7 @@ impl Accept for SharedMemoryProtocol {
         }))
     }
 
-    fn handshake(&self, socket: OwnedFd, has_capacity: bool) -> State {
+    fn handshake(&self, socket: OwnedFd, has_capacity: bool) -> PendingHandshake {
         let mut bytes = [0; HELLO_BYTES];
         let packet = match socket::recv(&socket, &mut bytes) {
             Ok(None) => return HandshakeState::Pending(socket),

@@ -10,10 +10,10 @@ use crate::region::Region;
 
 /// The regions of this rank, by address, for the channels of all its groups.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(RwLock<State>);
+pub(crate) struct Regions(RwLock<RegionsState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RegionsState {
     by_address: BTreeMap<usize, Entry>,
     /// The number of regions that were ever created, which is the id of the last one.
     made: u64,

@@ -32,7 +32,7 @@ pub(crate) struct Connector {
     hello: Option<Hello>,
     secret: Option<Secret>,
     options: Options,
-    state: State,
+    state: ConnectState,
     backoff: Backoff,
     attempts: u32,
     /// The number of attempts in a row that found the port closed.
@@ -43,7 +43,7 @@ pub(crate) struct Connector {
 }
 
 #[derive(Debug)]
-enum State {
+enum ConnectState {
     /// The next attempt is made at this time; the first one at once.
     Waiting(Option<Instant>),
     Connecting(Socket),
@@ -73,7 +73,7 @@ impl Connector {
             hello: None,
             secret: None,
             options,
-            state: State::Waiting(None),
+            state: ConnectState::Waiting(None),
             backoff: Backoff::new(BACKOFF_MIN, BACKOFF_MAX),
             attempts: 0,
             refusals: 0,
@@ -116,7 +116,7 @@ impl Connector {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
                     self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
                     self.last_error = Some(error);
-                    self.state = State::Waiting(Some(now + self.backoff.next_delay()));
+                    self.state = ConnectState::Waiting(Some(now + self.backoff.next_delay()));
                     return Connected::Pending;
                 }
             }
@@ -125,22 +125,22 @@ impl Connector {
 
     /// `None` if there is more to do at once.
     fn step(&mut self, now: Instant) -> io::Result<Option<Connected>> {
-        match std::mem::replace(&mut self.state, State::Waiting(None)) {
-            State::Waiting(until) if until.is_some_and(|until| until > now) => {
-                self.state = State::Waiting(until);
+        match std::mem::replace(&mut self.state, ConnectState::Waiting(None)) {
+            ConnectState::Waiting(until) if until.is_some_and(|until| until > now) => {
+                self.state = ConnectState::Waiting(until);
                 Ok(Some(Connected::Pending))
             }
-            State::Waiting(_) => {
+            ConnectState::Waiting(_) => {
                 self.attempts = self.attempts.saturating_add(1);
-                self.state = State::Connecting(socket::start_connect(self.address, &self.options)?);
+                self.state = ConnectState::Connecting(socket::start_connect(self.address, &self.options)?);
                 Ok(None)
             }
-            State::Connecting(socket) => self.finish_connect(socket, now),
-            State::Handshaking(socket, mut handshake) => match handshake.advance(&socket)? {
+            ConnectState::Connecting(socket) => self.finish_connect(socket, now),
+            ConnectState::Handshaking(socket, mut handshake) => match handshake.advance(&socket)? {
                 Progress::Done => Ok(Some(Connected::Open(socket))),
                 Progress::Refused(refusal) => Ok(Some(Connected::Refused(refusal))),
                 Progress::Pending | Progress::Authorize(_) => {
-                    self.state = State::Handshaking(socket, handshake);
+                    self.state = ConnectState::Handshaking(socket, handshake);
                     Ok(Some(Connected::Pending))
                 }
             },
@@ -152,7 +152,7 @@ impl Connector {
             return Err(error);
         }
         if !wait_for(&socket, PollFlags::OUT, now)? {
-            self.state = State::Connecting(socket);
+            self.state = ConnectState::Connecting(socket);
             return Ok(Some(Connected::Pending));
         }
         // The error may have come between the two checks.
@@ -165,17 +165,19 @@ impl Connector {
         self.options.apply(&socket)?;
         let Some(hello) = self.hello else { return Ok(Some(Connected::Open(socket))) };
         let handshake = Handshake::connect(self.secret.clone(), hello)?;
-        self.state = State::Handshaking(socket, Box::new(handshake));
+        self.state = ConnectState::Handshaking(socket, Box::new(handshake));
         Ok(None)
     }
 
     /// The descriptor to wait for, unless this waits for [`Connector::next_attempt`].
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let (socket, flags) = match &self.state {
-            State::Waiting(_) => return None,
-            State::Connecting(socket) => (socket, PollFlags::OUT),
-            State::Handshaking(socket, handshake) if handshake.wants_write() => (socket, PollFlags::OUT),
-            State::Handshaking(socket, _) => (socket, PollFlags::IN),
+            ConnectState::Waiting(_) => return None,
+            ConnectState::Connecting(socket) => (socket, PollFlags::OUT),
+            ConnectState::Handshaking(socket, handshake) if handshake.wants_write() => {
+                (socket, PollFlags::OUT)
+            }
+            ConnectState::Handshaking(socket, _) => (socket, PollFlags::IN),
         };
         Some(PollFd::from_borrowed_fd(socket.as_fd(), flags))
     }
@@ -183,8 +185,8 @@ impl Connector {
     /// When the next attempt is due, if it waits for one.
     pub(crate) const fn next_attempt(&self) -> Option<Instant> {
         match &self.state {
-            State::Waiting(until) => *until,
-            State::Connecting(_) | State::Handshaking(..) => None,
+            ConnectState::Waiting(until) => *until,
+            ConnectState::Connecting(_) | ConnectState::Handshaking(..) => None,
         }
     }
 
@@ -193,7 +195,7 @@ impl Connector {
     pub(crate) fn reason(&self) -> io::Error {
         match (&self.last_error, &self.state) {
             (Some(last), _) => io::Error::new(last.kind(), last.to_string()),
-            (None, State::Handshaking(..)) => timed_out("connected, but the handshake got no answer"),
+            (None, ConnectState::Handshaking(..)) => timed_out("connected, but the handshake got no answer"),
             (None, _) => timed_out("no answer"),
         }
     }

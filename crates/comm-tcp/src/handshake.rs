@@ -39,7 +39,7 @@ pub(crate) struct Handshake {
     ours: Greeting,
     /// The hello of the dialer; a placeholder on the acceptor until it has received one.
     hello: Hello,
-    state: State,
+    state: HandshakeStep,
     incoming: Incoming,
     outgoing: Outgoing,
     /// All messages so far, without the proofs.
@@ -47,7 +47,7 @@ pub(crate) struct Handshake {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum HandshakeStep {
     Greeting,
     Hello,
     Authorizing,
@@ -75,7 +75,7 @@ impl Handshake {
             ours: Greeting { authenticates: secret.is_some(), role, nonce },
             secret,
             hello,
-            state: State::Greeting,
+            state: HandshakeStep::Greeting,
             incoming: Incoming::new(GREETING_BYTES),
             outgoing: Outgoing::default(),
             transcript: Vec::with_capacity(2 * GREETING_BYTES + HELLO_BYTES + VERDICT_BYTES),
@@ -93,18 +93,18 @@ impl Handshake {
                 return Ok(Progress::Pending);
             }
             match &self.state {
-                State::Authorizing => return Ok(Progress::Authorize(self.hello)),
-                State::Ended(Ok(())) => return Ok(Progress::Done),
-                State::Ended(Err(refusal)) => return Ok(Progress::Refused(refusal.clone())),
-                State::Greeting | State::Hello | State::Verdict => {}
+                HandshakeStep::Authorizing => return Ok(Progress::Authorize(self.hello)),
+                HandshakeStep::Ended(Ok(())) => return Ok(Progress::Done),
+                HandshakeStep::Ended(Err(refusal)) => return Ok(Progress::Refused(refusal.clone())),
+                HandshakeStep::Greeting | HandshakeStep::Hello | HandshakeStep::Verdict => {}
             }
             let complete = self.incoming.fill(&socket)?;
             let outcome = match self.state {
-                State::Greeting => self.check_greeting(),
+                HandshakeStep::Greeting => self.check_greeting(),
                 _ => Ok(()),
             };
             match outcome {
-                Err(refusal) => self.state = State::Ended(Err(refusal)),
+                Err(refusal) => self.state = HandshakeStep::Ended(Err(refusal)),
                 Ok(()) if complete => self.handle_message(),
                 Ok(()) => return Ok(Progress::Pending),
             }
@@ -116,12 +116,12 @@ impl Handshake {
         let encoded = Verdict(verdict.clone()).encode();
         self.transcript.extend_from_slice(&encoded);
         self.outgoing.put(&encoded, &self.proof());
-        self.state = State::Ended(verdict);
+        self.state = HandshakeStep::Ended(verdict);
     }
 
     /// Whether the other side has begun the handshake as this protocol does.
     pub(crate) const fn has_greeted(&self) -> bool {
-        !matches!(self.state, State::Greeting)
+        !matches!(self.state, HandshakeStep::Greeting)
     }
 
     /// Whether the handshake waits until it can send, not for bytes to read.
@@ -148,12 +148,12 @@ impl Handshake {
     /// Handles a complete message.
     fn handle_message(&mut self) {
         let outcome = match self.state {
-            State::Greeting => self.handle_greeting(),
-            State::Hello => self.handle_hello(),
+            HandshakeStep::Greeting => self.handle_greeting(),
+            HandshakeStep::Hello => self.handle_hello(),
             _ => self.handle_verdict(),
         };
         if let Err(refusal) = outcome {
-            self.state = State::Ended(Err(refusal));
+            self.state = HandshakeStep::Ended(Err(refusal));
         }
     }
 
@@ -171,9 +171,9 @@ impl Handshake {
             let hello = self.hello.encode();
             self.transcript.extend_from_slice(&hello);
             self.outgoing.put(&hello, &self.proof());
-            self.expect(State::Verdict, VERDICT_BYTES + PROOF_BYTES);
+            self.expect(HandshakeStep::Verdict, VERDICT_BYTES + PROOF_BYTES);
         } else {
-            self.expect(State::Hello, HELLO_BYTES + PROOF_BYTES);
+            self.expect(HandshakeStep::Hello, HELLO_BYTES + PROOF_BYTES);
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ impl Handshake {
         match Hello::decode(&bytes) {
             Ok(hello) => {
                 self.hello = hello;
-                self.state = State::Authorizing;
+                self.state = HandshakeStep::Authorizing;
             }
             Err(_) => self.answer(Err(Refusal::NotAPeer)),
         }
@@ -203,11 +203,11 @@ impl Handshake {
         if !self.verify(self.incoming.after(VERDICT_BYTES)) {
             return Err(Refusal::Authentication);
         }
-        self.state = State::Ended(Verdict::decode(&bytes, &self.hello).0);
+        self.state = HandshakeStep::Ended(Verdict::decode(&bytes, &self.hello).0);
         Ok(())
     }
 
-    fn expect(&mut self, state: State, bytes: usize) {
+    fn expect(&mut self, state: HandshakeStep, bytes: usize) {
         self.state = state;
         self.incoming = Incoming::new(bytes);
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::places;
 
 /// The generated files by path.
-type Files = BTreeMap<String, String>;
+type GeneratedFiles = BTreeMap<String, String>;
 
 const PAGE: &str = "docs/algorithms.md";
 const DRAWINGS: &str = "docs/algorithms";
@@ -50,15 +50,15 @@ pub(crate) fn run(check: bool, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn generate() -> Result<Files> {
-    let mut files = Files::new();
+fn generate() -> Result<GeneratedFiles> {
+    let mut files = GeneratedFiles::new();
     let page = page::write(&mut files)?;
     files.insert(PAGE.to_owned(), page);
     Ok(files)
 }
 
 /// Returns files in the folder that are not generated.
-fn find_strays(root: &Path, files: &Files) -> Result<Vec<String>> {
+fn find_strays(root: &Path, files: &GeneratedFiles) -> Result<Vec<String>> {
     let folder = root.join(DRAWINGS);
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,

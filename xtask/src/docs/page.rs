@@ -4,7 +4,7 @@ use comm_core::Collective;
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE};
 
 use super::drawing::Drawing;
-use super::{DRAWINGS, Files, crossover, rounds};
+use super::{DRAWINGS, GeneratedFiles, crossover, rounds};
 use crate::error::{Error, Result};
 
 /// The numbers of ranks for which costs are listed.
@@ -48,7 +48,7 @@ The choice depends on the links, so the tables of choices are an example. They u
 ";
 
 /// Returns the page, and adds the drawings to `files`.
-pub(super) fn write(files: &mut Files) -> Result<String> {
+pub(super) fn write(files: &mut GeneratedFiles) -> Result<String> {
     let mut page = HEAD.to_owned();
     page += &format!("{CROSSOVERS}{}\n\n", crossover::REFERENCE);
     for collective in Collective::ALL {
@@ -60,7 +60,12 @@ pub(super) fn write(files: &mut Files) -> Result<String> {
     Ok(page.trim_end().to_owned() + "\n")
 }
 
-fn section(page: &mut String, collective: Collective, rows: &[&Algorithm], files: &mut Files) -> Result<()> {
+fn section(
+    page: &mut String,
+    collective: Collective,
+    rows: &[&Algorithm],
+    files: &mut GeneratedFiles,
+) -> Result<()> {
     *page += &format!("## {collective}\n\n");
     *page += &costs(rows);
     *page += "\nChosen algorithm by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_algorithm_is_on_the_page_and_drawn() {
-        let mut files = Files::new();
+        let mut files = GeneratedFiles::new();
         let page = write(&mut files).unwrap();
         for row in TABLE {
             let path = format!("algorithms/{}_{}_{DRAWN}.svg", row.collective, row.name);

@@ -18,6 +18,7 @@ mod publishing;
 mod purity;
 mod source;
 mod tree;
+mod type_names;
 mod unfinished;
 mod unsafe_code;
 
@@ -31,7 +32,7 @@ use tree::Tree;
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// All rules with the names that their findings show.
-const RULES: [(&str, Rule); 15] = [
+const RULES: [(&str, Rule); 16] = [
     ("changelog", changelog::check),
     ("comments", comments::check),
     ("crate-docs", crate_docs::check),
@@ -45,6 +46,7 @@ const RULES: [(&str, Rule); 15] = [
     ("lints", lints::check),
     ("publishing", publishing::check),
     ("purity", purity::check),
+    ("type-names", type_names::check),
     ("unfinished", unfinished::check),
     ("unsafe-code", unsafe_code::check),
 ];

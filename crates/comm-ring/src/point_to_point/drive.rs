@@ -17,12 +17,12 @@ const LINGER: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Ends all operations if the driving thread panics, so that the others do not wait for it.
-struct AbortOnUnwind<'a, T: Transport> {
+struct EndOnUnwind<'a, T: Transport> {
     messenger: &'a Messenger<T>,
     is_over: bool,
 }
 
-impl<T: Transport> Drop for AbortOnUnwind<'_, T> {
+impl<T: Transport> Drop for EndOnUnwind<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut state = self.messenger.lock();
@@ -42,8 +42,8 @@ pub(super) fn drive<'a, T: Transport>(
     caller: &mut CallerBuffers<'_>,
     enough: &impl Fn(&mut ProgressEngine, &mut CallerBuffers<'_>) -> bool,
 ) -> MutexGuard<'a, State<T>> {
-    let mut abort_on_unwind = AbortOnUnwind { messenger, is_over: false };
-    // Dropped before `abort_on_unwind`, which takes the lock.
+    let mut end_on_unwind = EndOnUnwind { messenger, is_over: false };
+    // Dropped before `end_on_unwind`, which takes the lock.
     let mut state = state;
     state.waiter.forget();
     let mut interest = Interest::default();
@@ -73,7 +73,7 @@ pub(super) fn drive<'a, T: Transport>(
         }
     }
     messenger.notify(&state);
-    abort_on_unwind.is_over = true;
+    end_on_unwind.is_over = true;
     state
 }
 

@@ -117,7 +117,7 @@ fn a_purpose_that_does_not_exist_is_refused_in_words() {
     dialer.advance(&near).unwrap();
     acceptor.advance(&far).unwrap();
     dialer.outgoing.put(&[9; HELLO_BYTES], &[0; PROOF_BYTES]);
-    dialer.expect(State::Verdict, VERDICT_BYTES + PROOF_BYTES);
+    dialer.expect(HandshakeStep::Verdict, VERDICT_BYTES + PROOF_BYTES);
     dialer.advance(&near).unwrap();
     assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::NotAPeer));
     let mut verdict = [0; VERDICT_BYTES + PROOF_BYTES];

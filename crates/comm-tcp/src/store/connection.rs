@@ -18,7 +18,7 @@ const COPIED_BYTES: usize = 16 * 1024;
 
 /// A connection of a client to the server.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct StoreConnection {
     pub(super) socket: Socket,
     pub(super) address: SocketAddr,
     pub(super) phase: Phase,
@@ -123,7 +123,7 @@ impl From<FrameError> for CloseReason {
     }
 }
 
-impl Connection {
+impl StoreConnection {
     pub(super) fn new(socket: Socket, address: SocketAddr, charge: Charge) -> Self {
         Self {
             socket,

@@ -34,11 +34,11 @@ pub(super) struct TcpPresence {
     key: String,
     timeout: Duration,
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<PresenceState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum PresenceState {
     Waiting(FrameReader),
     Answered(Result<Option<Vec<u8>>>),
 }
@@ -56,7 +56,7 @@ impl TcpPresence {
         while !writer.flush(&socket).map_err(|e| broken(FrameError::Io(e)))? {
             await_socket(&socket, PollFlags::OUT, deadline).map_err(broken)?;
         }
-        let state = Mutex::new(State::Waiting(FrameReader::default()));
+        let state = Mutex::new(PresenceState::Waiting(FrameReader::default()));
         Ok(Self { socket, address, key: key.to_owned(), timeout, bytes_max, state })
     }
 }
@@ -68,7 +68,7 @@ impl Presence for TcpPresence {
 
     fn poll(&self) -> Result<Option<Vec<u8>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Waiting(reader) = &mut *state {
+        if let PresenceState::Waiting(reader) = &mut *state {
             let answer = match reader.fill(&self.socket, self.bytes_max, |_| true) {
                 Ok(None | Some(Frame::Skipped)) => return Ok(None),
                 Ok(Some(Frame::Whole(frame))) => {
@@ -77,11 +77,11 @@ impl Presence for TcpPresence {
                 }
                 Err(error) => Err(failed(self.address, &self.key, self.timeout, error)),
             };
-            *state = State::Answered(answer);
+            *state = PresenceState::Answered(answer);
         }
         match &*state {
-            State::Waiting(_) => Ok(None),
-            State::Answered(answer) => answer.clone(),
+            PresenceState::Waiting(_) => Ok(None),
+            PresenceState::Answered(answer) => answer.clone(),
         }
     }
 }

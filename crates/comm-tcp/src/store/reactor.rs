@@ -14,7 +14,7 @@ use socket2::Socket;
 
 use super::StoreConfig;
 use super::accept::StoreProtocol;
-use super::connection::{CloseReason, Connection, Phase, Registration};
+use super::connection::{CloseReason, Phase, Registration, StoreConnection};
 use super::frame::Frame;
 use super::ledger::Ledger;
 use super::protocol::Response;
@@ -37,7 +37,7 @@ pub(super) struct Reactor {
     /// `None` once no new connections are accepted.
     acceptor: Option<Acceptor<StoreProtocol>>,
     /// Clients, which have completed their handshakes.
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, StoreConnection>,
     next: u64,
     /// The deadlines of connections, and that of a drain.
     deadlines: BTreeSet<(Instant, u64)>,
@@ -52,12 +52,12 @@ pub(super) struct Reactor {
 /// The state that the server's thread shares with its handle.
 #[derive(Debug)]
 pub(super) struct Status {
-    state: Mutex<State>,
+    state: Mutex<ReactorState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReactorState {
     connections: usize,
     /// Whether new connections are accepted.
     listens: bool,
@@ -67,13 +67,13 @@ struct State {
 
 impl Default for Status {
     fn default() -> Self {
-        let state = State { connections: 0, listens: true, drain_until: None };
+        let state = ReactorState { connections: 0, listens: true, drain_until: None };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
 
 impl Status {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReactorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl Status {
     /// Waits up to `grace` until no new connections are accepted, which is soon, and then up to
     /// `wait` until there are none left. Returns whether there are none left.
     pub(super) fn wait_drained(&self, wait: Duration, grace: Duration) -> bool {
-        let listens = |state: &mut State| state.listens;
+        let listens = |state: &mut ReactorState| state.listens;
         let (state, _) = self
             .changed
             .wait_timeout_while(self.lock(), grace, listens)
@@ -191,7 +191,7 @@ impl Reactor {
         // connect again.
         drop(acceptor);
         self.deadlines.insert((until, STOP));
-        let parked = |connection: &Connection| matches!(connection.phase, Phase::Parked(_));
+        let parked = |connection: &StoreConnection| matches!(connection.phase, Phase::Parked(_));
         let ids: Vec<u64> =
             self.connections.iter().filter(|(_, connection)| parked(connection)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -219,7 +219,7 @@ impl Reactor {
 
     fn admit(&mut self, Accepted { socket, address, .. }: Accepted<()>) {
         let id = self.next;
-        let connection = Connection::new(socket, address, self.ledger.open());
+        let connection = StoreConnection::new(socket, address, self.ledger.open());
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
             tracing::warn!(%address, %errno, "the store cannot watch a client");
@@ -234,7 +234,7 @@ impl Reactor {
     pub(super) fn serve(
         &mut self,
         id: u64,
-        action: impl FnOnce(&mut Self, u64, &mut Connection) -> Result<(), CloseReason>,
+        action: impl FnOnce(&mut Self, u64, &mut StoreConnection) -> Result<(), CloseReason>,
     ) {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         let outcome = action(self, id, &mut connection).and_then(|()| {
@@ -249,7 +249,7 @@ impl Reactor {
     }
 
     /// Registers the events and the deadline of a connection, if they have changed.
-    fn watch(&mut self, id: u64, connection: &mut Connection) -> rustix::io::Result<()> {
+    fn watch(&mut self, id: u64, connection: &mut StoreConnection) -> rustix::io::Result<()> {
         let now = Registration { events: connection.events(), deadline: connection.deadline };
         if now.events != connection.registration.events {
             epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id), now.events)?;
@@ -262,14 +262,14 @@ impl Reactor {
         Ok(())
     }
 
-    fn forget_deadline(&mut self, id: u64, connection: &Connection) {
+    fn forget_deadline(&mut self, id: u64, connection: &StoreConnection) {
         if let Some(at) = connection.registration.deadline {
             self.deadlines.remove(&(at, id));
         }
     }
 
     /// Closes a connection. Closing removes it from epoll.
-    fn close(&mut self, id: u64, connection: Connection, reason: &CloseReason) {
+    fn close(&mut self, id: u64, connection: StoreConnection, reason: &CloseReason) {
         self.forget_deadline(id, &connection);
         if let Phase::Parked(parked) = &connection.phase
             && let Some(key) = parked.awaited()
@@ -298,7 +298,7 @@ impl Reactor {
     }
 
     /// Handles an event on a connection.
-    fn advance(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
+    fn advance(&mut self, id: u64, connection: &mut StoreConnection) -> Result<(), CloseReason> {
         match &mut connection.phase {
             Phase::Parked(_) => Err(CloseReason::Closed),
             Phase::Sending(_) => connection.flush(),
@@ -335,7 +335,7 @@ impl Reactor {
     }
 
     /// Handles the deadline of a connection.
-    fn handle_timeout(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
+    fn handle_timeout(&mut self, id: u64, connection: &mut StoreConnection) -> Result<(), CloseReason> {
         connection.registration.deadline = None;
         match connection.phase {
             Phase::Parked(_) => self.respond_timeout(id, connection),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::wire::{self, Fixed};
 
-use super::connection::{CloseReason, Connection, Parked, Phase, Will};
+use super::connection::{CloseReason, Parked, Phase, StoreConnection, Will};
 use super::ledger::Value;
 use super::protocol::{Request, Response};
 use super::reactor::Reactor;
@@ -26,7 +26,7 @@ impl Reactor {
     pub(super) fn execute(
         &mut self,
         id: u64,
-        connection: &mut Connection,
+        connection: &mut StoreConnection,
         frame: &[u8],
     ) -> Result<(), CloseReason> {
         let request = Request::decode(frame).map_err(|_| CloseReason::Malformed)?;
@@ -76,7 +76,7 @@ impl Reactor {
 
     fn acknowledge(
         &self,
-        connection: &mut Connection,
+        connection: &mut StoreConnection,
         key: Option<&str>,
         outcome: &Result<Answer, TableError>,
     ) -> Result<(), CloseReason> {
@@ -98,7 +98,7 @@ impl Reactor {
     fn park(
         &mut self,
         id: u64,
-        connection: &mut Connection,
+        connection: &mut StoreConnection,
         keys: Vec<String>,
         wants_value: bool,
         timeout: Duration,
@@ -115,7 +115,7 @@ impl Reactor {
 
     /// Responds to a parked request if all its keys exist, and otherwise waits for the first that
     /// does not.
-    fn retry(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
+    fn retry(&mut self, id: u64, connection: &mut StoreConnection) -> Result<(), CloseReason> {
         let deadline = self.operation_deadline();
         let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
         if let Some(missing) = parked.find_missing(|key| self.table.get(key).is_some()) {
@@ -136,7 +136,7 @@ impl Reactor {
     pub(super) fn respond_timeout(
         &mut self,
         id: u64,
-        connection: &mut Connection,
+        connection: &mut StoreConnection,
     ) -> Result<(), CloseReason> {
         let deadline = self.operation_deadline();
         let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
@@ -149,7 +149,7 @@ impl Reactor {
     }
 
     /// Responds to a parked request at once: its keys exist, or are missing.
-    fn retry_once(&mut self, id: u64, connection: &mut Connection) -> Result<(), CloseReason> {
+    fn retry_once(&mut self, id: u64, connection: &mut StoreConnection) -> Result<(), CloseReason> {
         let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
         match parked.find_missing(|key| self.table.get(key).is_some()) {
             Some(_) => self.respond_timeout(id, connection),
@@ -161,7 +161,7 @@ impl Reactor {
     pub(super) fn respond_closing(
         &mut self,
         id: u64,
-        connection: &mut Connection,
+        connection: &mut StoreConnection,
     ) -> Result<(), CloseReason> {
         let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
         if let Some(key) = parked.awaited() {

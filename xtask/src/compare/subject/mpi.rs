@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{Search, Start, Subject, build, built_peers, output, sources};
 
-type Environment = &'static [(&'static str, &'static str)];
+type EnvironmentVariables = &'static [(&'static str, &'static str)];
 
 /// Makes glibc keep large blocks instead of returning them to the kernel and faulting them in again
 /// at every call. This is not the default.
@@ -55,15 +55,19 @@ struct Mpi {
     launcher: &'static str,
     program: PathBuf,
     options: Vec<&'static str>,
-    environment: Environment,
+    environment: EnvironmentVariables,
 }
 
-pub(super) fn open_mpi(name: &'static str, options: &[&'static str], environment: Environment) -> Search {
+pub(super) fn open_mpi(
+    name: &'static str,
+    options: &[&'static str],
+    environment: EnvironmentVariables,
+) -> Search {
     let options = [&ANY_USER_ANY_CORES, options].concat();
     find(&OPEN_MPI, name, options, environment)
 }
 
-pub(super) fn mpich(name: &'static str, environment: Environment) -> Search {
+pub(super) fn mpich(name: &'static str, environment: EnvironmentVariables) -> Search {
     find(&MPICH, name, Vec::new(), environment)
 }
 
@@ -71,7 +75,7 @@ fn find(
     implementation: &Implementation,
     name: &'static str,
     options: Vec<&'static str>,
-    environment: Environment,
+    environment: EnvironmentVariables,
 ) -> Search {
     let Implementation { name: title, install, .. } = implementation;
     let missing = || format!("{title} is not installed; try `{install}`");

@@ -28,28 +28,28 @@ pub(super) struct Conversation {
     pub(super) bytes_max: usize,
 }
 
-type Answer<T> = Result<T, FrameError>;
+type TorchResult<T> = Result<T, FrameError>;
 
 impl Conversation {
     /// Greets the server, and returns whether it is PyTorch's store.
-    pub(super) fn greet(&self) -> Answer<bool> {
+    pub(super) fn greet(&self) -> TorchResult<bool> {
         let number = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().validate().ping(number))?;
         Ok(self.fixed::<4>()? == number)
     }
 
     /// Sets a key. The response to a second request confirms it.
-    pub(super) fn set(&self, key: &str, value: &[u8]) -> Answer<()> {
+    pub(super) fn set(&self, key: &str, value: &[u8]) -> TorchResult<()> {
         self.ask(Query::default().set(key, value).check(&[key]))?;
         self.is_ready().map(drop)
     }
 
-    pub(super) fn add(&self, key: &str, amount: i64) -> Answer<i64> {
+    pub(super) fn add(&self, key: &str, amount: i64) -> TorchResult<i64> {
         self.ask(Query::default().add(key, amount))?;
         self.number()
     }
 
-    pub(super) fn delete(&self, key: &str) -> Answer<bool> {
+    pub(super) fn delete(&self, key: &str) -> TorchResult<bool> {
         self.ask(Query::default().delete(key))?;
         match self.number::<i64>()? {
             0 => Ok(false),
@@ -58,13 +58,18 @@ impl Conversation {
         }
     }
 
-    pub(super) fn num_keys(&self) -> Answer<u64> {
+    pub(super) fn num_keys(&self) -> TorchResult<u64> {
         self.ask(Query::default().num_keys())?;
         u64::try_from(self.number::<i64>()?).map_err(|_| FrameError::Io(malformed_response()))
     }
 
     /// Returns the value afterwards, and `None` if the key is still missing.
-    pub(super) fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Answer<Option<Vec<u8>>> {
+    pub(super) fn compare_set(
+        &self,
+        key: &str,
+        expected: &[u8],
+        desired: &[u8],
+    ) -> TorchResult<Option<Vec<u8>>> {
         if expected == desired && !expected.is_empty() {
             return self.read(key);
         }
@@ -79,14 +84,14 @@ impl Conversation {
     ///
     /// The server's own query for this does not tell a missing key from an empty value, or closes
     /// the connection. To replace what no key holds by itself changes nothing, and answers both.
-    fn read(&self, key: &str) -> Answer<Option<Vec<u8>>> {
+    fn read(&self, key: &str) -> TorchResult<Option<Vec<u8>>> {
         let unlikely: [u8; 16] = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().compare_set(key, &unlikely, &unlikely))?;
         Ok(Some(self.field()?).filter(|value| value != &unlikely))
     }
 
     /// Waits for a key until a time, and returns its value.
-    pub(super) fn get(&self, key: &str, until: Instant) -> Answer<Option<Vec<u8>>> {
+    pub(super) fn get(&self, key: &str, until: Instant) -> TorchResult<Option<Vec<u8>>> {
         while self.await_keys(&[key], until)? {
             let value = self.read(key)?;
             if value.is_some() || Instant::now() >= until {
@@ -97,12 +102,12 @@ impl Conversation {
     }
 
     /// The value of a key, if it exists now.
-    pub(super) fn peek(&self, key: &str) -> Answer<Option<Vec<u8>>> {
+    pub(super) fn peek(&self, key: &str) -> TorchResult<Option<Vec<u8>>> {
         if self.check(&[key])? { self.read(key) } else { Ok(None) }
     }
 
     /// Waits until all keys exist at the same time, and returns whether they did before `until`.
-    pub(super) fn await_keys(&self, keys: &[&str], until: Instant) -> Answer<bool> {
+    pub(super) fn await_keys(&self, keys: &[&str], until: Instant) -> TorchResult<bool> {
         let mut nap = POLL_MIN;
         loop {
             if self.check(keys)? {
@@ -118,7 +123,7 @@ impl Conversation {
     }
 
     /// Returns the keys that do not exist.
-    pub(super) fn missing<'k>(&self, keys: &[&'k str]) -> Answer<Vec<&'k str>> {
+    pub(super) fn missing<'k>(&self, keys: &[&'k str]) -> TorchResult<Vec<&'k str>> {
         let mut missing = Vec::new();
         for key in keys {
             if !self.check(&[key])? {
@@ -128,13 +133,13 @@ impl Conversation {
         Ok(missing)
     }
 
-    pub(super) fn check(&self, keys: &[&str]) -> Answer<bool> {
+    pub(super) fn check(&self, keys: &[&str]) -> TorchResult<bool> {
         self.ask(Query::default().check(keys))?;
         self.is_ready()
     }
 
     /// Sleeps until the server says that the keys exist, or the time has come.
-    fn nap(&self, keys: &[&str], until: Instant) -> Answer<()> {
+    fn nap(&self, keys: &[&str], until: Instant) -> TorchResult<()> {
         self.ask(Query::default().wait(keys))?;
         let answered = match await_socket(&self.socket, PollFlags::IN, until) {
             Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => false,
@@ -150,16 +155,16 @@ impl Conversation {
         Ok(())
     }
 
-    fn is_ready(&self) -> Answer<bool> {
+    fn is_ready(&self) -> TorchResult<bool> {
         Ok(self.expect(&[READY, NOT_READY])? == READY)
     }
 
-    fn expect(&self, known: &[u8]) -> Answer<u8> {
+    fn expect(&self, known: &[u8]) -> TorchResult<u8> {
         let [byte] = self.fixed()?;
         if known.contains(&byte) { Ok(byte) } else { Err(FrameError::Io(malformed_response())) }
     }
 
-    fn ask(&self, query: Query) -> Answer<()> {
+    fn ask(&self, query: Query) -> TorchResult<()> {
         let mut writer = FrameWriter::new(query.into_bytes());
         while !writer.flush(&self.socket).map_err(FrameError::Io)? {
             await_socket(&self.socket, PollFlags::OUT, self.deadline)?;
@@ -167,12 +172,12 @@ impl Conversation {
         Ok(())
     }
 
-    fn number<T: wire::Fixed>(&self) -> Answer<T> {
+    fn number<T: wire::Fixed>(&self) -> TorchResult<T> {
         let bytes: [u8; 8] = self.fixed()?;
         wire::decode(&bytes, Reader::get).map_err(|_| FrameError::Io(malformed_response()))
     }
 
-    fn fixed<const N: usize>(&self) -> Answer<[u8; N]> {
+    fn fixed<const N: usize>(&self) -> TorchResult<[u8; N]> {
         let mut bytes = [0; N];
         match self.fill(&mut bytes)? {
             0 => Err(FrameError::Closed),
@@ -182,7 +187,7 @@ impl Conversation {
     }
 
     /// Reads a length and as many bytes. Memory grows as they arrive, never ahead of them.
-    fn field(&self) -> Answer<Vec<u8>> {
+    fn field(&self) -> TorchResult<Vec<u8>> {
         let len = usize::try_from(self.number::<u64>()?).unwrap_or(usize::MAX);
         if len > self.bytes_max {
             return Err(FrameError::TooLong(len));
@@ -199,7 +204,7 @@ impl Conversation {
     }
 
     /// Reads until `into` is full or the stream ends, and returns how much that was.
-    fn fill(&self, into: &mut [u8]) -> Answer<usize> {
+    fn fill(&self, into: &mut [u8]) -> TorchResult<usize> {
         let mut filled = 0;
         while filled < into.len() {
             match receive(&self.socket, &mut into[filled..])? {
