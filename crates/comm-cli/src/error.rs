@@ -1,7 +1,7 @@
-//! The errors of `commctl perf`, and their exit codes.
+//! The errors of commands, and their exit codes.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use comm_cli::__private::plot::DrawError;
 use comm_cli::launch::LaunchError;
@@ -10,7 +10,7 @@ use comm_cli::launch::LaunchError;
 const USAGE: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PerfError {
+pub(crate) enum CliError {
     #[error("{0}")]
     Usage(String),
     #[error(
@@ -29,20 +29,29 @@ pub(crate) enum PerfError {
     Write { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Draw(#[from] DrawError),
+    /// A schedule is invalid, which is a bug.
+    #[error("cannot simulate {algorithm}")]
+    Simulation { algorithm: &'static str, source: comm_sim::cost::SimulationError },
     #[error("cannot {what}")]
     System { what: &'static str, source: io::Error },
 }
 
-pub(crate) type Result<T, E = PerfError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
 /// Not a source: the text of such an error includes its cause.
-impl From<comm::Error> for PerfError {
+impl From<comm::Error> for CliError {
     fn from(error: comm::Error) -> Self {
         Self::Communication(error)
     }
 }
 
-impl PerfError {
+impl CliError {
+    /// Returns a function for `map_err` that adds a path to an error.
+    pub(crate) fn write(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.as_ref().to_owned();
+        move |source| Self::Write { path, source }
+    }
+
     pub(crate) fn usage(reason: impl Into<String>) -> Self {
         Self::Usage(reason.into())
     }
@@ -56,6 +65,7 @@ impl PerfError {
             | Self::Wrong(_)
             | Self::Write { .. }
             | Self::Draw(_)
+            | Self::Simulation { .. }
             | Self::System { .. } => 1,
         }
     }

@@ -1,6 +1,7 @@
 //! The tool `commctl`.
 
 mod collective;
+mod error;
 mod perf;
 mod run;
 mod simulate;
@@ -10,7 +11,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use comm_cli::launch::LaunchError;
 
 /// Launches programs that use the comm library, measures collectives and predicts their times.
 #[derive(Debug, Parser)]
@@ -28,20 +28,16 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
-        Subcommands::Run(run) => exit(run.execute(), LaunchError::exit_code),
-        Subcommands::Perf(perf) => exit(perf.execute(), |error| error.exit_code()),
-        Subcommands::Simulate(simulate) => exit(simulate.execute(), simulate::SimulateError::exit_code),
-    }
-}
-
-/// Prints the error of a command and returns its exit code.
-fn exit<E: Error>(outcome: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Subcommands::Run(run) => run.execute(),
+        Subcommands::Perf(perf) => perf.execute(),
+        Subcommands::Simulate(simulate) => simulate.execute(),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&error);
-            ExitCode::from(code(&error))
+            ExitCode::from(error.exit_code())
         }
     }
 }

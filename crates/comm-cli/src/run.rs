@@ -7,7 +7,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clap::Args;
-use comm_cli::launch::{Devices, Launch, LaunchError};
+use comm_cli::launch::{Devices, Launch};
+
+use crate::error::Result;
 
 /// Start a program as several ranks on this machine
 #[derive(Debug, Args)]
@@ -69,7 +71,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn execute(self) -> Result<(), LaunchError> {
+    pub(crate) fn execute(self) -> Result<()> {
         let mut command = self.command.into_iter();
         let launch = Launch::new(command.next().unwrap_or_default())
             .args(command)
@@ -81,7 +83,8 @@ impl Run {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),
             None => launch,
         };
-        self.env.into_iter().fold(launch, |launch, Variable { name, value }| launch.env(name, value)).run()
+        let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
+        Ok(self.env.into_iter().fold(launch, set).run()?)
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args, ValueEnum};
-use comm::{Collective, DType, ReduceOp};
+use clap::{ArgAction, Args};
+use comm::{Collective, DType, ReduceOp, TransportKind};
 use comm_cli::__private::units;
 
 use super::plan::Layout;
@@ -49,8 +49,8 @@ pub(crate) struct Perf {
 
     /// Transport between the ranks; auto uses shared memory within a host and TCP between hosts
     /// [default: COMM_TRANSPORT, or auto]
-    #[arg(long, value_enum)]
-    pub(crate) transport: Option<Transport>,
+    #[arg(long, value_parser = transports())]
+    pub(crate) transport: Option<TransportKind>,
 
     #[command(flatten)]
     pub(crate) sizes: Sizes,
@@ -237,11 +237,12 @@ pub(crate) struct Calibrate {
     pub(crate) report: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Transport {
-    Auto,
-    Tcp,
-    Shm,
+fn transports() -> impl TypedValueParser<Value = TransportKind> {
+    PossibleValuesParser::new(["auto", "tcp", "shm"]).map(|name| match name.as_str() {
+        "tcp" => TransportKind::Tcp,
+        "shm" => TransportKind::SharedMemory,
+        _ => TransportKind::Auto,
+    })
 }
 
 fn dtypes() -> impl TypedValueParser<Value = DType> {

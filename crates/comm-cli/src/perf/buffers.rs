@@ -6,8 +6,8 @@ use comm::{Buffers, Call, Collective, Comm, Counts, Element, HostView, HostViewM
 use comm_sim::exact::Small;
 
 use super::data::Data;
-use super::error::{PerfError, Result};
 use super::plan::{Layout, Plan};
+use crate::error::{CliError, Result};
 
 /// The value of a receive buffer before a call.
 const UNTOUCHED: u64 = 0xa5;
@@ -184,7 +184,7 @@ fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Elements<T>> {
     }
     let mut buffer = Vec::new();
     let no_memory =
-        |_| PerfError::usage(format!("--max: no memory for {len} elements of {}", <T as Element>::DTYPE));
+        |_| CliError::usage(format!("--max: no memory for {len} elements of {}", <T as Element>::DTYPE));
     buffer.try_reserve_exact(len).map_err(no_memory)?;
     buffer.resize(len, element(UNTOUCHED));
     Ok(Box::new(buffer))

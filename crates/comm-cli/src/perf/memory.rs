@@ -4,9 +4,9 @@ use comm::Collective;
 use comm::ring::{Tuning, choose};
 
 use super::buffers::Lengths;
-use super::error::{PerfError, Result};
 use super::host;
 use super::plan::{Layout, Plan};
+use crate::error::{CliError, Result};
 
 /// Returns an error if the buffers of `local_ranks` ranks exceed the available memory of this host.
 pub(crate) fn check(plan: &Plan, tuning: &Tuning, local_ranks: usize) -> Result<()> {
@@ -16,7 +16,7 @@ pub(crate) fn check(plan: &Plan, tuning: &Tuning, local_ranks: usize) -> Result<
 
 fn fits(plan: &Plan, tuning: &Tuning, size: usize, ranks: usize, available: usize) -> Result<()> {
     let needed = needed(plan, tuning, size)?.saturating_mul(ranks);
-    if needed <= available { Ok(()) } else { Err(PerfError::Memory { size, ranks, needed, available }) }
+    if needed <= available { Ok(()) } else { Err(CliError::Memory { size, ranks, needed, available }) }
 }
 
 /// The largest number of bytes that one rank needs, including scratch in the communicator.

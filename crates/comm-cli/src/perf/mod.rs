@@ -4,7 +4,6 @@ mod args;
 mod buffers;
 mod calibrate;
 mod data;
-mod error;
 mod host;
 mod memory;
 mod messages;
@@ -19,12 +18,13 @@ mod timing;
 use std::env;
 use std::thread;
 
-use comm::{Collective, Config, Membership};
+use comm::{Collective, Config, Membership, TransportKind};
 use comm_cli::launch::Launch;
 
+use crate::error::{CliError, Result};
+use args::Benchmark;
 pub(crate) use args::Perf;
-use args::{Benchmark, Transport};
-use error::{PerfError, Result};
+
 use plan::{Plan, SizeRange};
 use session::Session;
 
@@ -39,12 +39,12 @@ impl Perf {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let ranks = self.ranks.map_or(cores.max(2), |ranks| ranks as usize);
         let config = Config::new(Membership { rank: 0, size: ranks }, "", 0)?;
-        let tuning = self.transport(&config).tuning(&config)?;
+        let tuning = session::default_tuning(self.transport(&config), &config)?;
         for plan in self.plans(ranks)? {
             memory::check(&plan, &tuning, ranks)?;
         }
         let program =
-            env::current_exe().map_err(|source| PerfError::System { what: "find this program", source })?;
+            env::current_exe().map_err(|source| CliError::System { what: "find this program", source })?;
         Ok(Launch::new(program).args(env::args_os().skip(1)).ranks(ranks).run()?)
     }
 
@@ -52,7 +52,7 @@ impl Perf {
         let config = Config::from_env()?;
         if let Some(ranks) = self.ranks.filter(|ranks| *ranks as usize != config.world_size) {
             let reason = format!("-n {ranks}: the launcher started {} ranks", config.world_size);
-            return Err(PerfError::usage(reason));
+            return Err(CliError::usage(reason));
         }
         let plans = self.plans(config.world_size)?;
         let session = Session::join(self.transport(&config), &config)?;
@@ -65,8 +65,8 @@ impl Perf {
         }
     }
 
-    fn transport(&self, config: &Config) -> Transport {
-        self.transport.unwrap_or_else(|| Transport::of(config.transport))
+    fn transport(&self, config: &Config) -> TransportKind {
+        self.transport.unwrap_or(config.transport)
     }
 
     fn plans(&self, ranks: usize) -> Result<Vec<Plan>> {
@@ -76,7 +76,7 @@ impl Perf {
             Some(Benchmark::Collective(collective)) => collective,
         };
         if self.output.svg.is_some() && collective == Collective::Barrier {
-            return Err(PerfError::usage("--svg: a barrier has no sizes"));
+            return Err(CliError::usage("--svg: a barrier has no sizes"));
         }
         Ok(vec![Plan::new(collective, ranks, &self.call, SizeRange::TABLE.or(&self.sizes)?)?])
     }

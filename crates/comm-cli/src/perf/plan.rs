@@ -5,9 +5,9 @@ use comm::ring::{RingConfig, Tuning};
 use comm::{Collective, DType, ReduceOp};
 
 use super::args::{CallArgs, Sizes};
-use super::error::{PerfError, Result};
 use super::row::Label;
 use crate::collective::{bus_factor, has_blocks, has_data, has_root, is_prefix, reduces};
+use crate::error::{CliError, Result};
 
 /// The sizes of one benchmark in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ impl SizeRange {
             factor: sizes.factor.map_or(self.factor, |factor| factor as usize),
         };
         if given.min > given.max {
-            return Err(PerfError::usage(format!("--min {} is larger than --max {}", given.min, given.max)));
+            return Err(CliError::usage(format!("--min {} is larger than --max {}", given.min, given.max)));
         }
         Ok(given)
     }
@@ -64,7 +64,7 @@ impl Layout {
         match wanted {
             Some(layout) if !layouts.contains(&layout) => {
                 let flag = if layout == Self::InPlace { "--in-place" } else { "--out-of-place" };
-                Err(PerfError::usage(format!("{flag}: there is no such {collective}")))
+                Err(CliError::usage(format!("{flag}: there is no such {collective}")))
             }
             wanted => Ok(wanted.unwrap_or(layouts[0])),
         }
@@ -96,7 +96,7 @@ impl Plan {
         call: &CallArgs,
         range: SizeRange,
     ) -> Result<Self> {
-        let unused = |flag: &str, why: &str| Err(PerfError::usage(format!("{flag}: {collective} {why}")));
+        let unused = |flag: &str, why: &str| Err(CliError::usage(format!("{flag}: {collective} {why}")));
         if call.op.is_some() && !reduces(collective) {
             return unused("--op", "reduces nothing");
         }
@@ -108,7 +108,7 @@ impl Plan {
         }
         let root = call.root.unwrap_or(0);
         if root >= ranks {
-            return Err(PerfError::usage(format!("--root {root}: there are {ranks} ranks, numbered from 0")));
+            return Err(CliError::usage(format!("--root {root}: there are {ranks} ranks, numbered from 0")));
         }
         let op = reduces(collective).then(|| call.op.unwrap_or(ReduceOp::Sum));
         if let Some(op) = op {

@@ -5,8 +5,8 @@ use std::path::Path;
 use comm_cli::__private::page;
 use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
-use super::error::{PerfError, Result};
 use super::row::{Label, Row};
+use crate::error::{CliError, Result};
 
 pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()> {
     let dtype = label.dtype.map_or("bytes", |dtype| dtype.name());
@@ -37,5 +37,5 @@ pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()>
 
 /// Writes a file, and creates its folder if necessary.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
-    page::write_file(path, text).map_err(|source| PerfError::Write { path: path.to_owned(), source })
+    page::write_file(path, text).map_err(CliError::write(path))
 }

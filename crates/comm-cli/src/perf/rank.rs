@@ -6,7 +6,6 @@ use comm_sim::exact::Small;
 
 use super::args::{Perf, Samples};
 use super::buffers::RankBuffers;
-use super::error::{PerfError, Result};
 use super::memory;
 use super::plan::Plan;
 use super::plot;
@@ -14,6 +13,7 @@ use super::print::Printer;
 use super::row::{Percentiles, Row};
 use super::session::Session;
 use super::timing;
+use crate::error::{CliError, Result};
 
 /// Measures a plan and prints it.
 pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
@@ -37,7 +37,7 @@ pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
         plot::write_rows(path, &label, &rows)?;
     }
     match wrong {
-        Some(wrong) if wrong > 0 && session.prints() => Err(PerfError::Wrong(wrong)),
+        Some(wrong) if wrong > 0 && session.prints() => Err(CliError::Wrong(wrong)),
         _ => Ok(()),
     }
 }
@@ -48,9 +48,7 @@ pub(crate) fn agree_on_memory(session: &Session, plan: &Plan) -> Result<()> {
     let mut fits = [u8::from(own.is_ok())];
     session.comm.all_reduce(&mut fits, ReduceOp::Min)?;
     match fits {
-        [0] => {
-            own.and(Err(PerfError::usage("--max: the buffers do not fit into the memory of another host")))
-        }
+        [0] => own.and(Err(CliError::usage("--max: the buffers do not fit into the memory of another host"))),
         _ => own,
     }
 }
@@ -65,7 +63,7 @@ fn measure_of(dtype: DType) -> Result<Measure> {
             found = Some(measure::<T>);
         }
     });
-    found.ok_or_else(|| PerfError::usage(format!("--dtype {dtype}: the host does not reduce this type")))
+    found.ok_or_else(|| CliError::usage(format!("--dtype {dtype}: the host does not reduce this type")))
 }
 
 /// Measures one size.

@@ -6,9 +6,8 @@ use comm::shm::{SharedMemoryConfig, SharedMemoryFabric};
 use comm::tcp::TcpFabric;
 use comm::{Comm, Config, Fabric, LinkModel, ObjectCollectives, TransportKind, init_with_paths};
 
-use super::args::Transport;
-use super::error::{PerfError, Result};
 use super::host::{self, RankInfo};
+use crate::error::{CliError, Result};
 
 /// A rank of the group that measures.
 #[derive(Debug)]
@@ -20,51 +19,29 @@ pub(crate) struct Session {
     /// The number of ranks of this host, according to the launcher.
     pub(crate) local_ranks: usize,
     /// The requested transport.
-    transport: Transport,
+    transport: TransportKind,
     /// The transports in use.
     paths: Paths,
 }
 
-impl Transport {
-    pub(crate) const fn of(kind: TransportKind) -> Self {
-        match kind {
-            TransportKind::Tcp => Self::Tcp,
-            TransportKind::SharedMemory => Self::Shm,
-            _ => Self::Auto,
-        }
-    }
-
-    const fn kind(self) -> TransportKind {
-        match self {
-            Self::Auto => TransportKind::Auto,
-            Self::Tcp => TransportKind::Tcp,
-            Self::Shm => TransportKind::SharedMemory,
-        }
-    }
-
-    /// Returns the default link model on one host.
-    fn links(self, config: &Config) -> Result<LinkModel> {
-        match self {
-            Self::Tcp => Ok(TcpFabric::alone(&config.tcp)?.links()),
-            Self::Auto | Self::Shm => Ok(SharedMemoryFabric::alone()?.links()),
-        }
-    }
-
-    /// Returns the tuning before ranks have connected.
-    pub(crate) fn tuning(self, config: &Config) -> Result<Tuning> {
-        Ok(config.ring.tuning(self.links(config)?))
-    }
+/// Returns the tuning of a transport on one host, before ranks have connected.
+pub(crate) fn default_tuning(transport: TransportKind, config: &Config) -> Result<Tuning> {
+    let links = match transport {
+        TransportKind::Tcp => TcpFabric::alone(&config.tcp)?.links(),
+        _ => SharedMemoryFabric::alone()?.links(),
+    };
+    Ok(config.ring.tuning(links))
 }
 
 impl Session {
     /// Connects to the other ranks, with the configuration of the environment.
-    pub(crate) fn join(transport: Transport, config: &Config) -> Result<Self> {
+    pub(crate) fn join(transport: TransportKind, config: &Config) -> Result<Self> {
         let mut config = config.clone();
-        config.transport = transport.kind();
+        config.transport = transport;
         let (comm, paths) = init_with_paths(&config)?;
         let rank_infos = comm
             .all_gather_object(&RankInfo::own())
-            .map_err(|source| PerfError::RankInfos { source: Box::new(source) })?;
+            .map_err(|source| CliError::RankInfos { source: Box::new(source) })?;
         // The link model is that of rank 0, which may differ from this rank's configuration.
         let tuning = match comm.links() {
             Some(links) => {
@@ -72,7 +49,7 @@ impl Session {
                 tuning.links = links;
                 tuning
             }
-            None => transport.tuning(&config)?,
+            None => default_tuning(transport, &config)?,
         };
         Ok(Self { comm, tuning, rank_infos, local_ranks: config.local_world_size, transport, paths })
     }
@@ -81,10 +58,10 @@ impl Session {
     pub(crate) fn transport(&self) -> String {
         let used = self.paths.to_string();
         match self.transport {
-            Transport::Auto if used.is_empty() => "auto".into(),
-            Transport::Auto => format!("auto ({used})"),
-            Transport::Tcp => "tcp".into(),
-            Transport::Shm => "shm".into(),
+            TransportKind::Tcp => "tcp".into(),
+            TransportKind::SharedMemory => "shm".into(),
+            _ if used.is_empty() => "auto".into(),
+            _ => format!("auto ({used})"),
         }
     }
 

@@ -30,7 +30,7 @@ struct Line<'a> {
 }
 
 pub(super) fn write(
-    out: &mut impl Write,
+    out: &mut dyn Write,
     setup: &Setup,
     predictions: &[Prediction],
     chosen: &str,

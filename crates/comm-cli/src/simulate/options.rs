@@ -10,8 +10,8 @@ use comm::ring::{RingConfig, Tuning};
 use comm::{Collective, Link, LinkModel};
 use comm_cli::__private::units;
 
-use super::SimulateError;
 use crate::collective::parser;
+use crate::error::{CliError, Result};
 
 /// Predict how long the algorithms of a collective take on links of a given speed
 #[derive(Debug, Args)]
@@ -114,10 +114,13 @@ pub(super) struct Setup {
 }
 
 impl Simulate {
-    pub(super) fn setup(&self) -> Result<Setup, SimulateError> {
+    pub(super) fn setup(&self) -> Result<Setup> {
         let ranks = self.ranks as usize;
         if self.root >= ranks {
-            return Err(SimulateError::Root { root: self.root, ranks });
+            return Err(CliError::usage(format!(
+                "--root {}: there are {ranks} ranks, numbered from 0",
+                self.root
+            )));
         }
         let bytes = if self.collective == Collective::Barrier { 0 } else { self.bytes };
         let mut config = RingConfig::default();
@@ -127,7 +130,7 @@ impl Simulate {
     }
 
     /// Returns the requested algorithms, in the order of the table.
-    pub(super) fn algorithms(&self, setup: &Setup) -> Result<Vec<&'static Algorithm>, SimulateError> {
+    pub(super) fn algorithms(&self, setup: &Setup) -> Result<Vec<&'static Algorithm>> {
         for name in &self.algorithms {
             choose(&setup.shape, Some(name), &setup.tuning)?;
         }

@@ -1,26 +1,20 @@
 //! Plots predicted times over the size of the data.
 
+use std::iter;
 use std::path::Path;
-use std::{fs, iter};
 
 use comm::ring::schedule::Algorithm;
 use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
-use comm_cli::__private::units;
+use comm_cli::__private::{page, units};
 
-use super::SimulateError;
 use super::options::Setup;
 use super::predict::Simulator;
+use crate::error::{CliError, Result};
 
 const BYTES_MIN: usize = 4;
 const BYTES_MAX: usize = 1 << 30;
 
-pub(super) fn write(
-    path: &Path,
-    setup: &Setup,
-    rows: &[&'static Algorithm],
-    steps_max: usize,
-) -> Result<(), SimulateError> {
-    let failed = |reason: String| SimulateError::Plot { path: path.to_owned(), reason };
+pub(super) fn write(path: &Path, setup: &Setup, rows: &[&'static Algorithm], steps_max: usize) -> Result<()> {
     let series = curves(setup, rows, steps_max)?;
     let bytes = Axis {
         name: "size of the data in bytes",
@@ -31,15 +25,10 @@ pub(super) fn write(
     let panels = vec![Panel { title: String::new(), axes, series }];
     let picture =
         Picture { title: title(setup), panel_size: (960, 600), columns: 1, panels, legend: Legend::Inside };
-    let picture = picture.svg().map_err(|error| failed(error.to_string()))?;
-    fs::write(path, picture).map_err(|error| failed(error.to_string()))
+    page::write_file(path, &picture.svg()?).map_err(CliError::write(path))
 }
 
-fn curves(
-    setup: &Setup,
-    rows: &[&'static Algorithm],
-    steps_max: usize,
-) -> Result<Vec<Series>, SimulateError> {
+fn curves(setup: &Setup, rows: &[&'static Algorithm], steps_max: usize) -> Result<Vec<Series>> {
     let sizes: Vec<usize> = iter::successors(Some(BYTES_MIN), |bytes| Some(bytes * 2))
         .take_while(|bytes| *bytes <= BYTES_MAX)
         .collect();

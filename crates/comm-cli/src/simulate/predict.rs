@@ -7,8 +7,8 @@ use comm::ring::schedule::{Algorithm, Params};
 use comm_sim::cost::{self, SimulationOptions, TimedProgram, simulate_with};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::SimulateError;
 use super::options::Setup;
+use crate::error::{CliError, Result};
 
 /// The number of ranks whose steps are counted to estimate the length of a program.
 const SAMPLED_RANKS: usize = 16;
@@ -40,7 +40,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Predicts the costs at the size of the setup, by simulation if the program is short enough.
-    pub(super) fn predict(&self, row: &'static Algorithm) -> Result<Prediction, SimulateError> {
+    pub(super) fn predict(&self, row: &'static Algorithm) -> Result<Prediction> {
         let choice = self.choice(row, self.setup.shape.bytes)?;
         if let Some(steps) = self.steps(row, &self.params(&choice))
             && let Some(simulated) = self.simulate(&choice, self.setup.shape.bytes, steps)?
@@ -61,11 +61,7 @@ impl<'a> Simulator<'a> {
 
     /// Predicts the times at several sizes. Either all of them are simulated or none, so that they
     /// form one curve; the flag says which.
-    pub(super) fn curve(
-        &self,
-        row: &'static Algorithm,
-        bytes: &[usize],
-    ) -> Result<(bool, Vec<f64>), SimulateError> {
+    pub(super) fn curve(&self, row: &'static Algorithm, bytes: &[usize]) -> Result<(bool, Vec<f64>)> {
         let choices: Vec<Selection> =
             bytes.iter().map(|bytes| self.choice(row, *bytes)).collect::<Result<_, _>>()?;
         let steps: Option<Vec<u64>> =
@@ -88,7 +84,7 @@ impl<'a> Simulator<'a> {
         self.setup.shape.bytes(bytes)
     }
 
-    fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Selection, SimulateError> {
+    fn choice(&self, row: &Algorithm, bytes: usize) -> Result<Selection> {
         Ok(choose(&self.shape(bytes), Some(row.name), &self.setup.tuning)?)
     }
 
@@ -122,12 +118,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Simulates the program; `None` if it exceeds the limit.
-    fn simulate(
-        &self,
-        choice: &Selection,
-        bytes: usize,
-        steps: u64,
-    ) -> Result<Option<Prediction>, SimulateError> {
+    fn simulate(&self, choice: &Selection, bytes: usize, steps: u64) -> Result<Option<Prediction>> {
         let (row, p) = (choice.algorithm, self.params(choice));
         let sizes = sizes(&self.shape(bytes), row, &p);
         let of_rank = |rank| (row.steps)(&p.rank(rank)) as _;
@@ -148,7 +139,7 @@ impl<'a> Simulator<'a> {
                 steps: Some(report.steps_max()),
             })),
             Err(cost::SimulationError::TooLong { .. }) => Ok(None),
-            Err(source) => Err(SimulateError::Simulation { algorithm: row.name, source }),
+            Err(source) => Err(CliError::Simulation { algorithm: row.name, source }),
         }
     }
 }

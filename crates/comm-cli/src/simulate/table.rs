@@ -11,7 +11,7 @@ use super::predict::Prediction;
 use crate::collective::bus_factor;
 
 pub(super) fn write(
-    out: &mut impl Write,
+    out: &mut dyn Write,
     setup: &Setup,
     predictions: &[Prediction],
     chosen: &str,
@@ -58,7 +58,7 @@ pub(super) fn bandwidths(setup: &Setup, time: f64) -> (Option<f64>, Option<f64>)
     (algbw, algbw.map(|algbw| algbw * bus_factor(shape.collective, shape.ranks)))
 }
 
-fn header(out: &mut impl Write, setup: &Setup) -> io::Result<()> {
+fn header(out: &mut dyn Write, setup: &Setup) -> io::Result<()> {
     let (shape, links) = (&setup.shape, &setup.tuning.links);
     let hosts = shape.ranks.div_ceil(links.ranks_per_host);
     let (ranks, per_host) = (shape.ranks, links.ranks_per_host);

@@ -8,10 +8,10 @@ use comm_cli::__private::statistics::median;
 
 use super::super::args::Samples;
 use super::super::buffers::RankBuffers;
-use super::super::error::Result;
 use super::super::plan::Plan;
 use super::super::session::Session;
 use super::super::timing;
+use crate::error::Result;
 
 /// An algorithm at one size.
 #[derive(Debug, Clone)]

@@ -15,19 +15,19 @@ use comm_cli::__private::statistics::median;
 use comm_cli::__private::units::short;
 
 use super::args::{CallArgs, Perf, Sizes};
-use super::error::{PerfError, Result};
 use super::plan::{Plan, SizeRange};
 use super::plot::write_file;
 use super::print::{line, ranks};
 use super::rank;
 use super::session::Session;
 use crate::collective::{is_prefix, measurable};
+use crate::error::{CliError, Result};
 use grid::Point;
 
 /// Returns a plan for every algorithm of every collective but scans.
 pub(super) fn plans(ranks: usize, sizes: &Sizes) -> Result<Vec<Plan>> {
     if ranks < 2 {
-        return Err(PerfError::usage("--calibrate: needs at least two ranks"));
+        return Err(CliError::usage("--calibrate: needs at least two ranks"));
     }
     let range = SizeRange::GRID.or(sizes)?;
     // Consecutive scans overlap: the first ranks complete before the last ones start.

@@ -8,7 +8,7 @@ use comm_cli::__private::page;
 use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
 use super::{Calibration, Errors, Point, Session, median, short, write_file};
-use crate::perf::error::{PerfError, Result};
+use crate::error::{CliError, Result};
 
 /// Ratios above this factor or below its inverse are in bold.
 const OUTLIER: f64 = 2.0;
@@ -19,7 +19,7 @@ pub(super) fn write(path: &Path, calibration: &Calibration, session: &Session) -
     write_file(&picture, &picture_of(calibration).svg()?)?;
     let name = picture.file_name().unwrap_or_default().to_string_lossy().into_owned();
     page::update(path, "Predicted and measured times", &measured(calibration, session, &name))
-        .map_err(|source| PerfError::Write { path: path.to_owned(), source })
+        .map_err(CliError::write(path))
 }
 
 fn measured(calibration: &Calibration, session: &Session, picture: &str) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use comm::{Comm, ReduceOp, Source, Work};
 
 use super::Kind;
-use crate::perf::error::{PerfError, Result};
+use crate::error::{CliError, Result};
 
 /// The tags of messages and of the acknowledgement of a window.
 const DATA: u64 = 0;
@@ -128,7 +128,7 @@ fn pattern(rank: usize, index: usize) -> u8 {
 
 fn buffer(bytes: usize) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
-    let refused = |_| PerfError::usage(format!("--max: no memory for {bytes} bytes"));
+    let refused = |_| CliError::usage(format!("--max: no memory for {bytes} bytes"));
     buffer.try_reserve_exact(bytes).map_err(refused)?;
     buffer.resize(bytes, UNTOUCHED);
     Ok(buffer)

@@ -5,13 +5,13 @@ mod exchange;
 use comm_cli::__private::progress::Progress;
 
 use super::args::{Format, Perf};
-use super::error::{PerfError, Result};
 use super::host;
 use super::plan::SizeRange;
 use super::print::Printer;
 use super::row::{Label, Percentiles, Row};
 use super::session::Session;
 use super::timing;
+use crate::error::{CliError, Result};
 use exchange::Exchange;
 
 /// The maximum number of concurrent messages in one direction.
@@ -81,19 +81,19 @@ impl Kind {
 /// Returns an error for options that only collectives have, and sizes that exceed the memory.
 pub(super) fn check(perf: &Perf, ranks: usize) -> Result<()> {
     if ranks < 2 {
-        return Err(PerfError::usage("send_recv: needs at least two ranks"));
+        return Err(CliError::usage("send_recv: needs at least two ranks"));
     }
     if let Some(option) = perf.call.collective_option() {
-        return Err(PerfError::usage(format!("{option}: send_recv sends bytes between two ranks")));
+        return Err(CliError::usage(format!("{option}: send_recv sends bytes between two ranks")));
     }
     if perf.output.svg.is_some() {
-        return Err(PerfError::usage("--svg: send_recv cannot be plotted"));
+        return Err(CliError::usage("--svg: send_recv cannot be plotted"));
     }
     let Some(available) = host::available_memory() else { return Ok(()) };
     let does_not_fit = |size: &usize| Kind::Bidirectional.memory(*size) > available;
     match SizeRange::TABLE.or(&perf.sizes)?.sizes().find(does_not_fit) {
         Some(size) => {
-            Err(PerfError::Memory { size, ranks: 2, needed: Kind::Bidirectional.memory(size), available })
+            Err(CliError::Memory { size, ranks: 2, needed: Kind::Bidirectional.memory(size), available })
         }
         None => Ok(()),
     }
@@ -121,7 +121,7 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
         }
     }
     match wrong {
-        Some(wrong) if wrong > 0 && session.prints() => Err(PerfError::Wrong(wrong)),
+        Some(wrong) if wrong > 0 && session.prints() => Err(CliError::Wrong(wrong)),
         _ => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::perf::error::{PerfError, Result};
+use crate::error::{CliError, Result};
 use crate::perf::row::{Label, Percentiles, Row};
 
 /// A row. Bandwidths are in 10^9 bytes per second. Fields that do not apply are null.
@@ -38,5 +38,5 @@ pub(super) fn row(label: &Label, transport: &str, row: &Row) -> Result<String> {
         wrong: row.wrong,
     };
     serde_json::to_string(&object)
-        .map_err(|error| PerfError::Write { path: "standard output".into(), source: error.into() })
+        .map_err(|error| CliError::Write { path: "standard output".into(), source: error.into() })
 }

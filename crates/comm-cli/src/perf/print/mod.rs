@@ -7,9 +7,9 @@ mod table;
 use std::io::{self, Write};
 
 use super::args::Format;
-use super::error::{PerfError, Result};
 use super::row::{Label, Row};
 use super::session::Session;
+use crate::error::{CliError, Result};
 
 pub(crate) use table::ranks;
 
@@ -59,5 +59,5 @@ impl Printer {
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
-    written.map_err(|source| PerfError::Write { path: "standard output".into(), source })
+    written.map_err(CliError::write("standard output"))
 }
