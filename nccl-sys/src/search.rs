@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_is_asked_when_nobody_names_a_path() {
+    fn the_loader_searches_if_no_path_is_given() {
         let names = [(Origin::System, "libnccl.so.2"), (Origin::System, "libnccl.so")];
         assert_candidates(&Search::new(), &names);
         assert_candidates(&Search::new().with_variable(Some("".into())), &names);

@@ -48,7 +48,7 @@ const STANDALONE: [&str; 1] = ["--standalone"];
 
 #[test]
 #[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names"]
-fn the_workers_of_torchrun_meet_in_its_agents_store() {
+fn the_workers_of_torchrun_connect_through_its_agents_store() {
     let free = free_port().to_string();
     let fixed = ["--master-addr", "127.0.0.1", "--master-port", &free];
     for options in [&STANDALONE[..], &fixed] {
@@ -61,7 +61,7 @@ fn the_workers_of_torchrun_meet_in_its_agents_store() {
 
 #[test]
 #[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names"]
-fn workers_that_are_restarted_meet_once_more() {
+fn restarted_workers_reconnect() {
     let options = [&STANDALONE[..], &["--max-restarts", "1", "--monitor-interval", "0.2"]].concat();
     for share in [true, false] {
         // One worker fails after all have connected.
@@ -73,7 +73,7 @@ fn workers_that_are_restarted_meet_once_more() {
 
 #[test]
 #[ignore = "needs PyTorch, in the python that COMM_TEST_PYTHON names"]
-fn workers_of_two_agents_meet_once_more_when_one_of_them_failed() {
+fn workers_of_two_agents_reconnect_after_a_failure() {
     for share in [true, false] {
         let endpoint = format!("127.0.0.1:{}", free_port());
         let two = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint];

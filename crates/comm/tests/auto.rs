@@ -1,4 +1,4 @@
-//! The public interface where each rank is reached in its own way.
+//! Tests of the public API with a different transport for each peer.
 #![cfg(feature = "hybrid")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -34,7 +34,7 @@ fn sum_ranks(comm: &Comm) {
 }
 
 #[test]
-fn each_rank_is_reached_in_its_own_way() {
+fn each_peer_has_its_own_transport() {
     let (near, far) = (Some(Path::SharedMemory), Some(Path::Tcp));
     let reached = world("aab", TransportKind::Auto, |comm, paths| {
         sum_ranks(&comm);
@@ -44,7 +44,7 @@ fn each_rank_is_reached_in_its_own_way() {
 }
 
 #[test]
-fn a_way_that_is_asked_for_is_taken() {
+fn a_requested_transport_is_used() {
     for (hosts, kind, path) in
         [("aaa", TransportKind::Tcp, Path::Tcp), ("aaa", TransportKind::SharedMemory, Path::SharedMemory)]
     {
@@ -64,8 +64,7 @@ fn auto_is_the_default() {
     assert_eq!(world("a", TransportKind::Auto, |comm, paths| (comm.size(), paths)), [(1, vec![None])]);
 }
 
-/// Two ranks as processes that may not make any file longer than nothing, memory without a name
-/// included.
+/// Starts two processes with a file size limit of 0, which includes anonymous memory files.
 fn without_memory(transport: &str) -> Vec<String> {
     let store = store();
     let rank = |rank: usize| {
@@ -86,7 +85,7 @@ fn without_memory(transport: &str) -> Vec<String> {
     each(2, said)
 }
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -107,12 +106,12 @@ fn rank() {
 }
 
 #[test]
-fn a_process_that_has_no_memory_to_share_is_reached_through_sockets() {
+fn a_process_without_shared_memory_uses_tcp() {
     assert_eq!(without_memory("auto"), ["tcp", "tcp"]);
 }
 
 #[test]
-fn memory_that_is_asked_for_and_cannot_be_had_is_an_error() {
+fn requested_shared_memory_that_is_unavailable_is_an_error() {
     for said in without_memory("shm") {
         assert!(said.contains("allocate shared memory"), "{said}");
     }

@@ -1,5 +1,5 @@
-//! Ranks as processes with devices of the emulator, as the environment says, and one that is
-//! killed.
+//! Tests with ranks as processes with emulated devices, configured by the environment, and of a
+//! killed rank.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -11,13 +11,13 @@ use comm::{DeviceBuffer, DevicePath, Error, HybridCommunicator, ReduceOp, Result
 use common::process::{self, Rank};
 use gpu_emu::Control;
 
-/// The emulator's NCCL, or none.
+/// The path of the emulator's NCCL, or of no file.
 fn nccl(is_there: bool) -> String {
     let path = Control::load().unwrap().path();
     if is_there { path.to_str().unwrap().to_owned() } else { "/nowhere/libnccl.so.2".into() }
 }
 
-/// Starts ranks that ask for a way, all on one host; NCCL is where `has_nccl` says.
+/// Starts ranks with a device path, all on one host, with or without NCCL.
 fn start(
     part: &str,
     ranks: usize,
@@ -27,7 +27,7 @@ fn start(
     start_on(part, (ranks, 1), path, has_nccl)
 }
 
-/// As [`start`], on so many hosts.
+/// As [`start`], on several hosts.
 fn start_on(
     part: &str,
     (ranks, hosts): (usize, usize),
@@ -44,7 +44,7 @@ fn environment(rank: usize, hosts: usize, path: DevicePath, nccl: String) -> [(&
         ("LOCAL_RANK", rank.to_string()),
         ("COMM_DEVICE_PATH", path.to_string()),
         ("COMM_NCCL_PATH", nccl),
-        // Long enough that nobody gets there.
+        // Longer than the test.
         ("COMM_TIMEOUT_S", "60".into()),
     ]
 }
@@ -55,12 +55,12 @@ fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<f32>> {
     buffer.to_vec()
 }
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
     let Some(part) = process::part() else { return };
-    // Before anybody looks for a driver.
+    // Before the driver is loaded.
     let control = Control::load().unwrap();
     if part == "connect" {
         std::thread::spawn(|| tell_when_connecting(control));
@@ -83,7 +83,7 @@ fn rank() {
     }
 }
 
-/// Makes a group and drops it, five times, in one store.
+/// Creates a group and drops it, five times, in one store.
 fn meet_again() {
     for time in 0..5 {
         match comm::init_devices() {
@@ -101,7 +101,7 @@ fn tell_when_connecting(control: &Control) {
     println!("said: connecting");
 }
 
-/// The last rank never comes to the second call; the others wait for it on their devices.
+/// The last rank never makes the second call; the others wait for it on their devices.
 fn wait(comm: &HybridCommunicator) {
     if comm.group().rank() + 1 == comm.group().size() {
         std::thread::sleep(Duration::from_secs(60));
@@ -109,7 +109,7 @@ fn wait(comm: &HybridCommunicator) {
     let error = sum(comm, 1000).unwrap_err();
     let named = match error.root_cause() {
         Error::PeerLost { peer, .. } => format!("rank {peer} was lost"),
-        // Another one that waits was first to tell.
+        // Another waiting rank was first to abort.
         Error::Aborted { reason, .. } => reason.clone(),
         other => format!("other: {other}"),
     };
@@ -118,15 +118,15 @@ fn wait(comm: &HybridCommunicator) {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_noticed_by_ranks_that_wait_for_their_devices() {
+fn ranks_that_wait_for_their_devices_detect_a_killed_rank() {
     for path in [DevicePath::Nccl, DevicePath::Staged] {
-        // Through shared memory, through sockets, and through both.
+        // Over shared memory, over TCP, and over both.
         for (ranks, hosts) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
             let (_store, mut processes) = start_on("wait", (ranks, hosts), path, |_| true);
             for (rank, process) in processes.iter_mut().enumerate() {
                 assert_eq!(process.said(), Some(format!("{path} on device {rank}")));
             }
-            // The others are in their call by now, or will be.
+            // The others have started their call by then, or will.
             std::thread::sleep(Duration::from_millis(300));
             let mut victim = processes.pop().unwrap();
             let killed = Instant::now();
@@ -144,7 +144,7 @@ fn a_rank_that_is_killed_is_noticed_by_ranks_that_wait_for_their_devices() {
 }
 
 #[test]
-fn a_rank_that_is_killed_while_nccl_connects_is_noticed_at_once() {
+fn a_rank_that_is_killed_while_nccl_connects_is_detected_immediately() {
     for (ranks, hosts, victim) in [(2, 1, 1), (2, 2, 0), (3, 1, 2), (3, 2, 1)] {
         let (_store, mut processes) = process::start("connect", ranks, |rank| {
             let [a, b, c, d, e] = environment(rank, hosts, DevicePath::Nccl, nccl(true));
@@ -167,7 +167,7 @@ fn a_rank_that_is_killed_while_nccl_connects_is_noticed_at_once() {
 }
 
 #[test]
-fn processes_meet_once_for_both_sides() {
+fn processes_connect_once_for_host_and_device() {
     for (path, taken) in
         [(DevicePath::Nccl, "nccl"), (DevicePath::Staged, "staged"), (DevicePath::Auto, "nccl")]
     {
@@ -182,7 +182,7 @@ fn processes_meet_once_for_both_sides() {
 }
 
 #[test]
-fn without_nccl_nothing_is_staged_unasked() {
+fn without_nccl_staging_needs_a_request() {
     let (_store, mut processes) = start("once", 2, DevicePath::Nccl, |rank| rank == 0);
     for process in &mut processes {
         let said = process.said().unwrap();
@@ -195,7 +195,7 @@ fn without_nccl_nothing_is_staged_unasked() {
 }
 
 #[test]
-fn processes_meet_again_in_the_same_store() {
+fn processes_reconnect_in_the_same_store() {
     for path in [DevicePath::Nccl, DevicePath::Staged] {
         for ranks in [2, 3] {
             let (_store, mut processes) = start("again", ranks, path, |_| true);

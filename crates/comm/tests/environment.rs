@@ -1,4 +1,4 @@
-//! Processes that know of each other only what a launcher's variables tell.
+//! Tests of processes that connect only by the variables of a launcher.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ const ROLE: &str = "COMM_TEST_ROLE";
 
 type Variables = Vec<(&'static str, OsString)>;
 
-/// Starts a process of this test with these variables and none of a launcher besides.
+/// Starts a process of this test with these variables, and no others of launchers.
 fn start(variables: &[(&'static str, OsString)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for (name, _) in std::env::vars_os() {
@@ -45,7 +45,7 @@ fn said(ranks: &[Variables]) -> Vec<String> {
     outputs.map(said).collect()
 }
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -78,7 +78,7 @@ fn a_program_in_a_batch_script_is_a_world_of_one() {
 }
 
 #[test]
-fn ranks_of_open_mpi_on_one_host_meet_without_an_address() {
+fn ranks_of_open_mpi_on_one_host_connect_without_an_address() {
     let job = format!("prterun-test-{}@1", std::process::id());
     let rank = |rank: usize| {
         vec![
@@ -94,8 +94,8 @@ fn ranks_of_open_mpi_on_one_host_meet_without_an_address() {
 }
 
 #[test]
-fn tasks_of_a_step_of_slurm_meet_without_an_address() {
-    // Two nodes as Slurm tells it, both of which are this host.
+fn tasks_of_a_step_of_slurm_connect_without_an_address() {
+    // Two nodes as in Slurm's variables, both of which are this host.
     let rank = |rank: usize| {
         vec![
             ("SLURM_PROCID", number(rank)),
@@ -113,13 +113,13 @@ fn tasks_of_a_step_of_slurm_meet_without_an_address() {
 }
 
 #[test]
-fn a_misspelt_secret_is_an_error_of_the_program() {
+fn a_misspelled_secret_is_an_error() {
     let said = said(&[vec![("COMM_SECRT", "hunter2".into())]]);
     assert!(said[0].contains("COMM_SECRT") && said[0].contains("COMM_SECRET"), "{said:?}");
     assert!(!said[0].contains("hunter2"), "{said:?}");
 }
 
-/// A rank 0 of two on this host.
+/// Returns the variables of rank 0 of two on this host.
 fn first_of_two(master: u16) -> Variables {
     vec![
         ("RANK", number(0)),
@@ -130,7 +130,7 @@ fn first_of_two(master: u16) -> Variables {
 }
 
 #[test]
-fn a_port_in_use_is_told_by_its_variable() {
+fn the_error_of_a_port_in_use_names_its_variable() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let said = said(&[first_of_two(port)]);
@@ -138,7 +138,7 @@ fn a_port_in_use_is_told_by_its_variable() {
 }
 
 #[test]
-fn a_range_of_ports_in_use_is_told_by_its_variable() {
+fn the_error_of_a_port_range_in_use_names_its_variable() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let master = Port::reserve();
@@ -150,7 +150,7 @@ fn a_range_of_ports_in_use_is_told_by_its_variable() {
 }
 
 #[test]
-fn a_secret_of_random_bytes_is_an_error_and_not_no_secret() {
+fn a_secret_that_is_not_utf8_is_an_error() {
     let master = Port::reserve();
     let mut variables = first_of_two(master.number);
     let bytes = vec![0x9c, 0xff, 0xc3, 0x28, 0x80];
@@ -161,7 +161,7 @@ fn a_secret_of_random_bytes_is_an_error_and_not_no_secret() {
 
 #[cfg(feature = "hybrid")]
 #[test]
-fn unlike_transports_are_told_by_their_variable() {
+fn the_error_of_different_transports_names_their_variable() {
     let master = Port::reserve();
     let rank = |rank: usize| {
         let mut variables = first_of_two(master.number);

@@ -1,4 +1,4 @@
-//! Ranks as real processes, of which one forks.
+//! Tests with real processes, of which one forks.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -10,9 +10,9 @@ use comm::{Comm, Error, Invalid, ReduceOp, Result};
 use common::process::{self, Rank};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// The time in which a child has to end. It waits for nobody.
+/// The timeout of a child, which waits for no other process.
 const CHILD: Duration = Duration::from_secs(20);
-/// The time of a call in which a rank dies.
+/// The timeout of a call in which a rank dies.
 const DEADLINE: Duration = Duration::from_secs(6);
 /// The rank that forks.
 const FORKS: usize = 1;
@@ -27,7 +27,7 @@ fn start(part: &str, transport: &str, ranks: usize) -> (comm::tcp::TcpStoreServe
     process::start(part, ranks, |_| [("COMM_TRANSPORT", transport.to_owned())])
 }
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -46,22 +46,22 @@ fn rank() {
     }
 }
 
-/// Forks. The child runs `body` and ends without the exit of a test.
+/// Forks. The child runs `body` and exits without the exit handlers of the test.
 #[allow(unsafe_code, reason = "a fork")]
 fn fork(body: impl FnOnce()) -> Pid {
-    // SAFETY: the other threads of this process hold no lock that the child takes: the test harness
-    // waits for the test.
+    // SAFETY: the other threads of this process hold no lock that the child acquires: the test
+    // harness waits for the test.
     match unsafe { libc::fork() } {
         0 => {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-            // SAFETY: ends the process at once, without handlers.
+            // SAFETY: exits immediately, without handlers.
             unsafe { libc::_exit(i32::from(ended.is_err())) }
         }
         child => Pid::from_raw(child).unwrap(),
     }
 }
 
-/// Waits until a child has ended well. One that hangs is killed.
+/// Waits for the success of a child. A child that hangs is killed.
 fn join(child: Pid) {
     let deadline = Instant::now() + CHILD;
     loop {
@@ -77,7 +77,7 @@ fn join(child: Pid) {
     }
 }
 
-/// Asserts that a call was refused because of the fork.
+/// Asserts that a call failed because of the fork.
 #[track_caller]
 fn refused<R>(call: &str, outcome: Result<R>) {
     match outcome {
@@ -89,7 +89,7 @@ fn refused<R>(call: &str, outcome: Result<R>) {
     }
 }
 
-/// Makes calls of every kind in a process that was forked.
+/// Makes every kind of call in a forked process.
 fn call(comm: Comm) {
     let (mut buffer, peer) = ([1.0_f32; 4], (comm.rank() + 1) % comm.size());
     drop(comm.alloc::<u8>(10 << 20).unwrap());
@@ -113,7 +113,7 @@ fn call(comm: Comm) {
     refused("recv_async", comm.recv_async(peer, 0, vec![1_u8]).and_then(|work| work.wait()));
 }
 
-/// The calls of ranks of which one has forked.
+/// Makes the calls of ranks of which one has forked.
 fn all_reduce(comm: &Comm, times: usize) {
     let (next, last) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
     for round in 0..times {
@@ -130,8 +130,8 @@ fn all_reduce(comm: &Comm, times: usize) {
     }
 }
 
-/// One rank forks between calls, and all go on while its child runs `body` with the only handle
-/// that it has, and when it has ended.
+/// One rank forks between calls. All ranks continue while its child runs `body` with its only
+/// handle, and after the child has exited.
 fn go_on_while_a_child(comm: Comm, body: fn(Comm)) {
     all_reduce(&comm, 10);
     let mut handle = Some(comm);
@@ -145,7 +145,7 @@ fn go_on_while_a_child(comm: Comm, body: fn(Comm)) {
     println!("said: went on");
 }
 
-/// One rank forks with operations in the background, some of which are under way.
+/// One rank forks with pending background operations.
 fn background(comm: Comm) {
     let rank = comm.rank();
     comm.all_reduce_async(vec![1_u64; 100], ReduceOp::Sum).unwrap().wait().unwrap();
@@ -175,7 +175,7 @@ fn background(comm: Comm) {
     println!("said: went on");
 }
 
-/// A child may have a communicator of its own.
+/// A child may create its own communicator.
 fn make_another() {
     let mut config = comm::Config::new(comm::Membership { rank: 0, size: 1 }, "127.0.0.1", 1).unwrap();
     config.timeout = CHILD;
@@ -187,7 +187,7 @@ fn make_another() {
     alone.finalize().unwrap();
 }
 
-/// One rank leaves a child behind that sleeps, and all call until that fails.
+/// One rank leaves a sleeping child, and all make calls until one fails.
 fn leave_a_child_behind(comm: Comm, body: fn(Comm)) {
     let mut handle = Some(comm.with_timeout(DEADLINE));
     drop(comm);
@@ -215,12 +215,12 @@ fn leave_a_child_behind(comm: Comm, body: fn(Comm)) {
     }
 }
 
-/// A process that nobody waits for. It is killed with the test.
+/// A process without a parent that waits for it. It is killed with the test.
 struct Orphan(Pid);
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = kill_process(self.0, Signal::KILL);
     }
 }
@@ -236,13 +236,13 @@ fn go_on_after(part: &str, ranks: usize) {
 }
 
 #[test]
-fn a_call_in_a_forked_child_is_refused_and_disturbs_no_rank() {
+fn a_call_in_a_forked_child_fails_and_affects_no_rank() {
     go_on_after("call in a child", 2);
     go_on_after("call in a child", 3);
 }
 
 #[test]
-fn a_forked_child_that_drops_a_communicator_disturbs_no_rank() {
+fn a_forked_child_that_drops_a_communicator_affects_no_rank() {
     for part in ["drop in a child", "finalize in a child", "abort in a child"] {
         go_on_after(part, 3);
     }
@@ -255,12 +255,12 @@ fn background_operations_of_the_parent_fail_in_a_forked_child_and_complete_in_th
 }
 
 #[test]
-fn a_forked_child_can_make_a_communicator_of_its_own() {
+fn a_forked_child_can_create_its_own_communicator() {
     go_on_after("new communicator in a child", 2);
 }
 
-/// Kills the rank that has left a child behind. Returns what the others say, and when they have all
-/// said it.
+/// Kills the rank that left a child. Returns the output of the others, and the time until all have
+/// reported it.
 fn kill_the_parent(part: &str, transport: &str, ranks: usize) -> (Vec<String>, Duration) {
     let (_store, mut processes) = start(part, transport, ranks);
     let (mut child, mut is_asleep) = (None, false);
@@ -288,7 +288,7 @@ fn assert_named_at_once(part: &str, transport: &str, ranks: usize) {
     assert!(took < Duration::from_secs(2), "{ranks} ranks, {transport}: {took:?}");
 }
 
-/// The child holds the sockets, so that they do not end with the parent.
+/// The child holds copies of the sockets, so they do not close with the parent.
 #[cfg(feature = "hybrid")]
 #[test]
 fn a_killed_rank_that_left_a_child_behind_is_named_within_two_seconds_over_shared_memory() {

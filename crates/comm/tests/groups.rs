@@ -1,4 +1,4 @@
-//! Groups over real sockets.
+//! Tests of groups over TCP.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -9,8 +9,7 @@ use std::time::Duration;
 use comm::{Comm, Error, ReduceOp};
 use common::{world, world_with};
 
-/// Checks that a group has these members of the world, in this order, and that what they reduce is
-/// exact.
+/// Checks the members of a group in order, and that its reductions are exact.
 fn check(group: &Comm, world_rank: usize, members: &[usize]) {
     assert_eq!((group.size(), members[group.rank()]), (members.len(), world_rank));
     let mut gathered = vec![0; members.len()];
@@ -83,7 +82,7 @@ fn eight_threads_with_duplicates_have_a_thousand_calls_outstanding() {
 }
 
 #[test]
-fn unlike_lists_are_told_on_every_rank() {
+fn different_lists_are_an_error_on_every_rank() {
     let errors = world(3, |comm| {
         let list = if comm.rank() == 1 { [0, 1] } else { [0, 2] };
         comm.new_group(&list).map(drop).and_then(|()| comm.barrier()).unwrap_err()

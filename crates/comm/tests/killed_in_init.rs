@@ -1,4 +1,4 @@
-//! Ranks as real processes, of which one is killed while they meet.
+//! Tests with real processes, of which one is killed during rendezvous.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use comm::{Error, Loss};
 use common::{Port, process};
 
-/// The time for which a rank waits for one that died before it had told anybody of itself, which
-/// nobody can notice.
+/// The timeout after which a rank reports one that died before it joined, which cannot be detected
+/// earlier.
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// By when a death is to be known otherwise. Two seconds are promised; the machine that tests is
-/// busy.
+/// The limit for all other deaths. The documented limit is two seconds; the machine may be busy.
 const SOON: Duration = Duration::from_secs(4);
 
-/// Runs in a process that a test has started: it meets the others, then waits for all of
-/// them, for ever.
+/// The process of a rank that a test starts: it connects, then waits for all others forever.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -44,12 +42,12 @@ fn rank() {
     }
 }
 
-/// A deterministic sequence of numbers below a bound.
+/// A pseudorandom sequence of numbers below a bound.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        // Knuth's MMIX.
+        // The constants of Knuth's MMIX.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
@@ -61,8 +59,8 @@ struct World {
     rank_0_serves: bool,
 }
 
-/// Kills one rank at a random moment after all have begun. Returns whether the death was noticed at
-/// once.
+/// Kills one rank at a random time after all have started. Returns whether the death was detected
+/// before the deadline.
 fn kill_one(world: &World, random: &mut Random) -> bool {
     let World { ranks, transport, rank_0_serves } = *world;
     let port = Port::reserve();
@@ -102,8 +100,8 @@ fn kill_one(world: &World, random: &mut Random) -> bool {
         if lost && took < SOON {
             continue;
         }
-        // It died before it had told anybody of itself. The first rank that has waited long enough
-        // tells the others, some milliseconds before they would have.
+        // It died before it joined. The first rank with an expired deadline reports it, some
+        // milliseconds before the others would.
         let is_deadline = took + moment + Duration::from_millis(200) > TIMEOUT;
         let unnoticed = is_deadline && (lost || said == format!("waited for [{victim}]"));
         let unserved = rank_0_serves && victim == 0 && said.starts_with("no store");
@@ -113,14 +111,14 @@ fn kill_one(world: &World, random: &mut Random) -> bool {
     at_once
 }
 
-/// Returns how many of the deaths were noticed at once.
+/// Returns the number of deaths that were detected before the deadline.
 fn kill_in(world: &World, seed: u64, times: usize) -> usize {
     let mut random = Random(seed);
     (0..times).filter(|_| kill_one(world, &mut random)).count()
 }
 
 #[test]
-fn a_rank_that_is_killed_while_ranks_meet_is_named_and_no_other() {
+fn a_rank_that_is_killed_during_rendezvous_and_no_other_is_named() {
     let mut noticed = 0;
     for rank_0_serves in [true, false] {
         noticed += kill_in(&World { ranks: 4, transport: "tcp", rank_0_serves }, 1, 6);
@@ -129,14 +127,14 @@ fn a_rank_that_is_killed_while_ranks_meet_is_named_and_no_other() {
             noticed += kill_in(&World { ranks: 4, transport: "auto", rank_0_serves }, 2, 6);
         }
     }
-    // How many depends on how busy the machine is: a rank that dies too soon has told nobody of
-    // itself.
+    // The number depends on the load of the machine: a rank that dies before it joins is not
+    // detected.
     assert!(noticed > 0, "no death was noticed before the deadline");
 }
 
 #[test]
-fn a_rank_that_comes_after_the_failure_is_told_who_was_lost() {
-    // Unless rank 1 is killed before it has told anybody of itself.
+fn a_late_rank_learns_which_rank_was_lost() {
+    // Unless rank 1 is killed before it joins.
     let is_told = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|patience| {
         let port = Port::reserve();
         let (_store, mut processes) = process::start("meet", 3, |_| {
@@ -161,10 +159,10 @@ fn a_rank_that_comes_after_the_failure_is_told_who_was_lost() {
     assert!(is_told);
 }
 
-/// Many more, for whoever looks for what is rare.
+/// Many more, to find rare failures.
 #[test]
 #[ignore = "takes minutes"]
-fn a_rank_that_is_killed_in_a_thousand_meetings_is_named_and_no_other() {
+fn a_rank_that_is_killed_in_a_thousand_rendezvous_and_no_other_is_named() {
     for seed in 0..20 {
         for rank_0_serves in [true, false] {
             for (ranks, transport) in [(2, "tcp"), (5, "tcp"), (3, "auto"), (8, "auto"), (4, "shm")] {

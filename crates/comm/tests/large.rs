@@ -1,5 +1,6 @@
-//! Calls beyond 2 GiB, where 32-bit lengths end. They need about 9 GiB of memory and half a minute,
-//! so they run when asked for: `cargo test --release -p comm-world --test large -- --ignored`.
+//! Tests of calls beyond 2 GiB, the limit of 32-bit lengths. They need about 9 GiB of memory and
+//! half a minute, and are ignored by default: `cargo test --release -p comm-world --test large --
+//! --ignored`.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -13,7 +14,7 @@ use common::world_with;
 /// 2 GiB and 4 bytes.
 const ELEMENTS: usize = (1 << 29) + 1;
 
-/// Small, so that sums are exact, and unlike at places that lie a power of two apart.
+/// A small number, so that sums are exact, which differs at distances of powers of two.
 fn contribution(rank: usize, at: usize) -> f32 {
     ((rank + 1) * (at % 8191) % 4093) as f32
 }

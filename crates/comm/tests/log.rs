@@ -14,7 +14,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Keeps the level and the fields of every event of this library.
+/// Records the level and the fields of every event of this library.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
@@ -58,7 +58,7 @@ fn said(level: Level, work: impl FnOnce()) -> Vec<String> {
     events.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect()
 }
 
-/// A rank 0 of two that serves its store at this host, and waits for nobody.
+/// The configuration of a rank 0 of two that serves its store on this host, and fails immediately.
 fn alone_of_two(master: &str, secret: Option<&str>) {
     let port = Port::reserve();
     let mut config = Config::new(Membership { rank: 0, size: 2 }, master, port.number).unwrap();
@@ -72,21 +72,21 @@ fn warns_of_no_secret(master: &str, secret: Option<&str>) -> bool {
 }
 
 #[test]
-fn a_store_for_other_hosts_without_a_secret_is_worth_a_warning() {
+fn a_store_for_other_hosts_without_a_secret_is_a_warning() {
     let Some(here) = comm::tcp::outward_address() else { return };
     assert!(warns_of_no_secret(&here.to_string(), None));
     assert!(!warns_of_no_secret(&here.to_string(), Some("open sesame")));
 }
 
 #[test]
-fn a_store_for_this_host_alone_is_not() {
+fn a_store_for_this_host_without_a_secret_is_not_a_warning() {
     assert!(!warns_of_no_secret("127.0.0.1", None));
     assert!(!warns_of_no_secret("localhost", None));
 }
 
 #[test]
-fn a_process_that_nobody_launched_says_that_it_is_alone() {
-    // Under a launcher there is nothing to say.
+fn a_process_without_a_launcher_logs_that_it_is_alone() {
+    // Under a launcher there is no such event.
     if !Config::is_launched() {
         let said = said(Level::INFO, || assert_eq!(Config::from_env().unwrap().world_size, 1));
         assert!(said.iter().any(|text| text.contains("world of one rank")), "{said:?}");

@@ -1,4 +1,4 @@
-//! Ranks that meet again and again at one address, and how long a rendezvous takes that fails.
+//! Tests of repeated rendezvous at one address, and of the duration of one that fails.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -39,7 +39,7 @@ fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: &Store
 }
 
 #[test]
-fn two_hundred_groups_are_made_and_dropped_at_one_address() {
+fn two_hundred_groups_are_created_and_dropped_at_one_address() {
     for host in [StoreHost::RankZero, StoreHost::Launcher] {
         meet_again(2, 200, TransportKind::Auto, &host);
         meet_again(5, 20, TransportKind::Auto, &host);
@@ -59,6 +59,6 @@ fn no_rank_overruns_its_deadline() {
         assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[3]), "{error}");
         began.elapsed()
     });
-    // What a busy machine takes comes on top.
+    // With a margin for a busy machine.
     assert!(took.iter().all(|took| *took < timeout + Duration::from_millis(900)), "{took:?}");
 }

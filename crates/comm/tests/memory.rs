@@ -1,8 +1,8 @@
-//! Bounds the memory of each of many ranks over shared memory, apart from the buffers of its user.
+//! Tests of the memory of many ranks over shared memory, excluding buffers of the user.
 //!
-//! What counts is what the process would leave behind for others: the pages of its own, and of
-//! those that several processes have mapped an equal share, so that the ranks together count each
-//! page once. A ring is shared by two ranks, a buffer that is read in place by all its readers.
+//! The proportional set size counts private pages, and an equal share of pages that several
+//! processes have mapped. So a ring counts half for each of two ranks, and a buffer that is read in
+//! place is divided by the number of its readers.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -13,19 +13,19 @@ use comm::{Collective, Comm, ReduceOp};
 use common::process;
 
 const RANKS: usize = 8;
-/// The limit of a rank.
+/// The limit per rank.
 const BYTES_MAX: usize = 64 << 20;
-/// The size of calls, as nccl-tests counts it.
+/// The size of calls, as in nccl-tests.
 const LONG_BYTES: usize = 64 << 20;
-/// A call that is short enough for algorithms which keep several times the data in scratch.
+/// A size for algorithms that keep several times the data in scratch.
 const SHORT_BYTES: usize = 4 << 20;
-/// The model of the links by which algorithms are chosen, which thus is the same on every
-/// machine: two processors, so that ranks wait for each other.
+/// A fixed link model, so that the same algorithms are selected on every machine: two processors,
+/// so that ranks wait for each other.
 const LINKS: &str = "within=latency_us:0.1,overhead_us:0.15,gb_per_s:10 between=latency_us:0.1,overhead_us:0.15,gb_per_s:10 \
      reduce_gb_per_s=10 ranks_per_host=8 processors=2";
 const LEN: usize = LONG_BYTES / size_of::<f32>();
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -37,14 +37,14 @@ fn rank() {
     }
 }
 
-/// A number of KiB in a file of `/proc/self`, in bytes.
+/// Returns a number of KiB in a file of `/proc/self`, in bytes.
 fn own(file: &str, name: &str) -> usize {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// A call of so many bytes, with the algorithm that the communicator chooses or with this one.
+/// A call with a size, and the selected or a given algorithm.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     collective: Collective,
@@ -58,8 +58,8 @@ impl Call {
         format!("{}/{algorithm}/{}", self.collective.name(), self.bytes)
     }
 
-    /// Makes the call with buffers of which each is large enough for all that it can need, out of
-    /// place where it can be: in place, a contribution that is in the way of the result is copied.
+    /// Makes the call with sufficiently large buffers, out of place if possible: in place, some
+    /// calls copy their input.
     fn make(&self, comm: &Comm, one: &mut [f32], two: &mut [f32]) {
         let comm = self.forced.map_or_else(|| comm.clone(), |row| comm.with_algorithm(row.name));
         let len = self.bytes / size_of::<f32>();
@@ -83,7 +83,7 @@ impl Call {
     }
 }
 
-/// The scratch that an algorithm needs on some rank if it does not cut the data into segments.
+/// Returns the largest scratch of an algorithm without segmentation.
 fn whole_scratch(row: &Algorithm, bytes: usize) -> usize {
     let needed = |rank| {
         let (root, segments, pass, in_place) = (0, 1, 1, false);
@@ -100,13 +100,13 @@ fn whole_scratch(row: &Algorithm, bytes: usize) -> usize {
     (0..RANKS).map(needed).max().unwrap()
 }
 
-/// Whether an algorithm keeps long data in scratch whole, or several times.
+/// Whether an algorithm keeps all long data in scratch.
 fn keeps_all(row: &Algorithm) -> bool {
     !row.traits.segmented && whole_scratch(row, LONG_BYTES) > LONG_BYTES / 4
 }
 
-/// Every algorithm for short data; for long data every one but those that keep it in scratch, and
-/// whatever the communicator chooses.
+/// Returns every algorithm for short data, and for long data the selected one and all that do not
+/// keep it in scratch.
 fn calls() -> Vec<Call> {
     let call =
         |bytes| move |row: &'static Algorithm| Call { collective: row.collective, forced: Some(row), bytes };
@@ -122,7 +122,7 @@ fn taken() -> usize {
     own("smaps_rollup", "Pss_Anon") + own("smaps_rollup", "Pss_Shmem")
 }
 
-/// The memory of the process before there is a communicator.
+/// The memory of the process before it has a communicator.
 struct Before {
     taken: usize,
     addresses: usize,
@@ -133,12 +133,12 @@ impl Before {
         Self { taken: taken(), addresses: own("status", "VmSize") }
     }
 
-    /// Makes all calls, and has rank 0 say after each what has come to that on all ranks, combined
-    /// by `op`, and by how much the address space has grown at most.
+    /// Makes all calls. After each, rank 0 prints the memory of all ranks, combined by `op`, and
+    /// the largest growth of the address space.
     fn measure(&self, comm: &Comm, buffers: [&mut [f32]; 2], op: ReduceOp) {
         let [one, two] = buffers;
         let say = |name: &str| {
-            // Nobody has left, or begins another call, while somebody counts.
+            // No rank starts another call or exits while others measure.
             comm.barrier().unwrap();
             let beside =
                 [taken() as f64 - self.taken as f64, (own("status", "VmPeak") - self.addresses) as f64];
@@ -156,14 +156,14 @@ impl Before {
     }
 }
 
-/// The rank that takes most.
+/// Prints the maximum over the ranks.
 fn take_beside_the_heap() {
     let [mut one, mut two] = [(); 2].map(|()| vec![1.0; LEN]);
     let before = Before::now();
     before.measure(&comm::init().unwrap(), [&mut one, &mut two], ReduceOp::Max);
 }
 
-/// The average, as who reads a buffer in place has a share of it.
+/// Prints the average over the ranks, because readers share the buffers.
 fn take_beside_allocated_buffers() {
     let mut before = Before::now();
     let comm = comm::init().unwrap();
@@ -191,11 +191,11 @@ fn assert_little(part: &str) {
 }
 
 #[test]
-fn a_rank_takes_little_beside_buffers_on_the_heap() {
+fn a_rank_uses_little_memory_besides_buffers_on_the_heap() {
     assert_little("heap");
 }
 
 #[test]
-fn a_rank_takes_little_beside_buffers_that_are_read_in_place() {
+fn a_rank_uses_little_memory_besides_allocated_buffers() {
     assert_little("allocated");
 }

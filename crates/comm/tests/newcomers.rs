@@ -1,4 +1,4 @@
-//! Programs as a user of rsmpi or mpi4py would first write them, over real sockets.
+//! Tests of programs that users of rsmpi or mpi4py would write first, over TCP.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -9,7 +9,7 @@ use common::world;
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 
-/// A function that owns no buffer calls twice with the slice that it was given.
+/// Makes two calls with a borrowed slice.
 fn sum_twice(comm: &Comm, buffer: &mut [f64]) -> Result<()> {
     comm.all_reduce(buffer, ReduceOp::Sum)?;
     comm.all_reduce(buffer, ReduceOp::Sum)
@@ -96,7 +96,7 @@ fn a_message_of_unknown_length_comes_as_a_vector() {
     }
 }
 
-/// Several threads that receive messages of unlike lengths take each other's probed messages.
+/// Threads that receive messages of different lengths do not get each other's probed messages.
 #[test]
 fn threads_that_receive_messages_of_unknown_length_get_each_message_once() {
     const MESSAGES: usize = 200;
@@ -169,7 +169,7 @@ fn ranks_without_a_place_on_the_grid_get_no_group() {
     });
 }
 
-/// Both texts are what a `main` that returns the error prints.
+/// Both are the output of a `main` that returns the error.
 #[test]
 fn an_error_that_main_returns_reads_as_a_sentence() {
     world(1, |comm| {

@@ -1,4 +1,4 @@
-//! Collectives of objects.
+//! Tests of collectives of objects.
 #![cfg(feature = "objects")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs `rank` on every rank of a world of threads.
+/// Runs `rank` on every rank, as threads.
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     let mut config = RingConfig::default();
     config.announce_after = Duration::from_millis(20);
@@ -71,7 +71,7 @@ fn report(rank: usize) -> Report {
     }
 }
 
-/// Every collective, of an object for each rank.
+/// Makes every collective with an object per rank.
 fn every_collective<T>(comm: &Comm, object: impl Fn(usize) -> T)
 where
     T: Serialize + DeserializeOwned + PartialEq + Debug,
@@ -111,10 +111,10 @@ fn objects_of_all_kinds_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn sizes_may_differ_by_as_much_as_they_like() {
+fn sizes_may_differ_between_ranks() {
     for ranks in WORLDS {
         run(ranks, |comm| {
-            // From nothing to a mebibyte, the large ones in different places.
+            // From empty to one mebibyte, with the large ones on different ranks.
             for turn in 0..3 {
                 every_collective(&comm, |rank| match (rank + turn) % 3 {
                     0 => String::new(),
@@ -127,7 +127,7 @@ fn sizes_may_differ_by_as_much_as_they_like() {
 }
 
 #[test]
-fn what_others_than_the_root_give_is_ignored() {
+fn arguments_of_other_ranks_than_the_root_are_ignored() {
     run(3, |comm| {
         let own = vec![comm.rank(); comm.rank()];
         assert_eq!(comm.broadcast_object(2, Some(&own)).unwrap(), [2, 2]);
@@ -135,7 +135,7 @@ fn what_others_than_the_root_give_is_ignored() {
     });
 }
 
-/// An object whose encoding fails on request, half way.
+/// An object whose encoding can fail in the middle.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Moody {
     mood: bool,
@@ -150,7 +150,7 @@ impl Serialize for Moody {
     }
 }
 
-/// All four calls with the rank that gives trouble as the root, by name.
+/// All four calls with their names and the failing rank as the root.
 type ByName<T> = (&'static str, fn(&Comm, usize, &T) -> Result<(), ObjectError>);
 
 fn calls<T: Serialize + DeserializeOwned + Clone>() -> [ByName<T>; 4] {
@@ -165,7 +165,7 @@ fn calls<T: Serialize + DeserializeOwned + Clone>() -> [ByName<T>; 4] {
 }
 
 #[test]
-fn an_object_that_cannot_be_encoded_is_told_to_all_and_harms_nothing() {
+fn an_object_that_cannot_be_encoded_fails_the_call_on_all_ranks() {
     for ranks in WORLDS {
         for (name, call) in calls::<Moody>() {
             run(ranks, |comm| {
@@ -189,7 +189,7 @@ fn an_object_that_cannot_be_encoded_is_told_to_all_and_harms_nothing() {
 }
 
 #[test]
-fn of_several_that_fail_each_knows_why_and_others_know_the_first() {
+fn of_several_failures_other_ranks_get_the_first() {
     run(5, |comm| {
         let error = comm.all_gather_object(&Moody { mood: comm.rank() % 2 == 1 }).unwrap_err();
         match error {
@@ -202,7 +202,7 @@ fn of_several_that_fail_each_knows_why_and_others_know_the_first() {
 }
 
 #[test]
-fn a_root_that_gives_too_few_or_too_many_is_told_and_so_is_everybody() {
+fn a_wrong_number_of_objects_fails_the_call_on_all_ranks() {
     for ranks in WORLDS {
         run(ranks, |comm| {
             let root = ranks / 2;
@@ -226,7 +226,7 @@ fn a_root_that_gives_too_few_or_too_many_is_told_and_so_is_everybody() {
 }
 
 #[test]
-fn a_root_that_is_no_member_is_refused_before_anything_is_sent() {
+fn an_invalid_root_fails_before_anything_is_sent() {
     run(2, |comm| {
         for result in [
             comm.broadcast_object(2, Some(&1_u8)).map(drop),
@@ -250,7 +250,7 @@ fn decode_failure<T: Debug>(result: Result<T, ObjectError>, from: usize) {
 }
 
 #[test]
-fn a_type_that_differs_fails_where_it_is_decoded_and_nowhere_else() {
+fn a_different_type_fails_only_where_it_is_decoded() {
     run(3, |comm| {
         let text = "hello".to_string();
         match comm.rank() {
@@ -277,7 +277,7 @@ fn a_type_that_differs_fails_where_it_is_decoded_and_nowhere_else() {
 }
 
 #[test]
-fn objects_above_the_limit_are_refused_on_every_rank() {
+fn objects_above_the_limit_fail_on_every_rank() {
     for ranks in WORLDS {
         run(ranks, |comm| {
             let (rank, largest, limited) = (comm.rank(), ranks - 1, comm.with_object_limit(1000));
@@ -304,13 +304,13 @@ fn objects_above_the_limit_are_refused_on_every_rank() {
     }
 }
 
-/// The detail with which a call of objects is made.
+/// Returns the extra fingerprint of a call of objects.
 fn detail(kind: Collective, limit: u64) -> u64 {
     Signature::fingerprint_of([u64::from_le_bytes(*b"objects\0"), u64::from(kind.code()), limit, 0])
 }
 
 #[test]
-fn a_size_that_nobody_can_have_takes_no_memory() {
+fn an_impossible_size_allocates_no_memory() {
     run(3, |comm| {
         if comm.rank() == 1 {
             let comm = comm.with_extra_fingerprint(detail(Collective::AllGather, OBJECT_LIMIT));
@@ -334,7 +334,7 @@ fn desync(
 ) {
     let errors = run(2, |comm| {
         let result = if comm.rank() == 0 { first(&comm) } else { second(&comm) };
-        // A rank that only sends may be through before it notices.
+        // A rank that only sends may complete before it detects the mismatch.
         result.and_then(|()| Ok(comm.barrier()?)).unwrap_err()
     });
     for error in errors {
@@ -354,7 +354,7 @@ fn calls_of_different_kinds_are_a_desync() {
             desync(|comm| first(comm, 0, &own), |comm| second(comm, 0, &own));
         }
     }
-    // The exchange of sizes is no call of the same shape by hand.
+    // An exchange of sizes does not match the same collective of a program.
     desync(|comm| comm.all_gather_object(&own).map(drop), |comm| Ok(comm.all_gather(&[own], &mut [0; 2])?));
     desync(
         |comm| comm.broadcast_object(0, Some(&own)).map(drop),
@@ -370,20 +370,20 @@ fn calls_of_different_kinds_are_a_desync() {
 }
 
 #[test]
-fn each_is_two_calls() {
+fn each_call_is_two_collectives() {
     let errors = run(2, |comm| {
         every_collective(&comm, report);
         comm.broadcast(1 - comm.rank(), &mut [0_u8]).unwrap_err()
     });
     for error in errors {
-        // An all-gather, and two of each of the others.
+        // An all-gather, and two collectives of each of the others.
         let Error::Desync(desync) = error else { panic!("{error}") };
         assert_eq!(desync.sequence, 2 * 7 + 1);
     }
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named() {
+fn an_absent_rank_is_named() {
     let errors = run(3, |comm| {
         if comm.rank() == 1 {
             std::thread::sleep(Duration::from_millis(900));

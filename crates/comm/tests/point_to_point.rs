@@ -1,4 +1,4 @@
-//! Messages between two ranks over real sockets.
+//! Tests of messages between two ranks over TCP.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use comm::{ANY_TAG, Comm, Config, Error, ReduceOp, Source};
 use common::{world, world_with};
 
-/// The payload of a message, which tells where it belongs.
+/// The payload of a message, which depends on its envelope.
 fn payload(from: usize, tag: u64, len: usize) -> Vec<u32> {
     (0..len).map(|at| (from as u32) << 24 ^ (tag as u32) << 16 ^ at as u32).collect()
 }
 
-/// Socket buffers so small that everything is half sent most of the time.
+/// Sets tiny socket buffers, so that most sends are partial.
 fn tiny(config: &mut Config) {
     config.tcp.send_buffer = Some(4096);
     config.tcp.recv_buffer = Some(4096);
 }
 
-/// Everybody sends to everybody, itself included, and receives from whoever comes.
-fn everybody_to_everybody(comm: &Comm, len: usize) {
+/// Every rank sends to every rank, including itself, and receives from any source.
+fn send_to_all(comm: &Comm, len: usize) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let sends: Vec<_> =
         (0..ranks).map(|to| comm.send_async(to, len as u64, payload(rank, 1, len + rank)).unwrap()).collect();
@@ -38,12 +38,12 @@ fn everybody_to_everybody(comm: &Comm, len: usize) {
 }
 
 #[test]
-fn everybody_sends_to_everybody() {
+fn every_rank_sends_to_every_rank() {
     for ranks in [1, 2, 3, 5, 8] {
         for adjust in [tiny, |_: &mut Config| {}] {
             world_with(ranks, adjust, |comm| {
                 for len in [0, 1, 1000, 16_383, 16_384, 16_385, 200_000] {
-                    everybody_to_everybody(&comm, len);
+                    send_to_all(&comm, len);
                 }
             });
         }
@@ -51,7 +51,7 @@ fn everybody_sends_to_everybody() {
 }
 
 #[test]
-fn a_circle_of_exchanges_of_large_messages() {
+fn a_ring_of_large_send_recvs_does_not_deadlock() {
     for ranks in [1, 2, 3, 5, 8] {
         world_with(ranks, tiny, |comm| {
             let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
@@ -67,7 +67,7 @@ fn a_circle_of_exchanges_of_large_messages() {
 }
 
 #[test]
-fn thousands_in_the_background_beside_collectives_and_threads_that_wait() {
+fn thousands_of_background_messages_run_beside_collectives() {
     const MESSAGES: u64 = 2000;
     world(3, |comm| {
         let (next, last) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
@@ -105,7 +105,7 @@ fn thousands_in_the_background_beside_collectives_and_threads_that_wait() {
 }
 
 #[test]
-fn a_large_message_and_small_ones_pass_each_other() {
+fn small_messages_overtake_a_large_one() {
     const LARGE: usize = 64 << 20;
     world(2, |comm| {
         if comm.rank() == 0 {
@@ -127,7 +127,7 @@ fn a_large_message_and_small_ones_pass_each_other() {
 }
 
 #[test]
-fn a_flood_waits_at_the_sender_and_is_received_whole() {
+fn unexpected_messages_wait_at_the_sender() {
     const MESSAGES: u64 = 100_000;
     world(2, |comm| {
         if comm.rank() == 0 {

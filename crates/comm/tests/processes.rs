@@ -1,4 +1,4 @@
-//! Ranks as real processes, some of which are killed.
+//! Tests with real processes, some of which are killed.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use comm::{Comm, Error, ReduceOp};
 use common::process::{self, Rank};
 
-/// The transport between ranks, and the number of hosts that they pretend to run on.
+/// The transport between ranks, and the number of emulated hosts.
 #[derive(Debug, Clone, Copy)]
 struct Over {
     transport: &'static str,
@@ -31,7 +31,7 @@ fn start(part: &str, over: Over, ranks: usize) -> (comm::tcp::TcpStoreServer, Ve
     })
 }
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -48,7 +48,7 @@ fn rank() {
     }
 }
 
-/// Reduces until it fails, then says how.
+/// Makes all-reduces until one fails, then prints the error.
 fn all_reduce_forever(comm: &Comm, len: usize) {
     let mut buffer = vec![1.0_f32; len];
     for round in 0_u64.. {
@@ -68,8 +68,8 @@ fn all_reduce_forever(comm: &Comm, len: usize) {
     }
 }
 
-/// Even ranks reduce until that fails, odd ranks until they are nudged; then all try the group of
-/// all.
+/// Even ranks make all-reduces until one fails, odd ranks until they get input; then all use the
+/// group of all.
 fn halves(comm: &Comm) {
     let even = comm.rank() % 2 == 0;
     let half = comm.split(Some(u64::from(even)), 0).unwrap().unwrap();
@@ -84,7 +84,7 @@ fn halves(comm: &Comm) {
     }
 }
 
-/// Reduces until every rank was told to stop.
+/// Makes all-reduces until every rank gets input.
 fn all_reduce_until_nudged(comm: &Comm) {
     let nudged = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let told = std::sync::Arc::clone(&nudged);
@@ -104,7 +104,7 @@ fn all_reduce_until_nudged(comm: &Comm) {
     }
 }
 
-/// Makes groups of all and of some until that fails, then says how, and ends.
+/// Creates groups of all and of some ranks until that fails, then prints the error and exits.
 fn make_groups_forever(comm: &Comm) {
     let make = || -> comm::Result<()> {
         drop(comm.duplicate()?);
@@ -128,8 +128,8 @@ fn make_groups_forever(comm: &Comm) {
     }
 }
 
-/// Exchanges with every other rank in turn, from a thread each, until that fails, then says how.
-/// The ranks that were not killed end, too, and are not named.
+/// Exchanges messages with every other rank from one thread each, until that fails, then prints the
+/// error. Ranks that were not killed exit too, and are not reported.
 fn exchange_forever(comm: &Comm) {
     let peers = (0..comm.size()).filter(|&peer| peer != comm.rank());
     let exchange = |peer: usize| {
@@ -148,7 +148,7 @@ fn exchange_forever(comm: &Comm) {
     std::thread::scope(|scope| peers.for_each(|peer| drop(scope.spawn(move || exchange(peer)))));
 }
 
-/// Rank 0 sends a broadcast and leaves at once; the others take their time.
+/// Rank 0 sends a broadcast and leaves immediately; the others are slow.
 fn leave_first(comm: &Comm) {
     let mut buffer = vec![7_u8; 1 << 20];
     if comm.rank() > 0 {
@@ -200,7 +200,7 @@ fn a_killed_rank_is_named_by_those_that_exchange_messages_with_it() {
 #[test]
 fn a_rank_killed_while_groups_are_made_is_named_by_every_other_rank() {
     for &over in WAYS {
-        // At moments that no clock of the ranks knows.
+        // The times are independent of the ranks.
         for (at, victim) in [0, 2, 1, 3, 0, 3, 1, 2].into_iter().enumerate() {
             kill_one_after(Duration::from_micros(1700 * at as u64), "groups", over, 4, victim);
         }
@@ -208,7 +208,7 @@ fn a_rank_killed_while_groups_are_made_is_named_by_every_other_rank() {
 }
 
 #[test]
-fn a_rank_that_leaves_in_order_is_no_failure() {
+fn a_rank_that_leaves_in_order_is_not_a_failure() {
     for &over in WAYS {
         let (_store, mut processes) = start("leave first", over, 4);
         for process in &mut processes {

@@ -1,4 +1,4 @@
-//! Ranks as real processes, which meet where `COMM_RENDEZVOUS` says.
+//! Tests with real processes that connect by `COMM_RENDEZVOUS`.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -7,7 +7,7 @@ mod common;
 use comm::ReduceOp;
 use common::{Port, process};
 
-/// Runs in a process that a test has started.
+/// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -25,7 +25,7 @@ fn rank() {
     }
 }
 
-/// Starts three ranks with these variables and returns what each of them said.
+/// Starts three ranks with these variables, and returns their outputs.
 fn meet(variables: &[(&'static str, String)]) -> Vec<String> {
     let (_store, mut ranks) = process::start("meet", 3, |_| variables.to_vec());
     ranks.iter_mut().map(|rank| rank.said().unwrap()).collect()
@@ -40,7 +40,7 @@ const TRANSPORTS: &[&str] = &[
 ];
 
 #[test]
-fn ranks_meet_in_a_folder_also_if_an_earlier_run_has_used_it() {
+fn ranks_connect_through_a_folder_of_an_earlier_run() {
     let parent = tempfile::tempdir().unwrap();
     // It does not exist yet.
     let folder = parent.path().join("jobs/17");
@@ -56,7 +56,7 @@ fn ranks_meet_in_a_folder_also_if_an_earlier_run_has_used_it() {
 }
 
 #[test]
-fn ranks_meet_in_a_folder_in_which_ranks_have_died() {
+fn ranks_connect_through_a_folder_after_deaths() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}", folder.path().display());
     let incomplete = process::start("meet", 2, |rank| {
@@ -80,13 +80,13 @@ fn a_folder_that_cannot_be_used_is_named_with_its_variable() {
 }
 
 #[test]
-fn ranks_meet_at_the_address_of_a_url() {
+fn ranks_connect_at_the_address_of_a_url() {
     let port = Port::reserve();
     let url = format!("tcp://127.0.0.1:{}", port.number);
     let said = meet(&[
         ("COMM_RENDEZVOUS", url),
         ("COMM_STORE", "rank0".into()),
-        // They are not read.
+        // They are ignored.
         ("MASTER_ADDR", "host.invalid".into()),
         ("MASTER_PORT", "1".into()),
     ]);

@@ -1,4 +1,4 @@
-//! The public interface over shared memory.
+//! Tests of the public API over shared memory.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ fn over_memory<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R>
 }
 
 #[test]
-fn calls_and_messages_and_groups_work_over_tiny_rings() {
+fn calls_messages_and_groups_work_over_tiny_rings() {
     for ranks in [1, 2, 3, 5, 8] {
         over_memory(ranks, |comm| {
             let (rank, len) = (comm.rank(), 30_000);

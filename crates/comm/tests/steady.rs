@@ -1,5 +1,5 @@
-//! The costs of a repeated collective, apart from its data: no memory, and no processor
-//! while it waits.
+//! Tests of the costs of repeated collectives: no allocations, no page faults, and no processor
+//! time while a rank waits.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The transport between ranks.
 const TRANSPORTS: [TransportKind; 2] = [TransportKind::Tcp, TransportKind::SharedMemory];
-/// Elements of the buffers: one, some, and enough for several segments per rank.
+/// Lengths of buffers: one element, some, and several segments per rank.
 const LENGTHS: [usize; 3] = [1, 5000, 1 << 20];
 
 fn over(transport: TransportKind) -> impl Fn(&mut Config) + Sync {
@@ -26,7 +26,7 @@ struct Buffers {
     one: Vec<f32>,
     all: Vec<f32>,
     exchanged: Vec<f32>,
-    /// Another one in every call.
+    /// A factor that differs in every call.
     factor: f64,
 }
 
@@ -54,13 +54,12 @@ impl Buffers {
 }
 
 #[test]
-fn calls_that_were_made_before_allocate_nothing() {
+fn repeated_calls_do_not_allocate() {
     for transport in TRANSPORTS {
         for ranks in [2, 3, 4] {
             let without_announcements = |config: &mut Config| {
                 config.transport = transport;
-                // A rank that waits that long tells the others what for, and such words are
-                // allocated.
+                // After that time a waiting rank sends an announcement, which allocates.
                 config.ring.announce_after = Duration::from_secs(3600);
             };
             let counts = world_with(ranks, without_announcements, |comm| {
@@ -69,7 +68,7 @@ fn calls_that_were_made_before_allocate_nothing() {
                     (0..3).for_each(|_| buffers.every_collective(&comm));
                     let calls = || (0..5).for_each(|_| buffers.every_collective(&comm));
                     let count = allocation_counter::measure(calls).count_total;
-                    // Who leaves says goodbye, for which the others make room.
+                    // A rank that leaves sends a goodbye, for which others allocate.
                     comm.barrier().unwrap();
                     count
                 })
@@ -82,18 +81,18 @@ fn calls_that_were_made_before_allocate_nothing() {
 /// Returns the number of page faults of this thread.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    // The name of the thread, which may hold anything, ends with the last parenthesis.
+    // The name of the thread ends with the last parenthesis.
     let fields = stat.rsplit_once(')').unwrap().1;
     fields.split_whitespace().nth(7).unwrap().parse().unwrap()
 }
 
 #[test]
-fn calls_that_were_made_before_touch_no_page_for_the_first_time() {
+fn repeated_calls_cause_no_page_faults() {
     const CALLS: usize = 20;
     for transport in TRANSPORTS {
         for ranks in [2, 3, 4] {
             let least = world_with(ranks, over(transport), |comm| {
-                // The longest first: an all-to-all of them goes round every ring.
+                // The longest first: their all-to-all fills every ring.
                 LENGTHS.iter().rev().map(|&len| least_faults(&comm, len, CALLS)).collect::<Vec<_>>()
             });
             assert_eq!(least, vec![vec![0; LENGTHS.len()]; ranks], "{transport:?}");
@@ -101,8 +100,8 @@ fn calls_that_were_made_before_touch_no_page_for_the_first_time() {
     }
 }
 
-/// Returns the number of pages that this rank touched first in `calls` calls of every collective.
-/// The kernel may take a page away at any time, to move it, so it is the least of a few attempts.
+/// Returns the number of page faults of this rank in `calls` calls of every collective: the minimum
+/// of a few attempts, because the kernel may migrate pages at any time.
 fn least_faults(comm: &Comm, len: usize, calls: usize) -> u64 {
     let mut buffers = Buffers::new(comm.size(), len);
     (0..5).for_each(|_| buffers.every_collective(comm));
@@ -137,13 +136,13 @@ fn a_rank_that_waits_leaves_the_processor_to_others() {
             comm.all_reduce(&mut number, ReduceOp::Max).unwrap();
             used() - before
         });
-        // All that a wait may take at its start, and a tenth of the rest.
+        // The limit of a wait at its start, and a tenth of the rest.
         let limit = Duration::from_millis(10) + LATE / 10;
         assert!(waiting.iter().all(|time| *time < limit), "{transport:?}: {waiting:?}");
     }
 }
 
-/// Work that takes about 20 ms, and how long it took.
+/// Computes for about 20 ms, and returns the duration.
 fn compute() -> Duration {
     let begin = Instant::now();
     let mut hash = 0_u64;

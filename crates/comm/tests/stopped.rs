@@ -1,4 +1,4 @@
-//! Ranks as real processes, of which one is stopped by a signal and does not end.
+//! Tests with real processes, of which one is stopped by SIGSTOP.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -11,12 +11,12 @@ use comm::{Comm, Error, ReduceOp, Result};
 use common::process::{self, Rank};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time for the answers of ranks on a machine that is busy.
+/// A timeout with time for replies of ranks on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(6);
 
 const COLLECTIVES: [&str; 6] = ["all_reduce", "broadcast", "gather", "all_to_all", "scan", "barrier"];
 
-/// Runs in a process that a test has started: calls until that fails, then it says how.
+/// The process of a rank that a test starts: makes calls until one fails, then prints the error.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -51,7 +51,7 @@ fn call(comm: &Comm, collective: &str) -> Result<()> {
     }
 }
 
-/// A process that is stopped. It goes on with the test's end, to be killed.
+/// A stopped process. Dropping it continues the process, so that it can be killed.
 struct Stopped(Pid);
 
 impl Stopped {

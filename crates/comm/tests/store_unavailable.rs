@@ -1,4 +1,4 @@
-//! Ranks as real processes, of which rank 0 cannot serve the store in which they meet.
+//! Tests with real processes, of which rank 0 cannot serve the store.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -8,8 +8,7 @@ use comm::{Error, Refusal};
 use common::{Port, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Runs in a process that a test has started: rank 0 has no memory left for the stack of a
-/// thread.
+/// The process of a rank that a test starts: rank 0 has no memory left for the stack of a thread.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
@@ -17,7 +16,7 @@ fn rank() {
         return;
     }
     if std::env::var("RANK").unwrap() == "0" {
-        leave_no_room_for_a_thread();
+        exhaust_memory_for_threads();
     }
     match comm::init().unwrap_err() {
         Error::Io { doing, .. } => println!("said: {doing}"),
@@ -28,7 +27,7 @@ fn rank() {
     }
 }
 
-fn leave_no_room_for_a_thread() {
+fn exhaust_memory_for_threads() {
     const ROOM: u64 = 256 * 1024;
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split_whitespace().next().unwrap().parse().unwrap();

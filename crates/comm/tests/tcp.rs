@@ -1,4 +1,4 @@
-//! The public interface over real sockets.
+//! Tests of the public API over TCP.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -24,7 +24,7 @@ fn sums(ranks: usize, len: usize) -> Vec<f32> {
     (0..len).map(|at| (0..ranks).map(|rank| contribution(rank, at)).sum()).collect()
 }
 
-/// Every collective once, on `len` elements per rank.
+/// Makes every collective once, with `len` elements per rank.
 fn every_collective(comm: &Comm, len: usize) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let (send, root) = (contributions(rank, len), ranks - 1);
@@ -109,7 +109,7 @@ fn ipv6() {
 }
 
 #[test]
-fn two_roots_that_each_name_the_other_are_both_told() {
+fn different_roots_are_an_error_on_both_ranks() {
     let errors = world(2, |comm| comm.broadcast(1 - comm.rank(), &mut [1_u8; 100]).unwrap_err());
     for error in errors {
         let text = error.to_string();
@@ -119,7 +119,7 @@ fn two_roots_that_each_name_the_other_are_both_told() {
 }
 
 #[test]
-fn unequal_lengths_are_told_on_every_rank() {
+fn different_lengths_are_an_error_on_every_rank() {
     for (short, long) in [(1000, 1001), (10, 100_000), (0, 5)] {
         let errors = world(3, |comm| {
             let len = if comm.rank() == 1 { short } else { long };
@@ -211,14 +211,14 @@ fn rank_0_serves_the_store_and_tells_the_others_why_it_failed() {
 }
 
 #[test]
-fn strangers_at_the_master_port_disturb_nobody() {
+fn unauthenticated_connections_to_the_store_affect_no_rank() {
     let store = store();
     let address = store.local_addr();
     let strangers: Vec<TcpStream> = [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 5000], b"", b"COMM"]
         .into_iter()
         .map(|bytes| {
             let mut stream = TcpStream::connect(address).unwrap();
-            // The store may hang up at any moment.
+            // The store may close the connection at any time.
             let _ = stream.write_all(bytes);
             stream
         })
@@ -228,7 +228,7 @@ fn strangers_at_the_master_port_disturb_nobody() {
 }
 
 #[test]
-fn who_does_not_belong_is_refused_with_the_reason() {
+fn a_process_of_another_job_is_rejected_with_the_reason() {
     let store = store();
     let refused = |adjust: &dyn Fn(&mut Config)| {
         let mut config = config(0, 2, store.local_addr());
@@ -243,7 +243,7 @@ fn who_does_not_belong_is_refused_with_the_reason() {
 }
 
 #[test]
-fn two_processes_with_one_rank_are_told() {
+fn two_processes_with_one_rank_are_an_error() {
     let store = store();
     let results = each(2, |_| {
         let mut config = config(0, 2, store.local_addr());
@@ -257,7 +257,7 @@ fn two_processes_with_one_rank_are_told() {
 }
 
 #[test]
-fn ranks_that_disagree_on_the_size_are_told() {
+fn different_world_sizes_are_an_error() {
     let store = store();
     let errors = each(2, |rank| {
         let mut config = config(rank, 2 + rank, store.local_addr());
@@ -271,7 +271,7 @@ fn ranks_that_disagree_on_the_size_are_told() {
 
 #[cfg(feature = "hybrid")]
 #[test]
-fn ranks_with_unlike_transports_are_told_both_at_once() {
+fn different_transports_are_an_error_on_both_ranks() {
     use comm::TransportKind::{Auto, SharedMemory, Tcp};
     for (ours, theirs) in [(Auto, Tcp), (Tcp, SharedMemory), (SharedMemory, Auto)] {
         let store = store();
@@ -295,7 +295,7 @@ fn ranks_with_unlike_transports_are_told_both_at_once() {
 }
 
 #[test]
-fn a_shared_secret_is_enough() {
+fn ranks_with_a_shared_secret_connect() {
     let secret = || comm::tcp::Secret::new("open sesame").unwrap();
     let server = comm::tcp::TcpStoreServer::bind(
         "127.0.0.1:0".parse().unwrap(),
@@ -310,14 +310,14 @@ fn a_shared_secret_is_enough() {
 }
 
 #[test]
-fn ranks_listen_in_the_range_of_ports_that_they_are_given() {
+fn ranks_listen_in_the_configured_port_range() {
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
     let start = 10_000 + 3 * (std::process::id() % 2_000) as u16;
     let first = (start..).find(|first| (*first..first + 3).all(is_free)).unwrap();
     let given = |config: &mut Config| config.ports = Some(first..=first + 2);
     world_with(3, given, |comm| {
         every_collective(&comm, 100);
-        // All three listen there, now that they have met.
+        // All three have connected and still listen.
         comm.barrier().unwrap();
         assert!((first..first + 3).all(|port| !is_free(port)));
         comm.barrier().unwrap();

@@ -28,9 +28,9 @@ fn run_as_ranks(ranks: &str, test: &str) -> Ended {
 }
 
 #[test]
-fn ranks_meet_and_gather() {
+fn ranks_connect_and_gather() {
     if !is_rank() {
-        let ended = run_as_ranks("3", "collectives::ranks_meet_and_gather");
+        let ended = run_as_ranks("3", "collectives::ranks_connect_and_gather");
         assert_eq!(ended.status.code(), Some(0), "{ended:?}");
         return;
     }
@@ -41,10 +41,10 @@ fn ranks_meet_and_gather() {
 }
 
 #[test]
-fn the_rank_that_dies_amid_collectives_is_blamed() {
+fn a_rank_that_dies_in_a_collective_is_reported() {
     if !is_rank() {
         let started = Instant::now();
-        let ended = run_as_ranks("4", "collectives::the_rank_that_dies_amid_collectives_is_blamed");
+        let ended = run_as_ranks("4", "collectives::a_rank_that_dies_in_a_collective_is_reported");
         assert!(started.elapsed() < 2 * PROMISED, "{:?}", started.elapsed());
         assert!(ended.message().starts_with("commctl: rank 2 "), "{ended:?}");
         assert!(ended.message().ends_with("was killed by SIGKILL"), "{ended:?}");

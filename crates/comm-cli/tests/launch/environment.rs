@@ -22,7 +22,7 @@ fn variables(text: &str) -> HashMap<String, String> {
 }
 
 #[test]
-fn each_rank_knows_its_place() {
+fn each_rank_gets_its_variables() {
     let mut launched = launch(&["-n", "3", "--env", "GREETING=a=b c"], DUMP);
     let ended = launched.end();
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
@@ -88,7 +88,7 @@ fn the_store_outlives_rank_0() {
 }
 
 #[test]
-fn the_secret_is_passed_through_and_demanded() {
+fn the_secret_is_passed_to_ranks_and_required() {
     let inherited = start(|dir| {
         let mut command = commctl();
         command.args(["run", "-n", "1", "--", "sh", "-c", &format!("{DUMP}; {FOREVER}")]);
@@ -106,7 +106,7 @@ fn the_secret_is_passed_through_and_demanded() {
 }
 
 #[test]
-fn a_random_secret_is_demanded_and_stands_in_no_arguments() {
+fn a_random_secret_is_required_and_is_no_argument() {
     let script =
         format!("{DUMP}; tr '\\0' ' ' < /proc/$PPID/cmdline > $DIR/parent; report args x; {FOREVER}");
     let launched = launch(&["-n", "1"], &script);
@@ -121,7 +121,7 @@ fn a_random_secret_is_demanded_and_stands_in_no_arguments() {
 }
 
 #[test]
-fn the_values_of_variables_are_not_shown() {
+fn debug_omits_the_values_of_variables() {
     let shown = format!("{:?}", Launch::new("sh").env("COMM_SECRET", "hush"));
     assert!(shown.contains("COMM_SECRET") && !shown.contains("hush"), "{shown}");
 }
@@ -143,7 +143,7 @@ fn a_variable_given_by_name_has_the_value_of_the_launcher() {
 }
 
 #[test]
-fn ranks_share_the_cores_unless_the_user_says_otherwise() {
+fn ranks_share_the_cores_by_default() {
     let threads = |flags: &[&str], inherited: Option<&str>| {
         let launched = start(|dir| {
             let mut command = commctl();
@@ -165,7 +165,7 @@ fn ranks_share_the_cores_unless_the_user_says_otherwise() {
 }
 
 #[test]
-fn more_ranks_than_can_be_started_are_refused_before_the_first() {
+fn more_ranks_than_the_limits_allow_are_an_error_before_any_rank_starts() {
     let mut launched = start(|dir| {
         let mut command = std::process::Command::new("sh");
         let script = r#"ulimit -n 256; exec "$0" run -n 200 -- sh -c ': > "$DIR/started"'"#;
@@ -179,7 +179,7 @@ fn more_ranks_than_can_be_started_are_refused_before_the_first() {
 }
 
 #[test]
-fn an_empty_secret_is_refused() {
+fn an_empty_secret_is_an_error() {
     let ended = launch(&["-n", "1", "--env", "COMM_SECRET="], "").end();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("secret"), "{ended:?}");
@@ -192,14 +192,14 @@ fn standard_input_is_empty() {
 }
 
 #[test]
-fn variables_of_the_launcher_cannot_be_given() {
+fn variables_of_the_launcher_cannot_be_overridden() {
     let ended = launch(&["-n", "1", "--env", "RANK=7"], "").end();
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("RANK is set by the launcher"), "{ended:?}");
 }
 
 #[test]
-fn a_missing_program_is_reported_as_the_shell_would() {
+fn a_missing_program_has_the_exit_code_of_a_shell() {
     let mut launched = start(|_| {
         let mut command = commctl();
         command.args(["run", "-n", "3", "--", "no-such-program-anywhere"]);
@@ -211,7 +211,7 @@ fn a_missing_program_is_reported_as_the_shell_would() {
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_is_reported_as_the_shell_would() {
+fn a_program_without_permission_has_the_exit_code_of_a_shell() {
     let mut launched = start(|dir| {
         let script = dir.path().join("script");
         fs::write(&script, "#!/bin/sh\n").expect("a file without the execute bit");
@@ -280,7 +280,7 @@ fn shown(visible: Option<&str>, flags: &[&str], ranks: usize) -> Vec<Option<Stri
 }
 
 #[test]
-fn each_rank_is_shown_its_device() {
+fn each_rank_sees_its_device() {
     let some = |devices: &[&str]| devices.iter().map(|device| Some((*device).to_owned())).collect::<Vec<_>>();
     assert_eq!(shown(None, &["-n", "2"], 2), [None, None]);
     assert_eq!(shown(Some("4,5"), &["-n", "2"], 2), some(&["4,5", "4,5"]));
@@ -292,7 +292,7 @@ fn each_rank_is_shown_its_device() {
 }
 
 #[test]
-fn devices_that_do_not_suffice_are_refused_before_anything_starts() {
+fn too_few_devices_are_an_error_before_any_rank_starts() {
     for (visible, flags, code, words) in [
         (None, ["-n", "3", "--devices", "0,1"].as_slice(), 1, "there are 2 devices for 3 ranks"),
         (Some("7"), &["-n", "2", "--devices", "per-rank"], 1, "--share-devices"),

@@ -10,14 +10,14 @@ use crate::harness::{
 };
 
 #[test]
-fn success_of_all_ranks_is_success() {
+fn the_launch_succeeds_if_all_ranks_succeed() {
     let ended = launch(&["-n", "4"], "exit 0").end();
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     assert_eq!(ended.stderr, "");
 }
 
 #[test]
-fn a_rank_that_is_done_early_does_not_end_the_others() {
+fn a_rank_that_exits_early_does_not_terminate_the_others() {
     let script = r#"[ $RANK = 0 ] && exit 0; while [ ! -e "$DIR/go" ]; do sleep 0.02; done; report "done" x"#;
     let mut launched = launch(&["-n", "2"], script);
     wait_until_dead(launched.pid("pid.0"));
@@ -27,7 +27,7 @@ fn a_rank_that_is_done_early_does_not_end_the_others() {
 }
 
 #[test]
-fn a_failing_rank_ends_the_others_and_gives_its_code() {
+fn a_failed_rank_terminates_the_others_and_sets_the_exit_code() {
     // The last rank: a launcher that waits in rank order would hang.
     let script =
         format!(r#"[ $RANK = 3 ] && while [ ! -e "$DIR/go" ]; do sleep 0.01; done && exit 7; {FOREVER}"#);
@@ -43,7 +43,7 @@ fn a_failing_rank_ends_the_others_and_gives_its_code() {
 }
 
 #[test]
-fn a_killed_rank_ends_the_others_and_names_the_signal() {
+fn a_killed_rank_terminates_the_others_and_its_signal_is_reported() {
     let mut launched = launch(&["-n", "4"], FOREVER);
     let pids = launched.pids(4);
     let cause = Instant::now();
@@ -56,7 +56,7 @@ fn a_killed_rank_ends_the_others_and_names_the_signal() {
 }
 
 #[test]
-fn the_first_of_several_failures_is_blamed() {
+fn the_first_of_several_failures_is_reported() {
     let mut launched = launch(&["-n", "3"], FOREVER);
     let pids = launched.pids(3);
     // All ranks fail before the launcher polls, neither in rank order nor in the order of process
@@ -72,7 +72,7 @@ fn the_first_of_several_failures_is_blamed() {
 }
 
 #[test]
-fn a_killed_rank_is_blamed_even_if_a_peer_that_lost_it_exits_sooner() {
+fn a_killed_rank_is_reported_even_if_a_peer_exits_first() {
     // The kernel closes the pipe of a killed rank, on which the peers wait, before the launcher is
     // notified. The order is a race, so the test repeats it.
     let script = r#"if [ $RANK = 2 ]; then exec 9> "$DIR/pipe"; kill -KILL $$; else read line < "$DIR/pipe"; exit 1; fi"#;
@@ -104,7 +104,7 @@ fn a_sibling_that_ignores_sigterm_is_killed_in_time() {
 }
 
 #[test]
-fn the_grace_period_is_the_callers() {
+fn the_grace_period_can_be_set() {
     let script = format!("[ $RANK = 0 ] || trap '' TERM; report ready.$RANK x; {FOREVER}");
     let mut launched = launch(&["-n", "2", "--grace", "0.2"], &script);
     let pids = launched.pids(2);
@@ -116,13 +116,13 @@ fn the_grace_period_is_the_callers() {
 }
 
 #[test]
-fn a_grace_period_without_end_is_no_overflow() {
+fn an_infinite_grace_period_does_not_overflow() {
     let ended = launch(&["-n", "2", "--grace", "1e19"], "exit 3").end();
     assert_eq!(ended.status.code(), Some(3), "{ended:?}");
 }
 
 #[test]
-fn a_rank_may_end_in_order_during_the_grace_period() {
+fn a_rank_may_exit_during_the_grace_period() {
     let script = format!("trap 'sleep 0.3; report saved x; exit 0' TERM; report ready.$RANK x; {FOREVER}");
     let mut launched = launch(&["-n", "2"], &script);
     let pids = launched.pids(2);
@@ -151,7 +151,7 @@ fn children_of_ranks_die_when_a_rank_fails() {
 }
 
 #[test]
-fn children_that_outlive_their_rank_are_ended() {
+fn remaining_children_of_a_rank_are_terminated() {
     let mut launched = launch(&["-n", "2", "--grace", "0.5"], &format!("{STUBBORN_CHILD}; exit 0"));
     let children = children(&launched, 2);
     assert_eq!(launched.end().status.code(), Some(0));
@@ -159,7 +159,7 @@ fn children_that_outlive_their_rank_are_ended() {
 }
 
 #[test]
-fn children_that_outlive_their_rank_are_asked_first() {
+fn remaining_children_of_a_rank_get_sigterm_first() {
     // The shell in the background reports in its trap; it ends in time only if it gets SIGTERM.
     let script = format!(
         "(trap 'report saved x; exit' TERM; report ready x; {FOREVER}) & \
@@ -171,7 +171,7 @@ fn children_that_outlive_their_rank_are_asked_first() {
 }
 
 #[test]
-fn a_killed_launcher_leaves_nothing_that_its_ranks_have_started() {
+fn a_killed_launcher_leaves_no_children_of_ranks() {
     let script = format!("sh -c '{FOREVER}' & report child.$RANK $!; wait");
     let launched = launch(&["-n", "2"], &script);
     let mut pids = launched.pids(2);

@@ -14,7 +14,7 @@ fn output_is_inherited_unless_tagged() {
 }
 
 #[test]
-fn both_streams_are_tagged_and_stay_apart() {
+fn both_streams_are_tagged_and_separate() {
     let ended = launch(&["-n", "2", "--tag-output"], "echo out $RANK; echo err $RANK >&2").end();
     let mut stdout: Vec<_> = ended.stdout.split_inclusive(|byte| *byte == b'\n').collect();
     stdout.sort_unstable();
@@ -64,7 +64,7 @@ fn an_unfinished_last_line_is_flushed() {
 }
 
 #[test]
-fn the_last_words_of_a_failing_rank_are_kept() {
+fn the_last_output_of_a_failed_rank_is_relayed() {
     let ended = launch(&["-n", "1", "--tag-output"], "printf 'last words' >&2; kill -KILL $$").end();
     let (first, second) = ended.stderr.split_once('\n').expect("two lines");
     assert_eq!(first, "[0]: last words");
@@ -72,7 +72,7 @@ fn the_last_words_of_a_failing_rank_are_kept() {
 }
 
 #[test]
-fn ranks_learn_that_nobody_reads_their_output() {
+fn ranks_get_an_error_if_their_output_has_no_reader() {
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
     let mut launched = start_into(Some(writer), |_| {
@@ -86,7 +86,7 @@ fn ranks_learn_that_nobody_reads_their_output() {
 }
 
 #[test]
-fn a_process_that_left_the_group_with_the_pipe_does_not_delay_the_end() {
+fn a_process_outside_of_the_group_does_not_delay_the_end() {
     // The rank exits once its child leads its own session, which the launcher does not signal.
     let script = "echo said; setsid sleep 1000 & \
                   while read -r _ _ _ _ _ session _ </proc/$!/stat; [ \"$session\" != $! ]; do :; done; \
@@ -100,7 +100,7 @@ fn a_process_that_left_the_group_with_the_pipe_does_not_delay_the_end() {
 }
 
 #[test]
-fn a_failure_is_noticed_while_the_output_is_stuck() {
+fn a_failure_is_detected_while_the_output_blocks() {
     // Without a reader the pipe fills, and the relay and the ranks block in their writes.
     let (reader, writer) = io::pipe().expect("a pipe");
     let mut launched = start_into(Some(writer), |dir| {

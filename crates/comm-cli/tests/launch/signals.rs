@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::harness::{FOREVER, REPORT, launch, start, state, wait_for, wait_until_dead};
 
 #[test]
-fn stopping_signals_reach_every_rank_as_they_are() {
+fn stop_signals_are_forwarded_to_every_rank() {
     for (name, signal) in [("INT", Signal::INT), ("TERM", Signal::TERM), ("HUP", Signal::HUP)] {
         let traps =
             ["INT", "TERM", "HUP"].map(|name| format!("trap 'report got.$RANK {name}; exit 0' {name};"));
@@ -55,7 +55,7 @@ fn a_second_interrupt_or_termination_kills_at_once() {
 }
 
 #[test]
-fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+fn a_signal_that_is_ignored_at_the_start_stays_ignored() {
     let mut launched = start(|dir| {
         let mut command = Command::new("sh");
         let script = format!("{REPORT}{FOREVER}");

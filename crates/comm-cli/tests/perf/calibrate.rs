@@ -7,7 +7,7 @@ use comm::LinkModel;
 use crate::harness::{commctl, end, printed, rows};
 
 #[test]
-fn a_sound_model_is_measured_printed_written_and_taken() {
+fn a_calibrated_model_is_printed_written_and_used() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let path = |name| folder.path().join(name).display().to_string();
     let (links, page) = (path("links"), path("model.md"));

@@ -11,7 +11,7 @@ fn objects(line: &str) -> Vec<Map<String, Value>> {
 }
 
 #[test]
-fn messages_are_measured_in_three_ways_and_arrive_as_they_were_sent() {
+fn messages_are_measured_in_three_ways_and_arrive_unchanged() {
     for transport in ["tcp", "shm"] {
         for ranks in [2, 3] {
             let line = format!(

@@ -48,13 +48,13 @@ fn bad_combinations_are_named() {
 }
 
 #[test]
-fn what_does_not_fit_into_memory_is_not_tried() {
+fn sizes_above_the_available_memory_are_an_error() {
     refused("all_gather -n 2 --min 1048576G --max 1048576G", "available");
     refused("send_recv -n 2 --min 1048576G --max 1048576G", "available");
 }
 
 #[test]
-fn a_number_that_the_launcher_contradicts_is_refused() {
+fn a_number_of_ranks_that_differs_from_the_launchers_is_an_error() {
     let mut command = commctl(&["perf", "all_reduce", "-n", "3"]);
     let ended = end(command.envs([("RANK", "0"), ("WORLD_SIZE", "1")]));
     assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -62,7 +62,7 @@ fn a_number_that_the_launcher_contradicts_is_refused() {
 }
 
 #[test]
-fn a_model_that_makes_no_sense_is_refused_by_name() {
+fn the_error_of_an_invalid_link_model_names_its_variable() {
     let mut command = commctl(&["perf", "all_reduce", "-n", "1", "--max", "4"]);
     let ended = end(command.env("COMM_LINKS", "fast"));
     assert_eq!(ended.code, Some(2), "{ended:?}");

@@ -28,7 +28,7 @@ fn a_table_has_a_row_per_size_and_nothing_wrong() {
 }
 
 #[test]
-fn every_collective_is_right_with_any_root_and_in_either_place() {
+fn every_collective_is_correct_with_any_root_and_layout() {
     for line in [
         "all_reduce --transport shm",
         "all_to_all --transport tcp",
@@ -55,7 +55,7 @@ fn every_collective_is_right_with_any_root_and_in_either_place() {
 }
 
 #[test]
-fn the_way_that_is_asked_for_is_taken_and_told() {
+fn the_requested_transport_is_used_and_printed() {
     for (asked, told) in [("tcp", "tcp: the system's"), ("shm", "shm: rings"), ("auto", "auto (shm): rings")]
     {
         let table = printed(&format!("all_reduce -n 2 --max 4 --transport {asked}"));
@@ -65,7 +65,7 @@ fn the_way_that_is_asked_for_is_taken_and_told() {
 
 /// The sizes are above the limit from which allocated buffers are read in place.
 #[test]
-fn buffers_from_the_communicator_are_right() {
+fn results_in_allocated_buffers_are_correct() {
     for line in ["all_reduce", "all_gather --in-place", "broadcast --root 1", "all_to_all"] {
         let printed =
             printed(&format!("{line} -n 2 --min 6M --max 6M --transport shm --alloc --check --json"));
@@ -119,7 +119,7 @@ fn every_line_of_json_is_an_object_with_exactly_the_keys() {
 }
 
 #[test]
-fn what_was_not_looked_at_is_null() {
+fn unchecked_results_are_null() {
     let printed = printed("barrier -n 2 --json");
     let row: Map<String, Value> = serde_json::from_str(&printed).expect("one object");
     for (key, value) in [("dtype", Value::Null), ("wrong", Value::Null), ("bytes", 0.into())] {
@@ -128,7 +128,7 @@ fn what_was_not_looked_at_is_null() {
 }
 
 #[test]
-fn comma_separated_values_have_the_same_columns_under_their_names() {
+fn csv_has_the_columns_of_its_header() {
     let printed = printed("reduce -n 2 --max 64 --csv --op min");
     let mut lines = printed.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().expect("a header");
@@ -155,7 +155,7 @@ fn a_picture_is_drawn() {
 }
 
 #[test]
-fn ranks_of_a_launcher_measure_together_and_one_speaks() {
+fn ranks_of_a_launcher_measure_together_and_one_prints() {
     let program = env!("CARGO_BIN_EXE_commctl");
     let line = "perf all_reduce --max 16 --samples 2 --sample-ms 0.1 --json";
     let words: Vec<&str> = ["run", "-n", "2", "--", program].into_iter().chain(line.split(' ')).collect();
@@ -166,7 +166,7 @@ fn ranks_of_a_launcher_measure_together_and_one_speaks() {
 }
 
 #[test]
-fn the_algorithm_that_is_named_is_the_one_that_the_links_ask_for() {
+fn the_printed_algorithm_is_the_selected_one() {
     let named = |overhead: &str, speed: &str| {
         let link = format!("latency_us:1,overhead_us:{overhead},gb_per_s:{speed}");
         let links = format!("within={link} between={link} reduce_gb_per_s=inf ranks_per_host=4");

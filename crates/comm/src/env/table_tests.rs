@@ -214,7 +214,7 @@ fn ranks_that_do_not_fit_are_refused_with_both_variables() {
 }
 
 #[test]
-fn a_process_that_nobody_launched_is_a_world_of_one() {
+fn a_process_without_a_launcher_is_a_world_of_one() {
     let config = from(&[]).unwrap();
     assert_eq!((config.rank, config.world_size, config.local_rank, config.local_world_size), (0, 1, 0, 1));
     let config = from(&[("COMM_TRANSPORT", "tcp"), ("COMM_TIMEOUT_S", "7"), ("PATH", "/bin")]).unwrap();

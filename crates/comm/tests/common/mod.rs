@@ -1,4 +1,4 @@
-//! Ranks as threads that talk over real sockets.
+//! Ranks as threads with real sockets.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
 pub(crate) mod process;
@@ -13,13 +13,12 @@ use rustix::net::{self, AddressFamily, SocketType};
 
 pub(crate) const JOB: u64 = 0x5eed;
 
-/// A store such as a launcher serves.
+/// Returns a store like that of a launcher.
 pub(crate) fn store() -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::job(JOB)).unwrap()
 }
 
-/// A port of this host that no other program gets while this lives, and on which rank 0 can listen
-/// all the same.
+/// A port of this host that is reserved while this lives, and on which rank 0 can still listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _socket: OwnedFd,
@@ -35,7 +34,7 @@ impl Port {
     }
 }
 
-/// The configuration of a rank that meets the others at `store`, and reaches them over TCP.
+/// The configuration of a rank over TCP, with the store `store`.
 pub(crate) fn config(rank: usize, ranks: usize, store: SocketAddr) -> Config {
     let mut config =
         Config::new(Membership { rank, size: ranks }, &store.ip().to_string(), store.port()).unwrap();
@@ -47,7 +46,7 @@ pub(crate) fn config(rank: usize, ranks: usize, store: SocketAddr) -> Config {
     config
 }
 
-/// Runs `rank` on a thread per rank, over TCP, with configurations changed by `adjust`.
+/// Runs `rank` on one thread per rank over TCP, with configurations modified by `adjust`.
 pub(crate) fn world_with<R: Send>(
     ranks: usize,
     adjust: impl Fn(&mut Config) + Sync,
@@ -61,12 +60,12 @@ pub(crate) fn world_with<R: Send>(
     })
 }
 
-/// Runs `rank` on a thread per rank, over TCP.
+/// Runs `rank` on one thread per rank over TCP.
 pub(crate) fn world<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world_with(ranks, |_| {}, rank)
 }
 
-/// Runs `rank` on a thread for each number below `ranks`.
+/// Runs `rank` on one thread for each number below `ranks`.
 pub(crate) fn each<R: Send>(ranks: usize, rank: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let rank = &rank;

@@ -1,7 +1,7 @@
 //! Ranks as real processes.
 //!
-//! A test binary starts itself once per rank, asking for its ignored test `rank`, which plays a
-//! part and prints what it saw.
+//! A test binary starts itself once per rank with its ignored test `rank`, which runs a part and
+//! prints its results.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -12,15 +12,13 @@ use super::{JOB, store};
 
 const PART: &str = "COMM_TEST_ROLE";
 
-/// A process that plays a part. It is killed with the test, so that a failure leaves nothing
-/// behind.
+/// The process of a rank. It is killed with the test, so that a failure leaves no processes.
 pub(crate) struct Rank {
     pub(crate) child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-/// Starts the ranks of a part, each with these variables in its environment, and the store in which
-/// they meet.
+/// Starts the ranks of a part with these environment variables, and their store.
 pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
     part: &str,
     ranks: usize,
@@ -43,7 +41,7 @@ pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
     (store, ranks)
 }
 
-/// The part that this process was started for.
+/// The part that this process runs.
 pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
@@ -62,7 +60,7 @@ impl Rank {
         Self { child, lines }
     }
 
-    /// The next line that the part said, without what the test harness says.
+    /// The next line that the part printed, without lines of the test harness.
     pub(crate) fn said(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -75,7 +73,7 @@ impl Rank {
         }
     }
 
-    /// Lets a part go on that waits for a word.
+    /// Lets a part continue that waits for input.
     pub(crate) fn nudge(&mut self) {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     }
@@ -83,7 +81,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

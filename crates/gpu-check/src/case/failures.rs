@@ -13,7 +13,7 @@ use crate::gpu;
 /// Long enough for a device to do something, and short enough to wait for.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// The communicator is of no use any more, and says so at once.
+/// Checks that the communicator is poisoned, and fails immediately.
 fn ensure_poisoned(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     let mut buffer = ctx.zeros::<f32>(1)?;
     let call =
@@ -25,7 +25,7 @@ fn ensure_poisoned(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     Ok(())
 }
 
-/// A call made once in peace, so that the next one has nothing to load on the device.
+/// Makes a successful call first, so that the next one has no kernel to load.
 fn in_peace(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     let mut good = ctx.buffer(&[1.0_f32; 3])?;
     comm.run(Call::AllReduce { buffers: in_place(&mut good), op: ReduceOp::Sum }, &ctx.options())?;
@@ -84,7 +84,7 @@ pub(super) fn deadline(ctx: &RankContext) -> Outcome {
     let took = began.elapsed();
     drop(held);
     let error = refused("a call that cannot begin", waited)?;
-    // Who was first tells the others, where there are some, whose calls may have begun later.
+    // The first rank to fail aborts the others, whose calls may have started later.
     let told = match &error {
         Error::Timeout { after, during: Under::Call { call, .. }, .. } => {
             *after == SHORT && took >= SHORT && call.to_string().contains("all_reduce(sum, 3 x f32")

@@ -47,7 +47,7 @@ pub(super) fn settings(ctx: &RankContext) -> Outcome {
 /// The resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holdings {
-    /// Bytes of the device that nobody has.
+    /// Free bytes of the device.
     free: usize,
     threads: usize,
     descriptors: usize,
@@ -91,7 +91,7 @@ pub(super) fn leaks(ctx: &RankContext) -> Outcome {
         Ok(())
     };
     (0..BEFORE).try_for_each(|number| round(number).during("before counting"))?;
-    // Ranks may share a device, and so what is free there.
+    // Ranks may share a device, and so its free memory.
     ctx.sync_ranks("before counting")?;
     let before = Holdings::now(ctx)?;
     ctx.sync_ranks("counted")?;

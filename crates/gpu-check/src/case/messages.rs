@@ -1,12 +1,12 @@
-//! Messages between two ranks, and calls that are made together.
+//! Cases of messages between two ranks, and of batches.
 
 use comm_core::{Call, Counts, ReduceOp};
 
 use crate::context::{RankContext, in_place, separate};
 use crate::error::{During, Outcome, equal, refused, same_bits};
 
-/// Everybody sends to the next rank and receives from the one before: one call after the other
-/// would wait for ever.
+/// Every rank sends to the next one and receives from the previous one, which would deadlock
+/// without a batch.
 pub(super) fn circle(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let (rank, size) = (ctx.rank, ctx.size);

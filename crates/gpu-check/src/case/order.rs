@@ -69,8 +69,7 @@ pub(super) fn foreign_memory(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Memory whose uses nobody tracks is read on a stream that is told to wait for the calls, and by
-/// nothing else.
+/// Memory without tracking is read on a stream that waits only for the calls.
 pub(super) fn joined_streams(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     warm_up(ctx, &comm)?;
@@ -122,7 +121,7 @@ pub(super) fn freed_behind(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Lets a stream go on after a while, and tells whether something had waited for it.
+/// Releases a stream after a while, and returns whether the waiter had waited for it.
 fn waited(held: Sender<()>, waiter: ScopedJoinHandle<'_, Result<()>>) -> Outcome<bool> {
     thread::sleep(WHILE);
     let waited = !waiter.is_finished();

@@ -1,4 +1,4 @@
-//! Reductions, bit by bit.
+//! Cases of reductions, compared bit for bit.
 
 use comm_core::{Buffers, Call, Communicator, Counts, Error, ReduceOp};
 use comm_nccl::NcclCommunicator;
@@ -8,7 +8,7 @@ use comm_sim::for_each_reduced;
 use crate::context::{RankContext, in_place, separate};
 use crate::error::{CaseError, During, Outcome, same_bits};
 
-/// None, one, and what is around the size of a block of threads.
+/// Zero, one, and counts around the size of a thread block.
 const COUNTS: [usize; 5] = [0, 1, 1023, 1024, 1025];
 
 /// Returns the contribution of this rank and the expected result.

@@ -92,7 +92,7 @@ pub(super) fn together(ctx: &RankContext) -> Outcome {
     group.cuda().all_reduce(&mut on_device, ReduceOp::Max)?;
     group.device_barrier()?;
     same_bits("the maximum before the barrier", &on_device.to_vec()?, &[ranks; 1000])?;
-    // Nobody is within a call when one side ends.
+    // No rank is in a call when one communicator fails.
     ctx.sync_ranks("all is done")?;
     if ctx.rank == 0 {
         group.abort("all is done");

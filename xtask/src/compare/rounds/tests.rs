@@ -75,7 +75,7 @@ fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) ->
 const SHORT: &str = "--ranks 2 --collectives all_reduce,barrier --max 16 --rounds 2";
 
 #[test]
-fn everybody_measures_a_case_before_the_next_and_the_first_one_changes() {
+fn all_subjects_measure_a_case_before_the_next_in_rotating_order() {
     let folder = tempfile::tempdir().unwrap();
     let (starts, records) = measure(folder.path(), SHORT, None);
     let order = [
