@@ -106,22 +106,20 @@ fn thousands_of_background_messages_run_beside_collectives() {
 
 #[test]
 fn small_messages_overtake_a_large_one() {
-    const LARGE: usize = 64 << 20;
+    let (large, numbers) = (64 << 20, 0..20_u32);
     world(2, |comm| {
+        let peer = 1 - comm.rank();
         if comm.rank() == 0 {
-            let large = comm.send_async(1, 1, vec![3_u8; LARGE]).unwrap();
-            comm.recv(1, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
-            (0..20_u32).for_each(|number| comm.send(1, 2, &[number]).unwrap());
-            large.wait().unwrap();
+            let sent = comm.send_async(peer, 1, vec![3_u8; large]).unwrap();
+            comm.recv(peer, 0, &mut [0_u8]).unwrap();
+            numbers.clone().for_each(|number| comm.send(peer, 2, &[number]).unwrap());
+            sent.wait().unwrap();
         } else {
-            let large = comm.recv_async(0, 1, vec![0_u8; LARGE]).unwrap();
-            comm.send(0, 0, &[0_u8]).unwrap();
-            for number in 0..20 {
-                let mut buffer = [0_u32];
-                comm.recv(0, 2, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
-                assert_eq!(buffer, [number]);
-            }
-            assert!(large.wait().unwrap().0.iter().all(|&byte| byte == 3));
+            let received = comm.recv_async(peer, 1, vec![0_u8; large]).unwrap();
+            comm.send(peer, 0, &[0_u8]).unwrap();
+            let small = numbers.clone().map(|_| comm.recv_vec::<u32>(peer, 2).unwrap().0);
+            assert!(small.eq(numbers.clone().map(|number| vec![number])));
+            assert!(received.wait().unwrap().0.iter().all(|&byte| byte == 3));
         }
     });
 }

@@ -6,10 +6,10 @@ use super::table::Table;
 use crate::record::{Record, Speed, Subject};
 
 const ABOUT: &str = "\
-Times of single calls out of many in a row, on the slowest rank, in f32 and with sums; the median of rounds, in each of which all are
-measured one right after the other, in an order that turns. GB/s are bytes of the larger buffer by time, as `algbw` of nccl-tests. A copy
-is of as many bytes, from one place in the memory of the device to another. PyTorch runs the same libnccl. Ratios are taken within a round:
-the median, and the least and the greatest; above 1, this library needs less time.
+Average times of consecutive calls on the slowest rank, for sums of f32; medians over rounds. In a round, all implementations are measured
+consecutively, in rotating order. GB/s is bytes of the larger buffer divided by time (`algbw` of nccl-tests). A copy moves the same number of
+bytes within device memory. PyTorch uses the same libnccl. Ratios are taken within a round: median, minimum and maximum; above 1, comm takes
+less time.
 ";
 
 /// Ranks, collective and bytes.
@@ -45,7 +45,7 @@ pub(super) fn part(records: &[Record]) -> String {
 
 fn table(times: &BTreeMap<Key<'_>, BTreeMap<Subject, Rounds>>) -> String {
     let names =
-        ["ranks", "collective", "bytes", "time", "GB/s", "copy's time / ours", "PyTorch's time / ours"];
+        ["ranks", "collective", "bytes", "time", "GB/s", "time of a copy / comm", "time of PyTorch / comm"];
     let mut table = Table::new(&names);
     for ((ranks, collective, bytes), subjects) in times {
         let Some(ours) = subjects.get(&Subject::Ours) else { continue };

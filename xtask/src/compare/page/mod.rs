@@ -1,7 +1,7 @@
 //! The report of a comparison.
 
 mod numbers;
-mod place;
+mod runs;
 mod verdicts;
 
 use super::ratio::Comparison;
@@ -16,7 +16,7 @@ pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -
          are sums, and every result was checked. *Better MPI* is the faster of Open MPI and MPICH in a round, with default \
          settings; the *tuned* ones are configured to keep allocated memory.\n\n",
     );
-    text += &place::section(records);
+    text += &runs::section(records);
     text += &verdicts::section(comparison);
     text += &numbers::means(comparison);
     text += &format!("## Times\n\n![Time per call over size]({picture})\n\n");

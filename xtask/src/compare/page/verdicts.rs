@@ -57,16 +57,16 @@ fn cell(bar: &Bar, verdict: &Verdict) -> String {
         Some(0) | None => String::new(),
         Some(bytes) => format!(" {}", about(bytes as f64)),
     };
-    let place = match bar.collectives {
+    let at = match bar.collectives {
         [_] => size.trim_start().to_owned(),
         _ => format!("{}{size}", verdict.collective),
     };
-    let place = if place.is_empty() { place } else { format!(" ({place})") };
+    let at = if at.is_empty() { at } else { format!(" ({at})") };
     if verdict.met {
-        return format!("{}{place}", ratio(verdict.value));
+        return format!("{}{at}", ratio(verdict.value));
     }
     let (missed, held) = verdict.misses;
     let others = if held > 1 { format!(", {missed} of {held}") } else { String::new() };
     let rounds = format!("{} of {} rounds", verdict.above, verdict.rounds);
-    format!("**{} missed**{place} in {rounds}{others}", ratio(verdict.value))
+    format!("**{} missed**{at} in {rounds}{others}", ratio(verdict.value))
 }
