@@ -111,7 +111,7 @@ fn small_messages_overtake_a_large_one() {
         let peer = 1 - comm.rank();
         if comm.rank() == 0 {
             let sent = comm.send_async(peer, 1, vec![3_u8; large]).unwrap();
-            comm.recv(peer, 0, &mut [0_u8]).unwrap();
+            comm.recv(peer, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
             numbers.clone().for_each(|number| comm.send(peer, 2, &[number]).unwrap());
             sent.wait().unwrap();
         } else {
