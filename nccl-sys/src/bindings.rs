@@ -1,7 +1,7 @@
 // Written by `cargo xtask nccl-bindings` from nccl.h of NCCL 2.32.3.
 //
-// Names, values and layouts are NCCL's, whose header is
-// Copyright (c) NVIDIA CORPORATION & AFFILIATES, Apache-2.0 (https://github.com/NVIDIA/nccl/blob/master/LICENSE.txt).
+// Names, values and layouts are NCCL's, whose header is Copyright (c) NVIDIA CORPORATION &
+// AFFILIATES, Apache-2.0 (https://github.com/NVIDIA/nccl/blob/master/LICENSE.txt).
 
 pub const NCCL_MAJOR: i32 = 2;
 pub const NCCL_MINOR: i32 = 32;
