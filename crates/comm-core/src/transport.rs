@@ -3,9 +3,9 @@
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::{Error, Group, RecvBuf, Result};
+use crate::{Error, Group, RecvBuf, Result, Waiter, wait};
 
 /// Ordered, reliable byte streams to and from every other member of a group. No call blocks.
 ///
@@ -85,6 +85,24 @@ pub trait Transport: Send {
     /// Returns the descriptor to poll for reading after [`Armed::Sleep`]. A composite sleeps on
     /// several transports at once.
     fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Sleeps until the descriptor or `also` is readable, or `timeout` is over. May return early.
+    /// Call it after [`Armed::Sleep`]. A simulation waits in virtual time, in which `also`, a
+    /// descriptor of another transport or thread, does not count.
+    fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+        wait::sleep(self.descriptor(), also, timeout)
+    }
+
+    /// Lets another thread of this rank run.
+    fn yield_now(&self) {
+        wait::yield_now();
+    }
+
+    /// Returns how a thread that uses this transport waits: by default it spins, and yields for at
+    /// most `yield_max`, before it sleeps.
+    fn waiter(&self, yield_max: Duration) -> Waiter {
+        Waiter::new(yield_max)
+    }
 
     /// Returns a handle with which any thread can abort this transport.
     fn abort_handle(&self) -> Arc<dyn AbortHandle>;

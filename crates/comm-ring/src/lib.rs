@@ -47,7 +47,6 @@ mod history;
 mod message;
 mod point_to_point;
 pub mod schedule;
-mod wait;
 
 pub use communicator::RingCommunicator;
 pub use config::{RingConfig, Tuning};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     AbortHandle, Allocation, Armed, ChannelId, Fabric, Group, Interest, LastWill, LinkModel, Presence,
-    RecvBuf, Result, Store, Transport, Until,
+    RecvBuf, Result, Store, Transport, Until, Waiter,
 };
 
 /// A fabric whose [`Fabric::open_among`] is replaced by `open`, which gets the inner fabric.
@@ -112,6 +112,18 @@ where
 
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.transport.descriptor()
+    }
+
+    fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+        self.transport.sleep(also, timeout)
+    }
+
+    fn yield_now(&self) {
+        self.transport.yield_now();
+    }
+
+    fn waiter(&self, yield_max: Duration) -> Waiter {
+        self.transport.waiter(yield_max)
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {

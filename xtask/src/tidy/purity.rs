@@ -30,7 +30,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 11] = [
+const REGIONS: [Region; 12] = [
     Region {
         path: "crates/comm-core/src",
         except: &["crates/comm-core/src/worker.rs"],
@@ -41,7 +41,13 @@ const REGIONS: [Region; 11] = [
         path: "crates/comm-ring/src",
         except: &[],
         forbidden: NO_EFFECTS,
-        why: "schedules and their executor run on any transport and clock",
+        why: "a communicator runs on any transport and clock",
+    },
+    Region {
+        path: "crates/comm-ring/src",
+        except: &[],
+        forbidden: &["rustix"],
+        why: "transports define how a rank waits",
     },
     Region {
         path: "crates/comm-ddp/src",

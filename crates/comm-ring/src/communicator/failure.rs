@@ -9,7 +9,6 @@ use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Si
 use super::session::Session;
 use crate::control::{Announce, Cause, ControlFrame, Event, PastCall};
 use crate::executor::Stop;
-use crate::wait::wait_for;
 
 /// The time for which a rank that fails or leaves tries to send its queued frames.
 const LINGER: Duration = Duration::from_millis(200);
@@ -271,7 +270,7 @@ impl<T: Transport> Session<T> {
                 return Ok(());
             }
             if self.control.arm()? == Armed::Sleep {
-                wait_for([self.control.descriptor()], left)?;
+                self.control.sleep(left)?;
             }
         }
     }
@@ -391,7 +390,7 @@ impl<T: Transport> Session<T> {
             self.control.poll(&mut ignored);
             ignored.clear();
             let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
-            if asleep && wait_for([self.control.descriptor()], LINGER).is_err() {
+            if asleep && self.control.sleep(LINGER).is_err() {
                 return;
             }
         }

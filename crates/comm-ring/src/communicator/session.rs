@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Armed, During, Error, Group, Result, Transport};
+use comm_core::{Armed, During, Error, Group, Idle, Result, Transport, Waiter};
 
 use super::clock::Clock;
 use super::failure::PendingAbort;
@@ -14,7 +14,6 @@ use crate::RingConfig;
 use crate::control::{Announce, Control, ControlFrame, Event};
 use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop};
 use crate::history::History;
-use crate::wait::{Idle, Waiter, wait_for};
 
 /// The streams to the members of a group, and the calls made on them. It runs steps until they are
 /// done, the deadline passes, or the group fails.
@@ -40,7 +39,7 @@ impl<T: Transport> Session<T> {
             group,
             executor: Executor::new(group.size(), window),
             unexpected: UnexpectedCheck::default(),
-            waiter: Waiter::new(config.yield_max),
+            waiter: data.waiter(config.yield_max),
             config,
             data,
             control: Control::new(control),
@@ -107,7 +106,7 @@ impl<T: Transport> Session<T> {
                     }
                     match idle {
                         Idle::Spin => std::hint::spin_loop(),
-                        Idle::Yield => self.waiter.give_way(|| self.data.now()),
+                        Idle::Yield => self.waiter.yield_now(|| self.data.now()),
                         Idle::Sleep => self.sleep(clock)?,
                     }
                 }
@@ -144,7 +143,7 @@ impl<T: Transport> Session<T> {
             return self.check_unexpected(now);
         }
         if control == Armed::Sleep {
-            wait_for([self.data.descriptor(), self.control.descriptor()], times.until_next(now))?;
+            self.data.sleep(Some(self.control.descriptor()), times.until_next(now))?;
         }
         Ok(())
     }

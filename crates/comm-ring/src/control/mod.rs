@@ -9,6 +9,7 @@ pub(crate) use frame::{Announce, Cause, ControlFrame, PastCall};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
 
@@ -324,6 +325,11 @@ impl<T: Transport> Control<T> {
             }
         }
         self.transport.arm(&self.interest)
+    }
+
+    /// Sleeps until the channel is ready or the time is over.
+    pub(crate) fn sleep(&self, timeout: Duration) -> Result<()> {
+        self.transport.sleep(None, timeout)
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -4,11 +4,10 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use comm_core::{Armed, Error, Interest, Result, Transport};
+use comm_core::{Armed, Error, Idle, Interest, Result, Transport};
 
 use super::engine::{CallerBuffers, ProgressEngine};
 use super::{Driver, Messenger, State};
-use crate::wait::{Idle, wait_for};
 use std::os::fd::AsFd;
 
 /// The time for which a rank that fails or leaves tries to send its queued frames.
@@ -45,7 +44,7 @@ pub(super) fn drive<'a, T: Transport>(
     let mut end_on_unwind = EndOnUnwind { messenger, is_over: false };
     // Dropped before `end_on_unwind`, which takes the lock.
     let mut state = state;
-    state.waiter.forget();
+    state.waiter.reset();
     let mut interest = Interest::default();
     loop {
         let moved = state.engine.progress(&mut transport, caller, false);
@@ -67,7 +66,7 @@ pub(super) fn drive<'a, T: Transport>(
             break;
         }
         if moved {
-            state = yield_lock(messenger, state);
+            state = yield_lock(messenger, state, &transport);
         } else {
             state = idle(messenger, state, &mut transport, caller, &mut interest);
         }
@@ -82,12 +81,13 @@ pub(super) fn drive<'a, T: Transport>(
 fn yield_lock<'a, T: Transport>(
     messenger: &'a Messenger<T>,
     state: MutexGuard<'a, State<T>>,
+    transport: &T,
 ) -> MutexGuard<'a, State<T>> {
     if messenger.callers.load(Ordering::Relaxed) == 0 {
         return state;
     }
     drop(state);
-    rustix::thread::sched_yield();
+    transport.yield_now();
     messenger.lock()
 }
 
@@ -102,11 +102,11 @@ fn idle<'a, T: Transport>(
     match state.waiter.idle(|| transport.now()) {
         Idle::Spin => {
             std::hint::spin_loop();
-            yield_lock(messenger, state)
+            yield_lock(messenger, state, transport)
         }
         Idle::Yield => {
             drop(state);
-            rustix::thread::sched_yield();
+            transport.yield_now();
             state = messenger.lock();
             state.waiter.yielded(|| transport.now());
             state
@@ -139,7 +139,7 @@ fn sleep<'a, T: Transport>(
     let left = state.engine.next_deadline().map_or(LONG, |deadline| deadline.saturating_duration_since(now));
     state.asleep = true;
     drop(state);
-    let slept = wait_for([transport.descriptor(), messenger.notify.as_fd()], left.min(LONG));
+    let slept = transport.sleep(Some(messenger.notify.as_fd()), left.min(LONG));
     let mut state = messenger.lock();
     if !std::mem::replace(&mut state.asleep, false) {
         messenger.notify.clear();
@@ -163,7 +163,7 @@ pub(super) fn linger<T: Transport>(engine: &mut ProgressEngine, transport: &mut 
         let left = deadline.saturating_duration_since(transport.now());
         let slept: Result<()> = match transport.arm(&interest) {
             Ok(Armed::Ready) => Ok(()),
-            Ok(Armed::Sleep) => wait_for([transport.descriptor()], left),
+            Ok(Armed::Sleep) => transport.sleep(None, left),
             Err(error) => Err(error),
         };
         if left.is_zero() || slept.is_err() {

@@ -14,10 +14,9 @@ mod matching;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use comm_core::{Error, Loss, Notify, Process, Result, Transport};
+use comm_core::{Error, Loss, Notify, Process, Result, Transport, Waiter};
 
 use crate::RingConfig;
-use crate::wait::Waiter;
 use engine::{CallerBuffers, ProgressEngine};
 
 /// Sends and receives messages over one channel, for any number of threads.
@@ -56,8 +55,8 @@ impl<T: Transport> Messenger<T> {
     pub(crate) fn new(transport: T, config: &RingConfig) -> Result<Self> {
         let state = State {
             engine: ProgressEngine::new(transport.group(), config),
+            waiter: transport.waiter(config.yield_max),
             driver: Driver::Vacant(transport),
-            waiter: Waiter::new(config.yield_max),
             asleep: false,
             waiting: 0,
         };

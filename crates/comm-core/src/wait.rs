@@ -1,0 +1,284 @@
+//! Waiting for bytes: spin, yield, sleep.
+//!
+//! A sleeping thread takes tens of microseconds to wake up, so a short wait is better spent
+//! polling; but a thread that keeps polling takes the processor from the rank that it waits for. So
+//! a wait has three phases: the thread spins, then yields between polls, then sleeps. It does not
+//! spin if other threads ran when it yielded before, and the time for which it yields follows from
+//! the length of past waits; neither follows from the number of processors, because other programs
+//! use them too. Time that other threads used does not count: a thread that yields to one that
+//! copies for a millisecond has lost nothing, and would lose more by sleeping.
+
+mod contention;
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Error, Result};
+use contention::Contention;
+
+/// The action of a waiting thread before its next poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    /// Execute a spin loop hint.
+    Spin,
+    /// Call [`Waiter::yield_now`].
+    Yield,
+    /// Sleep until something can move.
+    Sleep,
+}
+
+/// The longest spin on an uncontended processor. Longer than a yield that lets no other thread run:
+/// otherwise two ranks that yield in turn keep each other waiting.
+const SPIN: Duration = Duration::from_micros(5);
+/// The number of polls without reading the clock: with a pause in between they take less than a
+/// microsecond, and on a contended processor most waits end once the others have run.
+const POLLS: u32 = 4;
+/// The shortest time to yield, so that waits that became short are noticed.
+const YIELD_MIN: Duration = Duration::from_micros(10);
+/// The longest time that a yield itself takes: in the rest of a longer one, other threads ran.
+const CALL_MAX: Duration = Duration::from_micros(2);
+/// The longest wait without sleep, however long other threads run: deadlines and failures are
+/// checked before a sleep, and after this time the time to wake up matters little.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// The time that a sleep may add to a wait that would have been short.
+const WAKE_UP: Duration = Duration::from_micros(120);
+
+/// The state of the current wait of a thread, and what past waits showed. It never sleeps itself.
+#[derive(Debug)]
+pub struct Waiter {
+    yield_max: Duration,
+    yield_for: Duration,
+    contention: Contention,
+    /// The number of polls of the current wait before it read the clock.
+    polls: u32,
+    current: Option<Wait>,
+}
+
+/// A wait that has read the clock.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    since: Instant,
+    /// The time up to which `waited` counts.
+    last: Instant,
+    /// The time waited, without that in which other threads ran.
+    waited: Duration,
+}
+
+impl Wait {
+    const fn new(now: Instant) -> Self {
+        Self { since: now, last: now, waited: Duration::ZERO }
+    }
+
+    /// Counts the time until now, up to `at_most`: in the rest, other threads ran.
+    fn count(&mut self, now: Instant, at_most: Duration) {
+        self.waited += now.saturating_duration_since(self.last).min(at_most);
+        self.last = now;
+    }
+}
+
+impl Waiter {
+    /// Creates the state of a thread that yields for at most `yield_max` before it sleeps.
+    #[must_use]
+    pub const fn new(yield_max: Duration) -> Self {
+        let contention = Contention::new();
+        Self { yield_max, yield_for: yield_max, contention, polls: 0, current: None }
+    }
+
+    /// Returns what to do after a poll that moved nothing. The first polls of a wait do not read
+    /// the clock `now`.
+    #[inline]
+    pub fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
+        let spins = !self.contention.is_likely();
+        if self.polls < POLLS && (spins || !self.yield_max.is_zero()) {
+            self.polls += 1;
+            return if spins { Idle::Spin } else { Idle::Yield };
+        }
+        let now = now();
+        let wait = self.current.get_or_insert(Wait::new(now));
+        wait.count(now, Duration::MAX);
+        if spins && wait.waited < SPIN.min(self.yield_max) {
+            Idle::Spin
+        } else if wait.waited < self.yield_for && now.saturating_duration_since(wait.since) < PATIENCE {
+            Idle::Yield
+        } else {
+            Idle::Sleep
+        }
+    }
+
+    /// Returns when the current wait began, if it has read the clock.
+    #[inline]
+    #[must_use]
+    pub fn since(&self) -> Option<Instant> {
+        self.current.map(|wait| wait.since)
+    }
+
+    /// Lets another thread run, and sometimes measures whether one did.
+    pub fn yield_now(&mut self, now: impl Fn() -> Instant) {
+        self.contention.yield_now(&now);
+        self.yielded(now);
+    }
+
+    /// Records that the thread yielded since the last poll.
+    pub fn yielded(&mut self, now: impl FnOnce() -> Instant) {
+        if let Some(wait) = &mut self.current {
+            wait.count(now(), CALL_MAX);
+        }
+    }
+
+    /// Ends the current wait without learning from it.
+    pub const fn reset(&mut self) {
+        (self.polls, self.current) = (0, None);
+    }
+
+    /// Ends the current wait, because something moved. Reads the clock only if the wait has.
+    #[inline]
+    pub fn moved(&mut self, now: impl FnOnce() -> Instant) {
+        self.polls = 0;
+        if let Some(mut wait) = self.current.take() {
+            wait.count(now(), Duration::MAX);
+            self.learn(wait.waited);
+        }
+    }
+
+    fn learn(&mut self, waited: Duration) {
+        // Yielding pays if all of the wait fits into it.
+        let pays = waited < self.yield_max + WAKE_UP;
+        let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
+        self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
+    }
+}
+
+/// Lets another thread run: the default of [`Transport::yield_now`](crate::Transport::yield_now).
+pub(crate) fn yield_now() {
+    rustix::thread::sched_yield();
+}
+
+/// Sleeps until a descriptor is readable or the time is over: the default of
+/// [`Transport::sleep`](crate::Transport::sleep).
+pub(crate) fn sleep(first: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+    // At least a millisecond: the kernel rounds shorter times down, and the caller would spin.
+    let timeout = Timespec::try_from(timeout.max(Duration::from_millis(1))).ok();
+    let mut polled = [first, also.unwrap_or(first)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut polled[..1 + usize::from(also.is_some())], timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(Error::io("wait for other ranks", errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Makes the polls that do not read the clock.
+    fn poll_without_clock(waiter: &mut Waiter) {
+        while !waiter.contention.is_likely() && waiter.polls < POLLS {
+            assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin);
+        }
+    }
+
+    fn wait(waiter: &mut Waiter, start: Instant, micros: u64) -> Idle {
+        poll_without_clock(waiter);
+        waiter.idle(|| start);
+        let end = start + Duration::from_micros(micros);
+        let last = waiter.idle(|| end);
+        waiter.moved(|| end);
+        last
+    }
+
+    #[test]
+    fn a_wait_spins_then_yields_then_sleeps() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let start = Instant::now();
+        poll_without_clock(&mut waiter);
+        assert_eq!(waiter.idle(|| start), Idle::Spin);
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(99)), Idle::Yield);
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+    }
+
+    /// Waits until it is time to sleep, where a yield takes `call` and a poll `poll` microseconds.
+    /// Returns the number of yields.
+    fn yields(call: u64, poll: u64) -> usize {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let now = Cell::new(Instant::now());
+        let pass = |micros| now.set(now.get() + Duration::from_micros(micros));
+        poll_without_clock(&mut waiter);
+        let mut yields = 0;
+        loop {
+            match waiter.idle(|| now.get()) {
+                Idle::Spin => {}
+                Idle::Sleep => return yields,
+                Idle::Yield => {
+                    yields += 1;
+                    // This reads the time of the test twice, but does not advance it.
+                    pass(call);
+                    waiter.yield_now(|| now.get());
+                }
+            }
+            pass(poll);
+        }
+    }
+
+    #[test]
+    fn time_in_which_others_ran_is_not_counted() {
+        assert!((90..=100).contains(&yields(0, 1)), "{}", yields(0, 1));
+        assert!((45..=50).contains(&yields(1, 1)), "{}", yields(1, 1));
+        // Others run during a long yield, but not during a long poll.
+        assert!((30..=35).contains(&yields(250, 1)), "{}", yields(250, 1));
+        assert_eq!(yields(3000, 1), 4);
+        assert_eq!(yields(0, 50), 1);
+    }
+
+    /// Returns a waiter that found other threads running whenever it yielded.
+    fn contended(yield_max: Duration) -> Waiter {
+        let mut waiter = Waiter::new(yield_max);
+        let now = Cell::new(Instant::now());
+        while !waiter.contention.is_likely() {
+            waiter.yield_now(|| {
+                now.set(now.get() + Duration::from_millis(1));
+                now.get()
+            });
+        }
+        waiter
+    }
+
+    #[test]
+    fn on_a_contended_processor_it_yields_before_it_reads_the_clock() {
+        let mut waiter = contended(Duration::from_micros(100));
+        for _ in 0..POLLS {
+            assert_eq!(waiter.idle(|| unreachable!()), Idle::Yield);
+            waiter.yielded(|| unreachable!());
+        }
+        let start = Instant::now();
+        assert_eq!(waiter.idle(|| start), Idle::Yield);
+        assert_eq!(waiter.since(), Some(start));
+        assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+        waiter.moved(|| start + Duration::from_micros(100));
+        assert_eq!(waiter.idle(|| unreachable!()), Idle::Yield, "the next wait begins anew");
+        assert_eq!(contended(Duration::ZERO).idle(Instant::now), Idle::Sleep);
+    }
+
+    #[test]
+    fn a_waiter_that_must_not_yield_sleeps_at_once() {
+        let mut waiter = Waiter::new(Duration::ZERO);
+        poll_without_clock(&mut waiter);
+        assert_eq!(waiter.idle(Instant::now), Idle::Sleep);
+    }
+
+    #[test]
+    fn after_long_waits_it_sleeps_early_and_after_short_ones_it_yields_again() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        let start = Instant::now();
+        for _ in 0..8 {
+            wait(&mut waiter, start, 10_000);
+        }
+        assert_eq!(wait(&mut waiter, start, 50), Idle::Sleep);
+        for _ in 0..8 {
+            wait(&mut waiter, start, 50);
+        }
+        assert_eq!(wait(&mut waiter, start, 50), Idle::Yield);
+    }
+}
