@@ -4,6 +4,9 @@
 //! [`Network::advance`] moves the clock to the next event. If there is none, the ranks are
 //! deadlocked for certain: no timeout is needed to find out. [`Network::drive`] is this loop.
 //!
+//! Ranks that block, as communicators do, are threads of [`run`], of which one runs at a time: in
+//! virtual time, and as repeatable.
+//!
 //! ```
 //! use std::io::IoSlice;
 //!
@@ -26,17 +29,20 @@
 //! # Ok::<(), comm_core::Error>(())
 //! ```
 
+mod fabric;
 mod link;
 mod transport;
+mod turns;
 mod world;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::{Group, GroupId, Membership, Result};
 
 use crate::Release;
 use crate::random::Random;
+pub use fabric::{NetworkFabric, VirtualClock, run};
 pub use transport::NetworkTransport;
 use world::World;
 
@@ -60,6 +66,9 @@ pub struct FaultPlan {
     pub release: Release,
     /// The faults, with their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
+    /// The ranks that die, each with the number of its operation on a transport, from 1, before
+    /// which it dies. Counted in [`run`] only.
+    pub deaths: Vec<(usize, u64)>,
 }
 
 /// A fault.
@@ -91,6 +100,7 @@ impl FaultPlan {
             stalls: None,
             release: Release::OnAccept,
             incidents: Vec::new(),
+            deaths: Vec::new(),
         }
     }
 
@@ -107,6 +117,7 @@ impl FaultPlan {
             stalls: Some((20, Duration::from_millis(5))),
             release: Release::OnConsume,
             incidents: Vec::new(),
+            deaths: Vec::new(),
         }
     }
 
@@ -159,6 +170,13 @@ impl FaultPlan {
         self
     }
 
+    /// Returns the network in which a rank dies before its operation of this number, from 1.
+    #[must_use]
+    pub fn death_before(mut self, rank: usize, operation: u64) -> Self {
+        self.deaths.push((rank, operation));
+        self
+    }
+
     /// Returns the network with this fault in addition.
     #[must_use]
     pub fn and(mut self, after: Duration, incident: Incident) -> Self {
@@ -205,11 +223,23 @@ pub enum Outcome {
 
 /// The world, shared by its users.
 #[derive(Debug, Clone)]
-struct SharedWorld(Arc<Mutex<World>>);
+struct SharedWorld(Arc<WorldAndTurns>);
+
+#[derive(Debug)]
+struct WorldAndTurns {
+    world: Mutex<World>,
+    /// Notified when a rank of [`run`] gets its turn.
+    turns: Vec<Condvar>,
+}
 
 impl SharedWorld {
+    fn new(n: usize, seed: u64, plan: &FaultPlan) -> Self {
+        let turns = (0..n).map(|_| Condvar::new()).collect();
+        Self(Arc::new(WorldAndTurns { world: Mutex::new(World::new(n, seed, plan)), turns }))
+    }
+
     fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -220,9 +250,11 @@ impl Network {
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptors left.
     pub fn new(n: usize, seed: u64, plan: &FaultPlan) -> Result<(Self, Vec<NetworkTransport>)> {
-        let world = SharedWorld(Arc::new(Mutex::new(World::new(n, seed, plan))));
+        let world = SharedWorld::new(n, seed, plan);
+        let channel = world.lock().add_channel((0..n).collect());
         let transport = |rank| {
-            NetworkTransport::new(Group::new(GroupId::WORLD, Membership { rank, size: n })?, world.clone())
+            let group = Group::new(GroupId::WORLD, Membership { rank, size: n })?;
+            NetworkTransport::new(group, world.clone(), channel, rank)
         };
         let transports = (0..n).map(transport).collect::<Result<_>>()?;
         Ok((Self { world, random: Random::new(seed, 1) }, transports))

@@ -3,10 +3,10 @@
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use comm_core::{
-    AbortHandle, Armed, During, Error, Group, Interest, Invalid, Loss, RecvBuf, Result, Transport,
+    AbortHandle, Armed, During, Error, Group, Interest, Invalid, Loss, RecvBuf, Result, Transport, Waiter,
 };
 
 use super::SharedWorld;
@@ -16,20 +16,25 @@ use crate::endpoint::Endpoint;
 /// Streams to and from every other rank of a [`Network`](super::Network). Dropping it closes them
 /// in order.
 ///
-/// Only an abort wakes its descriptor: virtual time stands still while a thread sleeps.
+/// [`Transport::sleep`] sleeps in virtual time, in a rank of [`run`](super::run). Only an abort
+/// makes its descriptor readable.
 #[derive(Debug)]
 pub struct NetworkTransport {
     group: Group,
     world: SharedWorld,
+    /// The number of the channel.
+    channel: usize,
+    /// This rank of the network.
+    rank: usize,
     endpoint: Arc<Endpoint>,
     breaks_seen: u64,
     lent: Vec<u8>,
 }
 
 impl NetworkTransport {
-    pub(super) fn new(group: Group, world: SharedWorld) -> Result<Self> {
+    pub(super) fn new(group: Group, world: SharedWorld, channel: usize, rank: usize) -> Result<Self> {
         let endpoint = Arc::new(Endpoint::new()?);
-        Ok(Self { group, world, endpoint, breaks_seen: 0, lent: Vec::new() })
+        Ok(Self { group, world, channel, rank, endpoint, breaks_seen: 0, lent: Vec::new() })
     }
 
     /// Returns the world, if this rank is alive and `peer` is in range.
@@ -43,7 +48,7 @@ impl NetworkTransport {
     fn enter_alone(&self) -> Result<MutexGuard<'_, World>> {
         self.endpoint.check()?;
         let world = self.world.lock();
-        if world.is_dead(self.group.rank()) {
+        if world.is_dead(self.rank) {
             return Err(Error::Internal("a dead rank uses its transport".into()));
         }
         Ok(world)
@@ -52,7 +57,7 @@ impl NetworkTransport {
     /// Returns the world, if bytes can be received.
     fn receive(&self, from: usize) -> Result<MutexGuard<'_, World>> {
         let mut world = self.enter(from)?;
-        match world.link(from, self.group.rank()).recv_loss() {
+        match world.link(self.channel, from, self.group.rank()).recv_loss() {
             Some(loss) => Err(lost(from, loss, During::Receiving)),
             None => Ok(world),
         }
@@ -61,10 +66,10 @@ impl NetworkTransport {
     /// Shows bytes that have arrived, and returns how many have been shown.
     fn show(&self, world: &mut World, from: usize) -> usize {
         let rank = self.group.rank();
-        let arrived = world.link(from, rank).arrived();
+        let arrived = world.link(self.channel, from, rank).arrived();
         let hidden = arrived.len() - arrived.shown();
-        let more = world.portion(hidden);
-        world.link(from, rank).arrived().show(|_| more)
+        let more = world.portion(self.channel, rank, hidden);
+        world.link(self.channel, from, rank).arrived().show(|_| more)
     }
 }
 
@@ -88,17 +93,18 @@ impl Transport for NetworkTransport {
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         let rank = self.group.rank();
+        self.world.begin_operation(self.rank);
         let mut world = self.enter(to)?;
-        if let Some(loss) = world.link(rank, to).send_loss() {
+        if let Some(loss) = world.link(self.channel, rank, to).send_loss() {
             return Err(lost(to, loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
         let capacity = world.plan.capacity.max(1);
-        let room = world.link(rank, to).room(capacity).min(offered);
-        let sent = world.portion(room);
-        world.link(rank, to).record_offer(offered, sent);
+        let room = world.link(self.channel, rank, to).room(capacity).min(offered);
+        let sent = world.portion(self.channel, rank, room);
+        world.link(self.channel, rank, to).record_offer(offered, sent);
         if sent > 0 {
-            world.carry(rank, to, gather(bytes, sent));
+            world.carry(self.channel, rank, to, gather(bytes, sent));
         }
         Ok(sent)
     }
@@ -106,25 +112,31 @@ impl Transport for NetworkTransport {
     fn released(&self, to: usize) -> u64 {
         let mut world = self.world.lock();
         let release = world.plan.release;
-        if to < self.group.size() { world.link(self.group.rank(), to).released(release) } else { 0 }
+        if to < self.group.size() {
+            world.link(self.channel, self.group.rank(), to).released(release)
+        } else {
+            0
+        }
     }
 
     /// This transport always copies.
     fn register(&mut self, _memory: &[&[u8]]) {}
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        self.world.begin_operation(self.rank);
         let mut world = self.receive(from)?;
         let received = self.show(&mut world, from).min(into.len());
-        world.link(from, self.group.rank()).arrived().peek(&mut into[..received]);
-        world.consume(from, self.group.rank(), received);
+        world.link(self.channel, from, self.group.rank()).arrived().peek(&mut into[..received]);
+        world.consume(self.channel, from, self.group.rank(), received);
         Ok(received)
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        self.world.begin_operation(self.rank);
         let mut lent = std::mem::take(&mut self.lent);
         let mut world = self.receive(from)?;
         lent.resize(self.show(&mut world, from).min(at_most), 0);
-        world.link(from, self.group.rank()).arrived().peek(&mut lent);
+        world.link(self.channel, from, self.group.rank()).arrived().peek(&mut lent);
         drop(world);
         self.lent = lent;
         Ok(RecvBuf::from_slice(&self.lent))
@@ -135,20 +147,22 @@ impl Transport for NetworkTransport {
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        self.world.begin_operation(self.rank);
         let mut world = self.receive(from)?;
-        let shown = world.link(from, self.group.rank()).arrived().shown();
+        let shown = world.link(self.channel, from, self.group.rank()).arrived().shown();
         if bytes > shown {
             return Err(Error::Internal(format!("{bytes} bytes consumed where {shown} were lent")));
         }
-        world.consume(from, self.group.rank(), bytes);
+        world.consume(self.channel, from, self.group.rank(), bytes);
         Ok(())
     }
 
     fn revoke(&mut self) {
-        self.world.lock().revoke(self.group.rank());
+        self.world.lock().revoke(self.channel, self.group.rank());
     }
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        self.world.begin_operation(self.rank);
         for &peer in interest.recv().iter().chain(interest.send()) {
             drop(self.enter(peer)?);
         }
@@ -156,10 +170,14 @@ impl Transport for NetworkTransport {
         let rank = self.group.rank();
         let mut world = self.enter_alone()?;
         let (capacity, release) = (world.plan.capacity.max(1), world.plan.release);
-        let breaks = world.breaks(rank);
-        let ready = interest.recv().iter().any(|&from| world.link(from, rank).can_recv())
-            || interest.send().iter().any(|&to| world.link(rank, to).can_send(capacity, release))
+        let breaks = world.breaks(self.channel, rank);
+        let ready = interest.recv().iter().any(|&from| world.link(self.channel, from, rank).can_recv())
+            || interest
+                .send()
+                .iter()
+                .any(|&to| world.link(self.channel, rank, to).can_send(capacity, release))
             || breaks != self.breaks_seen;
+        world.ranks[self.rank].sleep.arm(self.channel, ready);
         drop(world);
         self.breaks_seen = breaks;
         Ok(if ready { Armed::Ready } else { Armed::Sleep })
@@ -169,6 +187,16 @@ impl Transport for NetworkTransport {
         self.endpoint.descriptor()
     }
 
+    fn sleep(&self, _also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+        self.endpoint.check()?;
+        self.world.sleep(self.rank, timeout)
+    }
+
+    /// In virtual time, neither spinning nor yielding lets time pass.
+    fn waiter(&self, _yield_max: Duration) -> Waiter {
+        Waiter::new(Duration::ZERO)
+    }
+
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
         Arc::<Endpoint>::clone(&self.endpoint)
     }
@@ -176,6 +204,6 @@ impl Transport for NetworkTransport {
 
 impl Drop for NetworkTransport {
     fn drop(&mut self) {
-        self.world.lock().leave(self.group.rank());
+        self.world.lock().leave(self.channel, self.group.rank());
     }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use comm_core::Loss;
 
+use super::fabric::Opening;
 use super::link::{Link, Packet, Payload};
+use super::turns::{Sleep, Turns};
 use super::{FaultPlan, Incident};
 use crate::random::Random;
 
@@ -18,27 +20,52 @@ pub(super) struct World {
     pub(super) plan: FaultPlan,
     origin: Instant,
     now: Duration,
-    ranks: usize,
-    /// The link from `a` to `b` is at `a * ranks + b`.
-    links: Vec<Link>,
+    /// By number.
+    channels: Vec<ChannelLinks>,
+    /// The channels that wait for members.
+    pub(super) openings: Vec<Opening>,
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
     random: Random,
-    dead: Vec<bool>,
-    /// The number of broken streams that each rank has seen.
+    pub(super) ranks: Vec<RankState>,
+    /// In a run of threads only.
+    pub(super) turns: Option<Turns>,
+}
+
+/// The links between the members of a channel.
+#[derive(Debug)]
+struct ChannelLinks {
+    /// The ranks of the network, in the order of their ranks of the channel.
+    members: Vec<usize>,
+    /// The link from `a` to `b` is at `a * size + b`.
+    links: Vec<Link>,
+    /// The members that have closed it.
+    closed: Vec<bool>,
+    /// The number of broken streams that each member has seen.
     breaks: Vec<u64>,
+}
+
+/// The state of a rank of the network.
+#[derive(Debug, Default)]
+pub(super) struct RankState {
+    dead: bool,
+    /// Whether it opens no more channels.
+    pub(super) gone: bool,
+    /// The number of its operations on transports.
+    operations: u64,
+    pub(super) sleep: Sleep,
 }
 
 /// A future event. Its order decides between events at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A packet arrives.
-    Arrival { from: usize, to: usize },
+    Arrival { channel: usize, from: usize, to: usize },
     /// A sender learns that its bytes were consumed.
-    Credit { from: usize, to: usize, position: u64 },
+    Credit { channel: usize, from: usize, to: usize, position: u64 },
     /// A sender learns that it can send no more, because the receiver closed or the link broke.
-    SendEnd { from: usize, to: usize, broken: bool },
-    /// A call that moved nothing by chance can be tried again.
-    Nudge,
+    SendEnd { channel: usize, from: usize, to: usize, broken: bool },
+    /// A call of a member that moved nothing by chance can be tried again.
+    Nudge { channel: usize, member: usize },
     /// A fault of the plan, by its position.
     Incident(usize),
 }
@@ -54,12 +81,12 @@ impl World {
             // An arbitrary point: only differences are used.
             origin: Instant::now(),
             now: Duration::ZERO,
-            ranks,
-            links: (0..ranks * ranks).map(|_| Link::default()).collect(),
+            channels: Vec::new(),
+            openings: Vec::new(),
             agenda: incidents.map(|(at, &(after, _))| Reverse((after, Event::Incident(at)))).collect(),
             random: Random::new(seed, 0),
-            dead: vec![false; ranks],
-            breaks: vec![0; ranks],
+            ranks: (0..ranks).map(|_| RankState::default()).collect(),
+            turns: None,
         }
     }
 
@@ -71,22 +98,60 @@ impl World {
         self.origin + self.now
     }
 
+    /// Adds a channel between these ranks of the network. Returns its number.
+    pub(super) fn add_channel(&mut self, members: Vec<usize>) -> usize {
+        let size = members.len();
+        let links = (0..size * size).map(|_| Link::default()).collect();
+        self.channels.push(ChannelLinks { members, links, closed: vec![false; size], breaks: vec![0; size] });
+        self.channels.len() - 1
+    }
+
     pub(super) fn is_dead(&self, rank: usize) -> bool {
-        self.dead.get(rank).is_some_and(|&dead| dead)
+        self.ranks.get(rank).is_some_and(|rank| rank.dead)
     }
 
-    pub(super) fn breaks(&self, rank: usize) -> u64 {
-        self.breaks[rank]
+    pub(super) fn breaks(&self, channel: usize, member: usize) -> u64 {
+        self.channels[channel].breaks[member]
     }
 
-    pub(super) fn link(&mut self, from: usize, to: usize) -> &mut Link {
-        &mut self.links[from * self.ranks + to]
+    pub(super) fn link(&mut self, channel: usize, from: usize, to: usize) -> &mut Link {
+        let ChannelLinks { members, links, .. } = &mut self.channels[channel];
+        &mut links[from * members.len() + to]
+    }
+
+    /// Counts an operation of a rank, which dies here if the plan says so.
+    pub(super) fn count_operation(&mut self, rank: usize) {
+        self.ranks[rank].operations += 1;
+        if self.plan.deaths.contains(&(rank, self.ranks[rank].operations)) {
+            self.die(rank);
+        }
+    }
+
+    /// Wakes a member that sleeps on the channel, or keeps it from falling asleep.
+    fn notify(&mut self, channel: usize, member: usize) {
+        let rank = self.channels[channel].members[member];
+        self.ranks[rank].sleep.notify(channel);
+    }
+
+    fn record_break(&mut self, channel: usize, member: usize) {
+        self.channels[channel].breaks[member] += 1;
+        self.notify(channel, member);
+    }
+
+    /// Returns the time of the next event.
+    pub(super) fn next_event(&self) -> Option<Duration> {
+        self.agenda.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// Moves the clock forward, past no event.
+    pub(super) fn set_time(&mut self, time: Duration) {
+        self.now = self.now.max(time);
     }
 
     /// Handles the next event, if there is one by the limit. Otherwise the clock stops at the
     /// limit.
     pub(super) fn advance(&mut self, limit: Option<Duration>) -> bool {
-        let next = self.agenda.peek().map(|Reverse((time, _))| *time);
+        let next = self.next_event();
         if let Some(limit) = limit.filter(|limit| next.is_none_or(|next| next > *limit)) {
             self.now = limit;
             return false;
@@ -99,20 +164,24 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Arrival { from, to } => {
+            Event::Arrival { channel, from, to } => {
                 let now = self.now;
-                if self.link(from, to).deliver(now) {
-                    self.breaks[to] += 1;
+                if self.link(channel, from, to).deliver(now) {
+                    self.record_break(channel, to);
                 }
+                self.notify(channel, to);
             }
-            Event::Credit { from, to, position } => self.link(from, to).credit(position),
-            Event::SendEnd { from, to, broken } => {
+            Event::Credit { channel, from, to, position } => {
+                self.link(channel, from, to).credit(position);
+                self.notify(channel, from);
+            }
+            Event::SendEnd { channel, from, to, broken } => {
                 let loss = if broken { reset() } else { Loss::Closed };
-                if self.link(from, to).end_sending(loss) {
-                    self.breaks[from] += 1;
+                if self.link(channel, from, to).end_sending(loss) {
+                    self.record_break(channel, from);
                 }
             }
-            Event::Nudge => {}
+            Event::Nudge { channel, member } => self.notify(channel, member),
             Event::Incident(at) => match self.plan.incidents[at].1 {
                 Incident::Death { rank } => self.die(rank),
                 Incident::Break { between: (a, b) } => self.break_link(a, b),
@@ -126,19 +195,19 @@ impl World {
 
     /// Returns the number of bytes, at most `most`, that move now. If it is zero by chance, time
     /// passes before another attempt.
-    pub(super) fn portion(&mut self, most: usize) -> usize {
+    pub(super) fn portion(&mut self, channel: usize, member: usize, most: usize) -> usize {
         if !self.plan.short || most == 0 {
             return most;
         }
         let portion = self.random.short(most);
         if portion == 0 {
-            self.plan_event(NUDGE, Event::Nudge);
+            self.plan_event(NUDGE, Event::Nudge { channel, member });
         }
         portion
     }
 
     /// Puts bytes on the link.
-    pub(super) fn carry(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
+    pub(super) fn carry(&mut self, channel: usize, from: usize, to: usize, bytes: Vec<u8>) {
         let time = Duration::from_secs_f64(bytes.len() as f64 / self.plan.bytes_per_second.max(1) as f64);
         let stall = match self.plan.stalls {
             Some((often, stall)) if self.random.one_in(often.max(1)) => stall,
@@ -146,73 +215,92 @@ impl World {
         };
         let jitter = self.plan.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0);
         let (now, latency) = (self.now, self.plan.latency);
-        let departs = self.link(from, to).occupy(now, stall + time);
+        let departs = self.link(channel, from, to).occupy(now, stall + time);
         self.dispatch(
+            channel,
             from,
             to,
             Packet { departs, arrives: departs + latency + jitter, content: Payload::Bytes(bytes) },
         );
     }
 
-    fn dispatch(&mut self, from: usize, to: usize, packet: Packet) {
-        let arrives = self.link(from, to).dispatch(packet);
-        self.agenda.push(Reverse((arrives, Event::Arrival { from, to })));
+    fn dispatch(&mut self, channel: usize, from: usize, to: usize, packet: Packet) {
+        let arrives = self.link(channel, from, to).dispatch(packet);
+        self.agenda.push(Reverse((arrives, Event::Arrival { channel, from, to })));
     }
 
     /// Records that a receiver consumed bytes; the sender learns of it later.
-    pub(super) fn consume(&mut self, from: usize, to: usize, bytes: usize) {
+    pub(super) fn consume(&mut self, channel: usize, from: usize, to: usize, bytes: usize) {
         if bytes > 0 {
-            let position = self.link(from, to).consume(bytes);
-            self.plan_event(self.plan.latency, Event::Credit { from, to, position });
+            let position = self.link(channel, from, to).consume(bytes);
+            self.plan_event(self.plan.latency, Event::Credit { channel, from, to, position });
         }
     }
 
-    /// Ends both directions between a rank that leaves or dies and another.
-    fn disconnect(&mut self, rank: usize, other: usize, broken: bool) {
+    /// Ends both directions between a member that leaves or dies and another.
+    fn disconnect(&mut self, channel: usize, member: usize, other: usize, broken: bool) {
         let (latency, now) = (self.plan.latency, self.now);
-        self.plan_event(latency, Event::SendEnd { from: other, to: rank, broken });
-        let departs = self.link(rank, other).occupy(now, Duration::ZERO);
+        self.plan_event(latency, Event::SendEnd { channel, from: other, to: member, broken });
+        let departs = self.link(channel, member, other).occupy(now, Duration::ZERO);
         let content = Payload::End(if broken { reset() } else { Loss::Closed });
-        self.dispatch(rank, other, Packet { departs, arrives: departs + latency, content });
+        self.dispatch(channel, member, other, Packet { departs, arrives: departs + latency, content });
     }
 
-    /// Closes a rank's transport: bytes that it sent are still delivered.
-    pub(super) fn leave(&mut self, rank: usize) {
-        if !std::mem::replace(&mut self.dead[rank], true) {
-            for other in (0..self.ranks).filter(|&other| other != rank) {
-                self.disconnect(rank, other, false);
+    /// Closes a member's transport: bytes that it sent are still delivered.
+    pub(super) fn leave(&mut self, channel: usize, member: usize) {
+        if !std::mem::replace(&mut self.channels[channel].closed[member], true) {
+            for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
+                self.disconnect(channel, member, other, false);
             }
         }
     }
 
-    fn die(&mut self, rank: usize) {
-        let now = self.now;
-        if rank < self.ranks && !self.dead[rank] {
-            for other in 0..self.ranks {
-                self.link(rank, other).lose_undeparted(now);
-            }
-            self.leave(rank);
-        }
-    }
-
-    fn break_link(&mut self, a: usize, b: usize) {
-        if a >= self.ranks || b >= self.ranks || a == b {
+    pub(super) fn die(&mut self, rank: usize) {
+        if rank >= self.ranks.len() || std::mem::replace(&mut self.ranks[rank].dead, true) {
             return;
         }
         let now = self.now;
-        for (from, to) in [(a, b), (b, a)] {
-            self.link(from, to).lose_all(now);
-            self.disconnect(from, to, true);
+        for channel in 0..self.channels.len() {
+            let members = &self.channels[channel].members;
+            let size = members.len();
+            if let Some(member) = members.iter().position(|&member| member == rank) {
+                self.channels[channel].closed[member] = true;
+                for other in (0..size).filter(|&other| other != member) {
+                    self.link(channel, member, other).lose_undeparted(now);
+                    // Also after it left: the end of its stream may be among the lost packets.
+                    self.disconnect(channel, member, other, false);
+                }
+            }
+        }
+        self.wake_all();
+    }
+
+    /// Wakes all ranks, also those that wait for a channel to open.
+    pub(super) fn wake_all(&mut self) {
+        self.ranks.iter_mut().for_each(|rank| rank.sleep.wake());
+    }
+
+    fn break_link(&mut self, a: usize, b: usize) {
+        let now = self.now;
+        for channel in 0..self.channels.len() {
+            let position = |rank| self.channels[channel].members.iter().position(|&member| member == rank);
+            let (Some(a), Some(b)) = (position(a), position(b)) else { continue };
+            if a != b {
+                for (from, to) in [(a, b), (b, a)] {
+                    self.link(channel, from, to).lose_all(now);
+                    self.disconnect(channel, from, to, true);
+                }
+            }
         }
     }
 
-    /// Revokes the bytes of a rank that are not released.
-    pub(super) fn revoke(&mut self, rank: usize) {
+    /// Revokes the bytes of a member that are not released.
+    pub(super) fn revoke(&mut self, channel: usize, member: usize) {
         let release = self.plan.release;
-        for other in (0..self.ranks).filter(|&other| other != rank) {
-            if self.link(rank, other).revoke(release) {
-                self.breaks[rank] += 1;
-                self.breaks[other] += 1;
+        for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
+            if self.link(channel, member, other).revoke(release) {
+                self.record_break(channel, member);
+                self.record_break(channel, other);
             }
         }
     }

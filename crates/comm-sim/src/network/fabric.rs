@@ -1,0 +1,216 @@
+//! Fabrics of ranks that run as threads in virtual time.
+
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Allocation, ChannelId, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss, Membership, Result,
+    Until,
+};
+
+use super::turns::Turns;
+use super::world::World;
+use super::{FaultPlan, NetworkTransport, SharedWorld};
+
+/// The fabric of one rank of [`run`].
+#[derive(Debug)]
+pub struct NetworkFabric {
+    group: Group,
+    world: SharedWorld,
+}
+
+/// A channel for which some member is missing.
+#[derive(Debug)]
+pub(super) struct Opening {
+    id: ChannelId,
+    members: Vec<usize>,
+    /// By rank of the channel.
+    present: Vec<bool>,
+    channel: usize,
+}
+
+/// The virtual time of a run, for the thread of one rank.
+#[derive(Debug, Clone)]
+pub struct VirtualClock {
+    rank: usize,
+    world: SharedWorld,
+}
+
+impl VirtualClock {
+    /// Returns the virtual time since the start of the run.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.world.lock().now()
+    }
+
+    /// Returns whether this rank has died.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.world.lock().is_dead(self.rank)
+    }
+
+    /// Sleeps in virtual time, unless this rank dies meanwhile.
+    pub fn sleep(&self, duration: Duration) {
+        let until = self.elapsed() + duration;
+        loop {
+            let left = until.saturating_sub(self.elapsed());
+            if left.is_zero() || self.world.sleep(self.rank, left).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Runs `rank` on a thread per rank, in virtual time, and returns the results in rank order. One
+/// thread runs at a time: a seeded choice at operations on transports, until it sleeps. So each run
+/// can be repeated from its seed and plan.
+///
+/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`], and must not
+/// use transports on other threads. Every operation of a rank that died fails.
+///
+/// # Panics
+/// If a rank panics; see [`run_each`](crate::run_each). If ranks still wait after a week of virtual
+/// time: they are deadlocked.
+pub fn run<T: Send>(
+    n: usize,
+    seed: u64,
+    plan: &FaultPlan,
+    rank: impl Fn(NetworkFabric, VirtualClock) -> T + Sync,
+) -> Vec<T> {
+    let world = SharedWorld::new(n, seed, plan);
+    world.lock().turns = Some(Turns::new(n, seed));
+    let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
+    let groups: Vec<_> = (0..n).filter_map(group).collect();
+    let results = crate::run_each(groups, |group| {
+        let turns = TurnsOf { rank: group.rank(), world: world.clone() };
+        world.begin(group.rank());
+        let clock = VirtualClock { rank: group.rank(), world: world.clone() };
+        let result = rank(NetworkFabric { group, world: world.clone() }, clock);
+        drop(turns);
+        result
+    });
+    let deadlocked = world.lock().turns.take().map(|turns| turns.deadlocked).unwrap_or_default();
+    assert!(deadlocked.is_empty(), "ranks {deadlocked:?} are deadlocked (seed {seed})");
+    results
+}
+
+/// Ends the turns of a rank, also when it panics.
+struct TurnsOf {
+    rank: usize,
+    world: SharedWorld,
+}
+
+impl Drop for TurnsOf {
+    fn drop(&mut self) {
+        self.world.end(self.rank);
+    }
+}
+
+impl World {
+    /// Adds a rank to a channel that opens. Returns the number of the channel.
+    fn enter(&mut self, id: ChannelId, members: &[usize], rank: usize) -> usize {
+        let same = |opening: &Opening| opening.id == id && opening.members == members;
+        let at = self.openings.iter().position(same).unwrap_or_else(|| {
+            let channel = self.add_channel(members.to_vec());
+            let present = vec![false; members.len()];
+            self.openings.push(Opening { id, members: members.to_vec(), present, channel });
+            self.openings.len() - 1
+        });
+        self.openings[at].present[rank] = true;
+        let channel = self.openings[at].channel;
+        if !self.openings[at].present.contains(&false) {
+            self.openings.remove(at);
+            self.wake_all();
+        }
+        channel
+    }
+
+    /// Removes a rank that gives up.
+    fn withdraw(&mut self, channel: usize, rank: usize) {
+        if let Some(opening) = self.openings.iter_mut().find(|opening| opening.channel == channel) {
+            opening.present[rank] = false;
+        }
+    }
+
+    /// Returns the members that are missing in a channel, by their ranks of it.
+    fn missing(&self, channel: usize) -> Vec<usize> {
+        let opening = self.openings.iter().find(|opening| opening.channel == channel);
+        let present = opening.map_or(&[][..], |opening| &opening.present);
+        present.iter().enumerate().filter(|(_, present)| !**present).map(|(rank, _)| rank).collect()
+    }
+}
+
+impl NetworkFabric {
+    /// Waits until all members have entered the channel.
+    fn wait(&self, channel: usize, members: &[usize], until: Until<'_>) -> Result<()> {
+        let started = self.now();
+        loop {
+            // The check uses other channels.
+            let goes_on = until.goes_on(self.now())?;
+            let world = self.world.lock();
+            let missing = world.missing(channel);
+            if missing.is_empty() {
+                return Ok(());
+            }
+            // A death causes others to leave, so it comes first.
+            let dead = (0..members.len()).find(|&rank| world.is_dead(members[rank]));
+            let gone = || missing.iter().copied().find(|&rank| world.ranks[members[rank]].gone);
+            if let Some(peer) = dead.or_else(gone) {
+                return Err(Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed });
+            }
+            let now = world.instant();
+            if !goes_on {
+                let after = now - started;
+                return Err(Error::Timeout { waiting_for: missing, after, during: During::Rendezvous });
+            }
+            drop(world);
+            self.world.sleep(self.group.rank(), until.next_check(now).saturating_duration_since(now))?;
+        }
+    }
+}
+
+impl Fabric for NetworkFabric {
+    type Channel = NetworkTransport;
+
+    fn group(&self) -> Group {
+        self.group
+    }
+
+    fn now(&self) -> Instant {
+        self.world.lock().instant()
+    }
+
+    fn links(&self) -> LinkModel {
+        let plan = &self.world.lock().plan;
+        let link = Link {
+            latency: plan.latency.as_secs_f64(),
+            overhead: 0.0,
+            per_byte: 1.0 / plan.bytes_per_second.max(1) as f64,
+        };
+        LinkModel::uniform(link, 1e-10)
+    }
+
+    /// This transport always copies.
+    fn shared_buffer(&self, _bytes: usize) -> Option<Allocation> {
+        None
+    }
+
+    fn open_among(&self, id: ChannelId, members: &[usize], until: Until<'_>) -> Result<NetworkTransport> {
+        let rank = self.group.rank();
+        let group = self.group.subgroup(id.group, members)?;
+        self.world.begin_operation(rank);
+        let channel = self.world.lock().enter(id, members, group.rank());
+        if let Err(error) = self.wait(channel, members, until) {
+            self.world.lock().withdraw(channel, group.rank());
+            return Err(error);
+        }
+        NetworkTransport::new(group, self.world.clone(), channel, rank)
+    }
+}
+
+impl Drop for NetworkFabric {
+    fn drop(&mut self) {
+        let mut world = self.world.lock();
+        world.ranks[self.group.rank()].gone = true;
+        world.wake_all();
+    }
+}
