@@ -1,12 +1,12 @@
-//! How all ranks decide on one way: from the same facts, by the same rules.
+//! How all ranks decide on one way: from the same capabilities, by the same rules.
 
 use std::collections::BTreeMap;
 
 use comm_core::{Buffers, Call, CallOptions, Counts, Error, HostCommunicator, HostView, HostViewMut, Result};
 use comm_nccl::{Device, Version};
 
+use super::capabilities::{CAPABILITIES_BYTES, Capabilities};
 use super::config::DevicePath;
-use super::facts::{FACTS_BYTES, Facts};
 
 /// What the ranks decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,33 +18,40 @@ pub(super) struct Decision {
 }
 
 /// Hears what all ranks say of themselves, and decides.
-pub(super) fn agree(host: &dyn HostCommunicator, own: &Facts, options: &CallOptions) -> Result<Decision> {
+pub(super) fn agree(
+    host: &dyn HostCommunicator,
+    own: &Capabilities,
+    options: &CallOptions,
+) -> Result<Decision> {
     let said = own.encode();
-    let mut all = vec![0; FACTS_BYTES * host.group().size()];
+    let mut all = vec![0; CAPABILITIES_BYTES * host.group().size()];
     let buffers: Buffers<'_> =
         Buffers::Separate { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
     host.run(Call::AllGather { buffers, counts: Counts::Equal }, options)?;
     let malformed = |error| Error::malformed("the description of another rank's device", error);
     let (all, _) = all.as_chunks();
-    let facts: Vec<Facts> = all.iter().map(Facts::decode).collect::<Result<_, _>>().map_err(malformed)?;
-    decide(&facts)
+    let capabilities: Vec<Capabilities> =
+        all.iter().map(Capabilities::decode).collect::<Result<_, _>>().map_err(malformed)?;
+    decide(&capabilities)
 }
 
 /// The same on every rank, as all know the same.
-fn decide(facts: &[Facts]) -> Result<Decision> {
-    let Some(first) = facts.first() else { return Err(Error::Internal("a group has no ranks".into())) };
-    if let Some((rank, other)) = facts.iter().enumerate().find(|(_, other)| other.path != first.path) {
+fn decide(capabilities: &[Capabilities]) -> Result<Decision> {
+    let Some(first) = capabilities.first() else {
+        return Err(Error::Internal("a group has no ranks".into()));
+    };
+    if let Some((rank, other)) = capabilities.iter().enumerate().find(|(_, other)| other.path != first.path) {
         let reason = format!("rank {rank} says {}, and all ranks must say the same", other.path);
         return Err(Error::setting("device path", first.path.name(), format!("rank 0 says that; {reason}")));
     }
-    let without = obstacles(facts, |facts| facts.uuid.is_none());
+    let without = obstacles(capabilities, |capabilities| capabilities.uuid.is_none());
     if !without.is_empty() {
         return Err(Error::BackendUnavailable { backend: "cuda", detail: without.join("; ") });
     }
     if first.path == DevicePath::Staged {
         return Ok(Decision { path: DevicePath::Staged, obstacle: None });
     }
-    let detail = without_nccl(facts).join("; ");
+    let detail = without_nccl(capabilities).join("; ");
     match first.path {
         _ if detail.is_empty() => Ok(Decision { path: DevicePath::Nccl, obstacle: None }),
         DevicePath::Nccl => Err(Error::BackendUnavailable { backend: "nccl", detail }),
@@ -53,26 +60,26 @@ fn decide(facts: &[Facts]) -> Result<Decision> {
 }
 
 /// Why the ranks cannot use NCCL together.
-fn without_nccl(facts: &[Facts]) -> Vec<String> {
-    let mut all = obstacles(facts, |facts| facts.version.is_none());
-    if !facts.iter().all(|facts| facts.may_share) {
-        all.extend(shared_devices(facts));
+fn without_nccl(capabilities: &[Capabilities]) -> Vec<String> {
+    let mut all = obstacles(capabilities, |capabilities| capabilities.version.is_none());
+    if !capabilities.iter().all(|capabilities| capabilities.may_share) {
+        all.extend(shared_devices(capabilities));
     }
-    all.extend(unlike_versions(facts));
+    all.extend(unlike_versions(capabilities));
     all
 }
 
 /// The words of ranks that lack something, each with its rank.
-fn obstacles(facts: &[Facts], lacks: impl Fn(&Facts) -> bool) -> Vec<String> {
-    let lacking = facts.iter().enumerate().filter(|(_, facts)| lacks(facts));
-    lacking.map(|(rank, facts)| format!("rank {rank}: {}", facts.obstacle)).collect()
+fn obstacles(capabilities: &[Capabilities], lacks: impl Fn(&Capabilities) -> bool) -> Vec<String> {
+    let lacking = capabilities.iter().enumerate().filter(|(_, capabilities)| lacks(capabilities));
+    lacking.map(|(rank, capabilities)| format!("rank {rank}: {}", capabilities.obstacle)).collect()
 }
 
 /// Devices on which there is more than one rank.
-fn shared_devices(facts: &[Facts]) -> Vec<String> {
+fn shared_devices(capabilities: &[Capabilities]) -> Vec<String> {
     let mut ranks: BTreeMap<[u8; 16], Vec<usize>> = BTreeMap::new();
-    for (rank, facts) in facts.iter().enumerate() {
-        if let Some(uuid) = facts.uuid {
+    for (rank, capabilities) in capabilities.iter().enumerate() {
+        if let Some(uuid) = capabilities.uuid {
             ranks.entry(uuid).or_default().push(rank);
         }
     }
@@ -83,9 +90,12 @@ fn shared_devices(facts: &[Facts]) -> Vec<String> {
 }
 
 /// Ranks whose NCCL is not that of the first that has one.
-fn unlike_versions(facts: &[Facts]) -> Vec<String> {
-    let versions: Vec<(usize, Version)> =
-        facts.iter().enumerate().filter_map(|(rank, facts)| Some((rank, facts.version?))).collect();
+fn unlike_versions(capabilities: &[Capabilities]) -> Vec<String> {
+    let versions: Vec<(usize, Version)> = capabilities
+        .iter()
+        .enumerate()
+        .filter_map(|(rank, capabilities)| Some((rank, capabilities.version?)))
+        .collect();
     let Some((rank, version)) = versions.first() else { return Vec::new() };
     let unlike = versions.iter().filter(|(_, other)| other != version);
     unlike.map(|(other, theirs)| format!("rank {rank} has {version}, rank {other} has {theirs}")).collect()
@@ -107,8 +117,8 @@ mod tests {
     const VERSION: Version = Version::new(2, 30, 7);
 
     /// What ranks say that each have a device and NCCL.
-    fn facts(path: DevicePath, ranks: u8) -> Vec<Facts> {
-        let fact = |rank| Facts {
+    fn capabilities(path: DevicePath, ranks: u8) -> Vec<Capabilities> {
+        let fact = |rank| Capabilities {
             path,
             uuid: Some([rank; 16]),
             version: Some(VERSION),
@@ -118,21 +128,23 @@ mod tests {
         (0..ranks).map(fact).collect()
     }
 
-    fn lacks_nccl(facts: &mut Facts) {
-        facts.version = None;
-        facts.obstacle = "cannot load NCCL".into();
+    fn lacks_nccl(capabilities: &mut Capabilities) {
+        capabilities.version = None;
+        capabilities.obstacle = "cannot load NCCL".into();
     }
 
     #[track_caller]
-    fn assert_staged(facts: &[Facts], words: &str) {
-        let decision = decide(facts);
+    fn assert_staged(capabilities: &[Capabilities], words: &str) {
+        let decision = decide(capabilities);
         let is_staged = |decision: &Decision| {
             decision.path == DevicePath::Staged && decision.obstacle.as_deref() == Some(words)
         };
         assert!(decision.as_ref().is_ok_and(is_staged), "{decision:?}");
-        // The same facts are an error if nobody allowed another way.
-        let strict: Vec<Facts> =
-            facts.iter().map(|facts| Facts { path: DevicePath::Nccl, ..facts.clone() }).collect();
+        // The same capabilities are an error if nobody allowed another way.
+        let strict: Vec<Capabilities> = capabilities
+            .iter()
+            .map(|capabilities| Capabilities { path: DevicePath::Nccl, ..capabilities.clone() })
+            .collect();
         let error = decide(&strict).err();
         let is_unavailable = |error: &Error| matches!(error, Error::BackendUnavailable { backend: "nccl", detail } if detail == words);
         assert!(error.as_ref().is_some_and(is_unavailable), "{error:?}");
@@ -141,57 +153,66 @@ mod tests {
     #[test]
     fn nccl_is_taken_where_every_rank_can() {
         for path in [DevicePath::Nccl, DevicePath::Auto] {
-            let decision = decide(&facts(path, 3)).ok();
+            let decision = decide(&capabilities(path, 3)).ok();
             assert_eq!(decision, Some(Decision { path: DevicePath::Nccl, obstacle: None }));
         }
         let staged = Decision { path: DevicePath::Staged, obstacle: None };
-        assert_eq!(decide(&facts(DevicePath::Staged, 3)).ok(), Some(staged));
+        assert_eq!(decide(&capabilities(DevicePath::Staged, 3)).ok(), Some(staged));
     }
 
     #[test]
     fn a_rank_without_nccl_is_named() {
-        let mut facts = facts(DevicePath::Auto, 3);
-        lacks_nccl(&mut facts[1]);
-        assert_staged(&facts, "rank 1: cannot load NCCL");
+        let mut capabilities = capabilities(DevicePath::Auto, 3);
+        lacks_nccl(&mut capabilities[1]);
+        assert_staged(&capabilities, "rank 1: cannot load NCCL");
     }
 
     #[test]
     fn ranks_on_one_device_are_named_both() {
-        let mut facts = facts(DevicePath::Auto, 4);
-        facts[3].uuid = facts[1].uuid;
+        let mut capabilities = capabilities(DevicePath::Auto, 4);
+        capabilities[3].uuid = capabilities[1].uuid;
         let uuid = "GPU-01010101-0101-0101-0101-010101010101";
         let words = format!("ranks 1 and 3 are on one device, {uuid}");
-        assert_staged(&facts, &words);
-        facts.iter_mut().skip(1).for_each(|facts| facts.may_share = true);
-        assert_staged(&facts, &words);
-        facts[0].may_share = true;
+        assert_staged(&capabilities, &words);
+        capabilities.iter_mut().skip(1).for_each(|capabilities| capabilities.may_share = true);
+        assert_staged(&capabilities, &words);
+        capabilities[0].may_share = true;
         let shared = Decision { path: DevicePath::Nccl, obstacle: None };
-        assert_eq!(decide(&facts).ok(), Some(shared), "NCCL is told on every rank that devices are shared");
+        assert_eq!(
+            decide(&capabilities).ok(),
+            Some(shared),
+            "NCCL is told on every rank that devices are shared"
+        );
     }
 
     #[test]
     fn unlike_versions_are_named() {
-        let mut facts = facts(DevicePath::Auto, 3);
-        facts[2].version = Some(Version::new(2, 18, 3));
-        assert_staged(&facts, "rank 0 has 2.30.7, rank 2 has 2.18.3");
+        let mut capabilities = capabilities(DevicePath::Auto, 3);
+        capabilities[2].version = Some(Version::new(2, 18, 3));
+        assert_staged(&capabilities, "rank 0 has 2.30.7, rank 2 has 2.18.3");
     }
 
     #[test]
     fn a_rank_without_a_device_stops_all_whatever_the_way() {
         for path in DevicePath::ALL {
-            let mut facts = facts(path, 2);
-            facts[1] =
-                Facts { uuid: None, version: None, may_share: false, obstacle: "no driver".into(), path };
-            let error = decide(&facts).err().map(|error| error.to_string()).unwrap_or_default();
+            let mut capabilities = capabilities(path, 2);
+            capabilities[1] = Capabilities {
+                uuid: None,
+                version: None,
+                may_share: false,
+                obstacle: "no driver".into(),
+                path,
+            };
+            let error = decide(&capabilities).err().map(|error| error.to_string()).unwrap_or_default();
             assert_eq!(error, "cuda is not available: rank 1: no driver");
         }
     }
 
     #[test]
     fn ranks_that_ask_for_unlike_ways_are_told() {
-        let mut facts = facts(DevicePath::Auto, 3);
-        facts[2].path = DevicePath::Nccl;
-        let error = decide(&facts).err().map(|error| error.to_string()).unwrap_or_default();
+        let mut capabilities = capabilities(DevicePath::Auto, 3);
+        capabilities[2].path = DevicePath::Nccl;
+        let error = decide(&capabilities).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("auto") && error.contains("rank 2 says nccl"), "{error}");
     }
 }

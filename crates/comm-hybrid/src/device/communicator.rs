@@ -8,9 +8,9 @@ use comm_core::{CallOptions, Comm, Error, Group, Host, HostCommunicator, Members
 use comm_nccl::{Cuda, Device, Library, NcclCommunicator, NcclConfig, UniqueId};
 
 use super::agreement::{self, Decision};
-use super::bond::{Bond, DeviceSide, Listener};
+use super::capabilities::LocalDevice;
 use super::config::{DeviceConfig, DevicePath};
-use super::facts::Means;
+use super::failure_link::{DeviceBackend, FailureLink, Listener};
 use super::guard::Guarded;
 use super::staging::StagedCommunicator;
 
@@ -29,10 +29,10 @@ pub struct HybridCommunicator {
     _listener: Listener,
     host: Comm<Host>,
     cuda: Comm<Cuda>,
-    side: DeviceSide,
+    side: DeviceBackend,
     device: Device,
     decision: Decision,
-    _bond: Arc<Bond>,
+    _link: Arc<FailureLink>,
     /// What must live as long, such as who serves the store.
     _owner: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -56,36 +56,36 @@ impl HybridCommunicator {
     ) -> Result<Self> {
         let began = Instant::now();
         let group = host.group();
-        let means = Means::find(config);
+        let local = LocalDevice::find(config);
         let options = within(config, began);
-        let decision = agreement::agree(&*host, &means.facts(config.path), &options)?;
+        let decision = agreement::agree(&*host, &local.capabilities(config.path), &options)?;
         tell(group, config.path, &decision);
-        let device = means.device?;
+        let device = local.device?;
         let channel = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
-        let bond = Bond::new(group.rank(), channel.map(Arc::from));
-        let listener = Listener::start(&bond)?;
+        let link = FailureLink::new(group.rank(), channel.map(Arc::from));
+        let listener = Listener::start(&link)?;
         let side = match decision.path {
             DevicePath::Nccl => {
-                let library = means.library.unwrap_or_else(|| config.load());
-                let config = nccl_config(&bond, group, config, began);
+                let library = local.library.unwrap_or_else(|| config.load());
+                let config = nccl_config(&link, group, config, began);
                 by_nccl(library, &device, store, config)
             }
             _ => staged(&*host, &device, config, began),
         };
-        let side = side.map_err(|error| bond.not_made(error))?;
-        bond.join(&host, &side)?;
+        let side = side.map_err(|error| link.fail_to_connect(error))?;
+        link.join(&host, &side)?;
         let cuda = match &side {
-            DeviceSide::Nccl(nccl) => Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(nccl)),
-            DeviceSide::Staged(staged) => Comm::<Cuda>::over(Arc::<StagedCommunicator>::clone(staged)),
+            DeviceBackend::Nccl(nccl) => Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(nccl)),
+            DeviceBackend::Staged(staged) => Comm::<Cuda>::over(Arc::<StagedCommunicator>::clone(staged)),
         };
         Ok(Self {
             _listener: listener,
-            host: Comm::new(Guarded::new(host, &bond)),
+            host: Comm::new(Guarded::new(host, &link)),
             cuda,
             side,
             device,
             decision,
-            _bond: bond,
+            _link: link,
             _owner: None,
         })
     }
@@ -119,8 +119,8 @@ impl HybridCommunicator {
     #[must_use]
     pub fn nccl(&self) -> Option<&NcclCommunicator> {
         match &self.side {
-            DeviceSide::Nccl(nccl) => Some(nccl),
-            DeviceSide::Staged(_) => None,
+            DeviceBackend::Nccl(nccl) => Some(nccl),
+            DeviceBackend::Staged(_) => None,
         }
     }
 
@@ -192,20 +192,25 @@ fn staged(
     device: &Device,
     config: &DeviceConfig,
     began: Instant,
-) -> Result<DeviceSide> {
+) -> Result<DeviceBackend> {
     let fabric = Arc::from(host.duplicate(&within(config, began))?);
     let timeout = within(config, began).timeout;
     let staged = StagedCommunicator::new(fabric, device, config.piece_bytes, timeout)?;
-    Ok(DeviceSide::Staged(Arc::new(staged)))
+    Ok(DeviceBackend::Staged(Arc::new(staged)))
 }
 
-fn nccl_config(bond: &Bond, group: Group, config: &DeviceConfig, began: Instant) -> Result<NcclConfig> {
+fn nccl_config(
+    link: &FailureLink,
+    group: Group,
+    config: &DeviceConfig,
+    began: Instant,
+) -> Result<NcclConfig> {
     let mut nccl = match &config.nccl {
         Some(nccl) => nccl.clone(),
         None => NcclConfig::new(Membership { rank: group.rank(), size: group.size() })?,
     };
     nccl.group = group;
-    nccl.failure = Some(Arc::clone(bond.failure()));
+    nccl.failure = Some(Arc::clone(link.failure()));
     nccl.timeout = nccl.timeout.min(within(config, began).timeout);
     Ok(nccl)
 }
@@ -216,7 +221,7 @@ fn by_nccl(
     device: &Device,
     store: Option<Arc<dyn Store>>,
     config: Result<NcclConfig>,
-) -> Result<DeviceSide> {
+) -> Result<DeviceBackend> {
     let (library, config) = (library?, config?);
     let nccl = match store {
         Some(store) => NcclCommunicator::connect(&library, device, store, config)?,
@@ -225,7 +230,7 @@ fn by_nccl(
         }
         None => return Err(Error::setting("store", "", "ranks that use NCCL need one to meet in")),
     };
-    Ok(DeviceSide::Nccl(Arc::new(nccl)))
+    Ok(DeviceBackend::Nccl(Arc::new(nccl)))
 }
 
 fn tell(group: Group, asked: DevicePath, decision: &Decision) {

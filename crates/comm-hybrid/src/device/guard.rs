@@ -8,26 +8,26 @@ use comm_core::{
     TagMatch,
 };
 
-use super::bond::Bond;
+use super::failure_link::FailureLink;
 
-/// A communicator for the host that tells its bond of failures. Messages fail apart from collectives, as they always do; groups that
-/// are made of it have no bond.
+/// A communicator for the host that tells its link of failures. Messages fail apart from collectives, as they always do; groups that
+/// are made of it have no link.
 pub(super) struct Guarded {
     host: Arc<dyn HostCommunicator>,
     /// Gone when only the host's side is left.
-    bond: Weak<Bond>,
+    link: Weak<FailureLink>,
 }
 
 impl Guarded {
-    pub(super) fn new(host: Arc<dyn HostCommunicator>, bond: &Arc<Bond>) -> Self {
-        Self { host, bond: Arc::downgrade(bond) }
+    pub(super) fn new(host: Arc<dyn HostCommunicator>, link: &Arc<FailureLink>) -> Self {
+        Self { host, link: Arc::downgrade(link) }
     }
 
     /// Makes a call of the host, unless the group has failed.
     fn call<T>(&self, call: impl FnOnce(&dyn HostCommunicator) -> Result<T>) -> Result<T> {
-        let Some(bond) = self.bond.upgrade() else { return call(&*self.host) };
-        bond.usable()?;
-        call(&*self.host).map_err(|error| if error.is_fatal() { bond.explain(error) } else { error })
+        let Some(link) = self.link.upgrade() else { return call(&*self.host) };
+        link.usable()?;
+        call(&*self.host).map_err(|error| if error.is_fatal() { link.explain(error) } else { error })
     }
 }
 
@@ -46,8 +46,8 @@ impl Communicator for Guarded {
 
     fn abort(&self, reason: &str) {
         // First the others are told by whom.
-        if let Some(bond) = self.bond.upgrade() {
-            bond.aborted(reason);
+        if let Some(link) = self.link.upgrade() {
+            link.aborted(reason);
         }
         self.host.abort(reason);
     }

@@ -1,11 +1,11 @@
 //! Buffers on devices, beside those of the host: one group with two sides, which live and fail together.
 
 mod agreement;
-mod bond;
+mod capabilities;
 mod communicator;
 mod config;
 mod diagnosis;
-mod facts;
+mod failure_link;
 mod guard;
 mod staging;
 

@@ -11,12 +11,12 @@ use comm_core::{CallOptions, During, Error, Failure, Group, Process, Result};
 use super::board::Board;
 use super::deadline::Deadline;
 use super::pause::Pause;
-use super::state::{Pending, State, Waiting};
+use super::state::{EnqueuedCall, PendingCall, State};
 use crate::config::NcclConfig;
 use crate::dtype::Abilities;
-use crate::handle::{Birth, Handle, Progress, Setup};
+use crate::handle::{CommInit, Handle, Progress, Setup};
 use crate::health::{Health, Ticket};
-use crate::plan::{Plan, Subject};
+use crate::plan::{Pending, Plan};
 use crate::stream::{Event, Stream};
 use crate::sync::lock;
 use crate::usage::Use;
@@ -96,17 +96,17 @@ impl Engine {
 
     /// Enqueues calls and returns the number under which they go.
     pub(super) fn enqueue(&self, _turn: &Turn<'_>, plan: Plan<'_>, options: &CallOptions) -> Result<u64> {
-        let waiting = self.enter(plan.subject(), options);
-        let number = waiting.number;
-        let launched = self.launch(&plan, &waiting).map_err(|error| self.give_up(error, number));
+        let call = self.enter(plan.pending(), options);
+        let number = call.number;
+        let launched = self.launch(&plan, &call).map_err(|error| self.give_up(error, number));
         // Whatever happened, work on the memory may be on the device.
         let marked = self.mark(&plan, number);
         let mut state = lock(&self.state);
         state.entering = None;
         match launched.and(marked) {
             Ok(done) => {
-                let was_idle = state.pending.is_empty();
-                state.pending.push_back(Pending { waiting, done });
+                let was_idle = state.enqueued.is_empty();
+                state.enqueued.push_back(EnqueuedCall { call, done });
                 drop(state);
                 self.wake(was_idle);
                 Ok(number)
@@ -127,14 +127,14 @@ impl Engine {
         cause
     }
 
-    fn enter(&self, subject: Subject, options: &CallOptions) -> Waiting {
+    fn enter(&self, pending: Pending, options: &CallOptions) -> PendingCall {
         let mut state = lock(&self.state);
         let was_idle = state.oldest().is_none();
-        let waiting = state.enter(subject, Deadline::after(options.timeout));
+        let call = state.enter(pending, Deadline::after(options.timeout));
         drop(state);
         // Should it not get through, the courier looks why.
         self.wake(was_idle && self.board.is_some());
-        waiting
+        call
     }
 
     /// Wakes the threads, which sleep when there is nothing to look after, and else look by themselves.
@@ -144,14 +144,14 @@ impl Engine {
         }
     }
 
-    fn launch(&self, plan: &Plan<'_>, waiting: &Waiting) -> Result<()> {
+    fn launch(&self, plan: &Plan<'_>, call: &PendingCall) -> Result<()> {
         plan.before()?;
         if plan.ops().is_empty() {
             return Ok(());
         }
-        let (operators, progress) = self.with_handle(|handle| handle.carry_out(plan, &self.stream))?;
+        let (operators, progress) = self.with_handle(|handle| handle.launch_ops(plan, &self.stream))?;
         if progress == Progress::Busy {
-            self.settle(waiting.deadline, || lock(&self.state).missed(self.group, waiting))?;
+            self.settle(call.deadline, || lock(&self.state).missed(self.group, call))?;
         }
         self.with_handle(|handle| handle.forget(operators))
     }
@@ -199,13 +199,13 @@ impl Engine {
         &self,
         _turn: &Turn<'_>,
         deadline: Deadline,
-        begin: impl FnOnce(&Handle) -> Result<(Birth, Progress)>,
+        begin: impl FnOnce(&Handle) -> Result<(CommInit, Progress)>,
     ) -> Result<Option<Handle>> {
-        let (birth, progress) = self.with_handle(begin)?;
+        let (init, progress) = self.with_handle(begin)?;
         if progress == Progress::Busy {
             self.settle(deadline, || self.late(deadline, During::NewGroup))?;
         }
-        let child = birth.finish();
+        let child = init.finish();
         if let Some(child) = &child {
             let failure = &self.health.failure;
             let ready = await_ready(child, deadline, self.group, Some(failure));
@@ -231,7 +231,7 @@ impl Engine {
                     drop(state);
                     return Err(self.fail(error, None));
                 }
-                if state.pending.front().is_none_or(|pending| pending.waiting.number > number) {
+                if state.enqueued.front().is_none_or(|enqueued| enqueued.call.number > number) {
                     return Ok(());
                 }
             }
@@ -271,11 +271,11 @@ impl Engine {
         let mut state = lock(&self.state);
         // What has ended by now is no loss.
         let _unknown = state.reap();
-        let pending = state.pending.front().map(|pending| pending.waiting.number);
+        let pending = state.enqueued.front().map(|enqueued| enqueued.call.number);
         let entering = state.entering.as_ref().map(|entering| entering.number);
         let first_lost = pending.or(lost).or(entering).unwrap_or(state.calls + 1);
         let cause = self.health.fail(error, first_lost);
-        state.pending.clear();
+        state.enqueued.clear();
         if state.handle.is_some() {
             state.failed = Some(cause.clone());
             self.changed.notify_all();
@@ -320,7 +320,7 @@ impl Engine {
             // Later calls are refused; those that were made have ended.
             self.health
                 .fail(Error::Aborted { by: self.group.rank(), reason: "it was closed".into() }, first_lost);
-            state.pending.clear();
+            state.enqueued.clear();
             state.closed = true;
             state.handle.take()
         };

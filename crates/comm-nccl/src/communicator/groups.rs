@@ -6,7 +6,7 @@ use super::NcclCommunicator;
 use super::deadline::Deadline;
 use super::engine::{Parts, Turn};
 use crate::DeviceBuffer;
-use crate::handle::{Birth, Handle, NO_COLOR, Progress};
+use crate::handle::{CommInit, Handle, NO_COLOR, Progress};
 use crate::memory::{Cuda, DeviceCommunicator};
 
 /// What a rank says in a split: whether it gives a color, the color, and its key.
@@ -23,12 +23,12 @@ impl Groups<Cuda> for NcclCommunicator {
         let turn = self.engine.turn()?;
         let deadline = Deadline::after(options.timeout);
         let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
-        let all = self.tell(&turn, &said, options)?;
+        let all = self.all_gather(&turn, &said, options)?;
         let Some(color) = color else {
-            return self.found(&turn, None, deadline).map(|_nobody| None);
+            return self.create_group(&turn, None, deadline).map(|_nobody| None);
         };
         let members = of_color(&all, color);
-        let found = self.found(&turn, Some((&members, color)), deadline)?;
+        let found = self.create_group(&turn, Some((&members, color)), deadline)?;
         Ok(found.map(|group| Box::new(group) as Box<dyn DeviceCommunicator>))
     }
 
@@ -41,7 +41,7 @@ impl Groups<Cuda> for NcclCommunicator {
         let turn = self.engine.turn()?;
         let deadline = Deadline::after(options.timeout);
         self.quiet(deadline)?;
-        let found = self.found(&turn, position.map(|_| (ranks, 0)), deadline)?;
+        let found = self.create_group(&turn, position.map(|_| (ranks, 0)), deadline)?;
         Ok(found.map(|group| Box::new(group) as Box<dyn DeviceCommunicator>))
     }
 
@@ -54,7 +54,7 @@ impl Groups<Cuda> for NcclCommunicator {
 
 impl NcclCommunicator {
     /// Every rank hears what all say.
-    fn tell(&self, turn: &Turn<'_>, said: &[u64], options: &CallOptions) -> Result<Vec<u64>> {
+    fn all_gather(&self, turn: &Turn<'_>, said: &[u64], options: &CallOptions) -> Result<Vec<u64>> {
         let stream = &self.engine.stream;
         let send = DeviceBuffer::from_host(stream, said)?;
         let mut recv = DeviceBuffer::<u64>::zeros(stream, said.len() * self.engine.group.size())?;
@@ -75,7 +75,7 @@ impl NcclCommunicator {
     }
 
     /// Makes a group of these members, or of others, of which this rank is none.
-    fn found(
+    fn create_group(
         &self,
         turn: &Turn<'_>,
         members: Option<(&[usize], u64)>,
@@ -99,7 +99,7 @@ impl NcclCommunicator {
         &self,
         turn: &Turn<'_>,
         deadline: Deadline,
-        begin: impl FnOnce(&Handle) -> Result<(Birth, Progress)>,
+        begin: impl FnOnce(&Handle) -> Result<(CommInit, Progress)>,
     ) -> Result<Option<Handle>> {
         self.checked(self.engine.divide(turn, deadline, begin))
     }

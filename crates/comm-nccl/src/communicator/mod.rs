@@ -22,9 +22,9 @@ use comm_core::{CallOptions, Error, ReduceOp, Result, Store};
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
 use crate::health::Ticket;
-use crate::meeting::Meeting;
 use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
+use crate::rendezvous::Rendezvous;
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceBuffer, DeviceWork, Library, Stream, UniqueId};
 use board::Board;
@@ -90,7 +90,7 @@ impl NcclCommunicator {
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
         let members: Vec<usize> = (0..config.group.size()).collect();
-        let meeting = Meeting {
+        let meeting = Rendezvous {
             store: &*store,
             place: "nccl".into(),
             group: config.group,
@@ -98,7 +98,7 @@ impl NcclCommunicator {
             deadline,
             failure: config.failure.as_deref(),
         };
-        let met = meeting.hold(library, device)?;
+        let met = meeting.run(library, device)?;
         let board = (config.group.size() > 1).then(|| Board::new(store, met.place, config.group));
         Self::join(library, device, &met.id, (config, deadline, board))
     }
@@ -137,7 +137,7 @@ impl NcclCommunicator {
         let mut communicator = Self { engine, threads: Vec::new(), cell };
         communicator.start("comm-nccl watchdog", |engine| engine.watch())?;
         if let Some(board) = communicator.engine.board.clone() {
-            communicator.start("comm-nccl courier", move |engine| engine.correspond(&board))?;
+            communicator.start("comm-nccl courier", move |engine| engine.run_courier(&board))?;
         }
         Ok(communicator)
     }

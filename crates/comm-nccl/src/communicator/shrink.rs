@@ -6,7 +6,7 @@ use super::NcclCommunicator;
 use super::board::Board;
 use super::deadline::Deadline;
 use crate::config::NcclConfig;
-use crate::meeting::{Meeting, Met};
+use crate::rendezvous::{Agreed, Rendezvous};
 
 /// In which way a smaller group is made of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -46,7 +46,7 @@ impl NcclCommunicator {
         let members: Vec<usize> = (0..group.size()).filter(|rank| !without.contains(rank)).collect();
         match mode {
             ShrinkMode::Default => self.shrink_by_nccl(without, &members, deadline),
-            ShrinkMode::Abort => self.meet_again(&members, deadline),
+            ShrinkMode::Abort => self.reconnect(&members, deadline),
         }
     }
 
@@ -64,7 +64,7 @@ impl NcclCommunicator {
         self.member(child, members, [number, 0])
     }
 
-    fn meet_again(&self, members: &[usize], deadline: Deadline) -> Result<Self> {
+    fn reconnect(&self, members: &[usize], deadline: Deadline) -> Result<Self> {
         let engine = &self.engine;
         let (group, library, device) = (engine.group, &engine.library, &engine.device);
         let board = engine.board.as_ref().filter(|_| members.len() > 1);
@@ -77,9 +77,9 @@ impl NcclCommunicator {
         engine.fail(cause, None);
         let meet = |board: &Board| {
             let (store, place) = board.place_of(members);
-            Meeting { store, place, group, members, deadline, failure: None }.hold(library, device)
+            Rendezvous { store, place, group, members, deadline, failure: None }.run(library, device)
         };
-        let met = board.map_or_else(|| Met::alone(library), meet)?;
+        let met = board.map_or_else(|| Agreed::alone(library), meet)?;
         let [high, low] = [met.number >> 64, met.number].map(|half| half as u64);
         let id = GroupId(Signature::fingerprint_of([group.id().0, high, low]));
         let config = NcclConfig { group: group.subgroup(id, members)?, ..engine.config.clone() };

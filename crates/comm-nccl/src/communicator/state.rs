@@ -7,7 +7,7 @@ use comm_core::{Desync, Error, Group, Result, Signature};
 use super::board::Announcement;
 use super::deadline::Deadline;
 use crate::handle::Handle;
-use crate::plan::Subject;
+use crate::plan::Pending;
 use crate::stream::Event;
 
 /// How many collectives back a rank can say what they were.
@@ -23,9 +23,9 @@ pub(super) struct State {
     /// How many of them were collectives, which all ranks make.
     pub(super) collectives: u64,
     /// The call that is being enqueued.
-    pub(super) entering: Option<Waiting>,
+    pub(super) entering: Option<PendingCall>,
     /// Calls that are on the device, oldest first.
-    pub(super) pending: VecDeque<Pending>,
+    pub(super) enqueued: VecDeque<EnqueuedCall>,
     /// The last collectives, oldest first.
     history: VecDeque<Announcement>,
     /// What other ranks said that they wait in, as far as it was looked at.
@@ -44,27 +44,27 @@ pub(super) struct State {
 
 /// A call that has not ended, as far as anybody looked.
 #[derive(Debug, Clone)]
-pub(super) struct Waiting {
+pub(super) struct PendingCall {
     /// Its number on this rank.
     pub(super) number: u64,
     /// The number of the last collective, which it is if it is one.
     pub(super) sequence: u64,
-    pub(super) subject: Subject,
+    pub(super) pending: Pending,
     pub(super) deadline: Deadline,
 }
 
 /// A call that is on the device.
 #[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) waiting: Waiting,
+pub(super) struct EnqueuedCall {
+    pub(super) call: PendingCall,
     pub(super) done: Event,
 }
 
-impl Waiting {
+impl PendingCall {
     /// What other ranks are told of it, if they make it too.
     pub(super) fn announcement(&self) -> Option<Announcement> {
-        match &self.subject {
-            Subject::Collective(call) => Some(Announcement { sequence: self.sequence, call: call.clone() }),
+        match &self.pending {
+            Pending::Collective(call) => Some(Announcement { sequence: self.sequence, call: call.clone() }),
             _ => None,
         }
     }
@@ -77,37 +77,37 @@ impl State {
     }
 
     /// Numbers a call that begins.
-    pub(super) fn enter(&mut self, subject: Subject, deadline: Deadline) -> Waiting {
+    pub(super) fn enter(&mut self, pending: Pending, deadline: Deadline) -> PendingCall {
         self.calls += 1;
-        if let Subject::Collective(call) = &subject {
+        if let Pending::Collective(call) = &pending {
             self.collectives += 1;
             self.history.push_back(Announcement { sequence: self.collectives, call: call.clone() });
             if self.history.len() > HISTORY {
                 self.history.pop_front();
             }
         }
-        let waiting = Waiting { number: self.calls, sequence: self.collectives, subject, deadline };
-        self.entering = Some(waiting.clone());
-        waiting
+        let call = PendingCall { number: self.calls, sequence: self.collectives, pending, deadline };
+        self.entering = Some(call.clone());
+        call
     }
 
     /// The call that has been under way for longest.
-    pub(super) fn oldest(&self) -> Option<&Waiting> {
-        self.waiting().next()
+    pub(super) fn oldest(&self) -> Option<&PendingCall> {
+        self.pending_calls().next()
     }
 
     /// All calls that are under way, oldest first.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiting> {
-        self.pending.iter().map(|pending| &pending.waiting).chain(&self.entering)
+    pub(super) fn pending_calls(&self) -> impl Iterator<Item = &PendingCall> {
+        self.enqueued.iter().map(|enqueued| &enqueued.call).chain(&self.entering)
     }
 
     /// Forgets calls that have ended.
     pub(super) fn reap(&mut self) -> Result<()> {
-        while let Some(oldest) = self.pending.front() {
+        while let Some(oldest) = self.enqueued.front() {
             if !oldest.done.is_past()? {
                 break;
             }
-            self.pending.pop_front();
+            self.enqueued.pop_front();
         }
         Ok(())
     }
@@ -119,23 +119,23 @@ impl State {
             handle.progress()?;
         }
         // A later call may have less time, and waits for the earlier ones.
-        let overdue = self.pending.iter().find(|call| call.waiting.deadline.has_passed());
-        overdue.map_or(Ok(()), |call| Err(self.missed(group, &call.waiting)))
+        let overdue = self.enqueued.iter().find(|enqueued| enqueued.call.deadline.has_passed());
+        overdue.map_or(Ok(()), |enqueued| Err(self.missed(group, &enqueued.call)))
     }
 
     /// The error of a call at its deadline. NCCL does not tell which ranks are missing. Those that said that they wait in it, or
     /// in a later one, are not.
-    pub(super) fn missed(&self, group: Group, waiting: &Waiting) -> Error {
+    pub(super) fn missed(&self, group: Group, call: &PendingCall) -> Error {
         let has_come = |rank: &usize| {
-            self.heard.iter().any(|(peer, said)| peer == rank && said.sequence >= waiting.sequence)
+            self.heard.iter().any(|(peer, said)| peer == rank && said.sequence >= call.sequence)
         };
-        let missing: Vec<usize> = match waiting.subject {
-            Subject::Send { to: peer } | Subject::Recv { from: peer } => vec![peer],
+        let missing: Vec<usize> = match call.pending {
+            Pending::Send { to: peer } | Pending::Recv { from: peer } => vec![peer],
             _ => group.peers().filter(|rank| !has_come(rank)).collect(),
         };
         let waiting_for = if missing.is_empty() { group.peers().collect() } else { missing };
-        let during = waiting.subject.during(waiting.sequence);
-        Error::Timeout { waiting_for, after: waiting.deadline.after, during }
+        let during = call.pending.during(call.sequence);
+        Error::Timeout { waiting_for, after: call.deadline.after, during }
     }
 
     /// Compares what another rank waits in with what this one did under the same number.

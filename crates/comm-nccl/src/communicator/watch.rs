@@ -8,7 +8,7 @@ use comm_core::Result;
 
 use super::board::{Announcement, Board};
 use super::engine::Engine;
-use super::state::{State, Waiting};
+use super::state::{PendingCall, State};
 use crate::sync::lock;
 
 /// How often the watchdog looks while calls are on the device.
@@ -29,7 +29,7 @@ impl Engine {
         let _unbound = self.device.bind();
         let mut state = lock(&self.state);
         while !state.closing {
-            let idle = state.pending.is_empty();
+            let idle = state.enqueued.is_empty();
             state = self.sleep(state, (!idle).then_some(WATCH));
             if let Err(error) = state.look(self.group) {
                 drop(state);
@@ -41,7 +41,7 @@ impl Engine {
 
     /// What the courier does. A store that does not answer takes nothing from the communicator, which has its deadlines; it
     /// is not asked again, as one that is gone does not come back with what it held.
-    pub(super) fn correspond(&self, board: &Board) {
+    pub(super) fn run_courier(&self, board: &Board) {
         if let Err(error) = self.exchange_news(board) {
             tracing::warn!(%error, "the ranks of a group cannot tell each other of failures any more");
         }
@@ -67,12 +67,12 @@ impl Engine {
                 state = self.sleep(state, None);
                 continue;
             };
-            if !state.waiting().any(|call| call.deadline.began.elapsed() >= patience(call)) {
+            if !state.pending_calls().any(|call| call.deadline.began.elapsed() >= patience(call)) {
                 // A call that has less time may come meanwhile.
                 state = self.sleep(state, Some(TICK));
                 continue;
             }
-            let shortest = state.waiting().map(patience).min().unwrap_or(ANNOUNCE);
+            let shortest = state.pending_calls().map(patience).min().unwrap_or(ANNOUNCE);
             drop(state);
             let announcement = oldest.announcement().filter(|announcement| announcement.sequence > told);
             if let Some(announcement) = &announcement {
@@ -112,6 +112,6 @@ impl Engine {
 }
 
 /// How long a rank waits in a call before it tells others.
-fn patience(call: &Waiting) -> Duration {
+fn patience(call: &PendingCall) -> Duration {
     ANNOUNCE.min(call.deadline.after / ANNOUNCE_PART)
 }

@@ -13,7 +13,7 @@ pub(crate) const NO_COLOR: c_int = NCCL_SPLIT_NOCOLOR;
 
 /// A communicator on its way. NCCL writes its handle as late as when the call is through.
 #[derive(Debug)]
-pub(crate) struct Birth {
+pub(crate) struct CommInit {
     nccl: Arc<nccl_sys::Nccl>,
     child: *mut ncclComm_t,
     /// Read by NCCL until the call is through.
@@ -23,9 +23,9 @@ pub(crate) struct Birth {
 
 // SAFETY: both point to memory of the heap that belongs to this value, or to a call of NCCL that goes on; threads do not
 // matter to either.
-unsafe impl Send for Birth {}
+unsafe impl Send for CommInit {}
 
-impl Birth {
+impl CommInit {
     fn new(parent: &Handle, setup: Setup) -> Self {
         let config = Box::into_raw(Box::new(setup.config()));
         let child = Box::into_raw(Box::new(ncclComm_t::NULL));
@@ -46,28 +46,28 @@ impl Birth {
 
 impl Handle {
     /// Begins to make a communicator of the ranks that give the same color, ranked by `key`.
-    pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<(Birth, Progress)> {
+    pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<(CommInit, Progress)> {
         let key = number(key)?;
-        let birth = Birth::new(self, setup);
+        let init = CommInit::new(self, setup);
         // SAFETY: the communicator exists, and both pointers are valid until the call is through.
-        let code = unsafe { self.nccl.ncclCommSplit(self.comm, color, key, birth.child, birth.config) };
+        let code = unsafe { self.nccl.ncclCommSplit(self.comm, color, key, init.child, init.config) };
         let progress = self.progress_of("ncclCommSplit", code)?;
-        Ok((birth, progress))
+        Ok((init, progress))
     }
 
     /// Begins to make a communicator of all ranks but some, of which this is none.
-    pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<(Birth, Progress)> {
+    pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<(CommInit, Progress)> {
         let mut without = without.iter().map(|rank| number(*rank)).collect::<Result<Vec<c_int>>>()?;
         let count = number(without.len())?;
-        let birth = Birth::new(self, setup);
+        let init = CommInit::new(self, setup);
         let list = without.as_mut_ptr();
         // SAFETY: the communicator exists, the list has so many entries and is read in the call, and the other pointers are
         // valid until the call is through.
         let code = unsafe {
-            self.nccl.ncclCommShrink(self.comm, list, count, birth.child, birth.config, NCCL_SHRINK_DEFAULT)
+            self.nccl.ncclCommShrink(self.comm, list, count, init.child, init.config, NCCL_SHRINK_DEFAULT)
         };
         let progress = self.progress_of("ncclCommShrink", code)?;
-        Ok((birth, progress))
+        Ok((init, progress))
     }
 
     /// Lets NCCL know memory of the device, so that it may be reached without copies.

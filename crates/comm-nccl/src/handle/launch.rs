@@ -13,7 +13,7 @@ use crate::{dtype, error};
 
 /// Which call of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum OpKind {
     AllReduce,
     Reduce,
     Broadcast,
@@ -28,7 +28,7 @@ pub(crate) enum Verb {
 /// A call of NCCL, with addresses on the device that were checked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Op {
-    pub(crate) verb: Verb,
+    pub(crate) kind: OpKind,
     pub(crate) send: u64,
     pub(crate) recv: u64,
     /// In elements of `dtype`, as NCCL counts them for this call.
@@ -47,7 +47,7 @@ impl Handle {
     /// Enqueues the calls of a plan as one, in a group if they are several. The operators in the answer must be given back by
     /// [`Handle::forget`] once the calls are through. Whatever the answer, the plan's memory must be marked as used by the
     /// stream afterwards.
-    pub(crate) fn carry_out(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
+    pub(crate) fn launch_ops(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
         // SAFETY: the addresses are those of views, within which the plan stays, and which it checked to be on this device.
         // Buffers are freed behind all work that is marked, and whoever made a view of raw memory promised as much.
         unsafe { self.launch(plan.ops(), stream) }
@@ -61,9 +61,9 @@ impl Handle {
         let mut operators = Operators::default();
         let mut calls = Vec::with_capacity(ops.len());
         for op in ops {
-            match op.verb {
+            match op.kind {
                 // SAFETY: the caller promises what a copy needs too.
-                Verb::Copy => unsafe { copy(op, stream) }?,
+                OpKind::Copy => unsafe { copy(op, stream) }?,
                 _ => calls.push((op, self.operator(op, &mut operators)?)),
             }
         }
@@ -72,7 +72,7 @@ impl Handle {
             [(op, operator)] => {
                 // SAFETY: as the caller promises.
                 let code = unsafe { self.call(op, operator, stream) };
-                return Ok((operators, self.progress_of(name(op.verb), code)?));
+                return Ok((operators, self.progress_of(name(op.kind), code)?));
             }
             _ => {}
         }
@@ -81,7 +81,7 @@ impl Handle {
         for (op, operator) in calls {
             // SAFETY: as the caller promises.
             let code = unsafe { self.call(op, operator, stream) };
-            called = called.and_then(|_| self.progress_of(name(op.verb), code));
+            called = called.and_then(|_| self.progress_of(name(op.kind), code));
         }
         // A group that was begun must be ended, or this thread would go on in it.
         let ended = self.end_group();
@@ -149,28 +149,28 @@ impl Handle {
         // Ranks were counted when the communicator was made.
         let peer = c_int::try_from(op.peer).unwrap_or(c_int::MAX);
         let stream = stream.as_cudarc().cu_stream().cast();
-        match op.verb {
+        match op.kind {
             // SAFETY: as the caller promises.
-            Verb::AllReduce => unsafe {
+            OpKind::AllReduce => unsafe {
                 nccl.ncclAllReduce(send, recv, count, dtype, operator, comm, stream)
             },
             // SAFETY: as the caller promises.
-            Verb::Reduce => unsafe {
+            OpKind::Reduce => unsafe {
                 nccl.ncclReduce(send, recv, count, dtype, operator, peer, comm, stream)
             },
             // SAFETY: as the caller promises.
-            Verb::Broadcast => unsafe { nccl.ncclBroadcast(send, recv, count, dtype, peer, comm, stream) },
+            OpKind::Broadcast => unsafe { nccl.ncclBroadcast(send, recv, count, dtype, peer, comm, stream) },
             // SAFETY: as the caller promises.
-            Verb::AllGather => unsafe { nccl.ncclAllGather(send, recv, count, dtype, comm, stream) },
+            OpKind::AllGather => unsafe { nccl.ncclAllGather(send, recv, count, dtype, comm, stream) },
             // SAFETY: as the caller promises.
-            Verb::ReduceScatter => unsafe {
+            OpKind::ReduceScatter => unsafe {
                 nccl.ncclReduceScatter(send, recv, count, dtype, operator, comm, stream)
             },
             // SAFETY: as the caller promises.
-            Verb::Send => unsafe { nccl.ncclSend(send, count, dtype, peer, comm, stream) },
+            OpKind::Send => unsafe { nccl.ncclSend(send, count, dtype, peer, comm, stream) },
             // SAFETY: as the caller promises.
-            Verb::Recv => unsafe { nccl.ncclRecv(recv, count, dtype, peer, comm, stream) },
-            Verb::Copy => Ok(ncclResult_t::ncclSuccess),
+            OpKind::Recv => unsafe { nccl.ncclRecv(recv, count, dtype, peer, comm, stream) },
+            OpKind::Copy => Ok(ncclResult_t::ncclSuccess),
         }
     }
 }
@@ -184,15 +184,15 @@ unsafe fn copy(op: &Op, stream: &Stream) -> Result<()> {
     copied.map_err(error::cuda("enqueue a copy on the device"))
 }
 
-const fn name(verb: Verb) -> &'static str {
-    match verb {
-        Verb::AllReduce => "ncclAllReduce",
-        Verb::Reduce => "ncclReduce",
-        Verb::Broadcast => "ncclBroadcast",
-        Verb::AllGather => "ncclAllGather",
-        Verb::ReduceScatter => "ncclReduceScatter",
-        Verb::Send => "ncclSend",
-        Verb::Recv => "ncclRecv",
-        Verb::Copy => "cuMemcpyDtoDAsync",
+const fn name(kind: OpKind) -> &'static str {
+    match kind {
+        OpKind::AllReduce => "ncclAllReduce",
+        OpKind::Reduce => "ncclReduce",
+        OpKind::Broadcast => "ncclBroadcast",
+        OpKind::AllGather => "ncclAllGather",
+        OpKind::ReduceScatter => "ncclReduceScatter",
+        OpKind::Send => "ncclSend",
+        OpKind::Recv => "ncclRecv",
+        OpKind::Copy => "cuMemcpyDtoDAsync",
     }
 }

@@ -19,8 +19,8 @@ use nccl_sys::{
 use crate::error;
 use crate::unique_id::UniqueId;
 
-pub(crate) use division::{Birth, NO_COLOR, RegistrationHandle};
-pub(crate) use launch::{Op, Verb};
+pub(crate) use division::{CommInit, NO_COLOR, RegistrationHandle};
+pub(crate) use launch::{Op, OpKind};
 pub(crate) use memory::{allocate, free};
 
 /// Whether a call is through.

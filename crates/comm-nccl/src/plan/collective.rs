@@ -10,7 +10,7 @@ use super::{Plan, SpanUse, nothing};
 use crate::allocation::Allocation;
 use crate::dtype;
 use crate::error::NCCL;
-use crate::handle::{Op, Verb};
+use crate::handle::{Op, OpKind};
 use crate::memory::Cuda;
 use crate::usage;
 use crate::view::{CudaViewMut, Span};
@@ -65,15 +65,15 @@ impl<'a> Plan<'a> {
         match (collective.base(), read, write) {
             (Collective::AllReduce, Some(read), Some(write)) => {
                 let (send, recv) = (read.pointer, write.pointer);
-                self.push(Op { verb: Verb::AllReduce, send, recv, count: read.len, ..whole });
+                self.push(Op { kind: OpKind::AllReduce, send, recv, count: read.len, ..whole });
             }
             (Collective::Reduce, Some(read), write) => {
                 let (send, recv) = (read.pointer, write.map_or(0, |write| write.pointer));
-                self.push(Op { verb: Verb::Reduce, send, recv, count: read.len, peer: root, ..whole });
+                self.push(Op { kind: OpKind::Reduce, send, recv, count: read.len, peer: root, ..whole });
             }
             (Collective::Broadcast, Some(buffer), None) | (Collective::Broadcast, None, Some(buffer)) => {
                 let (send, recv, count) = (buffer.pointer, buffer.pointer, buffer.len * times);
-                self.push(Op { verb: Verb::Broadcast, send, recv, count, peer: root, ..whole });
+                self.push(Op { kind: OpKind::Broadcast, send, recv, count, peer: root, ..whole });
             }
             (Collective::AllGather, Some(read), Some(write)) => self.all_gather(pieces, read, write),
             (Collective::ReduceScatter, Some(read), Some(write)) => self.reduce_scatter(pieces, read, write),
@@ -92,13 +92,13 @@ impl<'a> Plan<'a> {
         let op = Op { dtype, ..nothing() };
         if let Counts::Equal = pieces.counts.1 {
             let count = blocks[rank].len() * times;
-            return self.push(Op { verb: Verb::AllGather, send: own, recv: write.pointer, count, ..op });
+            return self.push(Op { kind: OpKind::AllGather, send: own, recv: write.pointer, count, ..op });
         }
         // A broadcast from each rank of its block.
         for (peer, block) in blocks.into_iter().enumerate() {
             let (recv, count) = (write.at(block.start), block.len() * times);
             let send = if peer == rank { own } else { recv };
-            self.push(Op { verb: Verb::Broadcast, send, recv, count, peer, ..op });
+            self.push(Op { kind: OpKind::Broadcast, send, recv, count, peer, ..op });
         }
     }
 
@@ -109,12 +109,12 @@ impl<'a> Plan<'a> {
         let op = Op { dtype: pieces.dtype.0, reduction: pieces.op, ..nothing() };
         if let Counts::Equal = pieces.counts.0 {
             let count = blocks[rank].len();
-            return self.push(Op { verb: Verb::ReduceScatter, send: read.pointer, recv: own, count, ..op });
+            return self.push(Op { kind: OpKind::ReduceScatter, send: read.pointer, recv: own, count, ..op });
         }
         // A reduction to each rank of its block.
         for (peer, block) in blocks.into_iter().enumerate() {
             let (send, recv) = (read.at(block.start), if peer == rank { own } else { 0 });
-            self.push(Op { verb: Verb::Reduce, send, recv, count: block.len(), peer, ..op });
+            self.push(Op { kind: OpKind::Reduce, send, recv, count: block.len(), peer, ..op });
         }
     }
 

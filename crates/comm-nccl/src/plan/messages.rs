@@ -2,14 +2,14 @@
 
 use comm_core::{Invalid, Result};
 
-use super::{Plan, Subject};
+use super::{Pending, Plan};
 use crate::usage::Access;
 use crate::view::{CudaView, CudaViewMut};
 
 impl<'a> Plan<'a> {
     pub(crate) fn send(&mut self, to: usize, message: CudaView<'a>) -> Result<()> {
         self.check_message(to, &[(message.span, Access::Read)])?;
-        self.message.get_or_insert(Subject::Send { to });
+        self.message.get_or_insert(Pending::Send { to });
         self.uses.push((message.span, Access::Read));
         self.send_to(to, message.span.pointer, (message.span.dtype, message.span.len));
         Ok(())
@@ -17,7 +17,7 @@ impl<'a> Plan<'a> {
 
     pub(crate) fn recv(&mut self, from: usize, buffer: CudaViewMut<'a>) -> Result<()> {
         self.check_message(from, &[(buffer.span, Access::Write)])?;
-        self.message.get_or_insert(Subject::Recv { from });
+        self.message.get_or_insert(Pending::Recv { from });
         self.uses.push((buffer.span, Access::Write));
         self.recv_from(from, buffer.span.pointer, (buffer.span.dtype, buffer.span.len));
         Ok(())

@@ -11,7 +11,7 @@ use nccl_sys::ncclDataType_t;
 
 use crate::allocation::Allocation;
 use crate::dtype::Abilities;
-use crate::handle::{Op, Verb};
+use crate::handle::{Op, OpKind};
 use crate::stream::Stream;
 use crate::usage::{Access, Use};
 use crate::view::Span;
@@ -30,12 +30,12 @@ pub(crate) struct Plan<'a> {
     /// The collectives, in words of the caller.
     calls: Vec<Signature>,
     /// The first message, and the other rank.
-    message: Option<Subject>,
+    message: Option<Pending>,
 }
 
 /// What is under way, as far as errors tell of it.
 #[derive(Debug, Clone)]
-pub(crate) enum Subject {
+pub(crate) enum Pending {
     /// A collective, or the first of several, with all of them in its detail. All ranks make it.
     Collective(Signature),
     Send {
@@ -47,7 +47,7 @@ pub(crate) enum Subject {
     Nothing,
 }
 
-impl Subject {
+impl Pending {
     /// What was under way, with the number of a collective.
     pub(crate) fn during(&self, sequence: u64) -> During {
         match self {
@@ -88,15 +88,15 @@ impl<'a> Plan<'a> {
         calls.try_for_each(|call| check_options(call.collective, call.op.zip(call.dtype), options))
     }
 
-    pub(crate) fn subject(&self) -> Subject {
+    pub(crate) fn pending(&self) -> Pending {
         match &self.calls[..] {
-            [] => self.message.clone().unwrap_or(Subject::Nothing),
-            [call] => Subject::Collective(call.clone()),
+            [] => self.message.clone().unwrap_or(Pending::Nothing),
+            [call] => Pending::Collective(call.clone()),
             [first, ..] => {
                 let mut call = first.clone();
                 call.extra_fingerprint =
                     Signature::fingerprint_of(self.calls.iter().map(Signature::fingerprint));
-                Subject::Collective(call)
+                Pending::Collective(call)
             }
         }
     }
@@ -145,27 +145,27 @@ impl<'a> Plan<'a> {
     /// Copies elements on the device.
     fn copy(&mut self, from: u64, to: u64, bytes: usize) {
         if from != to {
-            self.push(Op { verb: Verb::Copy, send: from, recv: to, count: bytes, ..nothing() });
+            self.push(Op { kind: OpKind::Copy, send: from, recv: to, count: bytes, ..nothing() });
         }
     }
 
     /// Sends elements of a type, from an address.
     fn send_to(&mut self, peer: usize, from: u64, (dtype, elements): (DType, usize)) {
         let (dtype, times) = crate::dtype::moved(dtype);
-        self.push(Op { verb: Verb::Send, send: from, count: elements * times, dtype, peer, ..nothing() });
+        self.push(Op { kind: OpKind::Send, send: from, count: elements * times, dtype, peer, ..nothing() });
     }
 
     /// Receives elements of a type, at an address.
     fn recv_from(&mut self, peer: usize, to: u64, (dtype, elements): (DType, usize)) {
         let (dtype, times) = crate::dtype::moved(dtype);
-        self.push(Op { verb: Verb::Recv, recv: to, count: elements * times, dtype, peer, ..nothing() });
+        self.push(Op { kind: OpKind::Recv, recv: to, count: elements * times, dtype, peer, ..nothing() });
     }
 }
 
 /// A call without data, to be filled in.
 const fn nothing() -> Op {
     Op {
-        verb: Verb::Copy,
+        kind: OpKind::Copy,
         send: 0,
         recv: 0,
         count: 0,

@@ -25,9 +25,9 @@ const SOON: Duration = Duration::from_secs(10);
 /// What the listener is told with, by this rank.
 const FAREWELL: u64 = 0;
 
-/// Who noticed a failure.
+/// The part of the group that noticed a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum Origin {
     Host,
     Device,
     Other,
@@ -35,12 +35,12 @@ pub(super) enum Side {
 
 /// What carries out the calls on buffers of the device.
 #[derive(Debug, Clone)]
-pub(super) enum DeviceSide {
+pub(super) enum DeviceBackend {
     Nccl(Arc<NcclCommunicator>),
     Staged(Arc<StagedCommunicator>),
 }
 
-impl DeviceSide {
+impl DeviceBackend {
     pub(super) fn synchronize(&self) -> Result<()> {
         match self {
             Self::Nccl(nccl) => nccl.synchronize(),
@@ -48,15 +48,15 @@ impl DeviceSide {
         }
     }
 
-    /// Has a bond broken when this side fails.
-    fn bind(&self, bond: &Arc<Bond>) {
+    /// Makes a failure of this side fail the link.
+    fn bind(&self, link: &Arc<FailureLink>) {
         if let Self::Staged(staged) = self {
-            staged.belong_to(&bond.failure);
+            staged.belong_to(&link.failure);
         }
-        let bond = Arc::downgrade(bond);
+        let link = Arc::downgrade(link);
         let observer = move |cause: &Error| {
-            if let Some(bond) = bond.upgrade() {
-                bond.break_up(Side::Device, cause);
+            if let Some(link) = link.upgrade() {
+                link.fail(Origin::Device, cause);
             }
         };
         match self {
@@ -65,22 +65,22 @@ impl DeviceSide {
         }
     }
 
-    fn downgrade(&self) -> WeakSide {
+    fn downgrade(&self) -> WeakBackend {
         match self {
-            Self::Nccl(nccl) => WeakSide::Nccl(Arc::downgrade(nccl)),
-            Self::Staged(staged) => WeakSide::Staged(Arc::downgrade(staged)),
+            Self::Nccl(nccl) => WeakBackend::Nccl(Arc::downgrade(nccl)),
+            Self::Staged(staged) => WeakBackend::Staged(Arc::downgrade(staged)),
         }
     }
 }
 
-/// The side of the device, which the bond does not keep.
+/// The side of the device, which the link does not keep.
 #[derive(Debug)]
-enum WeakSide {
+enum WeakBackend {
     Nccl(Weak<NcclCommunicator>),
     Staged(Weak<StagedCommunicator>),
 }
 
-impl WeakSide {
+impl WeakBackend {
     fn fail(&self, cause: &Error) {
         match self {
             Self::Nccl(nccl) => {
@@ -98,24 +98,24 @@ impl WeakSide {
 }
 
 /// What the sides of a group share.
-pub(super) struct Bond {
+pub(super) struct FailureLink {
     rank: usize,
     /// A group of the same ranks, for nothing else; `None` if there is no other rank.
     channel: Option<Arc<dyn HostCommunicator>>,
     failure: Arc<Failure>,
     /// What fails together, once both are there.
-    sides: OnceLock<Sides>,
+    linked: OnceLock<LinkedPair>,
 }
 
-struct Sides {
+struct LinkedPair {
     host: Arc<dyn HostCommunicator>,
-    device: WeakSide,
+    device: WeakBackend,
 }
 
-impl Bond {
+impl FailureLink {
     /// That of a group whose sides are yet to come.
     pub(super) fn new(rank: usize, channel: Option<Arc<dyn HostCommunicator>>) -> Arc<Self> {
-        Arc::new(Self { rank, channel, failure: Arc::default(), sides: OnceLock::new() })
+        Arc::new(Self { rank, channel, failure: Arc::default(), linked: OnceLock::new() })
     }
 
     /// The first failure of the group.
@@ -130,13 +130,13 @@ impl Bond {
     pub(super) fn join(
         self: &Arc<Self>,
         host: &Arc<dyn HostCommunicator>,
-        device: &DeviceSide,
+        device: &DeviceBackend,
     ) -> Result<()> {
-        let sides = Sides { host: Arc::clone(host), device: device.downgrade() };
-        // There is one pair of sides in the life of a bond.
-        let _only_once = self.sides.set(sides);
+        let sides = LinkedPair { host: Arc::clone(host), device: device.downgrade() };
+        // There is one pair of sides in the life of a link.
+        let _only_once = self.linked.set(sides);
         device.bind(self);
-        // Whoever broke the bond before has not found them.
+        // Whoever broke the link before has not found them.
         let Some(cause) = self.failure.cause() else { return Ok(()) };
         device.downgrade().fail(&cause);
         Err(Arc::unwrap_or_clone(cause))
@@ -144,50 +144,50 @@ impl Bond {
 
     /// This rank could not make its side for devices: tells the others, who wait for it. Returns the first failure of the group,
     /// which shows a little later than what came of it.
-    pub(super) fn not_made(&self, error: Error) -> Error {
+    pub(super) fn fail_to_connect(&self, error: Error) -> Error {
         if !error.is_fatal() {
             return error;
         }
         let before = self.failure.await_cause(diagnosis::PATIENCE);
-        self.break_up(Side::Device, before.as_deref().unwrap_or(&error));
+        self.fail(Origin::Device, before.as_deref().unwrap_or(&error));
         self.failure.cause().map_or(error, Arc::unwrap_or_clone)
     }
 
     /// Ends what is left of the group, here and on every other rank, since one side of it failed.
-    pub(super) fn break_up(&self, noticed: Side, cause: &Error) {
+    pub(super) fn fail(&self, origin: Origin, cause: &Error) {
         if !self.failure.keep(cause) {
             return self.finish_device();
         }
-        let words = match noticed {
-            Side::Host => format!("the host's side failed: {cause}"),
-            Side::Device => format!("the device's side failed: {cause}"),
-            Side::Other => cause.to_string(),
+        let words = match origin {
+            Origin::Host => format!("the host's side failed: {cause}"),
+            Origin::Device => format!("the device's side failed: {cause}"),
+            Origin::Other => cause.to_string(),
         };
-        tracing::warn!(rank = self.rank, error = %cause, ?noticed, "a group with a host's and a device's side has failed");
+        tracing::warn!(rank = self.rank, error = %cause, ?origin, "a group with a host's and a device's side has failed");
         // A rank whose connection to this one alone is broken must be told; one that gave up has told all others itself.
         let is_known = matches!(cause, Error::Aborted { by, .. } if *by != self.rank);
         if let Some(channel) = self.channel.as_ref().filter(|_| !is_known) {
             channel.abort(&words);
         }
-        let Some(Sides { host, device }) = self.sides.get() else { return };
+        let Some(LinkedPair { host, device }) = self.linked.get() else { return };
         // The device first: somebody may be waiting for it with no other deadline than a long one.
-        if noticed != Side::Device {
+        if origin != Origin::Device {
             device.fail(cause);
         }
-        if noticed != Side::Host {
+        if origin != Origin::Host {
             host.abort(&words);
         }
     }
 
     /// This rank aborted the host's side, by itself.
     pub(super) fn aborted(&self, reason: &str) {
-        self.break_up(Side::Host, &Error::Aborted { by: self.rank, reason: reason.into() });
+        self.fail(Origin::Host, &Error::Aborted { by: self.rank, reason: reason.into() });
     }
 
     /// Ends the side of the device on this thread too, if another one is still at breaking up: whoever was told of the failure on
     /// one side is refused on the other, and does not start what is then aborted.
     fn finish_device(&self) {
-        if let (Some(cause), Some(sides)) = (self.failure.cause(), self.sides.get()) {
+        if let (Some(cause), Some(sides)) = (self.failure.cause(), self.linked.get()) {
             sides.device.fail(&cause);
         }
     }
@@ -200,7 +200,7 @@ impl Bond {
     /// What a fatal error of the host's side comes to: the first failure of the group, if that is behind it.
     pub(super) fn explain(&self, error: Error) -> Error {
         let behind = diagnosis::behind(&error, &self.failure);
-        self.break_up(Side::Host, behind.as_deref().unwrap_or_else(|| error.root_cause()));
+        self.fail(Origin::Host, behind.as_deref().unwrap_or_else(|| error.root_cause()));
         let Some(cause) = self.failure.cause() else { return error };
         match error {
             Error::Poisoned(_) => Error::Poisoned(cause),
@@ -225,14 +225,14 @@ impl Bond {
                 }
                 Err(error) => error.root_cause().clone(),
             };
-            return self.break_up(Side::Other, &cause);
+            return self.fail(Origin::Other, &cause);
         }
     }
 }
 
-impl std::fmt::Debug for Bond {
+impl std::fmt::Debug for FailureLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bond")
+        f.debug_struct("FailureLink")
             .field("rank", &self.rank)
             .field("failure", &self.failure)
             .finish_non_exhaustive()
@@ -242,7 +242,7 @@ impl std::fmt::Debug for Bond {
 /// The thread that listens. Dropped, it ends.
 #[derive(Debug)]
 pub(super) struct Listener {
-    bond: Arc<Bond>,
+    link: Arc<FailureLink>,
     thread: Option<JoinHandle<()>>,
     /// The process that has the thread.
     process: Process,
@@ -250,15 +250,15 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Starts it, unless there is nobody to listen to.
-    pub(super) fn start(bond: &Arc<Bond>) -> Result<Self> {
-        let (ours, bond) = (Arc::clone(bond), Arc::clone(bond));
-        let thread = bond.channel.clone().map(|channel| {
+    pub(super) fn start(link: &Arc<FailureLink>) -> Result<Self> {
+        let (ours, link) = (Arc::clone(link), Arc::clone(link));
+        let thread = link.channel.clone().map(|channel| {
             let listener = std::thread::Builder::new().name("comm-hybrid listener".into());
             listener
                 .spawn(move || ours.listen(&*channel))
                 .map_err(|source| Error::io("start a thread that listens to other ranks", source))
         });
-        Ok(Self { thread: thread.transpose()?, bond, process: Process::current() })
+        Ok(Self { thread: thread.transpose()?, link, process: Process::current() })
     }
 }
 
@@ -268,10 +268,10 @@ impl Drop for Listener {
             std::mem::forget(self.thread.take());
             return;
         }
-        let Some((thread, channel)) = self.thread.take().zip(self.bond.channel.as_ref()) else { return };
+        let Some((thread, channel)) = self.thread.take().zip(self.link.channel.as_ref()) else { return };
         let mut options = CallOptions::default();
         options.timeout = SOON;
-        let told = channel.send(self.bond.rank, FAREWELL, HostView::new(&[0_u8]), &options);
+        let told = channel.send(self.link.rank, FAREWELL, HostView::new(&[0_u8]), &options);
         // If it could not be told, the channel has failed, and it has heard that.
         if let Err(error) = told {
             tracing::debug!(%error, "the listener was not told to go");

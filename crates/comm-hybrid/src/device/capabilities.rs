@@ -1,4 +1,4 @@
-//! The facts of a rank's device and NCCL that it sends to the others, before they choose one path together.
+//! The capabilities of a rank's device and NCCL that it sends to the others, before they choose one path together.
 
 use comm_core::wire::{self, Writer};
 use comm_core::{Error, Result};
@@ -6,13 +6,13 @@ use comm_nccl::{Device, Library, Version};
 
 use super::config::{DeviceConfig, DevicePath};
 
-/// The size of the facts of a rank in bytes: fixed, so that one all-gather exchanges them.
-pub(super) const FACTS_BYTES: usize = 512;
-const WORDS_BYTES: usize = FACTS_BYTES - 1 - 1 - 16 - 1 - 12 - 1 - 2;
+/// The size of the capabilities of a rank in bytes: fixed, so that one all-gather exchanges them.
+pub(super) const CAPABILITIES_BYTES: usize = 512;
+const WORDS_BYTES: usize = CAPABILITIES_BYTES - 1 - 1 - 16 - 1 - 12 - 1 - 2;
 
 /// What a rank says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct Capabilities {
     pub(super) path: DevicePath,
     /// The device, wherever it is; `None` if there is none.
     pub(super) uuid: Option<[u8; 16]>,
@@ -26,13 +26,13 @@ pub(super) struct Facts {
 
 /// What this rank has to communicate with.
 #[derive(Debug)]
-pub(super) struct Means {
+pub(super) struct LocalDevice {
     pub(super) device: Result<Device>,
     /// `None` if nobody asked for it.
     pub(super) library: Option<Result<Library>>,
 }
 
-impl Means {
+impl LocalDevice {
     /// Looks what there is.
     pub(super) fn find(config: &DeviceConfig) -> Self {
         let device = config.device.open();
@@ -41,7 +41,7 @@ impl Means {
     }
 
     /// What there is to say of it.
-    pub(super) fn facts(&self, path: DevicePath) -> Facts {
+    pub(super) fn capabilities(&self, path: DevicePath) -> Capabilities {
         let uuid = self.device.as_ref().map_err(Clone::clone).and_then(Device::uuid);
         let library = match &self.library {
             Some(Ok(library)) => Some(library),
@@ -51,7 +51,7 @@ impl Means {
         let version = library.map(Library::version);
         let missing = [uuid.as_ref().err(), self.library.as_ref().and_then(|library| library.as_ref().err())];
         let obstacle = missing.into_iter().flatten().map(words).collect::<Vec<_>>().join("; ");
-        Facts { path, uuid: uuid.ok(), version, may_share, obstacle }
+        Capabilities { path, uuid: uuid.ok(), version, may_share, obstacle }
     }
 }
 
@@ -65,9 +65,9 @@ fn words(error: &Error) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-impl Facts {
+impl Capabilities {
     /// An obstacle that does not fit is cut.
-    pub(super) fn encode(&self) -> [u8; FACTS_BYTES] {
+    pub(super) fn encode(&self) -> [u8; CAPABILITIES_BYTES] {
         let path = DevicePath::ALL.iter().position(|path| *path == self.path).unwrap_or(0);
         let Version { major, minor, patch, .. } = self.version.unwrap_or(Version::new(0, 0, 0));
         let mut to = Writer::new();
@@ -78,7 +78,7 @@ impl Facts {
     }
 
     /// Reads what another rank said. Zeros follow it.
-    pub(super) fn decode(bytes: &[u8; FACTS_BYTES]) -> wire::Result<Self> {
+    pub(super) fn decode(bytes: &[u8; CAPABILITIES_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
             let path = r.code("device path", |path| DevicePath::ALL.get(usize::from(path)).copied())?;
             let (has_uuid, uuid) = (r.flag("flag of a device")?, r.get()?);
@@ -97,8 +97,8 @@ impl Facts {
 mod tests {
     use super::*;
 
-    fn facts() -> [Facts; 2] {
-        let facts = Facts {
+    fn capabilities() -> [Capabilities; 2] {
+        let capabilities = Capabilities {
             path: DevicePath::Auto,
             uuid: Some([7; 16]),
             version: Some(Version::new(2, 30, 7)),
@@ -106,17 +106,21 @@ mod tests {
             obstacle: String::new(),
         };
         let obstacle = "there is no driver".into();
-        let none = Facts { uuid: None, version: None, may_share: false, obstacle, ..facts.clone() };
-        [facts, none]
+        let none =
+            Capabilities { uuid: None, version: None, may_share: false, obstacle, ..capabilities.clone() };
+        [capabilities, none]
     }
 
-    comm_sim::hostile_bytes!(facts_are_read_as_they_were_written: facts(), |facts| facts.encode().to_vec(),
-        |bytes| Facts::decode(bytes.try_into().ok()?).ok());
+    comm_sim::hostile_bytes!(facts_are_read_as_they_were_written: capabilities(), |capabilities| capabilities.encode().to_vec(),
+        |bytes| Capabilities::decode(bytes.try_into().ok()?).ok());
 
     #[test]
     fn a_long_obstacle_is_cut_between_characters() {
-        let facts = Facts { obstacle: "ä".repeat(FACTS_BYTES), ..facts()[1].clone() };
-        let read = Facts::decode(&facts.encode()).map(|facts| facts.obstacle).unwrap_or_default();
+        let capabilities =
+            Capabilities { obstacle: "ä".repeat(CAPABILITIES_BYTES), ..capabilities()[1].clone() };
+        let read = Capabilities::decode(&capabilities.encode())
+            .map(|capabilities| capabilities.obstacle)
+            .unwrap_or_default();
         assert!(read.chars().all(|letter| letter == 'ä') && read.len() > WORDS_BYTES - 2, "{read}");
     }
 }

@@ -24,7 +24,7 @@ use hello::Hello;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Ranks that are to be one group.
-pub(crate) struct Meeting<'a> {
+pub(crate) struct Rendezvous<'a> {
     pub(crate) store: &'a dyn Store,
     /// Under which names they meet. Ranks that have another host in mind must be elsewhere.
     pub(crate) place: String,
@@ -39,7 +39,7 @@ pub(crate) struct Meeting<'a> {
 
 /// What comes of a meeting.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct Agreed {
     pub(crate) id: UniqueId,
     /// A number that no other meeting has.
     pub(crate) number: u128,
@@ -47,20 +47,20 @@ pub(crate) struct Met {
     pub(crate) place: String,
 }
 
-impl Met {
+impl Agreed {
     /// That of a rank that is alone, and needs no store.
     pub(crate) fn alone(library: &Library) -> Result<Self> {
         Ok(Self { id: UniqueId::generate(library)?, number: nonce(), place: String::new() })
     }
 }
 
-impl Meeting<'_> {
+impl Rendezvous<'_> {
     /// Agrees on who is there, on a version and on who has which device, and brings all ranks the host's id.
-    pub(crate) fn hold(&self, library: &Library, device: &Device) -> Result<Met> {
+    pub(crate) fn run(&self, library: &Library, device: &Device) -> Result<Agreed> {
         let rank = self.group.rank();
         let Some((&host, others)) = self.members.split_first().filter(|(_, others)| !others.is_empty())
         else {
-            return Met::alone(library);
+            return Agreed::alone(library);
         };
         let hello = Hello {
             version: library.version(),
@@ -70,22 +70,22 @@ impl Meeting<'_> {
             nonce: nonce(),
         };
         if rank == host {
-            self.host(&hello, others, || UniqueId::generate(library))
+            self.lead(&hello, others, || UniqueId::generate(library))
         } else {
-            self.attend(&hello, host)
+            self.follow(&hello, host)
         }
     }
 
     /// The host's part.
-    fn host(
+    fn lead(
         &self,
         hello: &Hello,
         others: &[usize],
         generate: impl FnOnce() -> Result<UniqueId>,
-    ) -> Result<Met> {
+    ) -> Result<Agreed> {
         let call = nonce();
         self.store.set(&self.call(), &wire::encode(|to| _ = to.put(call)))?;
-        let heard = self.hear_all(call, others)?;
+        let heard = self.collect_hellos(call, others)?;
         let agreed = self.agree(hello, &heard).and_then(|()| generate());
         let answer = answer::encode(&agreed);
         for (rank, hello) in &heard {
@@ -100,7 +100,7 @@ impl Meeting<'_> {
     }
 
     /// Waits for what the others say. The error at the deadline lists all that are missing.
-    fn hear_all(&self, call: u128, others: &[usize]) -> Result<Vec<(usize, Vec<u8>)>> {
+    fn collect_hellos(&self, call: u128, others: &[usize]) -> Result<Vec<(usize, Vec<u8>)>> {
         let mut heard = Vec::with_capacity(others.len());
         let mut missing = Vec::new();
         for &rank in others {
@@ -125,10 +125,10 @@ impl Meeting<'_> {
     }
 
     /// Any other rank's part.
-    fn attend(&self, hello: &Hello, host: usize) -> Result<Met> {
+    fn follow(&self, hello: &Hello, host: usize) -> Result<Agreed> {
         let rank = self.group.rank();
         let missed = || self.missed(vec![host]);
-        let mut call = self.hear_call(host, self.deadline.left())?.ok_or_else(missed)?;
+        let mut call = self.read_call(host, self.deadline.left())?.ok_or_else(missed)?;
         loop {
             self.store.set(&self.hello(call, rank), &hello.encode())?;
             let answered = loop {
@@ -140,7 +140,7 @@ impl Meeting<'_> {
                 }
                 // No call at all: the host has heard everybody, and is about to answer.
                 if let Some(another) =
-                    self.hear_call(host, Duration::ZERO)?.filter(|another| *another != call)
+                    self.read_call(host, Duration::ZERO)?.filter(|another| *another != call)
                 {
                     self.store.delete(&self.hello(call, rank))?;
                     call = another;
@@ -155,7 +155,7 @@ impl Meeting<'_> {
     }
 
     /// The host's number, if it comes in time.
-    fn hear_call(&self, host: usize, timeout: Duration) -> Result<Option<u128>> {
+    fn read_call(&self, host: usize, timeout: Duration) -> Result<Option<u128>> {
         match self.get(&self.call(), timeout) {
             Ok(bytes) => wire::decode(&bytes, Reader::get).map(Some).map_err(|_| stranger(host)),
             Err(Error::Timeout { .. }) => Ok(None),
@@ -178,8 +178,8 @@ impl Meeting<'_> {
         }
     }
 
-    fn met(&self, call: u128, id: UniqueId) -> Met {
-        Met { id, number: call, place: format!("{}/{call:x}", self.place) }
+    fn met(&self, call: u128, id: UniqueId) -> Agreed {
+        Agreed { id, number: call, place: format!("{}/{call:x}", self.place) }
     }
 
     fn missed(&self, waiting_for: Vec<usize>) -> Error {
