@@ -23,7 +23,7 @@ pub(crate) struct Both {
 }
 
 impl Both {
-    /// Puts two transports of one group together, which connect this rank with disjoint sets of peers.
+    /// Combines two transports of one group, which connect this rank with disjoint sets of peers.
     pub(crate) fn new(near: SharedMemoryTransport, far: TcpTransport, is_far: Box<[bool]>) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the two sides of a channel", errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -63,8 +63,8 @@ impl Both {
         self.far.revoke();
     }
 
-    /// Each side takes from the interest what concerns it. Memory comes last, as who is armed there has told its peers
-    /// that it sleeps.
+    /// Passes to each side its part of the interest. Shared memory comes last, because arming it
+    /// tells the peers that this rank sleeps.
     pub(crate) fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         match self.far.arm(interest)? {
             Armed::Ready => Ok(Armed::Ready),

@@ -1,4 +1,4 @@
-//! What rendezvous yields: channels between all ranks, each in the way in which they reach each other.
+//! The result of a rendezvous: channels between all ranks, each over the transport of its peer.
 
 use std::time::Instant;
 
@@ -11,13 +11,14 @@ use crate::paths::{Path, Paths};
 use crate::rendezvous::{self, Met, RendezvousConfig};
 use crate::transport::HybridTransport;
 
-/// Opens channels between the ranks of a job: through shared memory between those of one host, over TCP between the others.
+/// Opens channels between the ranks of a job: through shared memory within a host, over TCP between
+/// hosts.
 ///
-/// That holds for every kind of channel. A channel uses what its members need: one whose members are all on one host opens no
-/// socket between hosts. Ranks may open channels in any order, and from several threads. A channel of one name is opened
-/// once.
+/// This applies to every kind of channel. A channel uses only the transports that its members need:
+/// one whose members are all on one host opens no socket between hosts. Ranks may open channels in
+/// any order, and from several threads. A channel id is opened once.
 ///
-/// There is no thread in the background: connections are taken while some channel is being opened.
+/// There is no background thread: connections are accepted while a channel is being opened.
 #[derive(Debug)]
 pub struct HybridFabric {
     group: Group,
@@ -25,20 +26,22 @@ pub struct HybridFabric {
 }
 
 impl HybridFabric {
-    /// Meets the other ranks through a store, in which each leaves a few short values under keys that begin with
-    /// `comm/`. A world of one uses neither store nor socket. Ranks that are all on one host have no TCP sockets but
-    /// that of the store.
+    /// Meets the other ranks through a store, in which each leaves a few short values under keys
+    /// that begin with `comm/`. A world of one uses neither store nor socket. Ranks that are all on
+    /// one host have no TCP sockets except that of the store.
     ///
-    /// Ranks share memory if they are processes of one user and one boot of a kernel, in the same namespaces for
-    /// network and users, and can make memory to share: see [`comm_shm::HostId`]. A rank that can share none is reached
-    /// over TCP by everybody, which [`HybridFabric::obstacle`] and a line in the log tell.
+    /// Ranks share memory if they are processes of one user and one boot of a kernel, in the same
+    /// network and user namespaces, and can create shared memory: see [`comm_shm::HostId`]. A rank
+    /// that cannot share memory is reached over TCP by all others; [`HybridFabric::obstacle`] and a
+    /// line in the log give the reason.
     ///
-    /// Who can read the store can share memory with this process if it belongs to the same user.
-    /// A secret is asked of those who come over TCP.
+    /// A process that can read the store can share memory with this one if it belongs to the same
+    /// user. The secret protects TCP connections only.
     ///
     /// # Errors
-    /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether there is a secret.
-    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the store or a port cannot be had.
+    /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
+    /// there is a secret. [`Error::Invalid`] if a setting is unusable, [`Error::Io`] if the store
+    /// or a port is not available.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.tcp.member.world_size == 1 {
             let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
@@ -47,8 +50,8 @@ impl HybridFabric {
         Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`HybridFabric::rendezvous`] does, in a world of more than one. Returns the rendezvous too,
-    /// in which ranks may tell each other more.
+    /// Meets the other ranks as [`HybridFabric::rendezvous`] does, in a world of more than one.
+    /// Also returns the rendezvous, through which ranks may exchange more.
     ///
     /// # Errors
     /// As [`HybridFabric::rendezvous`].
@@ -58,19 +61,20 @@ impl HybridFabric {
         Ok((rendezvous, Self { group, met }))
     }
 
-    /// In which way the ranks reach each other.
+    /// Returns the transport to each rank.
     #[must_use]
     pub const fn paths(&self) -> &Paths {
         &self.met.paths
     }
 
-    /// Why this rank can share memory with nobody, if that is so.
+    /// Returns the reason why this rank cannot share memory with any other, if there is one.
     #[must_use]
     pub const fn obstacle(&self) -> Option<&Error> {
         self.met.memory.obstacle()
     }
 
-    /// Opens a channel that needs both: neither waits for the other, so that a loss on one side is heard at once.
+    /// Opens a channel over both transports at once, so that a loss on one side is noticed
+    /// immediately.
     fn open_both(
         &self,
         tcp: &TcpFabric,
@@ -97,8 +101,9 @@ impl Fabric for HybridFabric {
         Instant::now()
     }
 
-    /// The estimates of shared memory within a host and of TCP between hosts; `commctl perf --calibrate` measures. Where
-    /// hosts hold unlike numbers of ranks, or not consecutive ones, every rank counts as a host.
+    /// Returns the estimates for shared memory within a host and for TCP between hosts; `commctl
+    /// perf --calibrate` measures them. If hosts have different numbers of ranks, or ranks that are
+    /// not consecutive, every rank counts as a host.
     fn links(&self) -> LinkModel {
         let Met { memory, tcp, paths, .. } = &self.met;
         let Some(tcp) = tcp else { return memory.links() };
@@ -111,7 +116,7 @@ impl Fabric for HybridFabric {
     }
 
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<HybridTransport> {
-        // What no group can have is refused before anybody is looked up.
+        // Invalid channels are refused before any peer is looked up.
         self.group.subgroup(channel.group, members)?;
         let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
         match &self.met.tcp {
@@ -123,7 +128,8 @@ impl Fabric for HybridFabric {
         }
     }
 
-    /// Memory that neighbours read in place; to others, what lies in it is sent as from any other.
+    /// Returns memory that neighbours on this host read in place; to other ranks it is sent like
+    /// any buffer.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.met.memory.allocate(bytes)
     }

@@ -1,22 +1,22 @@
-//! Who is reached in which way.
+//! The transport by which each rank is reached.
 
 use std::collections::HashMap;
 
 use comm_core::{LinkModel, Membership};
 use comm_shm::HostId;
 
-/// The way to another rank.
+/// The transport to another rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Path {
-    /// Through memory that both ranks share.
+    /// Memory that both ranks share.
     SharedMemory,
-    /// Through a TCP connection.
+    /// A TCP connection.
     Tcp,
 }
 
 impl Path {
-    /// A short name: `shm` or `tcp`.
+    /// Returns a short name: `shm` or `tcp`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,16 +32,17 @@ impl std::fmt::Display for Path {
     }
 }
 
-/// Which ranks of a world share memory. Every rank knows the same.
+/// The hosts of a world: ranks of one host share memory. Equal on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     rank: usize,
-    /// The host of each rank, as the first rank that is there. A rank that can share no memory is its own host.
+    /// The host of each rank, represented by its lowest rank. A rank that cannot share memory is a
+    /// host of its own.
     hosts: Vec<usize>,
 }
 
 impl Paths {
-    /// The paths of this rank, and of the others, whose hosts these are.
+    /// Returns the paths of this rank and of the others, given the host of each.
     pub(crate) fn new(rank: usize, world_size: usize, hosts: &[Option<HostId>]) -> Self {
         let mut first = HashMap::new();
         let host = |at: usize| {
@@ -51,14 +52,15 @@ impl Paths {
         Self { rank, hosts: (0..world_size).map(host).collect() }
     }
 
-    /// Paths of a world in which all ranks reach each other in the same way, seen by one of them.
+    /// Returns the paths of a world in which all ranks use the same transport, seen by one of them.
     #[must_use]
     pub fn all(Membership { rank, size }: Membership, path: Path) -> Self {
         let host = |rank| if path == Path::Tcp { rank } else { 0 };
         Self { rank, hosts: (0..size).map(host).collect() }
     }
 
-    /// The way between this rank and another one; `None` for this rank itself and for a rank that there is not.
+    /// Returns the transport between this rank and another; `None` for this rank itself and for a
+    /// rank out of range.
     #[must_use]
     pub fn to(&self, rank: usize) -> Option<Path> {
         let (own, other) = (self.hosts.get(self.rank)?, self.hosts.get(rank)?);
@@ -66,7 +68,7 @@ impl Paths {
         (rank != self.rank).then_some(path)
     }
 
-    /// Whether any two ranks of the world reach each other in this way.
+    /// Returns whether any two ranks of the world use this transport.
     #[must_use]
     pub fn any(&self, path: Path) -> bool {
         let mut hosts = self.hosts.iter().enumerate();
@@ -76,19 +78,20 @@ impl Paths {
         }
     }
 
-    /// The number of hosts; ranks that cannot share memory count as one each.
+    /// Returns the number of hosts; a rank that cannot share memory counts as one.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.hosts.iter().enumerate().filter(|(rank, host)| rank == *host).count()
     }
 
-    /// How many consecutive ranks each host holds, if all hold as many, as [`LinkModel::regular_hosts`] says.
+    /// Returns the number of consecutive ranks per host if it is equal on all hosts, as for
+    /// [`LinkModel::regular_hosts`].
     pub(crate) fn ranks_per_host(&self) -> Option<usize> {
         LinkModel::regular_hosts(&self.hosts)
     }
 }
 
-/// The ways that are in use somewhere in the world, as in `shm` or `shm+tcp`; nothing in a world of one.
+/// The transports in use anywhere in the world, as in `shm` or `shm+tcp`; empty in a world of one.
 impl std::fmt::Display for Paths {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let used = [Path::SharedMemory, Path::Tcp].into_iter().filter(|path| self.any(*path));
@@ -100,7 +103,8 @@ impl std::fmt::Display for Paths {
 mod tests {
     use super::*;
 
-    /// Paths of a world whose hosts are letters; a dash is a rank that can share no memory.
+    /// Returns the paths of a world whose hosts are letters; a dash is a rank that cannot share
+    /// memory.
     fn paths(rank: usize, hosts: &str) -> Paths {
         let here: HostId = "0000000000000000000000000000000b.1.2.3".parse().unwrap();
         let host = |letter: char| (letter != '-').then(|| here.part(&letter.to_string()));

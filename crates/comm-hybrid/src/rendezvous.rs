@@ -1,7 +1,8 @@
-//! How the ranks of a job find each other, and who shares memory with whom.
+//! The rendezvous of the ranks of a job, which also finds out which ranks share memory.
 //!
-//! They meet with records of shared memory, which tell each of them the hosts of all, and of TCP. Only if some of them are on
-//! different hosts are the latter used; otherwise the listener of TCP is closed.
+//! Ranks exchange records for shared memory, from which each learns the host of every rank, and
+//! records for TCP. The latter are used only if ranks are on different hosts; otherwise the TCP
+//! listener is closed.
 
 use std::sync::Arc;
 
@@ -12,21 +13,23 @@ use comm_tcp::{TcpEndpoint, TcpFabric};
 
 use crate::paths::{Path, Paths};
 
-/// Who this process is, whom it is to meet, and how it is reached.
+/// The identity of this process in the rendezvous, and the addresses at which it is reached.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
-    /// Who this process is and whom it is to meet, and how ranks on other hosts reach it.
+    /// The identity of this process, and how ranks on other hosts reach it.
     pub tcp: comm_tcp::RendezvousConfig,
-    /// How the rings in shared memory are set up.
+    /// The configuration of the rings in shared memory.
     pub shm: SharedMemoryConfig,
-    /// Names a part of this host: ranks that give another name, or none, are reached through TCP, as if they were on
-    /// another host. For containers that are not to share memory, or to try several hosts on one machine.
+    /// The name of a part of this host. Ranks with another name, or none, are reached over TCP, as
+    /// if they were on another host: for containers that must not share memory, or to emulate
+    /// several hosts on one machine.
     pub part: Option<String>,
 }
 
 impl RendezvousConfig {
-    /// One rank of a world on one machine, with the default timeout of five minutes.
+    /// Returns the configuration of one rank on one machine, with the default timeout of five
+    /// minutes.
     #[must_use]
     pub fn new(membership: Membership) -> Self {
         Self::from(comm_tcp::RendezvousConfig::new(membership))
@@ -40,32 +43,32 @@ impl RendezvousConfig {
     }
 }
 
-/// What is said of TCP, and defaults for the rest.
+/// Uses the TCP configuration, and defaults for the rest.
 impl From<comm_tcp::RendezvousConfig> for RendezvousConfig {
     fn from(tcp: comm_tcp::RendezvousConfig) -> Self {
         Self { tcp, shm: SharedMemoryConfig::default(), part: None }
     }
 }
 
-/// What ranks that have met know.
+/// The result of a rendezvous.
 #[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) memory: SharedMemoryFabric,
     /// `None` if all ranks share memory.
     pub(crate) tcp: Option<TcpFabric>,
     pub(crate) paths: Paths,
-    /// Tells of ranks that fail while channels are opened, until all are.
+    /// Reports ranks that fail while channels are being opened.
     pub(crate) watch: Option<Arc<Watch>>,
 }
 
-/// What a rank of a world of one knows.
+/// Returns the result for the only rank of a world of one.
 pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
-    // A world of one asks no store.
+    // A world of one does not use the store.
     let memory = SharedMemoryFabric::alone_with(&config.shm)?;
     Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]), watch: None })
 }
 
-/// Meets the others.
+/// Meets the other ranks.
 pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Met)> {
     let memory = SharedMemoryEndpoint::open(&config.memory());
     let membership = config.tcp.member.membership();
@@ -74,18 +77,18 @@ pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Resul
     comm_rendezvous::meet(store, config.tcp.member_over("auto"), endpoint)
 }
 
-/// Both sides of a rank, of which others use what they need.
+/// The records of a rank for both transports, of which the others use what they need.
 #[derive(Debug)]
 struct HybridEndpoint {
     membership: Membership,
     memory: SharedMemoryEndpoint,
-    /// An error is none while all ranks share memory.
+    /// An error is irrelevant while all ranks share memory.
     tcp: Result<TcpEndpoint>,
 }
 
-/// Separates the records of shared memory and of TCP.
+/// Separates the record of shared memory from that of TCP.
 const SEPARATOR: char = '\t';
-/// Stands before the reason why there is no record of TCP.
+/// Precedes the reason why there is no TCP record.
 const UNREACHABLE: char = '-';
 
 impl Endpoint for HybridEndpoint {

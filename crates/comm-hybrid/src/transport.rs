@@ -11,18 +11,18 @@ use comm_tcp::TcpTransport;
 
 use crate::both::Both;
 
-/// Shared memory with the members of a group that are on this host, a socket to every other one.
+/// Shared memory to the members of a group on this host, a socket to every other one.
 ///
-/// A call costs one look at a table before it goes where the peer is. Who sleeps sleeps on both: bytes, room, deaths
-/// and aborts wake it whichever side they come from, whatever it waits for.
+/// A call costs one table lookup before it is routed. A sleeping rank sleeps on both transports:
+/// bytes, free capacity, deaths and aborts wake it from either, whatever it waits for.
 ///
-/// Dropping it ends the streams in order.
+/// Dropping it closes the streams in order.
 #[derive(Debug)]
 pub struct HybridTransport {
     inner: Inner,
 }
 
-/// A channel has only what its members need.
+/// The transports that the members of the channel need.
 #[derive(Debug)]
 enum Inner {
     Memory(SharedMemoryTransport),
@@ -30,8 +30,8 @@ enum Inner {
     Both(Box<Both>),
 }
 
-/// Calls a method of the side on which a peer is. This rank, and one that there is not, is on none, as either side will
-/// say.
+/// Calls a method of the side on which a peer is. This rank and ranks out of range are on none,
+/// which either side reports.
 macro_rules! toward {
     ($inner:expr, $peer:expr, $side:ident => $call:expr) => {
         match $inner {

@@ -80,7 +80,8 @@ fn two_levels_have_the_same_bits_over_any_transport() {
     }
 }
 
-/// What the channels say of their links is enough to choose an algorithm that spares the links between hosts.
+/// The link model of the channels is enough to choose an algorithm that spares the links between
+/// hosts.
 #[test]
 fn two_levels_are_chosen_where_hosts_hold_several_ranks() {
     comm_sim::run_each(world("aaaabbbb"), |fabric| {

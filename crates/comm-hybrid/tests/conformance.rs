@@ -1,4 +1,5 @@
-//! The contract of every transport, kept where all ranks share memory, where none do, and where some do.
+//! The conformance suite of transports, where all ranks share memory, where none do, and where some
+//! do.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Groups with a side for the host and one for devices: which way they take, and how both sides fail together.
+//! Groups with a side for the host and one for devices: the path of device buffers, and common
+//! failures of both sides.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -19,7 +20,7 @@ use nccl_sys::ncclResult_t;
 
 use common::{JITTERS, SOON, WORLDS, assert_bits, control, devices, faults_of, library, on_host, options};
 
-/// How long it takes at most until a failure is known everywhere. Deadlines of calls are much later.
+/// The longest time until a failure is known everywhere. Deadlines of calls are much later.
 const SOON_KNOWN: Duration = Duration::from_secs(5);
 
 fn config(path: DevicePath, ordinal: usize) -> DeviceConfig {

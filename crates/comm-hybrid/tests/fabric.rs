@@ -1,4 +1,4 @@
-//! Who meets whom, in which way ranks then reach each other, and how a meeting fails.
+//! The rendezvous of ranks: the transports that it selects, and its failures.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -45,7 +45,7 @@ fn ranks_however_spread_meet_and_open_channels() {
     }
 }
 
-/// How many descriptors of this process are TCP sockets.
+/// Returns the number of TCP sockets of this process.
 fn tcp_sockets() -> usize {
     let targets = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
         std::fs::read_link(entry.unwrap().path()).ok().map(|target| target.display().to_string())
@@ -182,7 +182,8 @@ fn a_rank_that_opens_no_channel_is_named_on_either_side() {
     }
 }
 
-/// A rank that is gone is heard of while others are still awaited on the other side, which may take long.
+/// The death of a rank is noticed while others are still awaited on the other side, which may take
+/// long.
 #[test]
 fn a_rank_that_is_gone_is_lost_before_others_have_come() {
     // Rank 1 is gone, which rank 2 is to dial; ranks 0 and 3 live, and never come.
@@ -220,7 +221,7 @@ fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
     }
 }
 
-/// A rank that cannot listen is named by all ranks, if there is a rank on another host that needs it.
+/// All ranks name a rank that cannot listen, if a rank on another host needs it.
 #[test]
 fn a_rank_that_cannot_be_reached_over_tcp_is_named_if_a_rank_needs_that() {
     for (hosts, is_needed) in [("aaa", false), ("aab", true)] {

@@ -1,4 +1,4 @@
-//! What is refused, what ends a communicator that goes through the host, and what its groups are.
+//! Refused calls, failures and groups of a communicator that stages buffers through the host.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,4 +1,5 @@
-//! What is moved through the host arrives as it was, where it belongs, and nothing else is touched.
+//! Elements that are staged through the host arrive unchanged, where they belong, and nothing else
+//! is written.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -14,7 +15,7 @@ use common::{Rank, assert_bits, in_all_worlds};
 
 const PIECE: usize = 64;
 
-/// How many elements ranks have, by length; some have none.
+/// Returns the number of elements of each rank, by length; some have none.
 fn lopsided(size: usize, len: usize) -> Vec<usize> {
     (0..size).map(|of| if of % 3 == 1 { 0 } else { len + of }).collect()
 }

@@ -1,4 +1,5 @@
-//! Reductions of device buffers through the host have the bits of those of the host, however they are cut.
+//! Staged reductions of device buffers have the bits of reductions on the host, however they are
+//! cut.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! What is copied between devices and the host, and when: as the emulator recorded it.
+//! The copies between devices and the host, and their order, as the emulator recorded them.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -59,7 +59,8 @@ impl Copies {
     }
 }
 
-/// The elements that came down from each rank, and those that went up to it, in a call on `send` and `recv` elements.
+/// The elements that were copied from the device of each rank, and to it, in a call on `send` and
+/// `recv` elements.
 fn traffic(
     ranks: usize,
     elements: (usize, usize),
@@ -162,7 +163,8 @@ fn await_copies(seen: &mut Copies, down: usize, up: usize) {
     assert_eq!((seen.down.len(), seen.up.len()), (down, up));
 }
 
-/// Rank 1 makes the calls on the host itself, one by one: what rank 0 has enqueued in between is what goes on beside the wire.
+/// Rank 1 makes the calls on the host itself, one by one: the work that rank 0 has enqueued in
+/// between is what overlaps with the wire.
 #[test]
 fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
     const PIECES: usize = 6;

@@ -1,4 +1,4 @@
-//! How all ranks decide on one way: from the same capabilities, by the same rules.
+//! The decision of all ranks for one path: each applies the same rules to the same capabilities.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use comm_nccl::{Device, Version};
 use super::capabilities::{CAPABILITIES_BYTES, Capabilities};
 use super::config::DevicePath;
 
-/// What the ranks decided.
+/// The decision of the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decision {
     /// Not [`DevicePath::Auto`].
     pub(super) path: DevicePath,
-    /// Why it is not NCCL, where it could have been.
+    /// The reason why it is not NCCL, if it could have been.
     pub(super) obstacle: Option<String>,
 }
 
-/// Hears what all ranks say of themselves, and decides.
+/// Exchanges the capabilities of all ranks, and decides.
 pub(super) fn agree(
     host: &dyn HostCommunicator,
     own: &Capabilities,
@@ -35,7 +35,7 @@ pub(super) fn agree(
     decide(&capabilities)
 }
 
-/// The same on every rank, as all know the same.
+/// Decides on a path; equal on every rank, because the capabilities are.
 fn decide(capabilities: &[Capabilities]) -> Result<Decision> {
     let Some(first) = capabilities.first() else {
         return Err(Error::Internal("a group has no ranks".into()));
@@ -59,7 +59,7 @@ fn decide(capabilities: &[Capabilities]) -> Result<Decision> {
     }
 }
 
-/// Why the ranks cannot use NCCL together.
+/// Returns the reasons why the ranks cannot use NCCL together.
 fn without_nccl(capabilities: &[Capabilities]) -> Vec<String> {
     let mut all = obstacles(capabilities, |capabilities| capabilities.version.is_none());
     if !capabilities.iter().all(|capabilities| capabilities.may_share) {
@@ -69,13 +69,13 @@ fn without_nccl(capabilities: &[Capabilities]) -> Vec<String> {
     all
 }
 
-/// The words of ranks that lack something, each with its rank.
+/// Returns the obstacles of the ranks that lack something.
 fn obstacles(capabilities: &[Capabilities], lacks: impl Fn(&Capabilities) -> bool) -> Vec<String> {
     let lacking = capabilities.iter().enumerate().filter(|(_, capabilities)| lacks(capabilities));
     lacking.map(|(rank, capabilities)| format!("rank {rank}: {}", capabilities.obstacle)).collect()
 }
 
-/// Devices on which there is more than one rank.
+/// Returns a message for each device that several ranks use.
 fn shared_devices(capabilities: &[Capabilities]) -> Vec<String> {
     let mut ranks: BTreeMap<[u8; 16], Vec<usize>> = BTreeMap::new();
     for (rank, capabilities) in capabilities.iter().enumerate() {
@@ -89,7 +89,7 @@ fn shared_devices(capabilities: &[Capabilities]) -> Vec<String> {
         .collect()
 }
 
-/// Ranks whose NCCL is not that of the first that has one.
+/// Returns a message for each rank whose NCCL differs from that of the first rank that has one.
 fn unlike_versions(capabilities: &[Capabilities]) -> Vec<String> {
     let versions: Vec<(usize, Version)> = capabilities
         .iter()
@@ -101,7 +101,7 @@ fn unlike_versions(capabilities: &[Capabilities]) -> Vec<String> {
     unlike.map(|(other, theirs)| format!("rank {rank} has {version}, rank {other} has {theirs}")).collect()
 }
 
-/// As in "0, 2 and 3".
+/// Formats a list as in "0, 2 and 3".
 fn list(ranks: &[usize]) -> String {
     let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     match names.split_last() {
@@ -116,7 +116,7 @@ mod tests {
 
     const VERSION: Version = Version::new(2, 30, 7);
 
-    /// What ranks say that each have a device and NCCL.
+    /// Returns the capabilities of ranks that each have a device and NCCL.
     fn capabilities(path: DevicePath, ranks: u8) -> Vec<Capabilities> {
         let fact = |rank| Capabilities {
             path,
@@ -140,7 +140,7 @@ mod tests {
             decision.path == DevicePath::Staged && decision.obstacle.as_deref() == Some(words)
         };
         assert!(decision.as_ref().is_ok_and(is_staged), "{decision:?}");
-        // The same capabilities are an error if nobody allowed another way.
+        // The same capabilities are an error if another path is not allowed.
         let strict: Vec<Capabilities> = capabilities
             .iter()
             .map(|capabilities| Capabilities { path: DevicePath::Nccl, ..capabilities.clone() })

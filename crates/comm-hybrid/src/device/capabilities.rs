@@ -1,4 +1,5 @@
-//! The capabilities of a rank's device and NCCL that it sends to the others, before they choose one path together.
+//! The capabilities of a rank's device and NCCL, which it sends to the others before they choose
+//! one path together.
 
 use comm_core::wire::{self, Writer};
 use comm_core::{Error, Result};
@@ -10,37 +11,37 @@ use super::config::{DeviceConfig, DevicePath};
 pub(super) const CAPABILITIES_BYTES: usize = 512;
 const WORDS_BYTES: usize = CAPABILITIES_BYTES - 1 - 1 - 16 - 1 - 12 - 1 - 2;
 
-/// What a rank says of itself.
+/// The capabilities of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Capabilities {
     pub(super) path: DevicePath,
-    /// The device, wherever it is; `None` if there is none.
+    /// The UUID of its device, `None` if it has none.
     pub(super) uuid: Option<[u8; 16]>,
-    /// The version of NCCL; `None` if it was not asked for, or is missing.
+    /// The version of NCCL; `None` if it was not needed, or is missing.
     pub(super) version: Option<Version>,
-    /// Whether NCCL takes several ranks on one device, as far as this rank says.
+    /// Whether NCCL accepts several ranks on one device, according to this rank.
     pub(super) may_share: bool,
-    /// Why the device or the library is missing.
+    /// The reason why the device or the library is missing.
     pub(super) obstacle: String,
 }
 
-/// What this rank has to communicate with.
+/// The device and library of this rank.
 #[derive(Debug)]
 pub(super) struct LocalDevice {
     pub(super) device: Result<Device>,
-    /// `None` if nobody asked for it.
+    /// `None` if the path does not need it.
     pub(super) library: Option<Result<Library>>,
 }
 
 impl LocalDevice {
-    /// Looks what there is.
+    /// Opens the device, and loads the library if the path needs it.
     pub(super) fn find(config: &DeviceConfig) -> Self {
         let device = config.device.open();
         let wanted = config.path != DevicePath::Staged && device.is_ok();
         Self { device, library: wanted.then(|| config.load()) }
     }
 
-    /// What there is to say of it.
+    /// Returns the capabilities to send to the other ranks.
     pub(super) fn capabilities(&self, path: DevicePath) -> Capabilities {
         let uuid = self.device.as_ref().map_err(Clone::clone).and_then(Device::uuid);
         let library = match &self.library {
@@ -55,10 +56,10 @@ impl LocalDevice {
     }
 }
 
-/// What is missing, on one line.
+/// Returns the message of an error on one line.
 fn words(error: &Error) -> String {
     let words = match error {
-        // What is not available is said of all ranks together.
+        // The error that all ranks return names the backend once.
         Error::BackendUnavailable { detail, .. } => detail.clone(),
         other => other.to_string(),
     };
@@ -66,7 +67,7 @@ fn words(error: &Error) -> String {
 }
 
 impl Capabilities {
-    /// An obstacle that does not fit is cut.
+    /// An obstacle that is too long is cut.
     pub(super) fn encode(&self) -> [u8; CAPABILITIES_BYTES] {
         let path = DevicePath::ALL.iter().position(|path| *path == self.path).unwrap_or(0);
         let Version { major, minor, patch, .. } = self.version.unwrap_or(Version::new(0, 0, 0));
@@ -77,7 +78,7 @@ impl Capabilities {
         to.into_array()
     }
 
-    /// Reads what another rank said. Zeros follow it.
+    /// Decodes the capabilities of another rank, which zeros follow.
     pub(super) fn decode(bytes: &[u8; CAPABILITIES_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
             let path = r.code("device path", |path| DevicePath::ALL.get(usize::from(path)).copied())?;

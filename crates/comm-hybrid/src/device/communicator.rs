@@ -1,4 +1,4 @@
-//! What users hold of a group with two sides.
+//! The user's handle on a group with two sides.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,18 +14,22 @@ use super::failure_link::{DeviceBackend, FailureLink, Listener};
 use super::guard::Guarded;
 use super::staging::StagedCommunicator;
 
-/// A group of ranks with two sides: one for buffers of the host, and one for buffers of a device, by NCCL or staged through the host.
+/// A group of ranks with two sides: one for host buffers, and one for device buffers, by NCCL or
+/// staged through the host.
 ///
-/// The ranks are the same on both, each with one device. Calls on one side do not wait for calls on the other, and may come in any
-/// order among them. But both fail together: when one fails, a rank dies, or somebody aborts, both are aborted on every rank,
-/// and later calls tell the first cause. A thread listens for that, so that a rank which waits for its device, in no call of the host,
-/// hears of a death at once, and not at the deadline of its call; so does one that waits for NCCL to connect the ranks. Groups that
-/// are made of a side are on their own.
+/// The ranks are the same on both sides, and each has one device. Calls on one side do not wait for
+/// calls on the other, and may interleave with them in any order. But both sides fail together:
+/// when one fails, a rank dies, or a rank aborts, both are aborted on every rank, and later calls
+/// return the first cause. A thread listens for failures, so that a rank that waits for its device,
+/// outside any call of the host, hears of a death at once and not at the deadline of its call; so
+/// does a rank that waits for NCCL to connect the ranks. Groups that are made of one side are
+/// independent.
 ///
-/// Dropped, it ends the side of the device in order, and the side of the host if nobody has a handle to it any more.
+/// Dropping it closes the device's side in order, and the host's side if no other handle to it
+/// exists.
 #[derive(Debug)]
 pub struct HybridCommunicator {
-    /// Ends before the sides do, so that nobody takes their end for a failure.
+    /// Ends before the sides do, so that their end does not count as a failure.
     _listener: Listener,
     host: Comm<Host>,
     cuda: Comm<Cuda>,
@@ -33,22 +37,25 @@ pub struct HybridCommunicator {
     device: Device,
     decision: Decision,
     _link: Arc<FailureLink>,
-    /// What must live as long, such as who serves the store.
+    /// A value to drop last, such as the server of the store.
     _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl HybridCommunicator {
-    /// Gives ranks that have a communicator for the host another side, for buffers of their devices. Every rank calls this. They
-    /// tell each other which devices and which NCCL they have, and decide together on one way.
+    /// Adds a side for device buffers to ranks that have a host communicator. Every rank calls
+    /// this. The ranks exchange their devices and versions of NCCL, and decide together on one
+    /// path.
     ///
-    /// `host` is not to be used beside what comes out of this. NCCL's ranks meet in the store as [`NcclCommunicator::connect`] says, and
-    /// keep it. A world of one needs no store, and neither do ranks that all ask for [`DevicePath::Staged`].
+    /// `host` must not be used directly afterwards. NCCL's ranks meet in the store as
+    /// [`NcclCommunicator::connect`] describes, and keep it. A world of one needs no store, and
+    /// neither do ranks that all ask for [`DevicePath::Staged`].
     ///
     /// # Errors
-    /// On every rank alike: [`Error::BackendUnavailable`] if a rank has no device, or if `config` asks for NCCL and not all can use
-    /// it, with what is missing on which rank, and which ranks are on one device; [`Error::Invalid`] if ranks ask for unlike
-    /// ways. Otherwise what `host` and [`NcclCommunicator::connect`] answer. If a rank dies meanwhile, or cannot go on, all others hear
-    /// of it at once, also in the middle of either.
+    /// Equal on every rank: [`Error::BackendUnavailable`] if a rank has no device, or if `config`
+    /// asks for NCCL and not all ranks can use it, with the missing part per rank, and the ranks
+    /// that share a device; [`Error::Invalid`] if ranks ask for different paths. Otherwise the
+    /// errors of `host` and [`NcclCommunicator::connect`]. If a rank dies or fails meanwhile, all
+    /// others return that error at once.
     pub fn connect(
         host: Arc<dyn HostCommunicator>,
         store: Option<Arc<dyn Store>>,
@@ -90,32 +97,33 @@ impl HybridCommunicator {
         })
     }
 
-    /// Keeps something for as long as this lives, such as who serves the store in which the ranks met.
+    /// Keeps a value alive as long as this communicator, such as the server of the store.
     #[must_use]
     pub fn keeping(self, owner: impl Any + Send + Sync) -> Self {
         Self { _owner: Some(Box::new(owner)), ..self }
     }
 
-    /// The same, whose calls have this long from start to deadline on either side, unless they say otherwise.
+    /// Returns the communicator with this timeout for calls on either side, unless a call sets its
+    /// own.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         let (host, cuda) = (self.host.with_timeout(timeout), self.cuda.with_timeout(timeout));
         Self { host, cuda, ..self }
     }
 
-    /// The side for buffers of the host.
+    /// Returns the side for host buffers.
     #[must_use]
     pub const fn host(&self) -> &Comm<Host> {
         &self.host
     }
 
-    /// The side for buffers of the device.
+    /// Returns the side for device buffers.
     #[must_use]
     pub const fn cuda(&self) -> &Comm<Cuda> {
         &self.cuda
     }
 
-    /// NCCL's communicator, if that is what carries out the calls on buffers of the device.
+    /// Returns NCCL's communicator, if the path is NCCL.
     #[must_use]
     pub fn nccl(&self) -> Option<&NcclCommunicator> {
         match &self.side {
@@ -124,69 +132,72 @@ impl HybridCommunicator {
         }
     }
 
-    /// This rank's device.
+    /// Returns this rank's device.
     #[must_use]
     pub const fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The group, seen by this member: the same on both sides.
+    /// Returns the group, seen by this member: the same on both sides.
     #[must_use]
     pub fn group(&self) -> Group {
         self.host.group()
     }
 
-    /// In which way buffers of devices are communicated: [`DevicePath::Nccl`] or [`DevicePath::Staged`], on all ranks the same.
+    /// Returns the path of device buffers: [`DevicePath::Nccl`] or [`DevicePath::Staged`], equal on
+    /// all ranks.
     #[must_use]
     pub const fn path(&self) -> DevicePath {
         self.decision.path
     }
 
-    /// Why [`DevicePath::Auto`] came to be [`DevicePath::Staged`], with ranks; `None` if it did not.
+    /// Returns the reason why [`DevicePath::Auto`] became [`DevicePath::Staged`], with ranks;
+    /// `None` if it did not.
     #[must_use]
     pub fn obstacle(&self) -> Option<&str> {
         self.decision.obstacle.as_deref()
     }
 
-    /// Waits on the host until all calls on buffers of the device have ended there.
+    /// Waits on the host until all calls on device buffers have ended on the device.
     ///
     /// # Errors
-    /// What ended the group, if anything did.
+    /// The cause of the group's failure, if it has failed.
     pub fn synchronize(&self) -> Result<()> {
         self.side.synchronize()
     }
 
-    /// Returns once every rank has called it. It has nothing to do with what is under way on devices.
+    /// Returns once every rank has called it. It does not wait for work on devices.
     ///
     /// # Errors
-    /// As written at [`Communicator`](comm_core::Communicator).
+    /// As [`Communicator`](comm_core::Communicator).
     pub fn barrier(&self) -> Result<()> {
         self.host.barrier()
     }
 
-    /// Returns once every rank has called it, and all calls on buffers of all devices that were made before have ended.
+    /// Returns once every rank has called it and all earlier calls on all device buffers have
+    /// ended.
     ///
     /// # Errors
-    /// As written at [`Communicator`](comm_core::Communicator).
+    /// As [`Communicator`](comm_core::Communicator).
     pub fn device_barrier(&self) -> Result<()> {
         self.synchronize()?;
         self.host.barrier()
     }
 
-    /// Ends both sides, here and on every other rank.
+    /// Aborts both sides, here and on every other rank.
     pub fn abort(&self, reason: &str) {
         self.host.abort(reason);
     }
 }
 
-/// Options for what is left of the time to connect.
+/// Returns options with the rest of the timeout for connecting.
 fn within(config: &DeviceConfig, began: Instant) -> CallOptions {
     let mut options = CallOptions::default();
     options.timeout = config.timeout.saturating_sub(began.elapsed());
     options
 }
 
-/// The side of a group that goes through the host, on channels of its own.
+/// Returns the side that stages buffers through the host, on channels of its own.
 fn staged(
     host: &dyn HostCommunicator,
     device: &Device,
@@ -215,7 +226,7 @@ fn nccl_config(
     Ok(nccl)
 }
 
-/// The side of a group that NCCL connects.
+/// Returns the side that NCCL connects.
 fn by_nccl(
     library: Result<Library>,
     device: &Device,

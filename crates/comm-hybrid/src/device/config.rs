@@ -1,4 +1,4 @@
-//! How the side for devices is made.
+//! The configuration of the side for device buffers.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,25 +8,26 @@ use comm_nccl::{Device, Library, NcclConfig, Search};
 
 use super::staging::StagedCommunicator;
 
-/// In which way buffers on devices are communicated.
+/// The path of device buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum DevicePath {
-    /// By NCCL. If a rank lacks it, or two ranks are on one device and do not all tell NCCL so
-    /// ([`Library::shares_devices`]), that is an error on every rank.
+    /// NCCL. If a rank lacks it, or two ranks are on one device and not all of them allow NCCL to
+    /// share it ([`Library::shares_devices`]), that is an error on every rank.
     #[default]
     Nccl,
-    /// Through pinned memory of the host: slower where NCCL would do, and possible without it.
+    /// Pinned memory of the host: slower than NCCL, and possible without it.
     Staged,
-    /// By NCCL if every rank can, and else staged on all of them. Which it was is logged, with the reason, and can be asked for.
+    /// NCCL if every rank can use it, and else staged on all of them. The decision and its reason
+    /// are logged and can be queried.
     Auto,
 }
 
 impl DevicePath {
-    /// All of them.
+    /// All paths.
     pub const ALL: [Self; 3] = [Self::Nccl, Self::Staged, Self::Auto];
 
-    /// A short name: `nccl`, `staged` or `auto`.
+    /// Returns a short name: `nccl`, `staged` or `auto`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,18 +53,18 @@ impl FromStr for DevicePath {
     }
 }
 
-/// Which device is this process's.
+/// The device of this process.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// The one that [`Device::from_env`] finds.
+    /// The device that [`Device::from_env`] returns.
     #[default]
     FromEnv,
-    /// That of the process with this number on its host; see [`Device::for_local_rank`].
+    /// The device of the process with this local rank; see [`Device::for_local_rank`].
     LocalRank(usize),
-    /// The one with this number.
+    /// The device with this ordinal.
     Ordinal(usize),
-    /// One that is open already.
+    /// An open device.
     Opened(Device),
 }
 
@@ -78,27 +79,27 @@ impl DeviceChoice {
     }
 }
 
-/// How the side for devices is made.
+/// The configuration of the side for device buffers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceConfig {
-    /// In which way buffers are communicated. Equal on every rank.
+    /// The path of device buffers. Equal on every rank.
     pub path: DevicePath,
-    /// Which device is this process's.
+    /// The device of this process.
     pub device: DeviceChoice,
-    /// Where NCCL is loaded from, if not from where the environment says.
+    /// The search for the NCCL library, if it differs from that of the environment.
     pub library: Option<Search>,
-    /// How NCCL's communicator is made, if not with defaults. Its group is that of the host's side, and its failure that of both, whatever
-    /// it says.
+    /// The configuration of NCCL's communicator, if it is not the default. Its group and failure
+    /// are replaced by those of the host's side.
     pub nccl: Option<NcclConfig>,
-    /// How many bytes go through the host at a time where that is the way; rank 0's count.
+    /// The number of bytes that are staged through the host at a time; rank 0's value applies.
     pub piece_bytes: usize,
-    /// How long the ranks may take to agree and to be connected.
+    /// The timeout for agreeing on a path and connecting.
     pub timeout: Duration,
 }
 
 impl Default for DeviceConfig {
-    /// By NCCL, with the device and the library that the environment names.
+    /// NCCL, with the device and the library that the environment names.
     fn default() -> Self {
         Self {
             path: DevicePath::default(),
@@ -112,7 +113,7 @@ impl Default for DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// The default configuration, with another path.
+    /// Returns the default configuration with another path.
     #[must_use]
     pub fn with_path(path: DevicePath) -> Self {
         Self { path, ..Self::default() }

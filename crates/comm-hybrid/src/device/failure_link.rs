@@ -1,9 +1,12 @@
-//! How the two sides of a group fail together, on this rank and on all others.
+//! The link between the two sides of a group, by which they fail together on this rank and on all
+//! others.
 //!
-//! Each rank has a channel of messages for this alone, on which a thread listens for as long as the group lives. Nobody sends anything there: what
-//! is heard is that a rank died, which ends its streams, or that a rank gave up, which aborts the channel. So a rank that waits for its
-//! device, in no call of the host, hears of a death when the kernel of the dead one's host does. It begins before the side for devices
-//! is made, so that nobody waits for a dead one while NCCL connects either.
+//! Each rank has a channel for this alone, on which a thread receives for as long as the group
+//! lives. No rank sends anything there: the receive ends when a rank dies, which ends its streams,
+//! or gives up, which aborts the channel. So a rank that waits for its device, outside any call of
+//! the host, hears of a death as soon as the kernel closes the streams of the dead process. The
+//! thread starts before the device's side is made, so that no rank waits for a dead one while NCCL
+//! connects.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -18,11 +21,11 @@ use comm_nccl::NcclCommunicator;
 use super::diagnosis;
 use super::staging::StagedCommunicator;
 
-/// How long the listener listens at a time.
+/// The timeout of one receive of the listener.
 const LONG: Duration = Duration::from_secs(1 << 20);
-/// How long it may take to tell this rank's own listener that it may go.
+/// The timeout for telling this rank's own listener to end.
 const SOON: Duration = Duration::from_secs(10);
-/// What the listener is told with, by this rank.
+/// The tag of the message by which this rank ends its listener.
 const FAREWELL: u64 = 0;
 
 /// The part of the group that noticed a failure.
@@ -33,7 +36,7 @@ pub(super) enum Origin {
     Other,
 }
 
-/// What carries out the calls on buffers of the device.
+/// The backend for device buffers.
 #[derive(Debug, Clone)]
 pub(super) enum DeviceBackend {
     Nccl(Arc<NcclCommunicator>),
@@ -48,7 +51,7 @@ impl DeviceBackend {
         }
     }
 
-    /// Makes a failure of this side fail the link.
+    /// Makes a failure of this backend fail the link.
     fn bind(&self, link: &Arc<FailureLink>) {
         if let Self::Staged(staged) = self {
             staged.belong_to(&link.failure);
@@ -73,7 +76,7 @@ impl DeviceBackend {
     }
 }
 
-/// The side of the device, which the link does not keep.
+/// The device's side, which the link does not keep alive.
 #[derive(Debug)]
 enum WeakBackend {
     Nccl(Weak<NcclCommunicator>),
@@ -97,13 +100,13 @@ impl WeakBackend {
     }
 }
 
-/// What the sides of a group share.
+/// The state that the sides of a group share.
 pub(super) struct FailureLink {
     rank: usize,
-    /// A group of the same ranks, for nothing else; `None` if there is no other rank.
+    /// A group of the same ranks, used only here; `None` if there is no other rank.
     channel: Option<Arc<dyn HostCommunicator>>,
     failure: Arc<Failure>,
-    /// What fails together, once both are there.
+    /// The sides that fail together, once both exist.
     linked: OnceLock<LinkedPair>,
 }
 
@@ -113,37 +116,37 @@ struct LinkedPair {
 }
 
 impl FailureLink {
-    /// That of a group whose sides are yet to come.
+    /// Returns the link of a group whose sides do not exist yet.
     pub(super) fn new(rank: usize, channel: Option<Arc<dyn HostCommunicator>>) -> Arc<Self> {
         Arc::new(Self { rank, channel, failure: Arc::default(), linked: OnceLock::new() })
     }
 
-    /// The first failure of the group.
+    /// Returns the first failure of the group.
     pub(super) const fn failure(&self) -> &Arc<Failure> {
         &self.failure
     }
 
-    /// From now on the sides fail together.
+    /// Links the sides: from now on they fail together.
     ///
     /// # Errors
-    /// The failure of the group, if there was one before: the side for devices has failed then too.
+    /// The failure of the group, if it has failed before; the device's side is then failed too.
     pub(super) fn join(
         self: &Arc<Self>,
         host: &Arc<dyn HostCommunicator>,
         device: &DeviceBackend,
     ) -> Result<()> {
         let sides = LinkedPair { host: Arc::clone(host), device: device.downgrade() };
-        // There is one pair of sides in the life of a link.
+        // A link joins one pair of sides in its life.
         let _only_once = self.linked.set(sides);
         device.bind(self);
-        // Whoever broke the link before has not found them.
+        // A failure before that did not find the sides.
         let Some(cause) = self.failure.cause() else { return Ok(()) };
         device.downgrade().fail(&cause);
         Err(Arc::unwrap_or_clone(cause))
     }
 
-    /// This rank could not make its side for devices: tells the others, who wait for it. Returns the first failure of the group,
-    /// which shows a little later than what came of it.
+    /// Tells the others, who wait for it, that this rank could not make its device's side. Returns
+    /// the first failure of the group, which may become known a little later than its consequences.
     pub(super) fn fail_to_connect(&self, error: Error) -> Error {
         if !error.is_fatal() {
             return error;
@@ -153,7 +156,7 @@ impl FailureLink {
         self.failure.cause().map_or(error, Arc::unwrap_or_clone)
     }
 
-    /// Ends what is left of the group, here and on every other rank, since one side of it failed.
+    /// Ends the rest of the group, here and on every other rank, because one part of it failed.
     pub(super) fn fail(&self, origin: Origin, cause: &Error) {
         if !self.failure.keep(cause) {
             return self.finish_device();
@@ -164,13 +167,14 @@ impl FailureLink {
             Origin::Other => cause.to_string(),
         };
         tracing::warn!(rank = self.rank, error = %cause, ?origin, "a group with a host's and a device's side has failed");
-        // A rank whose connection to this one alone is broken must be told; one that gave up has told all others itself.
+        // A rank that loses only its connection to this one must be told; one that gave up has told
+        // all others itself.
         let is_known = matches!(cause, Error::Aborted { by, .. } if *by != self.rank);
         if let Some(channel) = self.channel.as_ref().filter(|_| !is_known) {
             channel.abort(&words);
         }
         let Some(LinkedPair { host, device }) = self.linked.get() else { return };
-        // The device first: somebody may be waiting for it with no other deadline than a long one.
+        // The device first: a thread may be waiting for it with a long deadline.
         if origin != Origin::Device {
             device.fail(cause);
         }
@@ -179,25 +183,27 @@ impl FailureLink {
         }
     }
 
-    /// This rank aborted the host's side, by itself.
+    /// Fails the link because this rank aborted the host's side.
     pub(super) fn aborted(&self, reason: &str) {
         self.fail(Origin::Host, &Error::Aborted { by: self.rank, reason: reason.into() });
     }
 
-    /// Ends the side of the device on this thread too, if another one is still at breaking up: whoever was told of the failure on
-    /// one side is refused on the other, and does not start what is then aborted.
+    /// Ends the device's side on this thread too, if another thread is still failing the link: a
+    /// caller that was told of the failure on one side is then refused on the other, and starts
+    /// nothing that would be aborted.
     fn finish_device(&self) {
         if let (Some(cause), Some(sides)) = (self.failure.cause(), self.linked.get()) {
             sides.device.fail(&cause);
         }
     }
 
-    /// Refuses to go on after a failure.
+    /// Returns an error after a failure.
     pub(super) fn usable(&self) -> Result<()> {
         self.failure.usable().inspect_err(|_| self.finish_device())
     }
 
-    /// What a fatal error of the host's side comes to: the first failure of the group, if that is behind it.
+    /// Replaces a fatal error of the host's side by the first failure of the group, if that is its
+    /// cause.
     pub(super) fn explain(&self, error: Error) -> Error {
         let behind = diagnosis::behind(&error, &self.failure);
         self.fail(Origin::Host, behind.as_deref().unwrap_or_else(|| error.root_cause()));
@@ -209,7 +215,7 @@ impl FailureLink {
         }
     }
 
-    /// Listens until a rank fails, all others have left, or this one wants to.
+    /// Receives until a rank fails, all others have left, or this rank ends the listener.
     fn listen(&self, channel: &dyn HostCommunicator) {
         let mut options = CallOptions::default();
         options.timeout = LONG;
@@ -239,7 +245,7 @@ impl std::fmt::Debug for FailureLink {
     }
 }
 
-/// The thread that listens. Dropped, it ends.
+/// The listener thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     link: Arc<FailureLink>,
@@ -249,7 +255,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Starts it, unless there is nobody to listen to.
+    /// Starts the listener, unless there are no other ranks.
     pub(super) fn start(link: &Arc<FailureLink>) -> Result<Self> {
         let (ours, link) = (Arc::clone(link), Arc::clone(link));
         let thread = link.channel.clone().map(|channel| {
@@ -272,7 +278,7 @@ impl Drop for Listener {
         let mut options = CallOptions::default();
         options.timeout = SOON;
         let told = channel.send(self.link.rank, FAREWELL, HostView::new(&[0_u8]), &options);
-        // If it could not be told, the channel has failed, and it has heard that.
+        // If the message could not be sent, the channel has failed, and the listener knows.
         if let Err(error) = told {
             tracing::debug!(%error, "the listener was not told to go");
         }

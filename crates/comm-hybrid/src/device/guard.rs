@@ -1,4 +1,4 @@
-//! The host's side of a group: a failure of its collectives is one of the group.
+//! The host's side of a group, whose failures are failures of the group.
 
 use std::sync::{Arc, Weak};
 
@@ -10,11 +10,11 @@ use comm_core::{
 
 use super::failure_link::FailureLink;
 
-/// A communicator for the host that tells its link of failures. Messages fail apart from collectives, as they always do; groups that
-/// are made of it have no link.
+/// A host communicator that reports failures to its link. Messages fail separately from
+/// collectives, as always; groups that are made of it have no link.
 pub(super) struct Guarded {
     host: Arc<dyn HostCommunicator>,
-    /// Gone when only the host's side is left.
+    /// Dropped when only the host's side is left.
     link: Weak<FailureLink>,
 }
 
@@ -45,7 +45,7 @@ impl Communicator for Guarded {
     }
 
     fn abort(&self, reason: &str) {
-        // First the others are told by whom.
+        // Tells the other ranks first which rank aborted.
         if let Some(link) = self.link.upgrade() {
             link.aborted(reason);
         }

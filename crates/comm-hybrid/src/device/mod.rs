@@ -1,4 +1,4 @@
-//! Buffers on devices, beside those of the host: one group with two sides, which live and fail together.
+//! Device buffers beside host buffers: one group with two sides, which live and fail together.
 
 mod agreement;
 mod capabilities;

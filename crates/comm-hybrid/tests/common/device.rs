@@ -14,7 +14,7 @@ use gpu_emu::{Control, Fault, Setting};
 
 /// Worlds that tests use.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
-/// How long anything may take before it counts as hanging.
+/// The time after which a test counts as hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// The longest delay of work on a device, in microseconds, without and with disorder.
 pub(crate) const JITTERS: [u64; 2] = [0, 300];
@@ -43,7 +43,7 @@ pub(crate) fn devices(count: usize) -> Vec<usize> {
     (first..first + count).collect()
 }
 
-/// What went wrong on these devices so far. Faults of others are kept for them.
+/// Returns the faults of these devices so far. Faults of others are kept for their tests.
 pub(crate) fn faults_of(devices: &[usize]) -> Vec<String> {
     static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
     let mut seen = SEEN.lock().unwrap();
@@ -109,7 +109,8 @@ pub(crate) fn staged<T: Send>(
     })
 }
 
-/// Runs `body` in worlds of all sizes, with and without disorder on the devices. At the end, the devices have no faults.
+/// Runs `body` in worlds of all sizes, with and without disorder on the devices. Checks at the end
+/// that the devices have no faults.
 pub(crate) fn in_all_worlds(piece_bytes: usize, body: impl Fn(Rank) + Sync) {
     let devices = devices(5);
     for jitter in JITTERS {

@@ -8,7 +8,7 @@ use comm_core::{ChannelId, ChannelKind, Fabric, GroupId, Membership, Result, Sto
 use comm_hybrid::{HybridFabric, HybridTransport, RendezvousConfig};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
 
-/// How long anything may take before it counts as hanging.
+/// The time after which a test counts as hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 

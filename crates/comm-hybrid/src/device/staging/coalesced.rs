@@ -1,4 +1,5 @@
-//! Many buffers, one call after the other: each goes through the host, and what is small costs what a call of the host does.
+//! Many buffers, one call after the other: each is staged through the host, where a small call is
+//! cheap.
 
 use comm_core::{Buffers, Call, CallOptions, Communicator, ReduceOp, Reduction, Result, Shape};
 use comm_nccl::CudaViewMut;
@@ -31,7 +32,8 @@ impl StagedCommunicator {
         buffers.into_iter().try_for_each(|buffer| self.run(Call::Broadcast { root, buffer }, options))
     }
 
-    /// Refuses memory of other devices before anything is done: other ranks know of no call that ends in the middle.
+    /// Returns an error for memory of other devices before any call is made, because the other
+    /// ranks would not know of a call that ends early.
     fn check_places(&self, buffers: &[CudaViewMut<'_>]) -> Result<()> {
         let ours = self.device.ordinal();
         let mut there = buffers.iter().filter(|buffer| !buffer.is_empty());

@@ -1,4 +1,4 @@
-//! Collectives on device buffers by way of the host.
+//! Collectives on device buffers that are staged through the host.
 
 mod coalesced;
 mod collectives;
@@ -15,26 +15,29 @@ use comm_nccl::{CopyStreams, CudaViewMut, Device, DeviceCommunicator, DeviceWork
 use super::diagnosis;
 use pipeline::Pipeline;
 
-/// Runs collectives on buffers of a device through pinned memory of the host, over any communicator for the host.
+/// Runs collectives on device buffers through pinned memory of the host, over any host
+/// communicator.
 ///
-/// What holds for all calls is written at [`Communicator`](comm_core::Communicator), and what the communicator of the host can do,
-/// this one can: every operator on every type, every algorithm, [`ReduceOrder::Deterministic`](comm_core::ReduceOrder). The rest is
-/// as on the host or as on a device:
+/// The rules of [`Communicator`](comm_core::Communicator) apply, and all capabilities of the host
+/// communicator are available: every operator on every type, every algorithm,
+/// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder). In addition:
 ///
-/// - A call goes in pieces, of a size on which the ranks agreed. While one is on the wire, the next is copied from the device and
-///   the one before to the device. Pinned memory is needed for three pieces, however long the call is.
-/// - Only what is needed is copied: nothing comes down from the receivers of a broadcast, nothing goes up on other ranks than
-///   the root of a reduction.
-/// - Each piece is a call of the host, and is chosen and compared as such. Calls of more than one piece also compare their whole
-///   lengths, in [`CallOptions::extra_fingerprint`]. Floating point reductions may differ in their last bits from those of a call that is not
-///   cut, unless their order is deterministic. Where only some ranks know the lengths of all, as in a gather with counts, they
-///   first agree on the longest.
-/// - Calls return when the host is through: the last pieces may still be on their way up, and whoever uses the buffer next waits
-///   for them, on the device or on the host. They first wait for what was enqueued on the buffers before, which counts for
-///   [`CallOptions::timeout`].
+/// - A call is cut into pieces of a size on which the ranks agreed. While one is on the wire, the
+///   next is copied from the device and the previous one to the device. Pinned memory is needed for
+///   three pieces, whatever the length of the call.
+/// - Only necessary copies are made: receivers of a broadcast copy nothing from the device, and
+///   only the root of a reduction copies to the device.
+/// - Each piece is a call of the host, and is selected and compared as such. Calls of more than one
+///   piece also compare their whole lengths, in [`CallOptions::extra_fingerprint`]. Floating point
+///   reductions may differ in their last bits from those of a call that is not cut, unless their
+///   order is deterministic. If only some ranks know the lengths of all, as in a gather with
+///   counts, the ranks first agree on the longest.
+/// - Calls return when the host has finished: the last pieces may still be on their way to the
+///   device, and the next use of the buffer waits for them, on the device or on the host. Calls
+///   first wait for earlier work on the buffers, which counts towards [`CallOptions::timeout`].
 ///
-/// It has the communicator of the host to itself: calls that somebody else makes on it come between the pieces, and ranks do
-/// not agree on where.
+/// It needs the host communicator for itself: other calls on it would interleave with the pieces,
+/// in an order on which the ranks do not agree.
 #[derive(Debug)]
 pub struct StagedCommunicator {
     host: Shared,
@@ -44,11 +47,11 @@ pub struct StagedCommunicator {
     piece_bytes: usize,
     pipeline: Mutex<Pipeline>,
     failure: Failure,
-    /// That of a group of which this is one side.
+    /// The failure of the group of which this is one side.
     of_group: OnceLock<Arc<Failure>>,
 }
 
-/// A communicator for the host, which says nothing of itself in debug output.
+/// A host communicator, which is omitted from debug output.
 struct Shared(Arc<dyn HostCommunicator>);
 
 impl std::fmt::Debug for Shared {
@@ -58,15 +61,16 @@ impl std::fmt::Debug for Shared {
 }
 
 impl StagedCommunicator {
-    /// How many bytes a piece has unless somebody says otherwise.
+    /// The default size of a piece in bytes.
     pub const PIECE_BYTES: usize = 4 << 20;
 
-    /// Makes the collectives of `host` those of buffers on this device. Every rank calls this, and has its pieces as large as rank
-    /// 0 says: pinned memory is needed for three times `piece_bytes`, or for three times two elements per rank if that is more.
+    /// Creates the communicator for buffers of this device over `host`. Every rank calls this. Rank
+    /// 0's `piece_bytes` applies to all: pinned memory is needed for three times `piece_bytes`, or
+    /// for three times two elements per rank if that is more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on every rank if rank 0 gives no bytes; [`Error::Backend`] if the device has no streams; and what
-    /// `host` answers within `timeout`.
+    /// [`Error::Invalid`] on every rank if rank 0 gives no bytes; [`Error::Backend`] if the device
+    /// has no streams; and the errors of `host` within `timeout`.
     pub fn new(
         host: Arc<dyn HostCommunicator>,
         device: &Device,
@@ -84,7 +88,7 @@ impl StagedCommunicator {
         Self::over(host, device, piece_bytes)
     }
 
-    /// The communicator of ranks that agree.
+    /// Returns the communicator of ranks that have agreed.
     fn over(host: Arc<dyn HostCommunicator>, device: &Device, piece_bytes: usize) -> Result<Self> {
         Ok(Self {
             group: host.group(),
@@ -98,13 +102,13 @@ impl StagedCommunicator {
         })
     }
 
-    /// The device whose buffers it takes.
+    /// Returns the device whose buffers it accepts.
     #[must_use]
     pub const fn device(&self) -> &Device {
         &self.device
     }
 
-    /// How many bytes a piece has at most.
+    /// Returns the largest size of a piece in bytes.
     #[must_use]
     pub const fn piece_bytes(&self) -> usize {
         self.piece_bytes
@@ -113,14 +117,15 @@ impl StagedCommunicator {
     /// Waits on the host until all copies to and from the device are done.
     ///
     /// # Errors
-    /// [`Error::Backend`] if the device failed; what ended the communicator, if anything did.
+    /// [`Error::Backend`] if the device failed; the cause of the communicator's failure, if it has
+    /// failed.
     pub fn synchronize(&self) -> Result<()> {
         self.failure.usable()?;
         self.ended(self.streams.synchronize())
     }
 
-    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a cause that is known from
-    /// elsewhere: it is what later calls give.
+    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for
+    /// an external cause, which later calls return.
     pub fn fail(&self, cause: &Error) {
         if self.failure.keep(cause) {
             self.failure.tell();
@@ -129,13 +134,13 @@ impl StagedCommunicator {
         }
     }
 
-    /// Has `observer` called once, with the cause, when the communicator fails or is aborted, on the thread that finds out; at
-    /// once if that has happened already.
+    /// Calls `observer` once with the cause when the communicator fails or is aborted, on the
+    /// thread that notices; at once if that has happened already.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         self.failure.observe(observer);
     }
 
-    /// Waits for the calls of other threads, and refuses to go on after a failure.
+    /// Waits for the calls of other threads, and returns an error after a failure.
     fn turn(&self) -> Result<MutexGuard<'_, Pipeline>> {
         let turn = match self.pipeline.lock() {
             Ok(turn) => turn,
@@ -148,12 +153,13 @@ impl StagedCommunicator {
         Ok(turn)
     }
 
-    /// Takes the failure of a group for its own, where that is known to be behind an abort.
+    /// Adopts the failure of a group if it is the cause of an abort.
     pub(super) fn belong_to(&self, group: &Arc<Failure>) {
         drop(self.of_group.set(Arc::clone(group)));
     }
 
-    /// What is fatal ends the communicator, here and on other ranks. The cause is told, which may be another one.
+    /// Ends the communicator, here and on other ranks, if the error is fatal. Returns the first
+    /// cause, which may be another one.
     fn ended<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| {
             if !error.is_fatal() {
@@ -171,7 +177,7 @@ impl DeviceCommunicator for StagedCommunicator {
         self.device()
     }
 
-    /// Copies to the device run there. Those from it have ended when a call returns.
+    /// The stream for copies to the device. Copies from it have ended when a call returns.
     fn stream(&self) -> &Stream {
         self.streams.up()
     }
@@ -204,7 +210,7 @@ impl DeviceCommunicator for StagedCommunicator {
     }
 }
 
-/// The options of what ranks agree on before a call, which is none of the caller's.
+/// Returns the options of an agreement before a call; they are not the caller's.
 fn agreement(options: &CallOptions) -> CallOptions {
     let mut plain = CallOptions::default();
     plain.timeout = options.timeout;

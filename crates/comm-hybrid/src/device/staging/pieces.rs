@@ -1,7 +1,7 @@
-//! Which elements go through the host in which piece.
+//! The elements that are staged in each piece.
 //!
-//! All ranks cut a call in the same way, whatever memory they have: it follows from lengths that all of them know, from the type, the
-//! number of ranks and the size on which they agreed.
+//! All ranks cut a call in the same way, whatever memory they have: the cut follows from lengths
+//! that all of them know, from the type, the number of ranks and the agreed size.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ enum Parts {
     Whole { len: usize, is_read: bool, is_written: bool },
     /// A block for each rank. A piece is the same part of every block.
     Blocks { blocks: Blocks, down: Region, up: Region },
-    /// What is sent and what is received lie in a piece side by side.
+    /// Two regions, one sent and one received, which lie side by side in a piece.
     Exchange { out: Blocks, back: Blocks },
 }
 
@@ -47,7 +47,8 @@ impl Plan {
     /// The cut of a checked call into pieces of at most this many bytes.
     ///
     /// # Errors
-    /// [`Invalid::Unsupported`](comm_core::Invalid::Unsupported) for a collective that does not go through the host.
+    /// [`Invalid::Unsupported`](comm_core::Invalid::Unsupported) for a collective that is not
+    /// staged through the host.
     pub(super) fn new(
         signature: &Signature,
         counts: (Counts<'_>, Counts<'_>),
@@ -147,29 +148,29 @@ fn width(piece_bytes: usize, dtype: DType, blocks: usize) -> usize {
     (piece_bytes / dtype.size() / blocks).max(1)
 }
 
-/// The number of pieces until the longest block is through. A call without elements is one piece too,
-/// as ranks wait for each other in it.
+/// Returns the number of pieces of the longest block. A call without elements is one piece too,
+/// because ranks wait for each other in it.
 const fn count(longest: usize, width: usize) -> usize {
     let pieces = longest.div_ceil(width);
     if pieces == 0 { 1 } else { pieces }
 }
 
-/// What a piece takes of a block: nothing if the block is shorter.
+/// Returns the part of a block in a piece: empty if the block is shorter.
 fn clip(len: usize, piece: usize, width: usize) -> Range<usize> {
     let start = piece.saturating_mul(width).min(len);
     start..start.saturating_add(width).min(len)
 }
 
-/// What a piece is on this rank.
+/// A piece on this rank.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
-    /// What is copied from the device before the call on the host.
+    /// The elements that are copied from the device before the call on the host.
     pub(super) down: Vec<Part>,
-    /// What is copied to the device after it.
+    /// The elements that are copied to the device after it.
     pub(super) up: Vec<Part>,
-    /// How many elements of the pinned buffer the call is about.
+    /// The number of elements in the pinned buffer that the call uses.
     pub(super) len: usize,
-    /// How many elements each rank has in it, if they are not all equal.
+    /// The number of elements of each rank in it, if they are not all equal.
     pub(super) counts: Vec<usize>,
 }
 
@@ -200,7 +201,8 @@ impl Blocks {
         self.blocks.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 
-    /// What a piece takes of each, side by side in a pinned buffer from element `at` on.
+    /// Returns the parts of all blocks in a piece, side by side in a pinned buffer from element
+    /// `at` on.
     fn cut(&self, (piece, width): (usize, usize), at: usize) -> Cut {
         let mut end = at;
         let cut = |block: &Range<usize>| {
@@ -226,7 +228,7 @@ struct Cut {
 struct Slice {
     /// Where the block begins.
     start: usize,
-    /// Which elements, counted from there.
+    /// The range of elements, relative to the block.
     of_block: Range<usize>,
     /// Where they lie in the pinned buffer.
     at: usize,
@@ -240,12 +242,12 @@ impl Slice {
 }
 
 impl Cut {
-    /// How many elements there are in all.
+    /// Returns the total number of elements.
     const fn len(&self) -> usize {
         self.len
     }
 
-    /// How many there are of each block.
+    /// Returns the number of elements of each block.
     fn counts(&self) -> Vec<usize> {
         self.slices.iter().map(|slice| slice.of_block.len()).collect()
     }
@@ -255,7 +257,7 @@ impl Cut {
         self.slices.iter().map(Slice::in_buffer).collect()
     }
 
-    /// Those of a region.
+    /// Returns the elements of a region.
     fn region(&self, region: Region, rank: usize) -> Vec<Part> {
         match region {
             Region::Nothing => Vec::new(),
@@ -266,7 +268,7 @@ impl Cut {
         }
     }
 
-    /// Those of one block, where they lie in the buffer.
+    /// Returns the elements of one block, where they lie in the buffer.
     fn of(&self, rank: usize) -> Vec<Part> {
         self.slices.get(rank).map(Slice::in_buffer).into_iter().collect()
     }
@@ -277,7 +279,7 @@ impl Cut {
         others.map(|(_, slice)| slice.in_buffer()).collect()
     }
 
-    /// Those of one block, where they lie in a buffer that is this block alone.
+    /// Returns the elements of one block, where they lie in a buffer that is this block alone.
     fn alone(&self, rank: usize) -> Vec<Part> {
         let slice = self.slices.get(rank).cloned();
         slice.map(|Slice { of_block, at, .. }| Part { elements: of_block, at }).into_iter().collect()

@@ -1,4 +1,5 @@
-//! How the pieces of a call follow each other: while one is on the wire, the next comes from the device, and the one before goes there.
+//! The pipeline of a call's pieces: while one is on the wire, the next is copied from the device,
+//! and the previous one to the device.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,9 +9,9 @@ use comm_nccl::{CopyStreams, Cuda, Device, PinnedBuffer, Transfer};
 
 use super::pieces::Piece;
 
-/// One piece comes, one is on the wire, one goes.
+/// One piece is copied from the device, one is on the wire, one is copied to the device.
 const SLOTS: usize = 3;
-/// How many pieces are fetched before the first one is on the wire.
+/// The number of pieces that are fetched before the first one is on the wire.
 const AHEAD: usize = 2;
 /// Pinned memory is not allocated in smaller amounts.
 const SLOT_MIN: usize = 64 << 10;
@@ -57,14 +58,15 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// What a call is, apart from its pieces.
+/// A call without its pieces.
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     pub(super) ends: Ends<'a>,
     pub(super) dtype: DType,
     pub(super) pieces: usize,
     pub(super) rank: usize,
-    /// What each call on the host is given, but for the time, which is that of all together.
+    /// The options of each call on the host, except for the timeout, which covers all of them
+    /// together.
     pub(super) options: CallOptions,
     pub(super) began: Instant,
 }
@@ -80,7 +82,8 @@ impl Flow<'_> {
 pub(super) struct Pipeline {
     device: Device,
     slots: [Option<PinnedBuffer>; SLOTS],
-    /// Whose turn is next: a call does not begin with the buffer that the last one may still copy from.
+    /// The next buffer: a call does not begin with the buffer that the previous call may still copy
+    /// from.
     next: usize,
 }
 
@@ -89,8 +92,8 @@ impl Pipeline {
         Self { device: device.clone(), slots: Default::default(), next: 0 }
     }
 
-    /// Carries a call out: `cut` says what each piece is, `call` makes the call of the host for it. When this returns, the last
-    /// pieces may still be on their way to the device.
+    /// Runs a call: `cut` returns each piece, `call` makes the call of the host for it. On return,
+    /// the last pieces may still be on their way to the device.
     pub(super) fn run(
         &mut self,
         mut flow: Flow<'_>,
@@ -134,10 +137,10 @@ impl Pipeline {
         Ok(piece)
     }
 
-    /// The buffer whose turn it is, with at least so many bytes.
+    /// Returns the next buffer, with at least this many bytes.
     fn slot(&mut self, turn: usize, bytes: usize) -> Result<&mut PinnedBuffer> {
         let slot = &mut self.slots[turn % SLOTS];
-        // Waits for what the smaller one is still used for.
+        // Dropping the smaller buffer waits for its last use.
         drop(slot.take_if(|small| small.len() < bytes));
         match slot {
             Some(slot) => Ok(slot),
