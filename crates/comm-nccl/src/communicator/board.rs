@@ -1,5 +1,6 @@
-//! What ranks tell each other apart from NCCL, which compares nothing and passes nothing on: through the store in which they
-//! met. Two things: which call a rank has been waiting in for long, and why one has given up.
+//! Messages between the ranks of a group through the store in which they met: the calls in which
+//! they have waited for long, and the causes of failures. NCCL compares no calls and reports no
+//! failures of other ranks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,11 @@ use std::time::Duration;
 use comm_core::wire::{self, Reader};
 use comm_core::{Error, Group, GroupId, Result, Signature, Store};
 
-/// How many others a rank looks at, so that a large group in trouble does not bring down its store.
+/// The number of other ranks that a rank reads, so that a large group in trouble does not overload
+/// its store.
 const PEERS_MAX: usize = 64;
 
-/// The place in a store where the ranks of one group write.
+/// The keys in a store under which the ranks of one group write.
 #[derive(Clone)]
 pub(super) struct Board {
     store: Arc<dyn Store>,
@@ -18,7 +20,7 @@ pub(super) struct Board {
     group: Group,
 }
 
-/// The call that a rank waits in, by its number among the collectives.
+/// The call in which a rank waits, with its number among the collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub(super) sequence: u64,
@@ -40,29 +42,30 @@ impl Board {
         Self { store, place, group }
     }
 
-    /// Where those of its ranks meet that are left: apart from others who have another host in mind, their lowest rank.
+    /// Returns the prefix under which the surviving `members` rendezvous. It contains their lowest
+    /// rank, so that ranks with another leader use other keys.
     pub(super) fn place_of(&self, members: &[usize]) -> (&dyn Store, String) {
         let host = members.iter().min().unwrap_or(&0);
         (&*self.store, format!("{}/left/{host}", self.place))
     }
 
-    /// That of those that are left and have met.
+    /// Returns the board of the survivors after their rendezvous.
     pub(super) fn of_those_left(&self, place: String, group: Group) -> Self {
         Self { store: Arc::clone(&self.store), place, group }
     }
 
-    /// That of a group made of this one.
+    /// Returns the board of a group made of this one.
     pub(super) fn of_group(&self, group: Group) -> Self {
         let GroupId(id) = group.id();
         Self { store: Arc::clone(&self.store), place: format!("{}/{id:x}", self.place), group }
     }
 
-    /// Writes down which call this rank waits in.
+    /// Writes the call in which this rank waits.
     pub(super) fn announce(&self, announcement: &Announcement) -> Result<()> {
         self.store.set(&self.seat(self.group.rank()), &announcement.encode())
     }
 
-    /// What others have announced last, each with its rank.
+    /// Reads the last announcements of other ranks.
     pub(super) fn announced(&self) -> Result<Vec<(usize, Announcement)>> {
         let (rank, size) = (self.group.rank(), self.group.size());
         let peers = (1..size).take(PEERS_MAX).map(|step| (rank + step) % size);
@@ -73,13 +76,13 @@ impl Board {
         said.filter_map(Result::transpose).collect()
     }
 
-    /// Writes down that this rank has given up, and why; unless another was first.
+    /// Writes the cause of this rank's failure, unless another rank was first.
     pub(super) fn give_up(&self, reason: &str) -> Result<()> {
         let bytes = wire::encode(|to| _ = to.size::<u64>(self.group.rank()).raw(reason.as_bytes()));
         self.store.compare_set(&self.end(), &[], &bytes).map(drop)
     }
 
-    /// The first rank that has given up, if any has, with its reason.
+    /// Reads the failure of the first rank that has failed.
     pub(super) fn given_up(&self) -> Result<Option<Error>> {
         let Some(bytes) = self.look(&self.end())? else { return Ok(None) };
         let mut r = Reader::new(&bytes);
@@ -87,7 +90,7 @@ impl Board {
         Ok(Some(Error::Aborted { by, reason: String::from_utf8_lossy(r.rest()).into_owned() }))
     }
 
-    /// Removes what this rank has announced.
+    /// Deletes this rank's announcement.
     pub(super) fn leave(&self) -> Result<()> {
         self.store.delete(&self.seat(self.group.rank())).map(drop)
     }

@@ -1,7 +1,8 @@
-//! Carries plans out, and knows what is under way.
+//! Enqueues plans, and tracks the calls in flight.
 //!
-//! NCCL's communicator is used by one thread at a time, under the lock of [`State`], and never for long: its calls return at
-//! once, and whoever waits for them lets go of the lock between questions. So somebody can always abort.
+//! NCCL's communicator is used by one thread at a time, under the lock of [`State`], and only
+//! briefly: its calls return at once, and a thread that polls for completion releases the lock in
+//! between. So any thread can abort at any time.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::sync::lock;
 use crate::usage::Use;
 use crate::{Device, Library};
 
-/// What the threads of a communicator share.
+/// The state that the threads of a communicator share.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) group: Group,
@@ -33,18 +34,18 @@ pub(super) struct Engine {
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) health: Arc<Health>,
-    /// Where ranks tell each other what NCCL does not.
+    /// The messages between ranks that NCCL does not provide.
     pub(super) board: Option<Board>,
-    /// Whose call it is: calls from several threads queue here.
+    /// Serializes calls from several threads.
     turn: Mutex<()>,
     pub(super) state: Mutex<State>,
-    /// Tells the threads that there is something to do, or that they may go; and callers that NCCL has been aborted.
+    /// Notifies the threads of new calls and of the end, and callers that NCCL has been aborted.
     pub(super) changed: Condvar,
     /// The process that has the threads and the device.
     pub(super) process: Process,
 }
 
-/// The right to make the next call.
+/// The exclusive right to make the next call.
 pub(super) struct Turn<'a>(#[allow(dead_code, reason = "it is held")] MutexGuard<'a, ()>);
 
 /// The parts of an engine.
@@ -80,12 +81,12 @@ impl Engine {
         })
     }
 
-    /// An empty plan of calls.
+    /// Returns an empty plan.
     pub(super) fn plan<'a>(&self) -> Plan<'a> {
         Plan::new(self.group, self.abilities, &self.stream)
     }
 
-    /// Waits for the calls of other threads, and refuses to go on after a failure.
+    /// Waits for the calls of other threads, and returns an error after a failure.
     pub(super) fn turn(&self) -> Result<Turn<'_>> {
         self.process.check()?;
         let turn = Turn(lock(&self.turn));
@@ -94,12 +95,12 @@ impl Engine {
         Ok(turn)
     }
 
-    /// Enqueues calls and returns the number under which they go.
+    /// Enqueues the calls of a plan, and returns the number of the call.
     pub(super) fn enqueue(&self, _turn: &Turn<'_>, plan: Plan<'_>, options: &CallOptions) -> Result<u64> {
         let call = self.enter(plan.pending(), options);
         let number = call.number;
         let launched = self.launch(&plan, &call).map_err(|error| self.give_up(error, number));
-        // Whatever happened, work on the memory may be on the device.
+        // Even after an error, work on the memory may be on the device.
         let marked = self.mark(&plan, number);
         let mut state = lock(&self.state);
         state.entering = None;
@@ -118,8 +119,9 @@ impl Engine {
         }
     }
 
-    /// Fails because of a call that did not get through, whose work NCCL may put on the stream until it is aborted. Returns when
-    /// that is over, whoever aborts it: from then on the stream tells when the memory of the call is free.
+    /// Fails because of a call that was not enqueued in whole, whose work NCCL may still put on the
+    /// stream. Returns when NCCL has been aborted, by any thread: from then on the stream shows
+    /// when the memory of the call is free.
     fn give_up(&self, error: Error, number: u64) -> Error {
         let cause = self.fail(error, Some(number));
         let aborting = |state: &mut State| state.aborting;
@@ -132,12 +134,12 @@ impl Engine {
         let was_idle = state.oldest().is_none();
         let call = state.enter(pending, Deadline::after(options.timeout));
         drop(state);
-        // Should it not get through, the courier looks why.
+        // If the call cannot be enqueued, the courier finds out why.
         self.wake(was_idle && self.board.is_some());
         call
     }
 
-    /// Wakes the threads, which sleep when there is nothing to look after, and else look by themselves.
+    /// Notifies the threads, which poll by themselves unless they were idle.
     fn wake(&self, was_idle: bool) {
         if was_idle {
             self.changed.notify_all();
@@ -156,7 +158,8 @@ impl Engine {
         self.with_handle(|handle| handle.forget(operators))
     }
 
-    /// Lets whoever uses the memory of a plan next wait for what was enqueued, and know whether it was lost.
+    /// Makes the next user of a plan's memory wait for the enqueued work, and know whether it was
+    /// lost.
     fn mark(&self, plan: &Plan<'_>, number: u64) -> Result<Event> {
         let done = self.stream.record()?;
         let ticket = Some(Ticket::new(Arc::clone(&self.health), number));
@@ -164,7 +167,7 @@ impl Engine {
         Ok(done)
     }
 
-    /// Asks until the last call of NCCL is through, or the time is over.
+    /// Polls until the last call of NCCL has completed, or the deadline has passed.
     fn settle(&self, deadline: Deadline, missed: impl Fn() -> Error) -> Result<()> {
         let mut pause = Pause::default();
         while self.with_handle(Handle::progress)? == Progress::Busy {
@@ -176,25 +179,25 @@ impl Engine {
         Ok(())
     }
 
-    /// The error when something that is no call of its own has passed its deadline.
+    /// Returns the error of an operation that is not a call at its deadline.
     fn late(&self, deadline: Deadline, during: During) -> Error {
         timeout(self.group, deadline, during)
     }
 
-    /// Uses NCCL's communicator for a moment.
+    /// Calls `what` with NCCL's communicator, under the lock.
     pub(super) fn with_handle<R>(&self, what: impl FnOnce(&Handle) -> Result<R>) -> Result<R> {
         let state = lock(&self.state);
         state.handle.as_ref().ok_or_else(|| self.ended()).and_then(what)
     }
 
-    /// Why there is no communicator any more.
+    /// Returns the cause of the communicator's end.
     fn ended(&self) -> Error {
         let cause = self.health.failure.cause().map(Arc::unwrap_or_clone);
         cause.unwrap_or_else(|| Error::Internal("the communicator has ended".into()))
     }
 
-    /// Makes another communicator out of this one, by a call that all members make. If the members cannot be connected, this
-    /// one is as good as before, unless it fails meanwhile.
+    /// Makes another communicator from this one, by a call that all members make. If the members
+    /// cannot be connected, this one stays usable, unless it fails meanwhile.
     pub(super) fn divide(
         &self,
         _turn: &Turn<'_>,
@@ -217,8 +220,8 @@ impl Engine {
         Ok(child)
     }
 
-    /// Waits on the host until a call has ended, and all before it: until the watchdog finds that they do not, or until
-    /// `deadline`.
+    /// Waits on the host until this call and all earlier ones have ended, the watchdog fails them,
+    /// or `deadline` has passed.
     pub(super) fn wait(&self, number: u64, deadline: Option<Deadline>) -> Result<()> {
         let mut pause = Pause::default();
         loop {
@@ -242,14 +245,15 @@ impl Engine {
         }
     }
 
-    /// A number that all ranks give to what they do together now.
+    /// Returns a new number of an operation that all ranks make together.
     pub(super) fn common_number(&self) -> u64 {
         let mut state = lock(&self.state);
         state.collectives += 1;
         state.collectives
     }
 
-    /// How often a group of these members was made before by shrinking, which others do not take part in.
+    /// Returns the number of times that a group of these members was made by shrinking, in which
+    /// other ranks do not take part.
     pub(super) fn count_shrunk(&self, members: &[usize]) -> u64 {
         let mut state = lock(&self.state);
         let count = state.shrunk.entry(members.to_vec()).or_default();
@@ -257,19 +261,19 @@ impl Engine {
         *count
     }
 
-    /// The number of the last call.
+    /// Returns the number of the last call.
     pub(super) fn last(&self) -> u64 {
         lock(&self.state).calls
     }
 
-    /// Ends the communicator for good: poisons it, and aborts what is on the device. `lost` is a call that was not enqueued
-    /// in whole. Returns the cause that counts, which may be another one.
+    /// Fails the communicator for good: poisons it, and aborts the work on the device. `lost` is a
+    /// call that was not enqueued in whole. Returns the first cause, which may be another one.
     pub(super) fn fail(&self, error: Error, lost: Option<u64>) -> Error {
         if !self.process.is_current() {
             return error;
         }
         let mut state = lock(&self.state);
-        // What has ended by now is no loss.
+        // Calls that have ended by now are not lost.
         let _unknown = state.reap();
         let pending = state.enqueued.front().map(|enqueued| enqueued.call.number);
         let entering = state.entering.as_ref().map(|entering| entering.number);
@@ -296,13 +300,14 @@ impl Engine {
         cause
     }
 
-    /// Tells the threads that they may go.
+    /// Tells the threads to end.
     pub(super) fn dismiss(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
     }
 
-    /// Ends the communicator in order: after all that was enqueued, or, if that does not end in time, without regard to it.
+    /// Closes the communicator in order: after all enqueued work, or, if that does not end in time,
+    /// by an abort.
     pub(super) fn close(&self, timeout: Duration) -> Result<()> {
         let _turn = self.turn()?;
         let deadline = Deadline::after(timeout);
@@ -317,7 +322,7 @@ impl Engine {
         let handle = {
             let mut state = lock(&self.state);
             let first_lost = state.calls + 1;
-            // Later calls are refused; those that were made have ended.
+            // Later calls are refused; earlier ones have ended.
             self.health
                 .fail(Error::Aborted { by: self.group.rank(), reason: "it was closed".into() }, first_lost);
             state.enqueued.clear();
@@ -328,7 +333,7 @@ impl Engine {
     }
 }
 
-/// Waits until a communicator that nobody else knows is made, or `failure` shows that it is of no use.
+/// Waits until a new communicator is connected, or `failure` makes it useless.
 pub(super) fn await_ready(
     handle: &Handle,
     deadline: Deadline,
@@ -348,7 +353,7 @@ pub(super) fn await_ready(
     Ok(())
 }
 
-/// NCCL does not tell which ranks are missing: any other may be.
+/// Returns a timeout that names all other ranks, because NCCL does not tell which are missing.
 fn timeout(group: Group, deadline: Deadline, during: During) -> Error {
     Error::Timeout { waiting_for: group.peers().collect(), after: deadline.after, during }
 }

@@ -1,4 +1,4 @@
-//! What is under way.
+//! The state of a communicator: its handle and the calls in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,50 +10,50 @@ use crate::handle::Handle;
 use crate::plan::Pending;
 use crate::stream::Event;
 
-/// How many collectives back a rank can say what they were.
+/// The number of past collectives that a rank remembers.
 const HISTORY: usize = 64;
 
-/// What changes while a communicator is used.
+/// The mutable state of a communicator.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// None once the communicator has ended, in one way or another.
+    /// `None` once the communicator has ended.
     pub(super) handle: Option<Handle>,
-    /// How many calls this rank has made.
+    /// The number of calls that this rank has made.
     pub(super) calls: u64,
-    /// How many of them were collectives, which all ranks make.
+    /// The number of collectives among them, which is equal on all ranks.
     pub(super) collectives: u64,
     /// The call that is being enqueued.
     pub(super) entering: Option<PendingCall>,
-    /// Calls that are on the device, oldest first.
+    /// Calls on the device, oldest first.
     pub(super) enqueued: VecDeque<EnqueuedCall>,
     /// The last collectives, oldest first.
     history: VecDeque<Announcement>,
-    /// What other ranks said that they wait in, as far as it was looked at.
+    /// The calls in which other ranks wait, as last read from the store.
     pub(super) heard: Vec<(usize, Announcement)>,
-    /// How often which groups were made by shrinking.
+    /// The number of times that each group was made by shrinking.
     pub(super) shrunk: BTreeMap<Vec<usize>, u64>,
-    /// Why the communicator failed, for other ranks to know.
+    /// The cause of the communicator's failure, until it is told to other ranks.
     pub(super) failed: Option<Error>,
-    /// Whether somebody is at aborting what was in `handle`.
+    /// Whether a thread is aborting the former `handle`.
     pub(super) aborting: bool,
-    /// Whether the communicator has ended in order.
+    /// Whether the communicator was closed in order.
     pub(super) closed: bool,
-    /// Whether the threads shall end.
+    /// Whether the threads must end.
     pub(super) closing: bool,
 }
 
-/// A call that has not ended, as far as anybody looked.
+/// A call that has not been seen to end.
 #[derive(Debug, Clone)]
 pub(super) struct PendingCall {
     /// Its number on this rank.
     pub(super) number: u64,
-    /// The number of the last collective, which it is if it is one.
+    /// The number of the last collective: its own, if it is a collective.
     pub(super) sequence: u64,
     pub(super) pending: Pending,
     pub(super) deadline: Deadline,
 }
 
-/// A call that is on the device.
+/// A call on the device.
 #[derive(Debug)]
 pub(super) struct EnqueuedCall {
     pub(super) call: PendingCall,
@@ -61,7 +61,7 @@ pub(super) struct EnqueuedCall {
 }
 
 impl PendingCall {
-    /// What other ranks are told of it, if they make it too.
+    /// Returns the announcement of the call to other ranks; `None` unless it is a collective.
     pub(super) fn announcement(&self) -> Option<Announcement> {
         match &self.pending {
             Pending::Collective(call) => Some(Announcement { sequence: self.sequence, call: call.clone() }),
@@ -71,12 +71,12 @@ impl PendingCall {
 }
 
 impl State {
-    /// That of a communicator on which nothing was called.
+    /// Returns the state of a new communicator.
     pub(super) fn new(handle: Handle) -> Self {
         Self { handle: Some(handle), ..Self::default() }
     }
 
-    /// Numbers a call that begins.
+    /// Assigns numbers to a call that begins.
     pub(super) fn enter(&mut self, pending: Pending, deadline: Deadline) -> PendingCall {
         self.calls += 1;
         if let Pending::Collective(call) = &pending {
@@ -91,17 +91,17 @@ impl State {
         call
     }
 
-    /// The call that has been under way for longest.
+    /// Returns the call that has been in flight for longest.
     pub(super) fn oldest(&self) -> Option<&PendingCall> {
         self.pending_calls().next()
     }
 
-    /// All calls that are under way, oldest first.
+    /// Returns all calls in flight, oldest first.
     pub(super) fn pending_calls(&self) -> impl Iterator<Item = &PendingCall> {
         self.enqueued.iter().map(|enqueued| &enqueued.call).chain(&self.entering)
     }
 
-    /// Forgets calls that have ended.
+    /// Removes calls that have ended.
     pub(super) fn reap(&mut self) -> Result<()> {
         while let Some(oldest) = self.enqueued.front() {
             if !oldest.done.is_past()? {
@@ -112,7 +112,8 @@ impl State {
         Ok(())
     }
 
-    /// Looks for what nobody waits for: errors of NCCL, and calls that should have ended.
+    /// Checks for failures that no thread waits for: errors of NCCL, and calls past their
+    /// deadlines.
     pub(super) fn look(&mut self, group: Group) -> Result<()> {
         self.reap()?;
         if let Some(handle) = &self.handle {
@@ -123,8 +124,8 @@ impl State {
         overdue.map_or(Ok(()), |enqueued| Err(self.missed(group, &enqueued.call)))
     }
 
-    /// The error of a call at its deadline. NCCL does not tell which ranks are missing. Those that said that they wait in it, or
-    /// in a later one, are not.
+    /// Returns the error of a call at its deadline. NCCL does not tell which ranks are missing;
+    /// ranks that announced this call or a later one are not.
     pub(super) fn missed(&self, group: Group, call: &PendingCall) -> Error {
         let has_come = |rank: &usize| {
             self.heard.iter().any(|(peer, said)| peer == rank && said.sequence >= call.sequence)
@@ -138,7 +139,7 @@ impl State {
         Error::Timeout { waiting_for, after: call.deadline.after, during }
     }
 
-    /// Compares what another rank waits in with what this one did under the same number.
+    /// Compares the call that another rank announced with this rank's call of the same number.
     pub(super) fn compare(&self, rank: usize, peer: usize, said: &Announcement) -> Result<()> {
         let ours = self.history.iter().find(|ours| ours.sequence == said.sequence);
         let Some(ours) = ours.filter(|ours| ours.call != said.call) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! The two threads of a communicator: one looks after the device, and must never be late; one reads and writes what ranks tell
-//! each other through their store, which may take its time.
+//! The two threads of a communicator: the watchdog checks the device and must never be late; the
+//! courier exchanges messages through the store, which may be slow.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,20 +11,21 @@ use super::engine::Engine;
 use super::state::{PendingCall, State};
 use crate::sync::lock;
 
-/// How often the watchdog looks while calls are on the device.
+/// The interval of the watchdog while calls are on the device.
 const WATCH: Duration = Duration::from_millis(5);
 
-/// When a rank tells others that it waits, at the latest; and how often it looks then whether they do, at the most.
+/// The longest time until a rank announces that it waits, and the shortest interval of reading the
+/// announcements of others.
 const ANNOUNCE: Duration = Duration::from_secs(1);
-/// The same, as a part of the call's time, which may be short.
+/// The same as a fraction of the call's timeout, which may be short.
 const ANNOUNCE_PART: u32 = 4;
-/// How often a rank looks whether it should.
+/// The interval at which a rank checks whether to announce its call.
 const TICK: Duration = Duration::from_millis(50);
-/// Large groups look less often, so that the store can serve all.
+/// The interval grows with the group, so that the store can serve all ranks.
 const PER_RANK: Duration = Duration::from_millis(10);
 
 impl Engine {
-    /// What the watchdog does: notices what nobody waits for.
+    /// Runs the watchdog, which notices failures that no thread waits for.
     pub(super) fn watch(&self) {
         let _unbound = self.device.bind();
         let mut state = lock(&self.state);
@@ -39,15 +40,16 @@ impl Engine {
         }
     }
 
-    /// What the courier does. A store that does not answer takes nothing from the communicator, which has its deadlines; it
-    /// is not asked again, as one that is gone does not come back with what it held.
+    /// Runs the courier. If the store fails, the courier ends and the communicator goes on with its
+    /// deadlines; a store that has gone does not come back with its contents.
     pub(super) fn run_courier(&self, board: &Board) {
         if let Err(error) = self.exchange_news(board) {
             tracing::warn!(%error, "the ranks of a group cannot tell each other of failures any more");
         }
     }
 
-    /// Tells others which call this rank has been waiting in for long, and why it has given up; and looks what they say.
+    /// Announces the call in which this rank has waited for long, or its failure, and reads those
+    /// of others.
     fn exchange_news(&self, board: &Board) -> Result<()> {
         let mut told = 0;
         let mut state = lock(&self.state);
@@ -60,7 +62,7 @@ impl Engine {
             if state.closing {
                 let in_order = self.health.failure.cause().is_none_or(|_| state.closed);
                 drop(state);
-                // After a failure, others are still to find what this rank was in.
+                // After a failure, other ranks still read this rank's announcement.
                 return if told > 0 && in_order { board.leave() } else { Ok(()) };
             }
             let Some(oldest) = state.oldest().cloned() else {
@@ -68,7 +70,7 @@ impl Engine {
                 continue;
             };
             if !state.pending_calls().any(|call| call.deadline.began.elapsed() >= patience(call)) {
-                // A call that has less time may come meanwhile.
+                // A call with a shorter timeout may start meanwhile.
                 state = self.sleep(state, Some(TICK));
                 continue;
             }
@@ -85,9 +87,10 @@ impl Engine {
         }
     }
 
-    /// Looks what others say, and fails if this rank cannot go on.
+    /// Reads the messages of others, and fails if this rank cannot go on.
     fn hear(&self, board: &Board) -> Result<()> {
-        // In this order: a rank that gave up because of a mismatch said before what it was in, which tells more.
+        // In this order: a rank that failed because of a mismatch announced its call first, which
+        // is more specific.
         let given_up = board.given_up()?;
         let heard = board.announced()?;
         let mut state = lock(&self.state);
@@ -102,7 +105,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until something changes, or for so long.
+    /// Waits until the state changes, or for at most this time.
     fn sleep<'a>(&self, state: MutexGuard<'a, State>, at_most: Option<Duration>) -> MutexGuard<'a, State> {
         match at_most {
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -111,7 +114,7 @@ impl Engine {
     }
 }
 
-/// How long a rank waits in a call before it tells others.
+/// Returns the time for which a rank waits in a call before it announces it.
 fn patience(call: &PendingCall) -> Duration {
     ANNOUNCE.min(call.deadline.after / ANNOUNCE_PART)
 }

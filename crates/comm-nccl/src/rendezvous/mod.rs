@@ -1,9 +1,10 @@
-//! How ranks that share a store come by one id.
+//! The rendezvous of ranks that share a store, which gives all of them one unique id.
 //!
-//! The first of them, the host, calls the others, under a number that it draws for this meeting. Each answers to that number, with
-//! its version of NCCL, its device and a number of its own; and gets the id under both. So nobody takes what an earlier run left in the
-//! store for the id of this one: nothing of an earlier run has both numbers. A rank that came across an old call finds the right
-//! one when it looks again, which it does while it waits.
+//! The leader, the first of them, writes a random number for this rendezvous. Each follower answers
+//! to that number, with its version of NCCL, its device and a random number of its own, and
+//! receives the id under both numbers. So no rank takes a value that an earlier run left in the
+//! store for the id of this one: no value of an earlier run has both numbers. A rank that has read
+//! an old number of the leader finds the new one when it reads again, which it does while it waits.
 
 mod answer;
 mod hello;
@@ -20,42 +21,43 @@ use crate::communicator::deadline::Deadline;
 use crate::{Device, Library, UniqueId, environment};
 use hello::Hello;
 
-/// How long a rank waits for the store before it looks whether it answered to an old call, or waits in vain.
+/// The time for which a rank waits for the store before it checks for a new number of the leader,
+/// or a failure.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Ranks that are to be one group.
+/// A rendezvous of ranks that are to form one group.
 pub(crate) struct Rendezvous<'a> {
     pub(crate) store: &'a dyn Store,
-    /// Under which names they meet. Ranks that have another host in mind must be elsewhere.
+    /// The prefix of the keys. Ranks with another leader must use another.
     pub(crate) place: String,
-    /// The group of which they are, as seen by this one. Its ranks are those by which they are called here.
+    /// The group of the ranks, seen by this one, whose numbering is used here.
     pub(crate) group: Group,
-    /// Those that meet, the host first, and this rank among them.
+    /// The members, the leader first; this rank is one of them.
     pub(crate) members: &'a [usize],
     pub(crate) deadline: Deadline,
-    /// What keeps them from it, once there is a cause.
+    /// A failure that ends the rendezvous.
     pub(crate) failure: Option<&'a Failure>,
 }
 
-/// What comes of a meeting.
+/// The result of a rendezvous.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     pub(crate) id: UniqueId,
-    /// A number that no other meeting has.
+    /// A number that is unique to this rendezvous.
     pub(crate) number: u128,
-    /// Where the ranks of this group, and nobody else, find what they tell each other later.
+    /// The prefix of the keys for later messages of this group.
     pub(crate) place: String,
 }
 
 impl Agreed {
-    /// That of a rank that is alone, and needs no store.
+    /// Returns the result for a rank that is alone and needs no store.
     pub(crate) fn alone(library: &Library) -> Result<Self> {
         Ok(Self { id: UniqueId::generate(library)?, number: nonce(), place: String::new() })
     }
 }
 
 impl Rendezvous<'_> {
-    /// Agrees on who is there, on a version and on who has which device, and brings all ranks the host's id.
+    /// Checks members, versions and devices, and gives all ranks the leader's id.
     pub(crate) fn run(&self, library: &Library, device: &Device) -> Result<Agreed> {
         let rank = self.group.rank();
         let Some((&host, others)) = self.members.split_first().filter(|(_, others)| !others.is_empty())
@@ -76,7 +78,7 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// The host's part.
+    /// Leads the rendezvous.
     fn lead(
         &self,
         hello: &Hello,
@@ -94,12 +96,12 @@ impl Rendezvous<'_> {
             }
             self.store.delete(&self.hello(call, *rank))?;
         }
-        // Everybody has answered to it, and looks elsewhere now.
+        // All followers have answered to the number, and wait elsewhere.
         self.store.delete(&self.call())?;
         agreed.map(|id| self.met(call, id))
     }
 
-    /// Waits for what the others say. The error at the deadline lists all that are missing.
+    /// Waits for the hellos of the followers. The error at the deadline lists all missing ranks.
     fn collect_hellos(&self, call: u128, others: &[usize]) -> Result<Vec<(usize, Vec<u8>)>> {
         let mut heard = Vec::with_capacity(others.len());
         let mut missing = Vec::new();
@@ -113,7 +115,7 @@ impl Rendezvous<'_> {
         if missing.is_empty() { Ok(heard) } else { Err(self.missed(missing)) }
     }
 
-    /// Whether all ranks can be one group.
+    /// Checks that all ranks can form one group.
     fn agree(&self, own: &Hello, heard: &[(usize, Vec<u8>)]) -> Result<()> {
         let said = heard.iter().map(|(rank, bytes)| {
             let hello = Hello::decode(bytes).map_err(|refusal| refused(*rank, refusal))?;
@@ -124,7 +126,7 @@ impl Rendezvous<'_> {
         answer::agree(&all)
     }
 
-    /// Any other rank's part.
+    /// Follows the leader.
     fn follow(&self, hello: &Hello, host: usize) -> Result<Agreed> {
         let rank = self.group.rank();
         let missed = || self.missed(vec![host]);
@@ -138,7 +140,7 @@ impl Rendezvous<'_> {
                     Err(Error::Timeout { .. }) => {}
                     answer => break Some(answer?),
                 }
-                // No call at all: the host has heard everybody, and is about to answer.
+                // Without a number the leader has all hellos, and is about to answer.
                 if let Some(another) =
                     self.read_call(host, Duration::ZERO)?.filter(|another| *another != call)
                 {
@@ -154,7 +156,7 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// The host's number, if it comes in time.
+    /// Reads the leader's number; `None` if there is none in time.
     fn read_call(&self, host: usize, timeout: Duration) -> Result<Option<u128>> {
         match self.get(&self.call(), timeout) {
             Ok(bytes) => wire::decode(&bytes, Reader::get).map(Some).map_err(|_| stranger(host)),
@@ -163,7 +165,7 @@ impl Rendezvous<'_> {
         }
     }
 
-    /// Waits for a key, so long at most. A failure for which nobody shall wait is seen soon.
+    /// Waits for a key for at most this time. A failure ends the wait early.
     fn get(&self, key: &str, at_most: Duration) -> Result<Vec<u8>> {
         let began = Instant::now();
         loop {
@@ -199,17 +201,17 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Somebody else writes under these names.
+/// Returns the error for a value that another program has written under these keys.
 fn stranger(rank: usize) -> Error {
     refused(rank, Refusal::NotAPeer)
 }
 
-/// A rank that is not met.
+/// Returns the error for a rank that is refused.
 fn refused(rank: usize, refusal: Refusal) -> Error {
     Error::Handshake { with: format!("rank {rank}, through the store"), refusal }
 }
 
-/// A number that nobody draws twice, also not in processes that were forked from one.
+/// Returns a random number that is unique, also among processes forked from one.
 fn nonce() -> u128 {
     let draw = || RandomState::new().hash_one((process::id(), SystemTime::now()));
     u128::from(draw()) << 64 | u128::from(draw())
