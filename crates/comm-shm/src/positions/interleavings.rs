@@ -159,7 +159,7 @@ fn bytes_are_visible_before_their_position() {
 }
 
 /// Sends descriptors of one byte each, its number, and waits after each until it was read.
-fn fill_buf(shared: &Shared, descriptors: u64) {
+fn publish(shared: &Shared, descriptors: u64) {
     let mut writer = Writer::new(1);
     for number in 1..=descriptors {
         writer.refresh(&shared.control).unwrap();
@@ -178,7 +178,7 @@ fn a_writer_is_woken_when_its_descriptor_was_read() {
     model(Some(4), || {
         let shared = shared();
         let other = Arc::clone(&shared);
-        let writer = thread::spawn(move || lend(&other, 2));
+        let writer = thread::spawn(move || publish(&other, 2));
         let mut reader = Reader::new(1);
         for number in 1..=2 {
             wait(&shared.for_reader, shared.control.reader(), || {
