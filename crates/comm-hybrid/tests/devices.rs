@@ -10,9 +10,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Fabric, ReduceOp, Result, Store};
+use comm_core::{Comm, Error, Fabric, Host, Invalid, Membership, ReduceOp, Result, Store};
 use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator};
-use comm_nccl::{Cuda, DeviceBuffer, Search, ShrinkMode};
+use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, ShrinkMode};
 use comm_sim::in_process::{InProcessConfig, run};
 use comm_tcp::FileStore;
 use gpu_emu::Setting;
@@ -104,6 +104,58 @@ fn both_sides_work_beside_each_other_on_either_way() {
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }
 
+#[test]
+fn nccl_connects_over_the_host_without_a_store() {
+    let devices = devices(3);
+    for size in [1, 2, 3] {
+        run(size, &InProcessConfig::default(), |fabric| {
+            let config = config(DevicePath::Nccl, devices[fabric.group().rank()]);
+            let comm = HybridCommunicator::connect(on_host(fabric), None, &config).unwrap();
+            assert_works(&comm.with_timeout(SOON));
+        });
+    }
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn nccl_connects_over_any_host_communicator_and_compares_devices_first() {
+    let devices = devices(3);
+    let connect = |ordinals: [usize; 3]| {
+        run(3, &InProcessConfig::default(), |fabric| {
+            let device = Device::open(ordinals[fabric.group().rank()]).unwrap();
+            let library = Library::load(&library()).unwrap();
+            let mut config = NcclConfig::new(Membership { rank: 0, size: 1 }).unwrap();
+            config.timeout = SOON;
+            let host = on_host(fabric);
+            let nccl = NcclCommunicator::connect(&library, &device, &*host, config);
+            // The host communicator is as good as before.
+            Comm::<Host>::over(host).barrier().unwrap();
+            let comm = Comm::<Cuda>::over(Arc::new(nccl?));
+            let mut sum = DeviceBuffer::from_host(&device.new_stream()?, &[comm.rank() as i32, 1])?;
+            comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+            sum.to_vec()
+        })
+    };
+    for error in connect([devices[0], devices[1], devices[0]]).into_iter().map(Result::unwrap_err) {
+        assert!(matches!(&error, Error::Invalid(Invalid::SharedDevice { ranks: (0, 2), .. })), "{error}");
+    }
+    for sum in connect([devices[0], devices[1], devices[2]]) {
+        assert_eq!(sum.unwrap(), [3, 3]);
+    }
+    assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn an_id_that_rank_0_cannot_make_is_an_error_on_every_rank() {
+    let devices = devices(2);
+    control().plan_answer(devices[0], c"ncclGetUniqueId", 0, ncclResult_t::ncclSystemError);
+    let configs: Vec<_> = devices.iter().map(|ordinal| config(DevicePath::Nccl, *ordinal)).collect();
+    let errors = meet(&configs, |_, met| met.map(drop).unwrap_err());
+    for error in errors {
+        assert!(error.to_string().contains("ncclGetUniqueId"), "{error}");
+    }
+}
+
 /// The calls of two threads on two sides come in any order.
 #[test]
 fn sides_do_not_wait_for_each_other() {
@@ -176,7 +228,7 @@ fn two_ranks_on_one_device_are_named_before_nccl_is_asked() {
     let on = |path| ordinals.map(|ordinal| config(path, ordinal));
     drop(control().take_calls());
     for error in meet(&on(DevicePath::Nccl), |_, met| met.map(drop).unwrap_err()) {
-        assert!(error.to_string().contains("ranks 0 and 2 are on one device, GPU-"), "{error}");
+        assert!(error.to_string().contains("ranks 0 and 2 are both on device GPU-"), "{error}");
     }
     for path in [DevicePath::Auto, DevicePath::Staged] {
         meet(&on(path), |_, met| {

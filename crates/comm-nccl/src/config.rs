@@ -1,35 +1,54 @@
-//! How a communicator is made.
+//! The configuration of a communicator.
 
 use std::ffi::CString;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Failure, Group, GroupId, Membership, Result};
+use comm_core::{DEFAULT_TIMEOUT, Error, Failure, Group, GroupId, Membership, Result, Store};
 
 use crate::handle::Setup;
 
-/// How a communicator is made.
-#[derive(Debug, Clone)]
+/// The configuration of a communicator.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct NcclConfig {
     /// Which rank of how many this is.
     pub group: Group,
-    /// How long all ranks may take to meet, and NCCL to connect them.
+    /// The time in which all ranks must arrive and NCCL must connect them.
     pub timeout: Duration,
-    /// How long a communicator that is dropped waits for work that was enqueued, before it gives it up.
+    /// How long a communicator that is dropped waits for work that was enqueued, before it gives it
+    /// up.
     pub close_timeout: Duration,
-    /// What ends the making of the communicator before its time is over: if something fails of which it is to be a part, the
-    /// cause is the error. It counts for nothing once the ranks are connected.
+    /// What ends the making of the communicator before its time is over: if something fails of
+    /// which it is to be a part, the cause is the error. It counts for nothing once the ranks are
+    /// connected.
     pub failure: Option<Arc<Failure>>,
-    /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default, they go on in the background
-    /// and are asked for, so that a call which does not get there ends at its deadline, or when somebody aborts. If they
-    /// block, a call that hangs within NCCL, as the first ones may while they connect, can be ended by nobody.
+    /// Where the ranks tell each other which collectives they wait in and why they failed, which
+    /// NCCL does not, and where [`ShrinkMode::Abort`](crate::ShrinkMode::Abort) connects the
+    /// remaining ranks. On all ranks or on none. The communicator keeps it, as does every group
+    /// that is made of it.
+    pub store: Option<Arc<dyn Store>>,
+    /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default,
+    /// they go on in the background and are asked for, so that a call which does not get there ends
+    /// at its deadline, or when somebody aborts. If they block, a call that hangs within NCCL, as
+    /// the first ones may while they connect, can be ended by nobody.
     pub blocking: bool,
-    /// How many blocks of threads NCCL may use on the device; `None` leaves it to NCCL.
+    /// The number of thread blocks that NCCL may use on the device; `None` leaves it to NCCL.
     pub ctas: Option<RangeInclusive<u32>>,
     /// A name for NCCL's logs and profilers.
     pub name: Option<String>,
+}
+
+impl std::fmt::Debug for NcclConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NcclConfig")
+            .field("group", &self.group)
+            .field("timeout", &self.timeout)
+            .field("has_store", &self.store.is_some())
+            .field("blocking", &self.blocking)
+            .finish_non_exhaustive()
+    }
 }
 
 impl NcclConfig {
@@ -43,13 +62,14 @@ impl NcclConfig {
             timeout: DEFAULT_TIMEOUT,
             close_timeout: Duration::from_secs(10),
             failure: None,
+            store: None,
             blocking: false,
             ctas: None,
             name: None,
         })
     }
 
-    /// What NCCL is told of it.
+    /// Returns the part of the configuration that NCCL gets.
     pub(crate) fn setup(&self) -> Result<Setup> {
         let (min_ctas, max_ctas) = self.ctas.clone().map(RangeInclusive::into_inner).unzip();
         if let (Some(min), Some(max)) = (min_ctas, max_ctas)

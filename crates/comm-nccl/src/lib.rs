@@ -7,8 +7,9 @@
 //! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer knows which streams used it last, so that work on it comes in
 //!   the order in which it was enqueued, whoever enqueues it. Memory of frameworks comes in by [`CudaView::from_raw`].
 //! - A [`Library`] is the loaded NCCL.
-//! - Ranks meet in any [`Store`](comm_core::Store), with [`NcclCommunicator::connect`], or are given a [`UniqueId`] in another
-//!   way, with [`NcclCommunicator::with_id`].
+//! - The ranks of any communicator for the host connect with [`NcclCommunicator::connect`], those that
+//!   share a [`Store`](comm_core::Store) with [`NcclCommunicator::connect_in_store`], and those that
+//!   were given a [`UniqueId`] in another way with [`NcclCommunicator::with_id`].
 //!
 //! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What takes longer than its
 //! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own. Another thread tells the
@@ -21,7 +22,7 @@
 //! | which memory of the host does a device copy to and from by itself | `pinned.rs`, `transfer.rs` |
 //! | who waits for whom | `usage.rs`, `stream.rs`, `work.rs` |
 //! | what does a call see of a buffer | `view.rs`, `memory.rs` |
-//! | how do ranks come by one id, and which are refused | `meeting/`, `unique_id.rs` |
+//! | how do ranks get one id, and which are refused | `capabilities.rs`, `meeting/`, `unique_id.rs` |
 //! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
 //! | which calls of NCCL are made | `handle/`, `library.rs` |
 //! | what is under way, and what if it fails | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
@@ -34,13 +35,14 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use comm_core::{Membership, Comm, ReduceOp, Store};
+//! use comm_core::{Comm, HostCommunicator, Membership, ReduceOp};
 //! use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig};
 //!
-//! fn sum(store: Arc<dyn Store>, rank: usize, size: usize) -> comm_core::Result<Vec<f32>> {
+//! fn sum(host: &dyn HostCommunicator) -> comm_core::Result<Vec<f32>> {
 //!     let device = Device::from_env()?;
+//!     let (rank, size) = (host.group().rank(), host.group().size());
 //!     let config = NcclConfig::new(Membership { rank, size })?;
-//!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, store, config)?;
+//!     let communicator = NcclCommunicator::connect(&Library::from_env()?, &device, host, config)?;
 //!     let comm = Comm::<Cuda>::over(Arc::new(communicator));
 //!
 //!     let mut buffer = DeviceBuffer::from_host(&device.new_stream()?, &[1.0_f32; 1000])?;
@@ -52,6 +54,7 @@
 
 mod allocation;
 mod buffer;
+mod capabilities;
 mod communicator;
 mod config;
 mod device;
@@ -76,6 +79,7 @@ mod view;
 mod work;
 
 pub use buffer::DeviceBuffer;
+pub use capabilities::Capabilities;
 pub use communicator::{Batch, NcclCommunicator, Registration, ShrinkMode};
 pub use config::NcclConfig;
 pub use device::Device;

@@ -1,27 +1,29 @@
-//! What makes ranks one group.
+//! The id by which the ranks of a group find each other.
 
-use comm_core::{Invalid, Result};
+use comm_core::wire::{Reader, Writer};
+use comm_core::{Call, CallOptions, Error, HostCommunicator, HostViewMut, Invalid, Result, Signature};
 
-use crate::Library;
-use crate::handle;
+use crate::error::{NCCL, unavailable};
+use crate::{Library, handle};
 
-/// The 128 bytes through which the ranks of a group find each other: one rank makes them, and all are given the same.
+/// The 128 bytes through which the ranks of a group find each other: one rank makes them, and all
+/// are given the same.
 ///
-/// They hold an address at which the first rank listens, so that an id is good for one group and one run. Whoever knows it
-/// may join in.
+/// They hold an address at which the first rank listens, so that an id is good for one group and
+/// one run. Whoever knows it may join in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId {
     bytes: [u8; Self::BYTES],
 }
 
 impl UniqueId {
-    /// How long one is.
+    /// The length of an id in bytes.
     pub const BYTES: usize = 128;
 
     /// An id that no other group has. Its maker must be a rank of the group, as it listens.
     ///
     /// # Errors
-    /// [`Error::Backend`](comm_core::Error::Backend) with NCCL's code, for example if no network interface will do.
+    /// [`Error::Backend`] with NCCL's code, for example if no network interface will do.
     pub fn generate(library: &Library) -> Result<Self> {
         handle::unique_id(library.nccl())
     }
@@ -33,10 +35,42 @@ impl UniqueId {
     /// The id that came from somewhere as bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) unless there are 128 of them.
+    /// [`Error::Invalid`] unless there are 128 of them.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let refused = || Invalid::Length { what: "the unique id", expected: Self::BYTES, got: bytes.len() };
         Ok(Self { bytes: bytes.try_into().map_err(|_| refused())? })
+    }
+
+    /// Makes an id on rank 0 and gives it to all ranks of `host` by a broadcast. Every rank calls
+    /// this.
+    ///
+    /// # Errors
+    /// On rank 0 as [`UniqueId::generate`], and then [`Error::BackendUnavailable`] with the reason
+    /// on all others; and the errors of the broadcast.
+    pub fn share(library: &Library, host: &dyn HostCommunicator, options: &CallOptions) -> Result<Self> {
+        let made = (host.group().rank() == 0).then(|| Self::generate(library)).transpose();
+        // The flag that there is an id, and the id or the beginning of the error message.
+        let mut message = Writer::new();
+        match &made {
+            Ok(id) => _ = message.put(1_u8).put(id.map_or([0; Self::BYTES], |id| id.bytes)),
+            Err(error) => _ = message.put(0_u8).text::<u16>(&error.to_string(), Self::BYTES - 2),
+        }
+        let mut message: [u8; 1 + Self::BYTES] = message.into_array();
+        let call = Call::Broadcast { root: 0, buffer: HostViewMut::new(&mut message) };
+        host.run(call, options)?;
+        made?;
+        let malformed = |error| Error::malformed("the unique id from rank 0", error);
+        let mut r = Reader::new(&message);
+        if r.flag("flag of an id").map_err(malformed)? {
+            return r.get().map(Self::new).map_err(malformed);
+        }
+        let reason = r.text::<u16>(Self::BYTES).map_err(malformed)?;
+        Err(unavailable(NCCL, format!("rank 0 could not make a unique id: {reason}")))
+    }
+
+    /// A number by which the ranks of a group name what is theirs without showing the id.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        Signature::fingerprint_of(self.bytes.iter().map(|byte| u64::from(*byte)))
     }
 
     /// The bytes.

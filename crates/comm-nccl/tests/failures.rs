@@ -210,7 +210,7 @@ fn a_failure_of_the_whole_ends_a_meeting_at_once() {
             store.set("nccl/call", &call.to_le_bytes()).unwrap();
         }
         let error = connect_in_vain(rank, |library, device, alone| {
-            NcclCommunicator::connect(library, device, store, alone)
+            NcclCommunicator::connect_in_store(library, device, store, alone)
         });
         assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
     }

@@ -27,7 +27,8 @@ fn connect<S: Store + 'static>(
                 let mut config = config(rank, size);
                 config.timeout = timeout;
                 let device = Device::open(ordinal)?;
-                let comm = NcclCommunicator::connect(&library(), &device, Arc::new(store()), config)?;
+                let comm =
+                    NcclCommunicator::connect_in_store(&library(), &device, Arc::new(store()), config)?;
                 let mut sum = comm_nccl::DeviceBuffer::from_host(comm.stream(), &[rank as i32 + 1])?;
                 comm.run(
                     Call::AllReduce { buffers: Buffers::InPlace(sum.view_mut()), op: ReduceOp::Sum },
@@ -120,7 +121,8 @@ fn a_rank_that_finds_an_old_call_finds_the_right_one_in_time() {
             let (device, folder) = (devices[rank], folder.path());
             scope.spawn(move || {
                 let (device, store) = (Device::open(device).unwrap(), FileStore::open(folder).unwrap());
-                NcclCommunicator::connect(&library(), &device, Arc::new(store), config(rank, 2)).map(drop)
+                NcclCommunicator::connect_in_store(&library(), &device, Arc::new(store), config(rank, 2))
+                    .map(drop)
             })
         };
         let waiting = join(1);
@@ -136,7 +138,8 @@ fn a_leftover_that_makes_no_sense_is_refused() {
     FileStore::open(folder.path()).unwrap().set("nccl/call", &[1; 127]).unwrap();
     let store = FileStore::open(folder.path()).unwrap();
     let device = Device::open(devices[1]).unwrap();
-    let error = NcclCommunicator::connect(&library(), &device, Arc::new(store), config(1, 2)).unwrap_err();
+    let error =
+        NcclCommunicator::connect_in_store(&library(), &device, Arc::new(store), config(1, 2)).unwrap_err();
     assert!(matches!(error, Error::Handshake { .. }), "{error}");
 }
 
@@ -157,7 +160,8 @@ fn ranks_that_do_not_come_are_named() {
         config.timeout = Duration::from_millis(300);
         let store = FileStore::open(folder.path()).unwrap();
         let device = Device::open(devices[rank % 2]).unwrap();
-        let error = NcclCommunicator::connect(&library(), &device, Arc::new(store), config).unwrap_err();
+        let error =
+            NcclCommunicator::connect_in_store(&library(), &device, Arc::new(store), config).unwrap_err();
         let Error::Timeout { waiting_for, during: During::Rendezvous, .. } = error else { panic!("{error}") };
         waiting_for
     };
@@ -199,7 +203,8 @@ fn a_peer_that_says_hello_in_another_way_is_refused_and_told_why() {
     thread::scope(|scope| {
         let host = scope.spawn(|| {
             let device = Device::open(devices[0]).unwrap();
-            let met = NcclCommunicator::connect(&library(), &device, Arc::new(store()), config(0, 2));
+            let met =
+                NcclCommunicator::connect_in_store(&library(), &device, Arc::new(store()), config(0, 2));
             met.unwrap_err()
         });
         let call = store().get("nccl/call", SOON).unwrap();

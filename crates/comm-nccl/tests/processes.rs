@@ -25,7 +25,8 @@ fn a_rank_plays_its_part() {
     assert_eq!(device.ordinal(), rank);
     let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
-    let communicator = NcclCommunicator::connect(&library, &device, Arc::new(store), config).unwrap();
+    let communicator =
+        NcclCommunicator::connect_in_store(&library, &device, Arc::new(store), config).unwrap();
     let communicator = Arc::new(communicator);
     let comm = Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(&communicator))
         .with_timeout(Duration::from_secs(2));

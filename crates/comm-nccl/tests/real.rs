@@ -59,7 +59,8 @@ fn without_a_gpu_there_is_an_error_and_no_communicator() {
         let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
         let given =
             no_device().and_then(|device| NcclCommunicator::with_id(&library, &device, &id, config.clone()));
-        let met = no_device().and_then(|device| NcclCommunicator::connect(&library, &device, store, config));
+        let met = no_device()
+            .and_then(|device| NcclCommunicator::connect_in_store(&library, &device, store, config));
         for outcome in [given, met] {
             assert!(matches!(outcome, Err(Error::BackendUnavailable { .. })));
         }

@@ -26,7 +26,8 @@ fn unlike_versions_are_named_on_every_rank() {
             scope.spawn(move || {
                 let store = FileStore::open(folder.path()).unwrap();
                 let device = Device::open(devices[rank]).unwrap();
-                NcclCommunicator::connect(&library, &device, Arc::new(store), config(rank, 2)).unwrap_err()
+                NcclCommunicator::connect_in_store(&library, &device, Arc::new(store), config(rank, 2))
+                    .unwrap_err()
             })
         };
         for rank in [join(0, new), join(1, old)] {

@@ -27,7 +27,7 @@ fn a_rank_plays_its_part() {
     println!("device {}", device.uuid().unwrap()[15]);
     let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
-    let connected = NcclCommunicator::connect(&library, &device, Arc::new(store), config);
+    let connected = NcclCommunicator::connect_in_store(&library, &device, Arc::new(store), config);
     if part == "refused" {
         let error = connected.map(drop).unwrap_err();
         assert!(matches!(error, Error::Invalid(Invalid::SharedDevice { ranks: (0, 1), .. })), "{error}");

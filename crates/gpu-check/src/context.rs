@@ -53,7 +53,7 @@ impl RankContext {
         let number = self.connections.replace(self.connections.get() + 1);
         let store = Arc::new(FileStore::open(self.spec.folder.join("store"))?);
         let store = Arc::new(PrefixStore::new(format!("connection-{number}"), store));
-        NcclCommunicator::connect(&self.library, &self.device, store, config)
+        NcclCommunicator::connect_in_store(&self.library, &self.device, store, config)
     }
 
     /// Sets a flag for all ranks, outside of the communicators under test.

@@ -4,14 +4,14 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Comm, Error, Group, Host, HostCommunicator, Membership, Result, Store};
+use comm_core::{CallOptions, Comm, Group, Host, HostCommunicator, Membership, Result, Store};
 use comm_nccl::{Cuda, Device, Library, NcclCommunicator, NcclConfig, UniqueId};
 
 use super::agreement::{self, Decision};
-use super::capabilities::LocalDevice;
 use super::config::{DeviceConfig, DevicePath};
 use super::failure_link::{DeviceBackend, FailureLink, Listener};
 use super::guard::Guarded;
+use super::local_device::LocalDevice;
 use super::staging::StagedCommunicator;
 
 /// A group of ranks with two sides: one for host buffers, and one for device buffers, by NCCL or
@@ -46,16 +46,18 @@ impl HybridCommunicator {
     /// this. The ranks exchange their devices and versions of NCCL, and decide together on one
     /// path.
     ///
-    /// `host` must not be used directly afterwards. NCCL's ranks meet in the store as
-    /// [`NcclCommunicator::connect`] describes, and keep it. A world of one needs no store, and
-    /// neither do ranks that all ask for [`DevicePath::Staged`].
+    /// NCCL's unique id goes by a broadcast of `host`, which must not be used directly afterwards.
+    /// `store` is optional and becomes [`NcclConfig::store`]: without one, ranks in different calls
+    /// on devices are not told so, and the survivors of a failure cannot shrink. All ranks give
+    /// one, or none does.
     ///
     /// # Errors
-    /// Equal on every rank: [`Error::BackendUnavailable`] if a rank has no device, or if `config`
-    /// asks for NCCL and not all ranks can use it, with the missing part per rank, and the ranks
-    /// that share a device; [`Error::Invalid`] if ranks ask for different paths. Otherwise the
-    /// errors of `host` and [`NcclCommunicator::connect`]. If a rank dies or fails meanwhile, all
-    /// others return that error at once.
+    /// Equal on every rank: [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if
+    /// a rank has no device, or if `config` asks for NCCL and not all ranks can use it, with the
+    /// missing part per rank, and the ranks that share a device;
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if ranks ask for different paths. Otherwise
+    /// the errors of `host` and [`NcclCommunicator::with_id`]. If a rank dies or fails meanwhile,
+    /// all others return that error at once.
     pub fn connect(
         host: Arc<dyn HostCommunicator>,
         store: Option<Arc<dyn Store>>,
@@ -65,7 +67,7 @@ impl HybridCommunicator {
         let group = host.group();
         let local = LocalDevice::find(config);
         let options = within(config, began);
-        let decision = agreement::agree(&*host, &local.capabilities(config.path), &options)?;
+        let decision = agreement::agree(&*host, &local.report(config.path), &options)?;
         tell(group, config.path, &decision);
         let device = local.device?;
         let channel = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
@@ -73,9 +75,10 @@ impl HybridCommunicator {
         let listener = Listener::start(&link)?;
         let side = match decision.path {
             DevicePath::Nccl => {
+                let options = within(config, began);
+                let nccl = nccl_config(&link, store, config, began);
                 let library = local.library.unwrap_or_else(|| config.load());
-                let config = nccl_config(&link, group, config, began);
-                by_nccl(library, &device, store, config)
+                library.and_then(|library| by_nccl(&*host, (&library, &device), nccl, &options))
             }
             _ => staged(&*host, &device, config, began),
         };
@@ -212,35 +215,29 @@ fn staged(
 
 fn nccl_config(
     link: &FailureLink,
-    group: Group,
+    store: Option<Arc<dyn Store>>,
     config: &DeviceConfig,
     began: Instant,
 ) -> Result<NcclConfig> {
-    let mut nccl = match &config.nccl {
-        Some(nccl) => nccl.clone(),
-        None => NcclConfig::new(Membership { rank: group.rank(), size: group.size() })?,
-    };
-    nccl.group = group;
+    let alone = Membership { rank: 0, size: 1 };
+    let mut nccl = config.nccl.clone().map_or_else(|| NcclConfig::new(alone), Ok)?;
     nccl.failure = Some(Arc::clone(link.failure()));
+    nccl.store = store.or(nccl.store);
     nccl.timeout = nccl.timeout.min(within(config, began).timeout);
     Ok(nccl)
 }
 
-/// Returns the side that NCCL connects.
+/// The side of a group that NCCL connects, once the ranks have agreed that it can.
 fn by_nccl(
-    library: Result<Library>,
-    device: &Device,
-    store: Option<Arc<dyn Store>>,
+    host: &dyn HostCommunicator,
+    (library, device): (&Library, &Device),
     config: Result<NcclConfig>,
+    options: &CallOptions,
 ) -> Result<DeviceBackend> {
-    let (library, config) = (library?, config?);
-    let nccl = match store {
-        Some(store) => NcclCommunicator::connect(&library, device, store, config)?,
-        None if config.group.size() == 1 => {
-            NcclCommunicator::with_id(&library, device, &UniqueId::generate(&library)?, config)?
-        }
-        None => return Err(Error::setting("store", "", "ranks that use NCCL need one to meet in")),
-    };
+    let id = UniqueId::share(library, host, options)?;
+    let mut config = config?;
+    config.group = host.group();
+    let nccl = NcclCommunicator::with_id(library, device, &id, config)?;
     Ok(DeviceBackend::Nccl(Arc::new(nccl)))
 }
 

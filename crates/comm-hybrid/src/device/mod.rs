@@ -1,12 +1,12 @@
 //! Device buffers beside host buffers: one group with two sides, which live and fail together.
 
 mod agreement;
-mod capabilities;
 mod communicator;
 mod config;
 mod diagnosis;
 mod failure_link;
 mod guard;
+mod local_device;
 mod staging;
 
 pub use communicator::HybridCommunicator;

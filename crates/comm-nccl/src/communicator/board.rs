@@ -8,6 +8,8 @@ use std::time::Duration;
 use comm_core::wire::{self, Reader};
 use comm_core::{Error, Group, GroupId, Result, Signature, Store};
 
+use crate::UniqueId;
+
 /// The number of other ranks that a rank reads, so that a large group in trouble does not overload
 /// its store.
 const PEERS_MAX: usize = 64;
@@ -38,8 +40,9 @@ impl Announcement {
 }
 
 impl Board {
-    pub(super) const fn new(store: Arc<dyn Store>, place: String, group: Group) -> Self {
-        Self { store, place, group }
+    /// Returns the board of the ranks that an id connects, which no other group has.
+    pub(super) fn new(store: Arc<dyn Store>, id: &UniqueId, group: Group) -> Self {
+        Self { store, place: format!("nccl/{:x}", id.fingerprint()), group }
     }
 
     /// Returns the prefix under which the surviving `members` rendezvous. It contains their lowest
@@ -47,11 +50,6 @@ impl Board {
     pub(super) fn place_of(&self, members: &[usize]) -> (&dyn Store, String) {
         let host = members.iter().min().unwrap_or(&0);
         (&*self.store, format!("{}/left/{host}", self.place))
-    }
-
-    /// Returns the board of the survivors after their rendezvous.
-    pub(super) fn of_those_left(&self, place: String, group: Group) -> Self {
-        Self { store: Arc::clone(&self.store), place, group }
     }
 
     /// Returns the board of a group made of this one.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Error, ReduceOp, Result, Store};
+use comm_core::{CallOptions, Error, HostCommunicator, ReduceOp, Result, Store};
 
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress};
@@ -26,7 +26,7 @@ use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
 use crate::rendezvous::Rendezvous;
 use crate::view::{CudaView, CudaViewMut};
-use crate::{Device, DeviceBuffer, DeviceWork, Library, Stream, UniqueId};
+use crate::{Capabilities, Device, DeviceBuffer, DeviceWork, Library, Stream, UniqueId};
 use board::Board;
 use deadline::Deadline;
 use engine::{Engine, Parts, await_ready};
@@ -37,28 +37,36 @@ pub use shrink::ShrinkMode;
 
 /// Runs collectives on buffers of a device, by NCCL.
 ///
-/// What holds for all calls is written at [`Communicator`](comm_core::Communicator); this is what is different on a device:
+/// What holds for all calls is written at [`Communicator`](comm_core::Communicator); this is what
+/// is different on a device:
 ///
-/// - Calls return when they are enqueued on the communicator's own stream, [`NcclCommunicator::stream`]. It first waits for
-///   the last use of each buffer, and whoever uses a buffer next waits for the call: on the device, without the host. Copies
-///   to the host wait for it on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
+/// - Calls return when they are enqueued on the communicator's own stream,
+///   [`NcclCommunicator::stream`]. It first waits for the last use of each buffer, and whoever uses
+///   a buffer next waits for the call: on the device, without the host. Copies to the host wait for
+///   it on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
 ///   [`Comm::barrier`](comm_core::Comm::barrier) for itself and all before it.
-/// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A watchdog ends what takes longer,
-///   and what NCCL reports as failed. The communicator is then aborted and poisoned, as after any other fatal error; buffers
-///   that were to be written by calls which had not ended give [`Error::Poisoned`] instead of their contents. Ranks that are left
-///   go on with [`NcclCommunicator::shrink`].
-/// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before anything is enqueued. It moves
-///   all types.
-/// - Partial sums are kept in the type of the elements: [`CallOptions::accumulate`] is refused where it asks for another.
-/// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise an order:
-///   [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is refused. What a NaN does to a minimum or a maximum is its choice too.
-/// - NCCL neither compares calls nor tells ranks of each other's failures. Ranks that met in a store do, through it: who waits in
-///   a collective for a second says so there, and looks at what others say; who fails or aborts says that. So ranks in
-///   different collectives get [`Error::Desync`], those whose peer gave up [`Error::Aborted`], and a timeout names the ranks that
-///   did not come. It takes a second or more, and looks at 64 others at most. Without a store, calls end at their deadlines.
+/// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A
+///   watchdog ends what takes longer, and what NCCL reports as failed. The communicator is then
+///   aborted and poisoned, as after any other fatal error; buffers that were to be written by calls
+///   which had not ended give [`Error::Poisoned`] instead of their contents. Ranks that are left go
+///   on with [`NcclCommunicator::shrink`].
+/// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before
+///   anything is enqueued. It moves all types.
+/// - Partial sums are kept in the type of the elements: [`CallOptions::accumulate`] is refused
+///   where it asks for another.
+/// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise
+///   an order: [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is refused.
+///   What a NaN does to a minimum or a maximum is its choice too.
+/// - NCCL neither compares calls nor tells ranks of each other's failures. With
+///   [`NcclConfig::store`], the ranks do it through the store: a rank that waits in a collective
+///   for a second writes it there and reads what others wrote, and a rank that fails or aborts
+///   writes the cause. So ranks in different collectives get [`Error::Desync`], those whose peer
+///   gave up [`Error::Aborted`], and a timeout names the ranks that did not come. It takes a second
+///   or more, and compares with 64 others at most. Without a store, calls end at their deadlines.
 ///   Messages are not compared.
 ///
-/// Dropped, it waits for what was enqueued, but no longer than [`NcclConfig::close_timeout`]; then it aborts.
+/// Dropped, it waits for what was enqueued, but no longer than [`NcclConfig::close_timeout`]; then
+/// it aborts.
 #[derive(Debug)]
 pub struct NcclCommunicator {
     engine: Arc<Engine>,
@@ -69,28 +77,52 @@ pub struct NcclCommunicator {
 }
 
 impl NcclCommunicator {
-    /// Makes a group of all ranks that share a store: they agree on NCCL's version, rank 0 makes a [`UniqueId`] for them, and
-    /// NCCL connects them. Each has a device of its own; from NCCL 2.30.3 on ranks may share one, if
-    /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all ranks of the group.
+    /// Connects the ranks of a communicator for the host, each with a device of its own. Every rank
+    /// calls this. The ranks compare their devices and versions of NCCL by one all-gather, and get
+    /// the [`UniqueId`] of rank 0 by a broadcast. From NCCL 2.30.3 on, ranks may share a device if
+    /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all of them.
     ///
-    /// Groups that meet in one store at the same time need a [`PrefixStore`](comm_core::PrefixStore) each. What earlier runs left
-    /// there is not taken for what this one says. The communicator keeps the store, as does every group that is made of it.
+    /// The group of `config` is replaced by that of `host`, which is not used any more afterwards.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the ranks that are missing, as far as that is known; the cause of [`NcclConfig::failure`], if that
-    /// comes before, also in the middle of either; [`Error::BackendUnavailable`] on all ranks,
-    /// with ranks and versions, if not all have the same NCCL; [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on
-    /// all ranks, with two ranks that are on one device, if it cannot be shared; [`Error::Backend`] with NCCL's code; and what
-    /// the store answers.
+    /// The errors of the two calls on `host`; [`Error::BackendUnavailable`] on all ranks, with
+    /// ranks and versions, if the versions differ;
+    /// [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on all ranks, with two ranks
+    /// that are on one device, if it cannot be shared; otherwise as [`NcclCommunicator::with_id`].
     pub fn connect(
         library: &Library,
         device: &Device,
+        host: &dyn HostCommunicator,
+        mut config: NcclConfig,
+    ) -> Result<Self> {
+        let deadline = Deadline::after(config.timeout);
+        let within = || CallOptions::default().timeout(deadline.left());
+        Capabilities::of(library, device)?.exchange(host, &within())?;
+        let id = UniqueId::share(library, host, &within())?;
+        config.group = host.group();
+        Self::join(library, device, &id, (config, deadline))
+    }
+
+    /// Connects all ranks that share a store, for programs without a communicator for the host:
+    /// otherwise as [`NcclCommunicator::connect`]. The store becomes [`NcclConfig::store`].
+    ///
+    /// Groups that meet in one store at the same time need a
+    /// [`PrefixStore`](comm_core::PrefixStore) each. Keys that an earlier run left in the store are
+    /// not taken for those of this run.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with the missing ranks, as far as they are known; the cause of
+    /// [`NcclConfig::failure`] as soon as there is one; the errors of the store; otherwise as
+    /// [`NcclCommunicator::connect`].
+    pub fn connect_in_store(
+        library: &Library,
+        device: &Device,
         store: Arc<dyn Store>,
-        config: NcclConfig,
+        mut config: NcclConfig,
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
         let members: Vec<usize> = (0..config.group.size()).collect();
-        let meeting = Rendezvous {
+        let rendezvous = Rendezvous {
             store: &*store,
             place: "nccl".into(),
             group: config.group,
@@ -98,26 +130,28 @@ impl NcclCommunicator {
             deadline,
             failure: config.failure.as_deref(),
         };
-        let met = meeting.run(library, device)?;
-        let board = (config.group.size() > 1).then(|| Board::new(store, met.place, config.group));
-        Self::join(library, device, &met.id, (config, deadline, board))
+        let id = rendezvous.run(library, device)?;
+        config.store = Some(store);
+        Self::join(library, device, &id, (config, deadline))
     }
 
-    /// Makes a group of all ranks that were given the same id, in whatever way. Versions and devices are not compared before; what
-    /// NCCL refuses is its error.
+    /// Connects all ranks that were given the same id in another way, such as a message. Versions
+    /// and devices are not compared; the error of a mismatch is NCCL's.
     ///
     /// # Errors
-    /// As [`NcclCommunicator::connect`]; NCCL does not tell which ranks are missing, so that any may be.
+    /// [`Error::Timeout`], in which any other rank may be missing, because NCCL does not tell which
+    /// are; the cause of [`NcclConfig::failure`] as soon as there is one; [`Error::Backend`] with
+    /// NCCL's code.
     pub fn with_id(library: &Library, device: &Device, id: &UniqueId, config: NcclConfig) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
-        Self::join(library, device, id, (config, deadline, None))
+        Self::join(library, device, id, (config, deadline))
     }
 
     fn join(
         library: &Library,
         device: &Device,
         id: &UniqueId,
-        (mut config, deadline, board): (NcclConfig, Deadline, Option<Board>),
+        (mut config, deadline): (NcclConfig, Deadline),
     ) -> Result<Self> {
         let setup = config.setup()?;
         device.bind()?;
@@ -127,6 +161,8 @@ impl NcclCommunicator {
             await_ready(&handle, deadline, config.group, config.failure.as_deref())?;
         }
         config.failure = None;
+        let store = config.store.clone().filter(|_| config.group.size() > 1);
+        let board = store.map(|store| Board::new(store, id, config.group));
         Self::over(Parts { library: library.clone(), stream, config, setup, handle, board })
     }
 
@@ -155,7 +191,8 @@ impl NcclCommunicator {
         &self.engine.device
     }
 
-    /// The stream on which it runs. Work that is enqueued there comes after the calls that were made before.
+    /// The stream on which it runs. Work that is enqueued there comes after the calls that were
+    /// made before.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.engine.stream
@@ -169,8 +206,9 @@ impl NcclCommunicator {
         self.engine.wait(self.engine.last(), None)
     }
 
-    /// Sends a message to rank `to`, whose `recv` gives a buffer of just this length and type. Messages between two ranks
-    /// arrive in their order. Ranks that send to each other before they receive wait for ever; a [`Batch`] of both does not.
+    /// Sends a message to rank `to`, whose `recv` gives a buffer of just this length and type.
+    /// Messages between two ranks arrive in their order. Ranks that send to each other before they
+    /// receive wait for ever; a [`Batch`] of both does not.
     ///
     /// # Errors
     /// See [`Error`].
@@ -178,7 +216,8 @@ impl NcclCommunicator {
         self.carry_out(options, |plan| plan.send(to, message)).map(drop)
     }
 
-    /// Receives a message from rank `from`, of just the length and type of the buffer. NCCL does not compare them.
+    /// Receives a message from rank `from`, of just the length and type of the buffer. NCCL does
+    /// not compare them.
     ///
     /// # Errors
     /// See [`Error`].
@@ -186,7 +225,8 @@ impl NcclCommunicator {
         self.carry_out(options, |plan| plan.recv(from, buffer)).map(drop)
     }
 
-    /// Ends the communicator in order, when all calls have ended: as dropping it does, and tells how that went.
+    /// Ends the communicator in order, when all calls have ended: as dropping it does, and tells
+    /// how that went.
     ///
     /// # Errors
     /// [`Error::Timeout`] if they do not end in time: the communicator is aborted.
@@ -205,15 +245,16 @@ impl NcclCommunicator {
         closed
     }
 
-    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a cause that is known from
-    /// elsewhere: it is what later calls give, and what other ranks are told.
+    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a
+    /// cause that is known from elsewhere: it is what later calls give, and what other ranks are
+    /// told.
     pub fn fail(&self, cause: Error) {
         self.engine.fail(cause, None);
     }
 
-    /// Has `observer` called once, with the cause, when the communicator fails or is aborted: on the thread that finds out, before
-    /// NCCL is told, so that it should not take long. If that has happened already, it is called at once. Closing the communicator
-    /// in order is no failure.
+    /// Has `observer` called once, with the cause, when the communicator fails or is aborted: on
+    /// the thread that finds out, before NCCL is told, so that it should not take long. If that has
+    /// happened already, it is called at once. Closing the communicator in order is no failure.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         self.engine.health.failure.observe(observer);
     }

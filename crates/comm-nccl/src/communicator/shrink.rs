@@ -5,8 +5,9 @@ use comm_core::{CallOptions, Error, GroupId, Invalid, Result, Signature};
 use super::NcclCommunicator;
 use super::board::Board;
 use super::deadline::Deadline;
+use crate::UniqueId;
 use crate::config::NcclConfig;
-use crate::rendezvous::{Agreed, Rendezvous};
+use crate::rendezvous::Rendezvous;
 
 /// In which way a smaller group is made of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -79,13 +80,10 @@ impl NcclCommunicator {
             let (store, place) = board.place_of(members);
             Rendezvous { store, place, group, members, deadline, failure: None }.run(library, device)
         };
-        let met = board.map_or_else(|| Agreed::alone(library), meet)?;
-        let [high, low] = [met.number >> 64, met.number].map(|half| half as u64);
-        let id = GroupId(Signature::fingerprint_of([group.id().0, high, low]));
+        let unique = board.map_or_else(|| UniqueId::generate(library), meet)?;
+        let id = GroupId(Signature::fingerprint_of([group.id().0, unique.fingerprint()]));
         let config = NcclConfig { group: group.subgroup(id, members)?, ..engine.config.clone() };
-        let board = board.map(|board| board.of_those_left(met.place, config.group));
-        Self::join(library, device, &met.id, (config, deadline, board))
-            .map_err(|error| named_before(error, members))
+        Self::join(library, device, &unique, (config, deadline)).map_err(|error| named_before(error, members))
     }
 }
 

@@ -1,22 +1,20 @@
-//! What rank 0 answers when it has heard everybody.
+//! The leader's answer to all ranks.
 
 use comm_core::wire::{self, Reader};
 use comm_core::{Error, Invalid, Result};
 
 use super::hello::Hello;
 use super::stranger;
-use crate::environment::SHARE_DEVICES;
 use crate::error::{NCCL, unavailable};
-use crate::library::SHARING_SINCE;
-use crate::{Device, UniqueId};
+use crate::{Capabilities, UniqueId};
 
 const ID: u8 = 0;
 const WORDS: u8 = 1;
 const SHARED: u8 = 2;
 const SETTING: u8 = 3;
 
-/// Refuses ranks that leave out unlike ones, that have unlike versions, and ranks on one device where NCCL would not take them. The
-/// host comes first.
+/// Returns an error if ranks leave out different ranks, or if NCCL cannot connect them. The leader
+/// comes first.
 pub(super) fn agree(hellos: &[(usize, Hello)]) -> Result<()> {
     let Some((host, first)) = hellos.first() else { return Ok(()) };
     if let Some((rank, other)) = hellos.iter().find(|(_, hello)| hello.without != first.without) {
@@ -26,42 +24,8 @@ pub(super) fn agree(hellos: &[(usize, Hello)]) -> Result<()> {
         );
         return Err(Error::setting("ranks to leave out", format!("{:?}", first.without), reason));
     }
-    let other = hellos.iter().filter(|(_, hello)| hello.version != first.version);
-    let others: Vec<String> =
-        other.map(|(rank, hello)| format!("rank {rank} has {}", hello.version)).collect();
-    if !others.is_empty() {
-        let others = others.join(", ");
-        let words =
-            format!("ranks have different versions of NCCL: rank {host} has {}, {others}", first.version);
-        return Err(unavailable(NCCL, words));
-    }
-    let Some((ranks, device)) = shared(hellos) else { return Ok(()) };
-    let not_told: Vec<String> =
-        hellos.iter().filter(|(_, hello)| !hello.may_share).map(|(rank, _)| format!("rank {rank}")).collect();
-    let advice = if first.version < SHARING_SINCE {
-        format!(
-            "NCCL {} needs a device of its own for each rank; from {SHARING_SINCE} on, ranks can share one with \
-             {SHARE_DEVICES}=1",
-            first.version
-        )
-    } else if not_told.is_empty() {
-        return Ok(());
-    } else {
-        format!(
-            "NCCL needs a device of its own for each rank, unless {SHARE_DEVICES}=1 is set for all of them, and it \
-             is not for {}",
-            not_told.join(", ")
-        )
-    };
-    Err(Invalid::SharedDevice { ranks, device: Device::name_of(&device), advice }.into())
-}
-
-/// The first two ranks on one device, if there are any, and the device.
-fn shared(hellos: &[(usize, Hello)]) -> Option<((usize, usize), [u8; 16])> {
-    hellos.iter().enumerate().find_map(|(at, (second, hello))| {
-        let (first, _) = hellos[..at].iter().find(|(_, earlier)| earlier.device == hello.device)?;
-        Some(((*first, *second), hello.device))
-    })
+    let ranks: Vec<_> = hellos.iter().map(|(rank, hello)| (*rank, hello.capabilities)).collect();
+    Capabilities::check(&ranks)
 }
 
 /// An answer as bytes.
@@ -113,8 +77,10 @@ mod tests {
 
     use super::*;
 
-    fn hello(version: Version, device: u8, may_share: bool) -> Hello {
-        Hello { version, may_share, device: [device; 16], without: Vec::new(), nonce: 0 }
+    fn hello(device: u8) -> Hello {
+        let version = Version::new(2, 28, 9);
+        let capabilities = Capabilities { version, may_share: true, device: [device; 16] };
+        Hello { capabilities, without: Vec::new(), nonce: 0 }
     }
 
     fn agreed(hellos: &[Hello]) -> Result<()> {
@@ -141,14 +107,7 @@ mod tests {
 
     #[test]
     fn a_shared_device_is_the_same_error_on_every_rank() {
-        let version = Version::new(2, 28, 9);
-        let error = agreed(&[1, 2, 3, 2].map(|device| hello(version, device, true))).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "invalid: ranks 1 and 3 are both on device GPU-02020202-0202-0202-0202-020202020202: NCCL 2.28.9 needs a \
-             device of its own for each rank; from 2.30.3 on, ranks can share one with NCCL_MULTI_RANK_GPU_ENABLE=1"
-        );
-        assert_same_everywhere(&error);
+        assert_same_everywhere(&agreed(&[1, 2, 3, 2].map(hello)).unwrap_err());
     }
 
     #[track_caller]
@@ -159,7 +118,7 @@ mod tests {
 
     #[test]
     fn ranks_that_leave_out_unlike_ones_are_told_so_on_every_rank() {
-        let mut ranks = [1, 2, 3].map(|device| hello(Version::new(2, 30, 7), device, false));
+        let mut ranks = [1, 2, 3].map(hello);
         ranks.iter_mut().for_each(|hello| hello.without = vec![4]);
         assert!(agreed(&ranks).is_ok());
         ranks[2].without.push(5);
@@ -170,24 +129,5 @@ mod tests {
              the same"
         );
         assert_same_everywhere(&error);
-    }
-
-    #[test]
-    fn a_device_may_be_shared_where_nccl_can_and_all_ranks_tell_it() {
-        let (new, old) = (Version::new(2, 30, 3), Version::new(2, 30, 2));
-        assert!(agreed(&[1, 2, 3].map(|device| hello(old, device, false))).is_ok());
-        assert!(agreed(&[1, 2, 1].map(|device| hello(new, device, true))).is_ok());
-        assert!(agreed(&[1, 2, 1].map(|device| hello(old, device, true))).is_err());
-        let mut ranks = [1, 2, 1].map(|device| hello(new, device, true));
-        ranks[1].may_share = false;
-        let refused = agreed(&ranks).unwrap_err().to_string();
-        assert!(refused.contains("ranks 0 and 2") && refused.ends_with("not for rank 1"), "{refused}");
-    }
-
-    #[test]
-    fn unlike_versions_are_refused_before_anything_else() {
-        let refused =
-            agreed(&[hello(Version::new(2, 30, 7), 1, true), hello(Version::new(2, 18, 3), 1, true)]);
-        assert!(refused.unwrap_err().to_string().contains("rank 0 has 2.30.7, rank 1 has 2.18.3"));
     }
 }

@@ -18,7 +18,7 @@ use comm_core::wire::{self, Reader};
 use comm_core::{During, Error, Failure, Group, Refusal, Result, Store};
 
 use crate::communicator::deadline::Deadline;
-use crate::{Device, Library, UniqueId, environment};
+use crate::{Capabilities, Device, Library, UniqueId};
 use hello::Hello;
 
 /// The time for which a rank waits for the store before it checks for a new number of the leader,
@@ -39,35 +39,16 @@ pub(crate) struct Rendezvous<'a> {
     pub(crate) failure: Option<&'a Failure>,
 }
 
-/// The result of a rendezvous.
-#[derive(Debug)]
-pub(crate) struct Agreed {
-    pub(crate) id: UniqueId,
-    /// A number that is unique to this rendezvous.
-    pub(crate) number: u128,
-    /// The prefix of the keys for later messages of this group.
-    pub(crate) place: String,
-}
-
-impl Agreed {
-    /// Returns the result for a rank that is alone and needs no store.
-    pub(crate) fn alone(library: &Library) -> Result<Self> {
-        Ok(Self { id: UniqueId::generate(library)?, number: nonce(), place: String::new() })
-    }
-}
-
 impl Rendezvous<'_> {
     /// Checks members, versions and devices, and gives all ranks the leader's id.
-    pub(crate) fn run(&self, library: &Library, device: &Device) -> Result<Agreed> {
+    pub(crate) fn run(&self, library: &Library, device: &Device) -> Result<UniqueId> {
         let rank = self.group.rank();
         let Some((&host, others)) = self.members.split_first().filter(|(_, others)| !others.is_empty())
         else {
-            return Agreed::alone(library);
+            return UniqueId::generate(library);
         };
         let hello = Hello {
-            version: library.version(),
-            may_share: environment::devices_may_be_shared(),
-            device: device.uuid()?,
+            capabilities: Capabilities::of(library, device)?,
             without: (0..self.group.size()).filter(|rank| !self.members.contains(rank)).collect(),
             nonce: nonce(),
         };
@@ -84,7 +65,7 @@ impl Rendezvous<'_> {
         hello: &Hello,
         others: &[usize],
         generate: impl FnOnce() -> Result<UniqueId>,
-    ) -> Result<Agreed> {
+    ) -> Result<UniqueId> {
         let call = nonce();
         self.store.set(&self.call(), &wire::encode(|to| _ = to.put(call)))?;
         let heard = self.collect_hellos(call, others)?;
@@ -98,7 +79,7 @@ impl Rendezvous<'_> {
         }
         // All followers have answered to the number, and wait elsewhere.
         self.store.delete(&self.call())?;
-        agreed.map(|id| self.met(call, id))
+        agreed
     }
 
     /// Waits for the hellos of the followers. The error at the deadline lists all missing ranks.
@@ -127,7 +108,7 @@ impl Rendezvous<'_> {
     }
 
     /// Follows the leader.
-    fn follow(&self, hello: &Hello, host: usize) -> Result<Agreed> {
+    fn follow(&self, hello: &Hello, host: usize) -> Result<UniqueId> {
         let rank = self.group.rank();
         let missed = || self.missed(vec![host]);
         let mut call = self.read_call(host, self.deadline.left())?.ok_or_else(missed)?;
@@ -151,7 +132,7 @@ impl Rendezvous<'_> {
             };
             if let Some(answer) = answered {
                 self.store.delete(&self.answer(call, rank, hello.nonce))?;
-                return answer::decode(&answer, host).map(|id| self.met(call, id));
+                return answer::decode(&answer, host);
             }
         }
     }
@@ -178,10 +159,6 @@ impl Rendezvous<'_> {
                 outcome => return outcome,
             }
         }
-    }
-
-    fn met(&self, call: u128, id: UniqueId) -> Agreed {
-        Agreed { id, number: call, place: format!("{}/{call:x}", self.place) }
     }
 
     fn missed(&self, waiting_for: Vec<usize>) -> Error {

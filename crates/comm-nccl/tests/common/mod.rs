@@ -107,7 +107,7 @@ pub(crate) fn world_in<T: Send>(
 ) -> Vec<T> {
     let (library, size) = (library(), devices.len());
     let connect = |rank, device: &Device| {
-        NcclCommunicator::connect(&library, device, Arc::clone(store), config(rank, size)).unwrap()
+        NcclCommunicator::connect_in_store(&library, device, Arc::clone(store), config(rank, size)).unwrap()
     };
     each(devices, connect, body)
 }
