@@ -58,12 +58,7 @@ impl Default for CallOptions {
 
 /// Setters, as in `CallOptions::default().timeout(Duration::from_secs(10))`.
 impl CallOptions {
-    /// Returns the options with this timeout.
-    #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
+    crate::setters!(timeout: Duration);
 
     /// Returns the options with the algorithm of this name.
     #[must_use]
@@ -72,26 +67,7 @@ impl CallOptions {
         self
     }
 
-    /// Returns the options with this order of reductions.
-    #[must_use]
-    pub const fn order(mut self, order: ReduceOrder) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Returns the options with partial sums kept in this way.
-    #[must_use]
-    pub const fn accumulate(mut self, accumulate: Accumulate) -> Self {
-        self.accumulate = accumulate;
-        self
-    }
-
-    /// Returns the options with this extra fingerprint: see the field of this name.
-    #[must_use]
-    pub const fn extra_fingerprint(mut self, fingerprint: u64) -> Self {
-        self.extra_fingerprint = fingerprint;
-        self
-    }
+    crate::setters!(order: ReduceOrder, accumulate: Accumulate, extra_fingerprint: u64);
 }
 
 /// A group of ranks that runs collectives on buffers in memory `M`.

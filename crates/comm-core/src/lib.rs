@@ -49,6 +49,7 @@ mod process;
 mod recv_buf;
 mod reduce;
 mod refusal;
+mod setters;
 mod step;
 mod store;
 mod sync;

@@ -28,26 +28,7 @@ impl Options {
     pub const DEFAULT: Self =
         Self { limits: BucketLimits::DEFAULT, follow_first_step: true, clock: Instant::now };
 
-    /// Sets the limits of buckets.
-    #[must_use]
-    pub const fn limits(mut self, limits: BucketLimits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets whether buckets are rebuilt after the first step.
-    #[must_use]
-    pub const fn follow_first_step(mut self, follow: bool) -> Self {
-        self.follow_first_step = follow;
-        self
-    }
-
-    /// Sets the clock.
-    #[must_use]
-    pub const fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
+    comm_core::setters!(limits: BucketLimits, follow_first_step: bool, clock: Clock);
 }
 
 impl Default for Options {

@@ -26,19 +26,7 @@ impl BucketLimits {
     /// 1 MiB, then 25 MiB, as in PyTorch.
     pub const DEFAULT: Self = Self { first_bytes: 1 << 20, bytes: 25 << 20 };
 
-    /// Sets the limit of the first bucket.
-    #[must_use]
-    pub const fn first_bytes(mut self, first_bytes: usize) -> Self {
-        self.first_bytes = first_bytes;
-        self
-    }
-
-    /// Sets the limit of the other buckets.
-    #[must_use]
-    pub const fn bytes(mut self, bytes: usize) -> Self {
-        self.bytes = bytes;
-        self
-    }
+    comm_core::setters!(first_bytes: usize, bytes: usize);
 }
 
 impl Default for BucketLimits {

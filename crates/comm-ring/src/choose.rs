@@ -31,26 +31,7 @@ impl CallShape {
         Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
     }
 
-    /// Returns the shape for this number of ranks.
-    #[must_use]
-    pub const fn ranks(mut self, ranks: usize) -> Self {
-        self.ranks = ranks;
-        self
-    }
-
-    /// Returns the shape for this much data: see the field of this name.
-    #[must_use]
-    pub const fn bytes(mut self, bytes: usize) -> Self {
-        self.bytes = bytes;
-        self
-    }
-
-    /// Returns the shape for this order of combining.
-    #[must_use]
-    pub const fn order(mut self, order: ReduceOrder) -> Self {
-        self.order = order;
-        self
-    }
+    comm_core::setters!(ranks: usize, bytes: usize, order: ReduceOrder);
 }
 
 /// The speedup from which on an algorithm further down in the table is preferred; no model can tell

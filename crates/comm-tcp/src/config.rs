@@ -95,19 +95,7 @@ pub struct Keepalive {
 
 /// Setters, as in `Keepalive::default().idle(Duration::from_secs(60))`.
 impl Keepalive {
-    /// Sets the silence before the first probe.
-    #[must_use]
-    pub const fn idle(mut self, idle: Duration) -> Self {
-        self.idle = idle;
-        self
-    }
-
-    /// Sets the time between probes.
-    #[must_use]
-    pub const fn interval(mut self, interval: Duration) -> Self {
-        self.interval = interval;
-        self
-    }
+    comm_core::setters!(idle: Duration, interval: Duration);
 }
 
 impl Default for Keepalive {

@@ -83,47 +83,7 @@ impl Params {
         Self { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
     }
 
-    /// Returns the parameters for this rank.
-    #[must_use]
-    pub const fn rank(mut self, rank: usize) -> Self {
-        self.rank = rank;
-        self
-    }
-
-    /// Returns the parameters with this root.
-    #[must_use]
-    pub const fn root(mut self, root: usize) -> Self {
-        self.root = root;
-        self
-    }
-
-    /// Returns the parameters with this many segments per chunk.
-    #[must_use]
-    pub const fn segments(mut self, segments: usize) -> Self {
-        self.segments = segments;
-        self
-    }
-
-    /// Returns the parameters with this many segments in scratch at once.
-    #[must_use]
-    pub const fn pass(mut self, pass: usize) -> Self {
-        self.pass = pass;
-        self
-    }
-
-    /// Returns the parameters with this rank's contribution in the output, or not.
-    #[must_use]
-    pub const fn in_place(mut self, in_place: bool) -> Self {
-        self.in_place = in_place;
-        self
-    }
-
-    /// Returns the parameters with this many consecutive ranks on each host.
-    #[must_use]
-    pub const fn ranks_per_host(mut self, ranks_per_host: usize) -> Self {
-        self.ranks_per_host = ranks_per_host;
-        self
-    }
+    comm_core::setters!(rank: usize, root: usize, segments: usize, pass: usize, in_place: bool, ranks_per_host: usize);
 }
 
 impl Params {

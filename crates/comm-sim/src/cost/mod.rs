@@ -81,19 +81,7 @@ impl SimulationOptions {
         Self { links, window: 32, steps_max: u64::MAX }
     }
 
-    /// Returns the options with this window.
-    #[must_use]
-    pub const fn window(mut self, window: usize) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// Returns the options with this limit of steps of all ranks together.
-    #[must_use]
-    pub const fn steps_max(mut self, steps_max: u64) -> Self {
-        self.steps_max = steps_max;
-        self
-    }
+    comm_core::setters!(window: usize, steps_max: u64);
 }
 
 /// Simulates a program. The same program and options give the same report, to the bit.

@@ -51,19 +51,7 @@ impl Default for InProcessConfig {
 
 /// Setters, as in `InProcessConfig::default().capacity(7)`.
 impl InProcessConfig {
-    /// Returns the configuration with queues of this capacity in bytes.
-    #[must_use]
-    pub const fn capacity(mut self, capacity: usize) -> Self {
-        self.capacity = capacity;
-        self
-    }
-
-    /// Returns the configuration with this time of release.
-    #[must_use]
-    pub const fn release(mut self, release: Release) -> Self {
-        self.release = release;
-        self
-    }
+    comm_core::setters!(capacity: usize, release: Release);
 
     /// Returns the configuration with calls that move random numbers of bytes.
     #[must_use]

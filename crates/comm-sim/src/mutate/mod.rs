@@ -36,19 +36,7 @@ impl Default for MutationOptions {
 
 /// Setters, as in `MutationOptions::default().mutants_max(100)`.
 impl MutationOptions {
-    /// Returns the options with this seed.
-    #[must_use]
-    pub const fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Returns the options with at most this many mutants.
-    #[must_use]
-    pub const fn mutants_max(mut self, mutants_max: usize) -> Self {
-        self.mutants_max = mutants_max;
-        self
-    }
+    comm_core::setters!(seed: u64, mutants_max: usize);
 }
 
 /// The results of the mutants.

@@ -121,40 +121,7 @@ impl FaultPlan {
         }
     }
 
-    /// Returns the network with this time for every byte.
-    #[must_use]
-    pub const fn latency(mut self, latency: Duration) -> Self {
-        self.latency = latency;
-        self
-    }
-
-    /// Returns the network with up to this random delay in addition.
-    #[must_use]
-    pub const fn jitter(mut self, jitter: Duration) -> Self {
-        self.jitter = jitter;
-        self
-    }
-
-    /// Returns the network with links of this bandwidth.
-    #[must_use]
-    pub const fn bytes_per_second(mut self, bytes_per_second: u64) -> Self {
-        self.bytes_per_second = bytes_per_second;
-        self
-    }
-
-    /// Returns the network with space for this many bytes between a sender and a receiver.
-    #[must_use]
-    pub const fn capacity(mut self, capacity: usize) -> Self {
-        self.capacity = capacity;
-        self
-    }
-
-    /// Returns the network with calls that move a random part of the possible bytes, or not.
-    #[must_use]
-    pub const fn short(mut self, short: bool) -> Self {
-        self.short = short;
-        self
-    }
+    comm_core::setters!(latency: Duration, jitter: Duration, bytes_per_second: u64, capacity: usize, short: bool);
 
     /// Returns the network with links that stall for this time, once in `sends` sends on average.
     #[must_use]
@@ -163,12 +130,7 @@ impl FaultPlan {
         self
     }
 
-    /// Returns the network with this time of release.
-    #[must_use]
-    pub const fn release(mut self, release: Release) -> Self {
-        self.release = release;
-        self
-    }
+    comm_core::setters!(release: Release);
 
     /// Returns the network in which a rank dies before its operation of this number, from 1.
     #[must_use]
