@@ -3,15 +3,15 @@
 
 mod common;
 
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{Comm, Error, Result};
 use comm_ring::RingConfig;
-use comm_sim::in_process::InProcessConfig;
-use common::world;
+use comm_sim::network::VirtualClock;
+use common::virtual_world;
 
 const HOUR: Duration = Duration::from_secs(3600);
+const SEEDS: u64 = 20;
 
 fn waiting_for(error: &Error) -> &[usize] {
     match error.root_cause() {
@@ -26,20 +26,21 @@ fn with_late_ranks(
     ranks: usize,
     late: &[usize],
     config: &RingConfig,
-    barrier: impl Fn(&Comm) -> Result<()> + Sync,
+    barrier: impl Fn(&Comm, &VirtualClock) -> Result<()> + Sync,
 ) {
-    let others_failed = Barrier::new(ranks);
-    let errors = world(ranks, &InProcessConfig::default(), config, |comm| {
-        if late.contains(&comm.rank()) {
-            others_failed.wait();
-            return barrier(&comm).unwrap_err();
+    for seed in 0..SEEDS {
+        let errors = virtual_world(ranks, seed, config, |comm, clock| {
+            if late.contains(&comm.rank()) {
+                clock.sleep(HOUR * 2);
+            }
+            let error = barrier(&comm, clock).unwrap_err();
+            // Until all others have failed.
+            clock.sleep(HOUR * 3);
+            error
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            assert_eq!(waiting_for(error), late, "seed {seed}, rank {rank} of {ranks}: {error}");
         }
-        let error = barrier(&comm).unwrap_err();
-        others_failed.wait();
-        error
-    });
-    for (rank, error) in errors.iter().enumerate() {
-        assert_eq!(waiting_for(error), late, "rank {rank} of {ranks}: {error}");
     }
 }
 
@@ -62,7 +63,7 @@ fn talkative() -> RingConfig {
 #[test]
 fn everybody_comes() {
     for ranks in [1, 2, 3, 5, 8, 13] {
-        world(ranks, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        virtual_world(ranks, 0, &RingConfig::default(), |comm, _| {
             for _ in 0..20 {
                 comm.monitored_barrier(Duration::from_secs(20)).unwrap();
                 comm.with_algorithm("recursive_doubling").barrier().unwrap();
@@ -73,21 +74,22 @@ fn everybody_comes() {
 
 #[test]
 fn nobody_leaves_before_the_last_one_comes() {
-    let start = Instant::now();
-    world(5, &InProcessConfig::default(), &RingConfig::default(), |comm| {
-        if comm.rank() == 3 {
-            std::thread::sleep(Duration::from_millis(150));
-        }
-        comm.monitored_barrier(Duration::from_secs(20)).unwrap();
-        assert!(start.elapsed() >= Duration::from_millis(150));
-    });
+    for seed in 0..SEEDS {
+        virtual_world(5, seed, &RingConfig::default(), |comm, clock| {
+            if comm.rank() == 3 {
+                clock.sleep(Duration::from_millis(150));
+            }
+            comm.monitored_barrier(Duration::from_secs(20)).unwrap();
+            assert!(clock.elapsed() >= Duration::from_millis(150));
+        });
+    }
 }
 
 #[test]
 fn the_late_ranks_are_named_by_all() {
     for ranks in [2, 3, 5, 8] {
         for late in late_sets(ranks) {
-            with_late_ranks(ranks, &late, &talkative(), |comm| {
+            with_late_ranks(ranks, &late, &talkative(), |comm, _| {
                 comm.monitored_barrier(Duration::from_millis(300))
             });
         }
@@ -97,7 +99,7 @@ fn the_late_ranks_are_named_by_all() {
 #[test]
 fn a_plain_barrier_names_them_too() {
     for late in late_sets(8) {
-        with_late_ranks(8, &late, &talkative(), |comm| {
+        with_late_ranks(8, &late, &talkative(), |comm, _| {
             comm.with_timeout(Duration::from_millis(300)).with_algorithm("recursive_doubling").barrier()
         });
     }
@@ -110,7 +112,7 @@ fn rank_0_knows_who_came_though_nobody_says_a_word() {
     // So that the first late rank keeps the messages of the others waiting.
     silent.window = 2;
     for late in [vec![1], vec![2, 3], vec![1, 4]] {
-        with_late_ranks(5, &late, &silent, |comm| {
+        with_late_ranks(5, &late, &silent, |comm, _| {
             comm.monitored_barrier(if comm.rank() == 0 { Duration::from_secs(1) } else { HOUR })
         });
     }
@@ -118,7 +120,7 @@ fn rank_0_knows_who_came_though_nobody_says_a_word() {
 
 #[test]
 fn a_rank_whose_deadline_passes_first_does_not_blame_rank_0() {
-    with_late_ranks(4, &[2], &talkative(), |comm| {
+    with_late_ranks(4, &[2], &talkative(), |comm, _| {
         comm.monitored_barrier(if comm.rank() == 1 { Duration::from_millis(300) } else { HOUR })
     });
 }
@@ -127,14 +129,14 @@ fn a_rank_whose_deadline_passes_first_does_not_blame_rank_0() {
 fn a_rank_that_has_come_but_has_not_said_so_is_not_named() {
     let mut slow = RingConfig::default();
     (slow.announce_after, slow.diagnosis) = (HOUR, Duration::from_secs(1));
-    with_late_ranks(4, &[2], &slow, |comm| {
+    with_late_ranks(4, &[2], &slow, |comm, _| {
         comm.monitored_barrier(if comm.rank() == 1 { Duration::from_secs(2) } else { HOUR })
     });
 }
 
 #[test]
 fn a_plain_barrier_is_another_call() {
-    let errors = world(2, &InProcessConfig::default(), &talkative(), |comm| {
+    let errors = virtual_world(2, 0, &talkative(), |comm, _| {
         let result = match comm.rank() {
             0 => comm.monitored_barrier(HOUR),
             _ => comm.with_algorithm("recursive_doubling").barrier(),
@@ -154,11 +156,11 @@ fn the_search_for_those_that_are_late_is_part_of_the_time_limit() {
     let mut config = talkative();
     config.diagnosis = Duration::from_secs(1);
     let timeout = Duration::from_secs(4);
-    with_late_ranks(3, &[2], &config, |comm| {
-        let start = Instant::now();
+    with_late_ranks(3, &[2], &config, |comm, clock| {
+        let start = clock.elapsed();
         let result = comm.monitored_barrier(timeout);
-        let taken = start.elapsed();
-        assert!(taken < timeout + config.diagnosis * 3 / 4, "{taken:?}");
+        let taken = clock.elapsed() - start;
+        assert!(taken <= timeout, "{taken:?}");
         result
     });
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use comm_core::{Comm, DType, Element, Link, LinkModel, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
+use comm_sim::network::{self, FaultPlan, VirtualClock};
 use float8::F8E4M3;
 use half::{bf16, f16};
 
@@ -40,6 +41,19 @@ pub(crate) fn world<R: Send>(
         // On its own line, so that the rank has the last handle.
         let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
         rank(comm)
+    })
+}
+
+/// Runs `rank` on every rank of a world in virtual time, in an order that depends on the seed.
+pub(crate) fn virtual_world<R: Send>(
+    ranks: usize,
+    seed: u64,
+    config: &RingConfig,
+    rank: impl Fn(Comm, &VirtualClock) -> R + Sync,
+) -> Vec<R> {
+    network::run(ranks, seed, &FaultPlan::calm(), |fabric, clock| {
+        let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
+        rank(Comm::new(communicator).with_timeout(Duration::from_secs(20)), &clock)
     })
 }
 
