@@ -1,23 +1,25 @@
-//! Rendezvous of the comm collective communication library: how the ranks of a job find each other through a store.
+//! Rendezvous of the comm collective communication library: how the ranks of a job find each other
+//! through a store.
 //!
-//! [`Rendezvous::join`] makes the processes that share a [`Store`](comm_core::Store) a group: every rank claims its number,
-//! settings that must be equal are compared, and every rank gets one line of text from each other rank. A transport puts
-//! into that line how it is reached. [`meet`] is all of it for an
-//! [`Endpoint`] of a transport.
+//! [`Rendezvous::join`] makes the processes that share a [`Store`](comm_core::Store) a group: every
+//! rank claims its number, settings that must be equal are compared, and every rank gets one line
+//! of text from each other rank. A transport puts its addresses into that line. [`meet`] does all
+//! of it for an [`Endpoint`] of a transport.
 //!
-//! Ranks may meet any number of times in one store, under the same job and round: a process that finds its rank taken by an
-//! earlier process starts a new meeting, and the others follow it. So a restarted job needs no number of its own.
+//! Ranks may meet any number of times in one store, under the same job and round: a process that
+//! finds its rank taken by an earlier process starts a new attempt, and the others follow it. So a
+//! restarted job needs no number of its own.
 //!
-//! The first cause of a failure decides for all: every rank returns the same error, whoever found it. `docs/wire-tcp.md`
+//! The first failure decides for all: every rank returns the same error. `docs/wire-tcp.md`
 //! specifies the keys and values.
 //!
-//! | question | file |
+//! | part | file |
 //! |---|---|
-//! | who am I, and what must be equal | `member.rs`, `settings.rs` |
-//! | what happens in which order | `meet.rs`, `rendezvous.rs` |
-//! | how are keys used: claim, gather, fail | `meeting.rs` |
-//! | how did a phase end, and which error is that | `outcome.rs`, `own.rs` |
-//! | who tells a rank that waits for something else | `watch.rs` |
+//! | the identity of a rank, and the settings that must be equal | `member.rs`, `settings.rs` |
+//! | the order of events | `meet.rs`, `rendezvous.rs` |
+//! | the keys of one attempt: claim, gather, fail | `attempt.rs` |
+//! | the outcome of a phase, and its error | `outcome.rs`, `local.rs` |
+//! | news of failures for a rank that opens connections | `watch.rs` |
 //!
 //! # Example
 //!
@@ -35,11 +37,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod attempt;
+mod local;
 mod meet;
-mod meeting;
 mod member;
 mod outcome;
-mod own;
 mod random;
 mod rendezvous;
 mod settings;

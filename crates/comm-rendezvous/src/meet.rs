@@ -8,24 +8,25 @@ use crate::member::Member;
 use crate::rendezvous::Rendezvous;
 use crate::watch::Watch;
 
-/// A rank of a transport that the other ranks can reach, before it has met them.
+/// The local endpoint of a transport, which accepts connections of ranks that it has yet to meet.
 pub trait Endpoint: Sized {
     /// The channels between ranks that have met.
     type Fabric;
 
-    /// Returns what the other ranks must know of this one, as a line of text.
+    /// Returns the endpoint's addresses as a line of text.
     fn record(&self) -> String;
 
-    /// Returns the channels between ranks that have these records, in the order of ranks. While channels are opened, `watch` tells
-    /// of ranks that have failed.
+    /// Connects to the ranks with these records, in the order of ranks. `watch` reports ranks that
+    /// fail meanwhile.
     ///
     /// # Errors
-    /// [`Error::Malformed`](comm_core::Error::Malformed) for text that is no record, and as the transport says.
+    /// [`Error::Malformed`](comm_core::Error::Malformed) for an invalid record, and errors of
+    /// the transport.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<Self::Fabric>;
 }
 
-/// Meets the other ranks through a store, and connects with them. A rank that has an error in place of an endpoint returns
-/// it, and the others learn of it.
+/// Meets the other ranks through a store, and connects to them. A rank that passes an error instead
+/// of an endpoint gets this error back, and the others learn of it.
 ///
 /// # Errors
 /// As [`Rendezvous::join`] and [`Endpoint::connect`].

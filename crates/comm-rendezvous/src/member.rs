@@ -14,28 +14,29 @@ pub struct Member {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// The job. Jobs may share a store; over TCP, processes of other jobs are refused.
+    /// The number of the job. Jobs may share a store; over TCP, processes of other jobs are
+    /// refused.
     pub job: u64,
-    /// Part of the name under which ranks meet: equal on all ranks that are to meet. Ranks that meet again need no other
+    /// A number that is equal on all ranks that are to meet. Ranks that meet again need no other
     /// round.
     pub round: u64,
-    /// How long to wait for the other ranks.
+    /// The time limit of the rendezvous.
     pub timeout: Duration,
-    /// The rank that serves the store, if one does. It is named when the store breaks.
+    /// The rank that serves the store, if one does. Errors name it if the store breaks.
     pub store_rank: Option<usize>,
     /// Settings that must be equal on all ranks, besides those of the transport.
     pub settings: Settings,
 }
 
 impl Member {
-    /// One rank of a world, with the default timeout of five minutes.
+    /// Creates a rank of a world, with the default timeout of five minutes.
     #[must_use]
     pub fn new(Membership { rank, size: world_size }: Membership) -> Self {
         let settings = Settings::default();
         Self { rank, world_size, job: 0, round: 0, timeout: DEFAULT_TIMEOUT, store_rank: None, settings }
     }
 
-    /// The rank and the number of ranks.
+    /// Returns the rank and the number of ranks.
     #[must_use]
     pub const fn membership(&self) -> Membership {
         Membership { rank: self.rank, size: self.world_size }

@@ -1,38 +1,38 @@
-//! How a phase of a meeting ended, as text in the store.
+//! Outcomes of phases, and their text in the store.
 
 use std::str::FromStr;
 
-/// How a phase of a meeting ended. Whoever knows first writes it, and it holds for all ranks.
+/// The outcome of a phase. The first rank that knows it writes it, and it holds for all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Every rank took part. Holds what each of them said, in the order of ranks, or nothing.
+    /// Every rank took part. Holds the records in the order of ranks, if the phase gathers them.
     Complete(Vec<String>),
-    /// The meeting did not come about.
+    /// The attempt failed.
     Failed(Failure),
 }
 
-/// Why a meeting did not come about.
+/// The cause of a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Another process has come with this rank, so all go on to the next meeting.
+    /// Another process has claimed this rank, so all ranks go on to the next attempt.
     Superseded { rank: usize },
     /// This rank's process ended.
     Lost { rank: usize },
-    /// These ranks did not come before the deadline of a rank that was there.
+    /// These ranks did not arrive before the deadline of another rank.
     Missing { ranks: Vec<usize> },
     /// Two ranks were given different values of a setting.
     Setting { name: String, sides: [(usize, String); 2] },
-    /// This rank could not go on.
-    Gave { rank: usize, reason: String },
+    /// This rank returned an error.
+    Aborted { rank: usize, reason: String },
 }
 
 impl Failure {
-    /// Whether a rank cannot hear of the failure, as it is that this rank is not there.
+    /// Returns whether the failure is the absence of this rank, which so cannot learn of it.
     pub(crate) fn is_absent(&self, rank: usize) -> bool {
         match self {
             Self::Lost { rank: lost } => *lost == rank,
             Self::Missing { ranks } => ranks.contains(&rank),
-            Self::Superseded { .. } | Self::Setting { .. } | Self::Gave { .. } => false,
+            Self::Superseded { .. } | Self::Setting { .. } | Self::Aborted { .. } => false,
         }
     }
 }
@@ -40,7 +40,7 @@ impl Failure {
 impl Outcome {
     pub(crate) fn encode(&self) -> String {
         let lines = match self {
-            Self::Complete(said) => [&["complete".to_owned()], &said[..]].concat(),
+            Self::Complete(records) => [&["complete".to_owned()], &records[..]].concat(),
             Self::Failed(Failure::Superseded { rank }) => vec!["superseded".into(), rank.to_string()],
             Self::Failed(Failure::Lost { rank }) => vec!["lost".into(), rank.to_string()],
             Self::Failed(Failure::Missing { ranks }) => {
@@ -49,7 +49,7 @@ impl Outcome {
             Self::Failed(Failure::Setting { name, sides: [(a, one), (b, other)] }) => {
                 vec!["setting".into(), name.clone(), a.to_string(), one.clone(), b.to_string(), other.clone()]
             }
-            Self::Failed(Failure::Gave { rank, reason }) => {
+            Self::Failed(Failure::Aborted { rank, reason }) => {
                 vec!["failed".into(), rank.to_string(), reason.clone()]
             }
         };
@@ -66,8 +66,8 @@ impl FromStr for Outcome {
         let rest: Vec<&str> = lines.collect();
         let number = |text: &str| text.parse::<usize>().map_err(drop);
         let failure = match (kind, &rest[..]) {
-            (Some("complete"), said) => {
-                return Ok(Self::Complete(said.iter().map(ToString::to_string).collect()));
+            (Some("complete"), records) => {
+                return Ok(Self::Complete(records.iter().map(ToString::to_string).collect()));
             }
             (Some("superseded"), [rank]) => Failure::Superseded { rank: number(rank)? },
             (Some("lost"), [rank]) => Failure::Lost { rank: number(rank)? },
@@ -79,7 +79,7 @@ impl FromStr for Outcome {
                 sides: [(number(a)?, (*one).into()), (number(b)?, (*other).into())],
             },
             (Some("failed"), [rank, reason]) => {
-                Failure::Gave { rank: number(rank)?, reason: (*reason).into() }
+                Failure::Aborted { rank: number(rank)?, reason: (*reason).into() }
             }
             _ => return Err(()),
         };
@@ -100,7 +100,7 @@ mod tests {
             Failure::Missing { ranks: vec![0, 7] },
             Failure::Missing { ranks: vec![] },
             Failure::Setting { name: "transport".into(), sides },
-            Failure::Gave { rank: 3, reason: "no memory: 12".into() },
+            Failure::Aborted { rank: 3, reason: "no memory: 12".into() },
         ];
         let complete = [vec![], vec!["one".to_owned()], vec!["one".into(), String::new(), "three".into()]];
         let outcomes = failures.map(Outcome::Failed).into_iter().chain(complete.map(Outcome::Complete));

@@ -1,68 +1,70 @@
-//! The order of events: which meeting a process takes part in, and how it leaves it.
+//! The order of events: the choice of an attempt, its phases and its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Refusal, Result, Store};
 
-use crate::meeting::{Meeting, Phase, malformed};
+use crate::attempt::{Attempt, Phase, malformed};
+use crate::local::{LocalRank, WORLD_SIZE};
 use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
-use crate::own::{Own, WORLD_SIZE};
 use crate::random::random_bytes;
 use crate::settings::{Difference, escape};
 use crate::watch::Watch;
 
-/// How long a rank that sees another one go waits to hear why, before it says that this rank was lost. A rank that left for
-/// another's sake has told whose; if its process has ended, the store tells.
-const CAUSE_PATIENCE: Duration = Duration::from_secs(1);
+/// The time that a rank which lost a peer waits for the cause in the store, before it reports that
+/// peer as lost. The peer may have left because of another rank, and has then written which.
+const CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the rank that serves the store keeps it after a failure for ranks that come late, which could otherwise not
-/// know why there is none.
-const LATE_PATIENCE: Duration = Duration::from_secs(1);
+/// The time for which the rank that serves the store keeps it open after a failure, so that ranks
+/// that arrive late learn of the failure.
+const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Ranks that have found each other through a store.
 ///
-/// While it lives, the store tells all other ranks if this process ends, provided that the store can notice it:
-/// [`Store::register_last_will`]. In other stores the others wait until their deadline.
+/// While it lives, all other ranks learn if this process ends, provided that the store can detect
+/// it: [`Store::register_last_will`]. With other stores they wait until their deadline.
 pub struct Rendezvous<'a> {
     store: &'a dyn Store,
-    own: Arc<Own>,
-    /// Which of the meetings of this job and round this is.
+    local: Arc<LocalRank>,
+    /// The number of the attempt.
     number: u64,
-    /// `None` if the store cannot notice that a process has ended.
+    /// `None` if the store cannot detect that a process has ended.
     watch: Option<Arc<Watch>>,
 }
 
 impl std::fmt::Debug for Rendezvous<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { own, number, watch, .. } = self;
+        let Self { local, number, watch, .. } = self;
         let mut shown = f.debug_struct("Rendezvous");
-        shown.field("own", own).field("number", number).field("watch", watch).finish_non_exhaustive()
+        shown.field("local", local).field("number", number).field("watch", watch).finish_non_exhaustive()
     }
 }
 
-/// How a process came out of a meeting.
-enum Passed {
-    /// With what each rank said.
-    With(Vec<String>),
-    /// It goes on to the next one.
-    On,
+/// The outcome of an attempt for this process.
+enum Attempted {
+    /// All ranks met. Holds their records.
+    Met(Vec<String>),
+    /// The process takes part in the next attempt.
+    Retry,
 }
 
 impl<'a> Rendezvous<'a> {
-    /// Waits until all ranks have come with equal settings. Returns the line that each of them gives as its `record`, in
-    /// the order of ranks. A record has no end of a line. A rank that has an error in place of a record, as it cannot be
-    /// reached, returns it, and the others learn of it.
+    /// Waits until all ranks have arrived with equal settings. Returns the `record` of each, in the
+    /// order of ranks. A record is a single line. A rank that passes an error instead of a record
+    /// gets this error back, and the others learn of it.
     ///
     /// # Errors
-    /// [`Error::Handshake`] on every rank, without waiting for the deadline, with [`Refusal::Setting`] or
-    /// [`Refusal::WorldSize`] if two ranks have unlike settings. [`Error::Handshake`] with [`Refusal::DuplicateRank`] on one
-    /// of two living processes with the same rank. [`Error::PeerLost`] naming a rank whose process ended, or that served the
-    /// store and ended. [`Error::Timeout`] naming the ranks that did not come in time. [`Error::Aborted`] if a rank that
-    /// had come could not go on. [`Error::Invalid`] for a rank that is not below the size of the world. Errors of the
-    /// store, among them [`Refusal::StoreClosing`] if the rank that serves the store is about to close it, and serves
-    /// another one for the next meeting.
+    /// [`Error::Handshake`] on every rank, without waiting for the deadline, with
+    /// [`Refusal::Setting`] or [`Refusal::WorldSize`] if the settings of two ranks differ.
+    /// [`Error::Handshake`] with [`Refusal::DuplicateRank`] on one of two living processes with the
+    /// same rank. [`Error::PeerLost`] naming a rank whose process ended, or that served the store
+    /// and ended. [`Error::Timeout`] naming the ranks that did not arrive in time.
+    /// [`Error::Aborted`] if a rank that had arrived failed. [`Error::Invalid`] for a rank that is
+    /// not below the world size. Errors of the store, among them [`Refusal::StoreClosing`] if the
+    /// rank that serves the store is about to close it, and serves another one for the next
+    /// attempt.
     pub fn join(
         store: &'a dyn Store,
         mut member: Member,
@@ -71,53 +73,56 @@ impl<'a> Rendezvous<'a> {
         Group::new(GroupId::WORLD, member.membership())?;
         member.settings.add(WORLD_SIZE, member.world_size);
         let began = Instant::now();
-        // What cannot be told is too far away to be waited for.
+        // A deadline beyond the range of the clock is never reached.
         let deadline = began.checked_add(member.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
         let process = random_bytes().map_err(|error| Error::io("draw a random number", error))?;
         let process = u64::from_ne_bytes(process);
-        let own = Arc::new(Own { member, began, deadline, process });
-        let mut joined = Self { store, own: Arc::clone(&own), number: 0, watch: None };
-        let records = joined.find_meeting(&record).map_err(|error| own.store_error(error))?;
+        let local = Arc::new(LocalRank { member, began, deadline, process });
+        let mut joined = Self { store, local: Arc::clone(&local), number: 0, watch: None };
+        let records = joined.find_attempt(&record).map_err(|error| local.store_error(error))?;
         Ok((joined, records))
     }
 
-    /// Tells of failures of other ranks while this one does not wait for the store, if the store can.
+    /// Returns what reports failures of other ranks while this one opens connections, if the store
+    /// can detect them.
     #[must_use]
     pub fn watch(&self) -> Option<Arc<Watch>> {
         self.watch.clone()
     }
 
-    /// Waits until every rank has opened its connections and calls this. Then nobody needs the store any more.
+    /// Waits until every rank has opened its connections and calls this. Afterwards the store is no
+    /// longer needed.
     ///
     /// # Errors
-    /// As [`Rendezvous::join`]. A store that breaks meanwhile is none: connections are open by then, and show who is lost.
+    /// As [`Rendezvous::join`]. A store that breaks meanwhile is no error: the connections are open
+    /// by then, and report lost ranks.
     pub fn finish(self) -> Result<()> {
-        match self.meeting().pass(Phase::Opened, Some("open")) {
+        match self.attempt().pass(Phase::Opened, Some("open")) {
             Ok(Outcome::Complete(_)) => Ok(()),
             Ok(Outcome::Failed(failure)) => Err(self.failed(failure)),
             Err(error) => {
-                let rank = self.own.member.rank;
+                let rank = self.local.member.rank;
                 tracing::debug!(rank, %error, "the store broke after the connections were open");
                 Ok(())
             }
         }
     }
 
-    /// Ends the rendezvous on every rank, as this one cannot go on. Returns the first cause, which is this error unless
+    /// Fails the rendezvous on every rank. Returns the first cause, which is this error unless
     /// another rank failed before.
     #[must_use]
     pub fn fail(&self, error: Error) -> Error {
         self.first_cause(&error).unwrap_or(error)
     }
 
-    /// The cause that holds for all ranks, if it is not this error.
+    /// Returns the cause that holds for all ranks, if it is not this error.
     fn first_cause(&self, error: &Error) -> Option<Error> {
-        let meeting = self.meeting();
+        let attempt = self.attempt();
         let is_store = |error: &Error| matches!(error, Error::PeerLost { .. });
-        let broken = |error| Some(self.own.store_error(error)).filter(is_store);
+        let broken = |error| Some(self.local.store_error(error)).filter(is_store);
         let failure = match error {
             Error::PeerLost { peer, .. } => {
-                match meeting.end(self.own.left().min(CAUSE_PATIENCE)) {
+                match attempt.end(self.local.left().min(CAUSE_TIMEOUT)) {
                     Ok(Some(Outcome::Failed(first))) => return Some(self.failed(first)),
                     Ok(_) => {}
                     Err(error) => return broken(error),
@@ -127,10 +132,10 @@ impl<'a> Rendezvous<'a> {
             Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
                 Failure::Missing { ranks: waiting_for.clone() }
             }
-            Error::Aborted { by, reason } => Failure::Gave { rank: *by, reason: escape(reason) },
-            other => Failure::Gave { rank: self.own.member.rank, reason: escape(&other.to_string()) },
+            Error::Aborted { by, reason } => Failure::Aborted { rank: *by, reason: escape(reason) },
+            other => Failure::Aborted { rank: self.local.member.rank, reason: escape(&other.to_string()) },
         };
-        match meeting.fail(Phase::Opened, failure.clone()) {
+        match attempt.fail(Phase::Opened, failure.clone()) {
             Ok(Outcome::Failed(first)) if first != failure => Some(self.failed(first)),
             Ok(_) => {
                 self.depart(&failure);
@@ -140,61 +145,61 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
-    /// The error for a failure of the meeting, with which this rank leaves it.
+    /// Acknowledges a failure, and converts it to an error.
     fn failed(&self, failure: Failure) -> Error {
         self.depart(&failure);
-        self.own.error(failure)
+        self.local.error(failure)
     }
 
-    /// Leaves a meeting that has failed. The rank that serves the store waits for the others to hear of it, also for those
-    /// that have yet to come. What goes wrong here changes nothing any more.
+    /// Acknowledges a failure. The rank that serves the store waits for the acknowledgements of the
+    /// others, also of those that have yet to arrive. Errors here change nothing any more.
     fn depart(&self, failure: &Failure) {
-        let Member { rank, world_size, store_rank, .. } = self.own.member;
-        let meeting = self.meeting();
+        let Member { rank, world_size, store_rank, .. } = self.local.member;
+        let attempt = self.attempt();
         let outcome = if store_rank == Some(rank) {
-            let hears = |other: &usize| *other != rank && !failure.is_absent(*other);
-            let others: Vec<usize> = (0..world_size).filter(hears).collect();
-            meeting.await_departures(&others, LATE_PATIENCE.min(self.own.left()))
+            let learns = |other: &usize| *other != rank && !failure.is_absent(*other);
+            let others: Vec<usize> = (0..world_size).filter(learns).collect();
+            attempt.await_departures(&others, LATE_TIMEOUT.min(self.local.left()))
         } else {
-            meeting.depart()
+            attempt.depart()
         };
         if let Err(error) = outcome {
-            tracing::debug!(rank, %error, "not every rank has heard of the failure");
+            tracing::debug!(rank, %error, "not every rank has acknowledged the failure");
         }
     }
 
-    fn meeting(&self) -> Meeting<'_> {
-        Meeting { store: self.store, own: &self.own, number: self.number }
+    fn attempt(&self) -> Attempt<'_> {
+        Attempt { store: self.store, local: &self.local, number: self.number }
     }
 
-    /// Takes part in one meeting after the other until one is complete.
-    fn find_meeting(&mut self, record: &Result<String>) -> Result<Vec<String>> {
+    /// Takes part in attempts until one is complete.
+    fn find_attempt(&mut self, record: &Result<String>) -> Result<Vec<String>> {
         let mut rivals = Vec::new();
         loop {
             self.number = self.current()?;
-            // Before the claim, or nobody would notice a death between the two.
-            let presence = self.meeting().register_last_will()?;
-            self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.own), presence)));
-            let holder = self.meeting().claim()?;
-            let passed = if holder == self.own.process {
+            // Before the claim, or a death between the two would go undetected.
+            let presence = self.attempt().register_last_will()?;
+            self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.local), presence)));
+            let holder = self.attempt().claim()?;
+            let attempted = if holder == self.local.process {
                 self.take_part(record)?
             } else {
                 self.supersede(holder, &mut rivals)?;
-                Passed::On
+                Attempted::Retry
             };
-            match passed {
-                Passed::With(records) => return Ok(records),
-                Passed::On => self.advance()?,
+            match attempted {
+                Attempted::Met(records) => return Ok(records),
+                Attempted::Retry => self.advance()?,
             }
         }
     }
 
     fn number_key(&self) -> String {
-        let Member { job, round, .. } = &self.own.member;
+        let Member { job, round, .. } = &self.local.member;
         format!("comm/{job:016x}/{round}/meeting")
     }
 
-    /// The number of the current meeting.
+    /// Returns the number of the current attempt.
     fn current(&self) -> Result<u64> {
         let key = self.number_key();
         let text = self.store.compare_set(&key, b"", b"0")?;
@@ -202,20 +207,21 @@ impl<'a> Rendezvous<'a> {
         parsed.ok_or_else(|| malformed(&key, &text))
     }
 
-    /// Makes the next meeting the current one, unless somebody else has.
+    /// Makes the next attempt the current one, unless another rank has done so.
     fn advance(&self) -> Result<()> {
-        if self.own.left().is_zero() {
-            return Err(self.own.timeout(Vec::new()));
+        if self.local.left().is_zero() {
+            return Err(self.local.timeout(Vec::new()));
         }
         let (now, next) = (self.number.to_string(), (self.number + 1).to_string());
         self.store.compare_set(&self.number_key(), now.as_bytes(), next.as_bytes()).map(drop)
     }
 
-    /// Another process has this rank in this meeting. If the meeting is not over, that process is a past one of this
-    /// rank, which all who wait for it leave behind; or it lives, and is met again.
+    /// Fails an attempt in which another process holds this rank, unless the attempt is over. An
+    /// earlier process of this rank has ended and does not come again; a living one does, and is a
+    /// duplicate.
     fn supersede(&self, holder: u64, rivals: &mut Vec<u64>) -> Result<()> {
-        let rank = self.own.member.rank;
-        if self.meeting().end(Duration::ZERO)?.is_some() {
+        let rank = self.local.member.rank;
+        if self.attempt().end(Duration::ZERO)?.is_some() {
             return Ok(());
         }
         if rivals.contains(&holder) {
@@ -223,64 +229,65 @@ impl<'a> Rendezvous<'a> {
             return Err(Error::Handshake { with: format!("rank {rank}"), refusal });
         }
         rivals.push(holder);
-        tracing::debug!(rank, meeting = self.number, "an earlier process of this rank is left behind");
-        self.meeting().fail(Phase::Opened, Failure::Superseded { rank }).map(drop)
+        tracing::debug!(rank, attempt = self.number, "another process holds this rank: retrying without it");
+        self.attempt().fail(Phase::Opened, Failure::Superseded { rank }).map(drop)
     }
 
-    /// Takes part in a meeting in which this process has its rank.
-    fn take_part(&self, record: &Result<String>) -> Result<Passed> {
-        let meeting = self.meeting();
-        match meeting.end(Duration::ZERO)? {
-            // It was over before this process came.
-            Some(Outcome::Complete(_)) => return Ok(Passed::On),
-            Some(Outcome::Failed(failure)) => return self.leave_failed(failure),
+    /// Takes part in an attempt in which this process holds its rank.
+    fn take_part(&self, record: &Result<String>) -> Result<Attempted> {
+        let attempt = self.attempt();
+        match attempt.end(Duration::ZERO)? {
+            // It was over before this process arrived.
+            Some(Outcome::Complete(_)) => return Ok(Attempted::Retry),
+            Some(Outcome::Failed(failure)) => return self.handle_earlier_failure(failure),
             None => {}
         }
-        if let Some((first, Difference { name, ours, theirs })) = meeting.compare()? {
-            let sides = [(first, theirs), (self.own.member.rank, ours)];
-            return match meeting.fail(Phase::Joined, Failure::Setting { name, sides })? {
-                Outcome::Failed(failure) => self.leave(failure),
-                Outcome::Complete(_) => Ok(Passed::On),
+        if let Some((first, Difference { name, ours, theirs })) = attempt.compare()? {
+            let sides = [(first, theirs), (self.local.member.rank, ours)];
+            return match attempt.fail(Phase::Joined, Failure::Setting { name, sides })? {
+                Outcome::Failed(failure) => self.handle_failure(failure),
+                Outcome::Complete(_) => Ok(Attempted::Retry),
             };
         }
         let record = record.as_ref().map_err(|error| self.fail(error.clone()))?;
-        match meeting.pass(Phase::Joined, None)? {
-            Outcome::Failed(failure) => self.leave(failure),
-            Outcome::Complete(_) => match meeting.pass(Phase::Records, Some(record))? {
-                Outcome::Failed(failure) => self.leave(failure),
-                outcome @ Outcome::Complete(_) => self.lines(outcome).map(Passed::With),
+        match attempt.pass(Phase::Joined, None)? {
+            Outcome::Failed(failure) => self.handle_failure(failure),
+            Outcome::Complete(_) => match attempt.pass(Phase::Records, Some(record))? {
+                Outcome::Failed(failure) => self.handle_failure(failure),
+                outcome @ Outcome::Complete(_) => self.records(outcome).map(Attempted::Met),
             },
         }
     }
 
-    /// What a process does that comes to a meeting which has failed. Where the store notices deaths, the failure is that of
-    /// this process's job, as all of its earlier processes have been noticed; elsewhere it may be that of an earlier one.
-    fn leave_failed(&self, failure: Failure) -> Result<Passed> {
+    /// Handles an attempt that had failed before this process arrived. If the store detects deaths,
+    /// the failure belongs to this run of the job; with other stores it may be of an earlier run.
+    fn handle_earlier_failure(&self, failure: Failure) -> Result<Attempted> {
         match failure {
-            failure @ Failure::Setting { .. } => self.leave(failure),
-            failure if self.watch.is_some() => self.leave(failure),
-            _ => Ok(Passed::On),
+            failure @ Failure::Setting { .. } => self.handle_failure(failure),
+            failure if self.watch.is_some() => self.handle_failure(failure),
+            _ => Ok(Attempted::Retry),
         }
     }
 
-    /// What a process does whose meeting failed before it was complete.
-    fn leave(&self, failure: Failure) -> Result<Passed> {
+    /// Handles an attempt that failed while this process took part.
+    fn handle_failure(&self, failure: Failure) -> Result<Attempted> {
         match failure {
-            Failure::Superseded { .. } => Ok(Passed::On),
-            // The others did not wait for this rank. They may come again.
-            Failure::Missing { ranks } if ranks.contains(&self.own.member.rank) => Ok(Passed::On),
+            Failure::Superseded { .. } => Ok(Attempted::Retry),
+            // The others gave this rank up. They may try again.
+            Failure::Missing { ranks } if ranks.contains(&self.local.member.rank) => Ok(Attempted::Retry),
             failure => Err(self.failed(failure)),
         }
     }
 
-    fn lines(&self, outcome: Outcome) -> Result<Vec<String>> {
+    /// Returns the records of a complete phase.
+    fn records(&self, outcome: Outcome) -> Result<Vec<String>> {
         match outcome {
-            Outcome::Complete(said) if said.len() == self.own.member.world_size => Ok(said),
-            Outcome::Complete(said) => {
-                let (told, ranks) = (said.len(), self.own.member.world_size);
+            Outcome::Complete(records) if records.len() == self.local.member.world_size => Ok(records),
+            Outcome::Complete(records) => {
+                let (got, ranks) = (records.len(), self.local.member.world_size);
                 Err(Error::malformed(
                     "the list of ranks in the store",
-                    format!("it has {told} ranks of {ranks}"),
+                    format!("it has {got} ranks of {ranks}"),
                 ))
             }
             Outcome::Failed(failure) => Err(self.failed(failure)),

@@ -18,9 +18,7 @@ pub(crate) struct Difference {
 }
 
 impl Settings {
-    /// Adds a setting. A second one of the same name has no effect.
-    ///
-    /// A value that with control characters is shown with these escaped.
+    /// Adds a setting. A second one of the same name has no effect. Control characters are escaped.
     pub fn add(&mut self, name: &str, value: impl std::fmt::Display) {
         let name = escape(name);
         if self.value(&name).is_none() {
@@ -32,12 +30,12 @@ impl Settings {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a setting, empty if there is none.
+    /// Returns the value of a setting, empty if there is none.
     pub(crate) fn value_of(&self, name: &str) -> &str {
         self.value(name).unwrap_or_default()
     }
 
-    /// The first setting in which these differ from others; one that is missing counts as empty.
+    /// Returns the first setting in which the two differ; a missing one counts as empty.
     pub(crate) fn difference(&self, theirs: &Self) -> Option<Difference> {
         let names = self.0.iter().chain(&theirs.0).map(|(name, _)| name.as_str());
         let differs = |name: &&str| self.value(name) != theirs.value(name);
@@ -48,14 +46,14 @@ impl Settings {
         })
     }
 
-    /// One line per setting: its name, a tab and its value.
+    /// Encodes each setting as a line: its name, a tab and its value.
     pub(crate) fn encode(&self) -> String {
         let line = |(name, value): &(String, String)| format!("{name}\t{value}");
         self.0.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// No tabs and no ends of lines.
+/// Escapes control characters, tabs and ends of lines among them.
 pub(crate) fn escape(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })

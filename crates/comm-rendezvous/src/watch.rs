@@ -1,4 +1,4 @@
-//! Hears of a failure while a rank waits for something else than the store.
+//! News of failures for a rank that waits for other things than the store.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,24 +6,24 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use comm_core::{Error, Presence, Result};
 
-use crate::meeting::parse;
+use crate::attempt::parse;
+use crate::local::LocalRank;
 use crate::outcome::Outcome;
-use crate::own::Own;
 
-/// Tells a rank that opens connections that another rank has failed meanwhile.
+/// Reports failures of other ranks to a rank that opens connections.
 ///
-/// It ends with the [`Rendezvous`](crate::Rendezvous) that it belongs to, and then tells nothing.
+/// It reports nothing after the end of its [`Rendezvous`](crate::Rendezvous).
 #[derive(Debug)]
 pub struct Watch {
-    own: Arc<Own>,
+    local: Arc<LocalRank>,
     presence: RwLock<Option<Box<dyn Presence>>>,
-    /// There is nothing more to hear.
+    /// Whether nothing more will be reported.
     has_ended: AtomicBool,
 }
 
 impl Watch {
-    pub(crate) fn new(own: Arc<Own>, presence: Box<dyn Presence>) -> Self {
-        Self { own, presence: RwLock::new(Some(presence)), has_ended: AtomicBool::new(false) }
+    pub(crate) fn new(local: Arc<LocalRank>, presence: Box<dyn Presence>) -> Self {
+        Self { local, presence: RwLock::new(Some(presence)), has_ended: AtomicBool::new(false) }
     }
 
     /// Keeps the watch open until the returned value is dropped.
@@ -33,7 +33,7 @@ impl Watch {
         WatchGuard { watch: self, presence }
     }
 
-    /// Closes the connection, once nobody holds it.
+    /// Closes the connection to the store once no [`WatchGuard`] is left.
     pub(crate) fn close(&self) {
         *self.presence.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -47,7 +47,8 @@ pub struct WatchGuard<'a> {
 }
 
 impl WatchGuard<'_> {
-    /// Becomes readable when [`WatchGuard::check`] may fail, if it can.
+    /// Returns a descriptor that becomes readable when [`WatchGuard::check`] may fail; `None` if
+    /// nothing more will be reported.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         if self.watch.has_ended.load(Ordering::Relaxed) {
@@ -56,7 +57,7 @@ impl WatchGuard<'_> {
         self.presence.as_ref().map(|presence| presence.descriptor())
     }
 
-    /// Fails if the rendezvous has failed.
+    /// Returns an error if the rendezvous has failed.
     ///
     /// # Errors
     /// As [`Rendezvous::join`](crate::Rendezvous::join).
@@ -64,14 +65,14 @@ impl WatchGuard<'_> {
         let Some(presence) = self.presence.as_ref().filter(|_| self.descriptor().is_some()) else {
             return Ok(());
         };
-        let told = match presence.poll() {
+        let reported = match presence.poll() {
             Ok(None) => return Ok(()),
             Ok(Some(text)) => parse("opened", &text),
-            Err(error) => Err(self.watch.own.store_error(error)),
+            Err(error) => Err(self.watch.local.store_error(error)),
         };
         self.watch.has_ended.store(true, Ordering::Relaxed);
-        match told {
-            Ok(Outcome::Failed(failure)) => Err(self.watch.own.error(failure)),
+        match reported {
+            Ok(Outcome::Failed(failure)) => Err(self.watch.local.error(failure)),
             Err(error @ Error::PeerLost { .. }) => Err(error),
             // A store that no rank serves is not needed while connections are opened.
             Ok(Outcome::Complete(_)) | Err(_) => Ok(()),

@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// The most memory that the talk may take.
 const MEMORY: u64 = 2 << 20;
 
-/// What the peer says again and again, from when it is set.
+/// The bytes that the peer repeats, and the time when it began.
 type Words = Arc<OnceLock<(Instant, Vec<u8>)>>;
 
 /// A channel on which words without end have always arrived, if the peer has begun to talk.

@@ -18,7 +18,7 @@ fn simulated(row: &Algorithm, p: &Params, links: LinkModel, sizes: &Partition) -
         .unwrap_or_else(|failure| panic!("{} {} of {}: {failure}", row.collective, row.name, p.ranks))
 }
 
-/// What a row costs in its call that moves most, of all roots and both kinds of buffers.
+/// Returns the largest count of a row over all roots and both kinds of buffers.
 fn most(row: &Algorithm, p: &Params, count: fn(&Report) -> usize) -> usize {
     let links = LinkModel::uniform(Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 }, 0.0);
     let blocks = row.blocks(p);
@@ -62,7 +62,7 @@ const LINKS: [(Link, f64); 4] = [
 const WORLDS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 13, 16, 33, 64, 100];
 const BYTES: [usize; 7] = [0, 4, 1 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// How a row carries out a call by itself: cut into segments as the choice says. None if it cannot.
+/// Returns the selection and the simulation of a row, or `None` if it does not serve the call.
 fn forced(row: &Algorithm, question: &CallShape, links: LinkModel) -> Option<(Selection, Report)> {
     let tuning = RingConfig::default().tuning(links);
     let choice = choose(question, Some(row.name), &tuning).ok()?;

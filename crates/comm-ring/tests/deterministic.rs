@@ -41,8 +41,8 @@ rough! {
     f64 computes in f64 by from, from;
 }
 
-/// What a rank contributes at a position: of either sign, and of sizes that are far apart unless it
-/// is a factor.
+/// Returns the contribution of a rank at a position: of either sign, and of very different
+/// magnitudes unless it is a factor.
 fn rough<T: Rough>(rank: usize, at: usize, op: ReduceOp) -> T {
     let mixed = (rank as u64 * 0x9e37_79b9 + at as u64 * 0x85eb_ca6b + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -14,7 +14,7 @@ use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
 
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
-/// How long a world of threads may take, also in an interpreter.
+/// The time limit of a world of threads, also under an interpreter.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Elements of a chunk.
 const ELEMENTS: usize = 5;
@@ -51,8 +51,8 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     output.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// What a rank's output must hold, for the collectives that say so of every element of every rank's
-/// output.
+/// Returns the expected element of the output, for the collectives that define every element on
+/// every rank.
 fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
     let (ranks, block) = (params.ranks, at / ELEMENTS);
     let sum_of = |ranks: usize| (0..ranks).map(|rank| contribution(rank, at)).sum();

@@ -1,4 +1,4 @@
-//! What goes wrong is named, on every rank, and nothing hangs.
+//! Failures: every rank gets an error that names the cause, and nothing hangs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -316,7 +316,7 @@ fn explosive(
     Ok(AlteredTransport { transport, send })
 }
 
-/// Who catches a panic has memory back that nobody reads any more, and the other ranks do not wait.
+/// After a caught panic no other rank reads the memory of the call, and none waits.
 #[test]
 fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
     let network = InProcessConfig::default().release(Release::OnConsume);

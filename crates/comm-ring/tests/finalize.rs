@@ -22,7 +22,7 @@ fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &talkative(), rank)
 }
 
-/// What every rank of a world gets from its last call and from finalizing.
+/// Returns the results of the last call and of `finalize` on every rank.
 fn finalized(ranks: usize, last: impl Fn(&Comm) -> Result<()> + Sync) -> Vec<(bool, Error)> {
     let ends = run(ranks, |comm| {
         comm.barrier().unwrap();

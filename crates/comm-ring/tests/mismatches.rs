@@ -10,7 +10,7 @@ use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
 use common::world;
 
-/// How many good calls come first.
+/// The number of correct calls before the mismatch.
 const GOOD: usize = 500;
 
 /// A call, and how errors speak of it.

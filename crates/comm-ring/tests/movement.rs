@@ -24,7 +24,7 @@ fn every_algorithm(comm: &Comm, collective: Collective, each: impl Fn(&Comm, &st
     }
 }
 
-/// What all ranks contribute, in rank order.
+/// Returns the contributions of all ranks, in rank order.
 fn all<T: Sample>(counts: &[usize]) -> Vec<T> {
     counts.iter().enumerate().flat_map(|(rank, &len)| contributions::<T>(rank, len)).collect()
 }

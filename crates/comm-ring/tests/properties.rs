@@ -19,8 +19,8 @@ struct Case {
     ranks: usize,
     config: RingConfig,
     network: InProcessConfig,
-    /// What goes from rank `i` to rank `j`, at `i * 9 + j`; rows and sums of it serve the other
-    /// collectives.
+    /// The number of elements from rank `i` to rank `j`, at `i * 9 + j`. The other collectives take
+    /// rows and sums of it.
     traffic: Vec<usize>,
     root: Index,
     algorithm: Index,

@@ -108,8 +108,8 @@ fn hosts_that_are_powers_of_two_leave_the_order_of_the_tree() {
 
 /// Powers of two and their neighbours, primes, and a few numbers drawn once.
 const LARGE: [usize; 16] = [63, 64, 65, 97, 127, 128, 129, 190, 255, 257, 421, 512, 619, 998, 1023, 1024];
-/// How many blocks all ranks together may move in a world, other than the largest, so that this
-/// takes seconds.
+/// The limit of blocks that all ranks of a world together move, so that the test takes seconds. It
+/// does not hold for the largest world.
 const MOVES_MAX: usize = 400_000;
 
 #[test]

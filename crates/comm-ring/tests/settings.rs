@@ -11,7 +11,7 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
 use common::{contributions, reduced, world};
 
-/// What each rank sets is its own.
+/// Returns a configuration that differs between ranks.
 fn unlike(rank: usize) -> RingConfig {
     let mut config = RingConfig::default();
     let link = Link { latency: 1e-6, overhead: 1e-6, per_byte: 1e-9 };

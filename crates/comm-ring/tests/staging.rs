@@ -1,4 +1,4 @@
-//! What is sent to several ranks lies in memory that the channels stage, and nothing else does.
+//! Data for several ranks lies in a shared buffer of the channels, and other data does not.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,10 @@ use comm_core::{Allocation, ChannelId, Comm, Fabric, Group, LinkModel, ReduceOp,
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric};
 
-/// How many bytes were asked for, in turn.
+/// The sizes in bytes of the shared buffers that were requested, in order.
 type Asked = Arc<Mutex<Vec<usize>>>;
 
-/// Channels that write down what they are asked to stage.
+/// Channels that record requests for shared buffers.
 struct Staging {
     fabric: InProcessFabric,
     asked: Asked,

@@ -27,16 +27,16 @@ const CALLS: usize = 30;
 struct Stop {
     ranks: usize,
     rank: usize,
-    /// How often it sends to another rank before. 0: it does not make a call.
+    /// The number of sends before it stops. 0: it does not make the call.
     after: usize,
 }
 
-/// What the ranks of one world share.
+/// State that the ranks of a world share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// How often the rank that stops may still send; 0 while it may always.
+    /// The number of sends left before the rank stops; 0 if there is no limit.
     left: AtomicUsize,
-    /// How many of the others have failed.
+    /// The number of other ranks that have failed.
     failed: AtomicUsize,
 }
 
@@ -89,7 +89,7 @@ fn call(comm: &Comm, collective: Collective) -> Result<()> {
     }
 }
 
-/// Whom each rank but the one that stops names.
+/// Returns the ranks that each rank but the stopped one names.
 fn named(row: &'static Algorithm, stop: Stop) -> Vec<(usize, Result<Vec<usize>, String>)> {
     let mut config = RingConfig::default();
     // Time for the answers on a machine that is busy.

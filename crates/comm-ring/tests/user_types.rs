@@ -128,7 +128,7 @@ fn blended<O: Operator<Element = Pixel>>(ranks: usize, len: usize) -> Vec<Pixel>
     (0..len).map(|at| all(at).unwrap()).collect()
 }
 
-/// What moves a few bytes at a time, so that elements arrive in parts.
+/// Returns a network that moves a few bytes at a time, so that elements arrive in parts.
 fn dribbling() -> InProcessConfig {
     InProcessConfig::default().capacity(50).release(Release::OnConsume).dribble(7)
 }

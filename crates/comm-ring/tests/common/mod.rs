@@ -100,7 +100,8 @@ impl Sample for f64 {
     }
 }
 
-/// What `rank` contributes at position `at`: 1, 2 or 3, in a pattern that no two ranks share.
+/// Returns the contribution of `rank` at position `at`: 1, 2 or 3, in a pattern that no two ranks
+/// share.
 pub(crate) fn contribution(rank: usize, at: usize) -> u32 {
     let mixed = (rank as u64 * 0x9e37 + at as u64 * 0x79b9 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
     1 + (mixed >> 40) as u32 % 3

@@ -65,7 +65,7 @@ impl Fickle {
         Self { memory, looks: AtomicUsize::new(0), at, how }
     }
 
-    /// How much of the memory is given this time.
+    /// Returns the length that this call reports.
     fn len(&self) -> usize {
         let is_over = self.looks.fetch_add(1, Ordering::Relaxed) >= self.at;
         match self.how {

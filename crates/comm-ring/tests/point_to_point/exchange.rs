@@ -1,4 +1,4 @@
-//! What is sent is what is received.
+//! Messages arrive unaltered.
 
 use comm_core::{ANY_TAG, Comm, DType, Error, Invalid, Received, Source};
 

@@ -1,4 +1,4 @@
-//! What goes wrong with messages is named, on the calls that it concerns and on no others.
+//! Failures of messages: the calls that they concern return an error, and no others.
 
 use std::sync::Barrier;
 use std::thread;

@@ -23,8 +23,8 @@ fn frame(kind: u8, dtype: u8, tag: u64, length: u64, id: u64) -> Vec<u8> {
     bytes
 }
 
-/// What a rank makes of a peer that says this.
-fn hear(said: &[u8]) -> Error {
+/// Returns the error of a rank whose peer sends these bytes.
+fn receive_from_hostile_peer(bytes: &[u8]) -> Error {
     let results = in_process::run(2, &InProcessConfig::default(), |own| {
         if own.group().rank() == 0 {
             let communicator =
@@ -36,9 +36,9 @@ fn hear(said: &[u8]) -> Error {
         } else {
             let mut channels = channels(&own);
             let (mut sent, start) = (0, Instant::now());
-            while sent < said.len() {
+            while sent < bytes.len() {
                 assert!(start.elapsed() < Duration::from_secs(10));
-                match channels[2].try_send(0, &[IoSlice::new(&said[sent..])]) {
+                match channels[2].try_send(0, &[IoSlice::new(&bytes[sent..])]) {
                     Ok(more) => sent += more,
                     Err(_) => break,
                 }
@@ -82,8 +82,8 @@ fn nonsense_ends_the_peer_and_nothing_else() {
         frame(5, 0, 0, 1000, 0),
         frame(7, 0, 0, 1 << 40, 0),
     ];
-    for (number, said) in cases.iter().enumerate() {
-        match hear(said) {
+    for (number, bytes) in cases.iter().enumerate() {
+        match receive_from_hostile_peer(bytes) {
             Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. } => {}
             other => panic!("case {number}: {other}"),
         }
@@ -102,8 +102,8 @@ fn a_message_as_long_as_memory_can_be_costs_nothing_until_it_is_received() {
             assert!(matches!(error, Error::Invalid(_)), "{error}");
         } else {
             let mut channels = channels(&own);
-            let said = frame(2, 2, 5, 1 << 60, 0);
-            assert_eq!(channels[2].try_send(0, &[IoSlice::new(&said)]).unwrap(), said.len());
+            let bytes = frame(2, 2, 5, 1 << 60, 0);
+            assert_eq!(channels[2].try_send(0, &[IoSlice::new(&bytes)]).unwrap(), bytes.len());
             while channels[0].try_recv(0, &mut [0; 64]).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -113,9 +113,9 @@ fn a_message_as_long_as_memory_can_be_costs_nothing_until_it_is_received() {
 
 #[test]
 fn an_abort_carries_its_reason() {
-    let said = [frame(7, 0, 0, 4, 1), b"done".to_vec()].concat();
-    let error = hear(&said);
+    let bytes = [frame(7, 0, 0, 4, 1), b"done".to_vec()].concat();
+    let error = receive_from_hostile_peer(&bytes);
     assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason == "done"), "{error}");
-    let error = hear(&frame(7, 0, 0, 0, 99));
+    let error = receive_from_hostile_peer(&frame(7, 0, 0, 0, 99));
     assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason.is_empty()), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Which message a receive gets.
+//! The order in which messages match receives.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

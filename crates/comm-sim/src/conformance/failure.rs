@@ -9,7 +9,7 @@ use super::port::{Gate, Port, bytes, each, limit, lost, open};
 use super::sleep::fill;
 
 /// A peer's last bytes come before the news of its death, which names it.
-pub fn death_delivers_bytes_first<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LAST: usize = 200;
     let dead = Gate::new(3);
     each(meet, 3, |fabric| {
@@ -45,7 +45,7 @@ pub fn death_delivers_bytes_first<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A sender that waits for room hears that its peer is gone, and does not go to sleep on it again.
-pub fn death_wakes_a_sender_without_room<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;
@@ -103,7 +103,7 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>)
 }
 
 /// A death that came before anybody slept is not slept through: whoever lies down hears of it.
-pub fn death_before_sleep_is_not_slept_through<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let (dead, heard) = (Gate::new(3), Gate::new(2));
     each(meet, 3, |fabric| {
         let mut port = open(fabric)?;
@@ -129,7 +129,7 @@ pub fn death_before_sleep_is_not_slept_through<L: Fabric>(meet: Meet<'_, L>) -> 
 }
 
 /// After a death, the survivors go on, and sleep while they wait.
-pub fn other_streams_outlive_a_peer<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn other_streams_survive_a_death<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 1 << 20;
     each(meet, 3, |fabric| {
         let mut port = open(fabric)?;

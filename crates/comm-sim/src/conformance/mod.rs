@@ -7,9 +7,9 @@
 
 mod failure;
 mod introduce;
-mod lending;
 mod opening;
 mod port;
+mod recv_buf;
 mod sleep;
 mod streams;
 mod subsets;
@@ -17,32 +17,33 @@ mod subsets;
 pub use introduce::introduce;
 
 pub use failure::{
+    a_death_before_sleep_prevents_sleep, a_death_wakes_a_sender_without_capacity,
     abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper,
-    death_before_sleep_is_not_slept_through, death_delivers_bytes_first,
-    death_of_an_uninvolved_peer_wakes_a_sleeper, death_wakes_a_sender_without_room,
-    other_streams_outlive_a_peer,
-};
-pub use lending::{
-    elements_are_lent_whole, lent_bytes_stay_until_consumed, nothing_is_lent_only_if_nothing_is_there,
-    receiving_goes_on_behind_what_was_lent, released_catches_up_with_accepted,
-    revoking_nothing_breaks_nothing,
+    bytes_sent_before_a_death_are_delivered, death_of_an_uninvolved_peer_wakes_a_sleeper,
+    other_streams_survive_a_death,
 };
 pub use opening::{
-    a_full_channel_stalls_no_other, a_missing_rank_is_named, a_rank_that_left_is_not_awaited,
-    a_world_of_one_has_channels, channels_open_in_any_order, ranks_know_who_they_are,
+    a_full_channel_does_not_block_others, a_missing_rank_is_named, a_rank_that_left_is_named_by_the_deadline,
+    a_world_of_one_has_channels, channels_open_in_any_order, ranks_know_their_own_rank,
 };
-pub use sleep::{no_wakeup_is_lost, room_wakes_a_sleeper, tokens_wake_every_rank};
+pub use recv_buf::{
+    all_accepted_bytes_are_released, bytes_stay_until_they_are_consumed,
+    receives_start_after_the_consumed_bytes, revoking_without_registered_memory_has_no_effect,
+    the_buffer_is_empty_only_if_nothing_has_arrived, whole_elements_can_be_consumed_at_any_offset,
+};
+pub use sleep::{capacity_wakes_a_sleeper, no_wakeup_is_lost, tokens_wake_every_rank};
 pub use streams::{
     all_pairs_exchange_ordered_bytes, empty_calls_move_nothing, large_transfers_run_both_ways,
 };
 
 pub use subsets::{
-    a_death_is_told_by_the_rank_of_the_channel, a_list_of_members_that_cannot_be_is_refused,
-    a_subset_of_one_waits_for_nobody, disjoint_subsets_open_at_once, members_count_in_the_order_of_the_list,
-    overlapping_subsets_open_from_several_threads, unlike_lists_of_members_end_at_the_deadline,
+    a_death_names_the_rank_within_the_channel, a_subset_of_one_opens_at_once,
+    different_lists_of_members_end_at_the_deadline, disjoint_subsets_open_at_once,
+    invalid_lists_of_members_are_refused, members_are_ranked_in_the_order_of_the_list,
+    overlapping_subsets_open_from_several_threads,
 };
 
-/// How a suite gets the channels of `n` ranks that met, in rank order.
+/// Returns the channels of `n` ranks that have met, in rank order.
 pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
 
 /// Defines a module of tests that hold a transport to its contract.
@@ -63,38 +64,38 @@ macro_rules! transport_conformance {
             use super::*;
 
             $crate::transport_conformance! { @scenarios $meet;
-                a_death_is_told_by_the_rank_of_the_channel
-                a_full_channel_stalls_no_other
-                a_list_of_members_that_cannot_be_is_refused
+                a_death_names_the_rank_within_the_channel
+                a_full_channel_does_not_block_others
+                invalid_lists_of_members_are_refused
                 a_missing_rank_is_named
-                a_rank_that_left_is_not_awaited
-                a_subset_of_one_waits_for_nobody
+                a_rank_that_left_is_named_by_the_deadline
+                a_subset_of_one_opens_at_once
                 a_world_of_one_has_channels
                 abort_fails_everything_with_the_first_cause
                 abort_wakes_a_sleeper
                 all_pairs_exchange_ordered_bytes
-                death_before_sleep_is_not_slept_through
-                death_delivers_bytes_first
+                a_death_before_sleep_prevents_sleep
+                bytes_sent_before_a_death_are_delivered
                 death_of_an_uninvolved_peer_wakes_a_sleeper
-                death_wakes_a_sender_without_room
+                a_death_wakes_a_sender_without_capacity
                 disjoint_subsets_open_at_once
-                elements_are_lent_whole
+                whole_elements_can_be_consumed_at_any_offset
                 empty_calls_move_nothing
                 channels_open_in_any_order
                 large_transfers_run_both_ways
-                lent_bytes_stay_until_consumed
-                members_count_in_the_order_of_the_list
+                bytes_stay_until_they_are_consumed
+                members_are_ranked_in_the_order_of_the_list
                 no_wakeup_is_lost
-                nothing_is_lent_only_if_nothing_is_there
-                other_streams_outlive_a_peer
+                the_buffer_is_empty_only_if_nothing_has_arrived
+                other_streams_survive_a_death
                 overlapping_subsets_open_from_several_threads
-                ranks_know_who_they_are
-                receiving_goes_on_behind_what_was_lent
-                released_catches_up_with_accepted
-                revoking_nothing_breaks_nothing
-                room_wakes_a_sleeper
+                ranks_know_their_own_rank
+                receives_start_after_the_consumed_bytes
+                all_accepted_bytes_are_released
+                revoking_without_registered_memory_has_no_effect
+                capacity_wakes_a_sleeper
                 tokens_wake_every_rank
-                unlike_lists_of_members_end_at_the_deadline
+                different_lists_of_members_end_at_the_deadline
             }
         }
     };

@@ -10,7 +10,7 @@ use super::port::{Gate, Port, channel, each, lost, open};
 use super::sleep::{drain, fill};
 
 /// Channels and transports know their rank, and clocks do not run backwards.
-pub fn ranks_know_who_they_are<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn ranks_know_their_own_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     for n in [1, 2, 5] {
         let ranks = each(meet, n, |fabric| {
             let before = fabric.now();
@@ -71,7 +71,7 @@ pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A channel that is full to the brim holds up no other.
-pub fn a_full_channel_stalls_no_other<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_full_channel_does_not_block_others<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
         let mut stalled = open(fabric)?;
@@ -119,8 +119,8 @@ pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// Nobody hangs waiting for a rank that is gone.
-pub fn a_rank_that_left_is_not_awaited<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+/// A rank that has left is named: at once if its death shows, else at the deadline.
+pub fn a_rank_that_left_is_named_by_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(2);
     let mut all = meet(3);
     drop(all.pop());

@@ -11,19 +11,19 @@ use super::Meet;
 use crate::random::mix;
 use crate::run_each;
 
-/// How long anything may take before it counts as hanging. Long, since test machines are busy.
+/// The time after which an operation counts as hanging. Long, as test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A transport, and who waits on it.
 pub(super) struct Port<T> {
     pub(super) transport: T,
     interest: Interest,
-    /// How often this port slept.
+    /// The number of times that this port slept.
     pub(super) sleeps: usize,
 }
 
-/// Where threads wait for each other once. Unlike a barrier of the standard library, it does not
-/// hang when one of them has panicked.
+/// A barrier for a single use. Unlike that of the standard library, it does not hang if one of the
+/// threads has panicked.
 pub(super) struct Gate {
     missing: Mutex<usize>,
     open: Condvar,
@@ -201,7 +201,7 @@ impl<T: Transport> Port<T> {
     }
 }
 
-/// Which peer an error says is lost.
+/// Returns the peer that an error reports as lost.
 pub(super) const fn lost<T>(result: &Result<T>) -> Option<usize> {
     match result {
         Err(Error::PeerLost { peer, .. }) => Some(*peer),

@@ -1,4 +1,4 @@
-//! Whoever sleeps is woken.
+//! Sleeping ranks are woken.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A sender that found no room sleeps until there is some.
-pub fn room_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn capacity_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;

@@ -8,7 +8,7 @@ use super::Meet;
 use super::port::{Port, byte, bytes, each, open};
 use crate::random::Random;
 
-/// How many bytes each rank sends to each other.
+/// The number of bytes from each rank to each other rank.
 const TOTAL: usize = 100_003;
 
 /// Every rank sends to every other at the same time, in pieces of random sizes, received in two

@@ -53,7 +53,7 @@ pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
 }
 
 /// All ranks in another order than that of the world.
-pub fn members_count_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn members_are_ranked_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let orders: [[usize; 4]; 4] = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 2, 3, 0], [2, 0, 3, 1]];
     each(meet, 4, |fabric| {
         let open = |at: usize| introduce(fabric, at as u64 + 1, &orders[at]);
@@ -79,7 +79,7 @@ pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L
 }
 
 /// A rank alone needs nobody else, and no other rank takes part.
-pub fn a_subset_of_one_waits_for_nobody<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_subset_of_one_opens_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 3, |fabric| {
         let port = introduce(fabric, 1 + fabric.group().rank() as u64, &[fabric.group().rank()])?;
         assert_eq!((port.rank(), port.transport.group().size()), (0, 1));
@@ -88,8 +88,8 @@ pub fn a_subset_of_one_waits_for_nobody<L: Fabric>(meet: Meet<'_, L>) -> Result<
     Ok(())
 }
 
-/// What no group can have is refused at once, although nobody else comes.
-pub fn a_list_of_members_that_cannot_be_is_refused<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+/// Invalid lists of members are refused at once, although no other rank joins.
+pub fn invalid_lists_of_members_are_refused<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 3, |fabric| {
         let began = Instant::now();
         let deadline = fabric.now() + Duration::from_secs(30);
@@ -112,7 +112,7 @@ pub fn a_list_of_members_that_cannot_be_is_refused<L: Fabric>(meet: Meet<'_, L>)
 
 /// A rank that waits for one which has another list, or none, is told at the deadline, by the
 /// numbers of its own list.
-pub fn unlike_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(4);
     each(meet, 4, |fabric| {
         let lists: [&[usize]; 4] = [&[0, 1], &[3, 0, 1], &[], &[]];
@@ -134,7 +134,7 @@ pub fn unlike_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>)
 }
 
 /// A member that is gone is named by its rank of the channel, and groups without it go on.
-pub fn a_death_is_told_by_the_rank_of_the_channel<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_death_names_the_rank_within_the_channel<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let told = Gate::new(3);
     each(meet, 4, |fabric| {
         let rank = fabric.group().rank();

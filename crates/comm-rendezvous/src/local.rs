@@ -1,4 +1,4 @@
-//! What a rank knows of itself, and the errors that it returns.
+//! The local rank during a rendezvous, and the errors that it returns.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use crate::settings::escape;
 /// The name of the setting that has a refusal of its own.
 pub(crate) const WORLD_SIZE: &str = "world_size";
 
-/// What a rank knows of itself.
+/// The local rank, with its deadline.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct LocalRank {
     pub(crate) member: Member,
     pub(crate) began: Instant,
     pub(crate) deadline: Instant,
-    /// A number that no other process has.
+    /// A random number that identifies this process.
     pub(crate) process: u64,
 }
 
-impl Own {
+impl LocalRank {
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// This rank's error for a failure that holds for all.
+    /// Converts a failure that holds for all ranks to this rank's error.
     pub(crate) fn error(&self, failure: Failure) -> Error {
         let during = During::Rendezvous;
         match failure {
@@ -35,8 +35,8 @@ impl Own {
                 Error::PeerLost { peer: rank, during, loss: Loss::Closed }
             }
             Failure::Missing { ranks } => self.timeout(ranks),
-            Failure::Setting { name, sides } => self.unlike(&name, sides),
-            Failure::Gave { rank, reason } => Error::Aborted { by: rank, reason },
+            Failure::Setting { name, sides } => self.mismatch(&name, sides),
+            Failure::Aborted { rank, reason } => Error::Aborted { by: rank, reason },
         }
     }
 
@@ -44,8 +44,8 @@ impl Own {
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Rendezvous }
     }
 
-    /// This rank's value of a setting against that of the other side, where it is one of the two.
-    fn unlike(&self, name: &str, sides: [(usize, String); 2]) -> Error {
+    /// Returns the error for a setting in which two ranks differ, of which this may be one.
+    fn mismatch(&self, name: &str, sides: [(usize, String); 2]) -> Error {
         let [first, second] = sides;
         let own = self.member.settings.value_of(name).to_owned();
         let (rank, theirs) = if first.1 == own { second } else { first };
@@ -57,7 +57,8 @@ impl Own {
         Error::Handshake { with, refusal }
     }
 
-    /// An error of the store. If a rank serves it, that rank is lost, or awaited.
+    /// Names the rank that serves the store in an error of the store: that rank was lost, or has
+    /// not arrived.
     pub(crate) fn store_error(&self, error: Error) -> Error {
         let Some(rank) = self.member.store_rank.filter(|rank| *rank != self.member.rank) else {
             return error;
@@ -72,7 +73,7 @@ impl Own {
     }
 }
 
-/// Whether a connection that was open has ended, or could not be opened again.
+/// Returns whether a connection has ended, or could not be opened again.
 const fn is_broken(kind: ErrorKind) -> bool {
     matches!(
         kind,

@@ -1,4 +1,4 @@
-//! Bytes in place, and when their sender has them back.
+//! Bytes that are received in place, and the release of their memory to the sender.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use super::Meet;
 use super::port::{Port, byte, bytes, each, limit, open};
 use crate::random::Random;
 
-/// Borrows up to `at_most` bytes, checks them against the stream from `position`, and returns how
-/// many there are.
-fn lend<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most: usize) -> Result<usize> {
+/// Fills the receive buffer with up to `at_most` bytes, checks them against the stream from
+/// `position`, and returns their number.
+fn fill_buf<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most: usize) -> Result<usize> {
     let rank = port.rank();
-    let lent = port.transport.fill_buf(from, at_most)?;
-    assert!(lent.len() <= at_most, "{} bytes lent where {at_most} were asked for", lent.len());
-    let mut copy = vec![0; lent.len()];
-    assert_eq!(lent.copy_to(&mut copy), copy.len());
+    let filled = port.transport.fill_buf(from, at_most)?;
+    assert!(filled.len() <= at_most, "{} bytes where at most {at_most} were requested", filled.len());
+    let mut copy = vec![0; filled.len()];
+    assert_eq!(filled.copy_to(&mut copy), copy.len());
     for (offset, &found) in copy.iter().enumerate() {
         assert_eq!(found, byte(from, rank, position + offset), "byte {} from {from}", position + offset);
     }
     Ok(copy.len())
 }
 
-/// Runs `recv` on rank 1 with the position in the stream, until it has taken `total` bytes that
+/// Runs `recv` on rank 1 with the position in the stream, until it has received `total` bytes that
 /// rank 0 sends.
 fn drain<L: Fabric>(
     meet: Meet<'_, L>,
@@ -44,7 +44,7 @@ fn drain<L: Fabric>(
             if taken == 0 {
                 port.wait(&[0], &[])?;
             }
-            assert!(Instant::now() < limit, "nothing is lent from byte {position} on");
+            assert!(Instant::now() < limit, "nothing arrives from byte {position} on");
         }
         assert_eq!(position, total);
         port.send(0, &[1])
@@ -52,26 +52,26 @@ fn drain<L: Fabric>(
     Ok(())
 }
 
-/// What is lent and not consumed is lent again, with more behind it perhaps, in any odd sizes.
-pub fn lent_bytes_stay_until_consumed<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+/// Bytes that were not consumed are returned again, perhaps with later bytes, in any odd sizes.
+pub fn bytes_stay_until_they_are_consumed<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     drain(meet, 50_021, |port, position, random| {
         let at_most = random.below(777);
-        let first = lend(port, 0, position, at_most)?;
+        let first = fill_buf(port, 0, position, at_most)?;
         let consumed = random.below(first + 1);
         port.transport.consume(0, consumed)?;
         let left = first - consumed;
-        let again = lend(port, 0, position + consumed, at_most)?;
-        assert!(again >= left, "of {left} bytes that were lent and not consumed, {again} are lent again");
+        let again = fill_buf(port, 0, position + consumed, at_most)?;
+        assert!(again >= left, "of {left} bytes that were not consumed, {again} are returned again");
         port.transport.consume(0, again)?;
         Ok(consumed + again)
     })
 }
 
-/// Receiving after a loan that was consumed in part starts behind that part.
-pub fn receiving_goes_on_behind_what_was_lent<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+/// After a part of the buffer was consumed, a receive starts after that part.
+pub fn receives_start_after_the_consumed_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     drain(meet, 50_021, |port, position, random| {
-        let lent = lend(port, 0, position, random.below(99))?;
-        let consumed = random.below(lent + 1);
+        let filled = fill_buf(port, 0, position, random.below(99))?;
+        let consumed = random.below(filled + 1);
         port.transport.consume(0, consumed)?;
         let mut buffer = vec![0; random.below(99)];
         let received = port.transport.try_recv(0, &mut buffer)?;
@@ -85,27 +85,26 @@ pub fn receiving_goes_on_behind_what_was_lent<L: Fabric>(meet: Meet<'_, L>) -> R
 
 /// A receiver that consumes whole elements only is never stuck with a part of one, wherever
 /// elements start.
-pub fn elements_are_lent_whole<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ODD: usize = 3;
     const ELEMENT: usize = 8;
     drain(meet, ODD + 40_000 * ELEMENT, |port, position, random| {
         if position < ODD {
-            let lent = lend(port, 0, position, ODD - position)?;
-            port.transport.consume(0, lent)?;
-            return Ok(lent);
+            let filled = fill_buf(port, 0, position, ODD - position)?;
+            port.transport.consume(0, filled)?;
+            return Ok(filled);
         }
-        let lent = lend(port, 0, position, ELEMENT * (1 + random.below(100)))?;
-        let whole = lent - lent % ELEMENT;
+        let filled = fill_buf(port, 0, position, ELEMENT * (1 + random.below(100)))?;
+        let whole = filled - filled % ELEMENT;
         port.transport.consume(0, whole)?;
         Ok(whole)
     })
 }
 
-/// Whatever has arrived is lent, as often as it is asked for: nothing is lent only if nothing is
-/// there, and what was seen once is there until it is consumed. Nothing more is sent while bytes
-/// are awaited, so that a receiver from which the last of them are withheld, as they are no whole
-/// element or fewer than were asked for, waits forever.
-pub fn nothing_is_lent_only_if_nothing_is_there<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+/// The buffer is empty only if nothing has arrived, and its bytes stay until they are consumed. No
+/// more bytes are sent meanwhile, so a receiver waits forever if the transport withholds the last
+/// ones because they are no whole element, or fewer than requested.
+pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 60;
     const MOST: usize = 21;
     let count = |round: usize| 1 + round % MOST;
@@ -115,7 +114,7 @@ pub fn nothing_is_lent_only_if_nothing_is_there<L: Fabric>(meet: Meet<'_, L>) ->
         for round in 0..ROUNDS {
             let end = start + count(round);
             if port.rank() == 0 {
-                // In pieces, as elements may begin in one and end in another.
+                // In pieces, so that elements begin in one and end in another.
                 let out = bytes(0, 1, end);
                 out[start..].chunks(1 + round % 5).try_for_each(|piece| port.send(1, piece))?;
                 port.recv_byte(1)?;
@@ -130,17 +129,17 @@ pub fn nothing_is_lent_only_if_nothing_is_there<L: Fabric>(meet: Meet<'_, L>) ->
     Ok(())
 }
 
-/// Takes these bytes of rank 0's stream, which come without any behind them.
+/// Receives these bytes of rank 0's stream, of which they are the last.
 fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut Random) -> Result<()> {
     let (mut position, mut seen, limit) = (range.start, 0, limit());
     while position < range.end {
         for _ in 0..5 {
             let at_most = 1 + random.below(2 * range.len());
-            let lent = lend(port, 0, position, at_most)?;
-            assert!(lent >= seen.min(at_most), "{lent} bytes lent where {at_most} of {seen} were asked for");
-            seen = seen.max(lent);
+            let filled = fill_buf(port, 0, position, at_most)?;
+            assert!(filled >= seen.min(at_most), "{filled} bytes where {at_most} of {seen} were requested");
+            seen = seen.max(filled);
         }
-        seen = seen.max(lend(port, 0, position, range.len())?);
+        seen = seen.max(fill_buf(port, 0, position, range.len())?);
         let consumed = random.below(seen + 1);
         port.transport.consume(0, consumed)?;
         position += consumed;
@@ -148,14 +147,14 @@ fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut 
         if seen == 0 && position < range.end {
             port.wait(&[0], &[])?;
         }
-        assert!(Instant::now() < limit, "nothing is lent from byte {position} on");
+        assert!(Instant::now() < limit, "nothing arrives from byte {position} on");
     }
     Ok(())
 }
 
 /// Bytes are never released before they are accepted, release never goes back, and all are released
 /// once they are received. A sleeper that waits for the release wakes.
-pub fn released_catches_up_with_accepted<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn all_accepted_bytes_are_released<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 300_000;
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;
@@ -188,7 +187,7 @@ pub fn released_catches_up_with_accepted<L: Fabric>(meet: Meet<'_, L>) -> Result
 }
 
 /// A revocation when everything is released takes nothing back, and the streams go on.
-pub fn revoking_nothing_breaks_nothing<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn revoking_without_registered_memory_has_no_effect<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();

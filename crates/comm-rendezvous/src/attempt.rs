@@ -1,28 +1,30 @@
-//! One meeting: the keys of the store that it uses, and what is done with them.
+//! One attempt to meet: its keys in the store, and the operations on them.
 
 use std::time::Duration;
 
 use comm_core::{Error, LastWill, Presence, Result, Store};
 
+use crate::local::LocalRank;
 use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
-use crate::own::Own;
 use crate::settings::{Difference, Settings};
 
-/// A part of a meeting, which ends for all ranks alike: every rank took part in it, or the meeting failed.
+/// A phase of an attempt. It ends alike for all ranks: every rank took part in it, or the attempt
+/// failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Every rank has claimed its number.
     Joined,
-    /// Every rank has told its record. As only a living process does so once all have joined, nobody is taken for present
-    /// who claimed a rank and died.
+    /// Every rank has published its record. Only a living process does so once all have joined, so
+    /// a process that claimed its rank and died does not count as present.
     Records,
     /// Every rank has opened its connections.
     Opened,
 }
 
 impl Phase {
-    /// In the reverse of their order: who fails writes the last one first, by which others know that the meeting is over.
+    /// The phases, last first. A rank that fails writes the last one first, by which the others
+    /// know that the attempt is over.
     const ALL: [Self; 3] = [Self::Opened, Self::Records, Self::Joined];
 
     const fn name(self) -> &'static str {
@@ -34,18 +36,18 @@ impl Phase {
     }
 }
 
-/// One meeting, in which a process is one rank.
+/// One attempt to meet, as seen by one rank.
 #[derive(Clone, Copy)]
-pub(crate) struct Meeting<'a> {
+pub(crate) struct Attempt<'a> {
     pub(crate) store: &'a dyn Store,
-    pub(crate) own: &'a Own,
-    /// Which of the meetings of this job and round it is.
+    pub(crate) local: &'a LocalRank,
+    /// The number of the attempt within its job and round.
     pub(crate) number: u64,
 }
 
-impl Meeting<'_> {
+impl Attempt<'_> {
     fn key(&self, name: &str) -> String {
-        let Member { job, round, .. } = &self.own.member;
+        let Member { job, round, .. } = &self.local.member;
         format!("comm/{job:016x}/{round}/{}/{name}", self.number)
     }
 
@@ -57,10 +59,10 @@ impl Meeting<'_> {
         self.key(&format!("{}/{rank}", phase.name()))
     }
 
-    /// Has the store end the meeting if this process ends, provided that it has its rank. Returns `None` if the store
-    /// cannot.
+    /// Asks the store to fail the attempt if this process ends while it holds its rank. Returns
+    /// `None` if the store cannot.
     pub(crate) fn register_last_will(&self) -> Result<Option<Box<dyn Presence>>> {
-        let rank = self.own.member.rank;
+        let rank = self.local.member.rank;
         let keys = Phase::ALL.map(|phase| self.phase_key(phase));
         let (claim, lost) = (self.claim_text(), Outcome::Failed(Failure::Lost { rank }).encode());
         let will = LastWill {
@@ -68,22 +70,22 @@ impl Meeting<'_> {
             keys: &keys.each_ref().map(String::as_str),
             value: lost.as_bytes(),
         };
-        self.store.register_last_will(&will, &self.phase_key(Phase::Opened), self.own.left())
+        self.store.register_last_will(&will, &self.phase_key(Phase::Opened), self.local.left())
     }
 
     fn claim_text(&self) -> String {
-        format!("{:016x}", self.own.process)
+        format!("{:016x}", self.local.process)
     }
 
-    /// Claims this process's rank. Returns the process that has it then.
+    /// Claims this process's rank. Returns the process that holds the rank now.
     pub(crate) fn claim(&self) -> Result<u64> {
-        let key = self.rank_key(Phase::Joined, self.own.member.rank);
+        let key = self.rank_key(Phase::Joined, self.local.member.rank);
         let holder = self.store.compare_set(&key, b"", self.claim_text().as_bytes())?;
         let parsed = std::str::from_utf8(&holder).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
         parsed.ok_or_else(|| malformed(&key, &holder))
     }
 
-    /// How the whole meeting ended, if it has, or does within this time.
+    /// Returns the outcome of the attempt if it ends within this time.
     pub(crate) fn end(&self, within: Duration) -> Result<Option<Outcome>> {
         let key = self.phase_key(Phase::Opened);
         match self.store.get(&key, within) {
@@ -93,10 +95,10 @@ impl Meeting<'_> {
         }
     }
 
-    /// Compares settings with those of the rank that came first, which are this rank's if it did.
+    /// Compares settings with those of the first rank that published its own.
     pub(crate) fn compare(&self) -> Result<Option<(usize, Difference)>> {
         let key = self.key("settings");
-        let Member { rank, settings, .. } = &self.own.member;
+        let Member { rank, settings, .. } = &self.local.member;
         let own = format!("{rank}\n{}", settings.encode());
         let first = self.store.compare_set(&key, b"", own.as_bytes())?;
         let parsed = std::str::from_utf8(&first).ok().and_then(|text| {
@@ -108,19 +110,19 @@ impl Meeting<'_> {
     }
 
     /// Takes part in a phase, and waits until it has ended.
-    pub(crate) fn pass(&self, phase: Phase, said: Option<&str>) -> Result<Outcome> {
-        if let Some(said) = said {
-            self.store.set(&self.rank_key(phase, self.own.member.rank), said.as_bytes())?;
+    pub(crate) fn pass(&self, phase: Phase, record: Option<&str>) -> Result<Outcome> {
+        if let Some(record) = record {
+            self.store.set(&self.rank_key(phase, self.local.member.rank), record.as_bytes())?;
         }
         let count = self.store.add(&self.key(&format!("{}/count", phase.name())), 1)?;
-        if usize::try_from(count).ok() == Some(self.own.member.world_size) {
+        if usize::try_from(count).ok() == Some(self.local.member.world_size) {
             return self.complete(phase);
         }
         let key = self.phase_key(phase);
-        match self.store.get(&key, self.own.left()) {
+        match self.store.get(&key, self.local.left()) {
             Ok(text) => parse(&key, &text),
             Err(Error::Timeout { .. }) => match self.missing(phase)? {
-                // All took part, but whoever came last has not said so.
+                // All took part, but the last rank has not ended the phase.
                 missing if missing.is_empty() => self.complete(phase),
                 ranks => self.fail(phase, Failure::Missing { ranks }),
             },
@@ -128,23 +130,23 @@ impl Meeting<'_> {
         }
     }
 
-    /// Collects what all ranks said, and ends the phase.
+    /// Collects the records of all ranks, and ends the phase.
     fn complete(&self, phase: Phase) -> Result<Outcome> {
-        let mut said = Vec::new();
+        let mut records = Vec::new();
         if phase == Phase::Records {
-            for rank in 0..self.own.member.world_size {
+            for rank in 0..self.local.member.world_size {
                 let key = self.rank_key(phase, rank);
-                let text = self.store.get(&key, self.own.left())?;
-                said.push(String::from_utf8(text).map_err(|e| malformed(&key, e.as_bytes()))?);
+                let text = self.store.get(&key, self.local.left())?;
+                records.push(String::from_utf8(text).map_err(|e| malformed(&key, e.as_bytes()))?);
             }
         }
-        self.decide(phase, &Outcome::Complete(said))
+        self.decide(phase, &Outcome::Complete(records))
     }
 
-    /// Which ranks have not taken part in a phase.
+    /// Returns the ranks that have not taken part in a phase.
     fn missing(&self, phase: Phase) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
-        for rank in 0..self.own.member.world_size {
+        for rank in 0..self.local.member.world_size {
             match self.store.wait(&[&self.rank_key(phase, rank)], Duration::ZERO) {
                 Ok(()) => {}
                 Err(Error::Timeout { .. }) => missing.push(rank),
@@ -154,7 +156,7 @@ impl Meeting<'_> {
         Ok(missing)
     }
 
-    /// Ends the meeting with a failure, unless it has ended. Returns how `phase` ended.
+    /// Fails the attempt, unless it has ended. Returns the outcome of `phase`.
     pub(crate) fn fail(&self, phase: Phase, failure: Failure) -> Result<Outcome> {
         let mut outcome = Outcome::Failed(failure);
         let mut decided = None;
@@ -170,12 +172,12 @@ impl Meeting<'_> {
         Ok(decided.unwrap_or(outcome))
     }
 
-    /// Notes that this rank knows how the meeting failed.
+    /// Publishes that this rank knows of the failure.
     pub(crate) fn depart(&self) -> Result<()> {
-        self.store.set(&self.departed_key(self.own.member.rank), b"")
+        self.store.set(&self.departed_key(self.local.member.rank), b"")
     }
 
-    /// Waits until these ranks know how the meeting failed.
+    /// Waits until these ranks know of the failure.
     pub(crate) fn await_departures(&self, ranks: &[usize], within: Duration) -> Result<()> {
         let keys: Vec<String> = ranks.iter().map(|rank| self.departed_key(*rank)).collect();
         self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), within)
@@ -185,7 +187,7 @@ impl Meeting<'_> {
         self.key(&format!("departed/{rank}"))
     }
 
-    /// Ends a phase, unless it has ended. Returns how it ended.
+    /// Ends a phase, unless it has ended. Returns its outcome.
     fn decide(&self, phase: Phase, outcome: &Outcome) -> Result<Outcome> {
         let key = self.phase_key(phase);
         let first = self.store.compare_set(&key, b"", outcome.encode().as_bytes())?;
