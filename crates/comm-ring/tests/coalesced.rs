@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use comm_core::{Comm, Desync, Error, ReduceOp, ReduceOrder};
 use comm_ring::RingConfig;
+use comm_sim::exact::Small;
 use comm_sim::in_process::InProcessConfig;
-use common::{Sample, contributions, reductions, world};
+use common::{contributions, reductions, world};
 
 const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 
@@ -27,19 +28,19 @@ fn lists(ranks: usize) -> Vec<Vec<usize>> {
 }
 
 /// The buffers that `rank` contributes: no two of them alike.
-fn all_contributions<T: Sample>(rank: usize, lengths: &[usize]) -> Vec<Vec<T>> {
+fn all_contributions<T: Small>(rank: usize, lengths: &[usize]) -> Vec<Vec<T>> {
     lengths.iter().map(|&length| contributions(rank, length)).collect()
 }
 
-fn all_reductions<T: Sample>(ranks: usize, lengths: &[usize], op: ReduceOp) -> Vec<Vec<T>> {
+fn all_reductions<T: Small>(ranks: usize, lengths: &[usize], op: ReduceOp) -> Vec<Vec<T>> {
     lengths.iter().map(|&length| reductions(ranks, length, op)).collect()
 }
 
-fn zeros<T: Sample>(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<T>> {
-    lengths.into_iter().map(|length| vec![T::of(0.0); length]).collect()
+fn zeros<T: Small>(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<T>> {
+    lengths.into_iter().map(|length| vec![T::of(0); length]).collect()
 }
 
-fn every_collective<T: Sample>(comm: &Comm, lengths: &[usize]) {
+fn every_collective<T: Small>(comm: &Comm, lengths: &[usize]) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let sends = all_contributions::<T>(rank, lengths);
     for op in [ReduceOp::Sum, ReduceOp::Max] {

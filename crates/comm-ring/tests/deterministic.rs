@@ -3,18 +3,19 @@
 
 mod common;
 
-use comm_core::{Collective, Comm, Error, ReduceOp, ReduceOrder};
+use comm_core::{Collective, Comm, Element, Error, ReduceOp, ReduceOrder};
 use comm_ring::RingConfig;
 use comm_ring::schedule::{Algorithm, TABLE};
 use comm_sim::in_process::InProcessConfig;
-use common::{Sample, world};
+use common::world;
 use half::{bf16, f16};
 
 const WORLDS: [usize; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 13];
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Avg, ReduceOp::PreMulSum(0.3)];
 
 /// A float that rounds, with the arithmetic of reductions written down once more.
-trait Rough: Sample {
+trait Rough: Element {
+    fn of(number: f64) -> Self;
     fn bits(self) -> u64;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
@@ -25,6 +26,7 @@ trait Rough: Sample {
 macro_rules! rough {
     ($($float:ident computes in $wide:ident by $widen:ident, $narrow:ident;)+) => { $(
         impl Rough for $float {
+            fn of(number: f64) -> Self { Self::$narrow(number as $wide) }
             fn bits(self) -> u64 { u64::from(self.to_bits()) }
             fn add(self, other: Self) -> Self { Self::$narrow(<$wide>::$widen(self) + <$wide>::$widen(other)) }
             fn multiply(self, other: Self) -> Self { Self::$narrow(<$wide>::$widen(self) * <$wide>::$widen(other)) }

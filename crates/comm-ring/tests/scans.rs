@@ -1,88 +1,13 @@
-//! Prefix reductions against a reference, bit for bit.
+//! Prefix reductions: the order of their sums, and refusals.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
-use comm_core::{Collective, Comm, ReduceOp, ReduceOrder};
+use comm_core::{Collective, ReduceOp, ReduceOrder};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
-use comm_sim::in_process::{InProcessConfig, Release};
-use common::{Sample, WORLDS, contributions, is_exact, lengths, reductions, small_segments, world};
-use half::bf16;
-
-/// Every scan of every length, with one algorithm.
-fn scan<T: Sample>(comm: &Comm, algorithm: &'static str) {
-    let (comm, rank, ranks) = (comm.with_algorithm(algorithm), comm.rank(), comm.size());
-    let ops = ReduceOp::ALL.into_iter().filter(|&op| op != ReduceOp::Avg && is_exact::<T>(op, ranks));
-    for op in ops {
-        for len in lengths(ranks) {
-            let context = format!("{algorithm} {op} of {len} {}", T::DTYPE);
-            let send = contributions::<T>(rank, len);
-            let expected = reductions::<T>(rank + 1, len, op);
-            let (mut buffer, mut recv) = (send.clone(), vec![T::of(99.0); len]);
-            comm.scan(&mut buffer, op).unwrap();
-            comm.scan_into(&send, &mut recv, op).unwrap();
-            assert_eq!((buffer, recv), (expected.clone(), expected), "{context}");
-        }
-    }
-}
-
-/// The same for exclusive scans: rank 0's buffers stay as they are, in place or not.
-fn exscan<T: Sample>(comm: &Comm, algorithm: &'static str) {
-    let (comm, rank, ranks) = (comm.with_algorithm(algorithm), comm.rank(), comm.size());
-    let ops = ReduceOp::ALL.into_iter().filter(|&op| op != ReduceOp::Avg && is_exact::<T>(op, ranks));
-    for op in ops {
-        for len in lengths(ranks) {
-            let context = format!("{algorithm} {op} of {len} {}", T::DTYPE);
-            let send = contributions::<T>(rank, len);
-            let expected = (rank > 0).then(|| reductions::<T>(rank, len, op));
-            let (mut buffer, mut recv) = (send.clone(), vec![T::of(99.0); len]);
-            comm.exscan(&mut buffer, op).unwrap();
-            assert_eq!(buffer, expected.clone().unwrap_or_else(|| send.clone()), "{context} in place");
-            comm.exscan_into(&send, &mut recv, op).unwrap();
-            assert_eq!(recv, expected.unwrap_or_else(|| vec![T::of(99.0); len]), "{context}");
-        }
-    }
-}
-
-fn every_algorithm<T: Sample>(comm: &Comm) {
-    Algorithm::for_collective(Collective::Scan).for_each(|row| scan::<T>(comm, row.name));
-    Algorithm::for_collective(Collective::Exscan).for_each(|row| exscan::<T>(comm, row.name));
-}
-
-macro_rules! every_type {
-    ($($name:ident: $element:ty),+ $(,)?) => { $(
-        #[test]
-        fn $name() {
-            for ranks in WORLDS {
-                world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
-                    every_algorithm::<$element>(&comm);
-                });
-            }
-        }
-    )+ };
-}
-
-every_type! { u8s: u8, i16s: i16, u64s: u64, bf16s: bf16, f32s: f32, f64s: f64 }
-
-#[test]
-fn larger_worlds() {
-    for ranks in [16, 24] {
-        world(ranks, &InProcessConfig::default(), &small_segments(), |comm| every_algorithm::<u32>(&comm));
-    }
-}
-
-#[test]
-fn bytes_that_dribble_and_memory_that_stays_lent_change_nothing() {
-    let tiny = InProcessConfig::default().capacity(7);
-    let dribbling = InProcessConfig::default().dribble(1);
-    let lent = InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(2);
-    for network in [tiny, dribbling, lent] {
-        for ranks in [2, 3, 5] {
-            world(ranks, &network, &small_segments(), |comm| every_algorithm::<u32>(&comm));
-        }
-    }
-}
+use comm_sim::in_process::InProcessConfig;
+use common::{small_segments, world};
 
 /// Numbers whose sums are rounded, so that the order of adding shows.
 fn rough(rank: usize, len: usize) -> Vec<f32> {

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use comm_core::{Element, ReduceOp};
+use comm_core::{DType, Element, ReduceOp};
 
 #[doc(hidden)]
 pub use float8::{F8E4M3, F8E5M2};
@@ -45,7 +45,13 @@ small!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64; f16, bf16, F8E4M3, F8E5M2
 /// Returns element `index` of a rank's contribution, from 1 to 3.
 #[must_use]
 pub const fn number(rank: usize, index: usize) -> i64 {
-    1 + ((rank * 7 + index * 3 + index / 3 + rank * index) % 3) as i64
+    1 + (mixed(rank as u64, index as u64) % 3) as i64
+}
+
+/// Returns bits that differ in no visible pattern, so that no two ranks or places are alike.
+const fn mixed(a: u64, b: u64) -> u64 {
+    let mixed = a.wrapping_mul(0x9e37).wrapping_add(b.wrapping_mul(0x79b9)).wrapping_add(1);
+    mixed.wrapping_mul(0xd1b5_4a32_d192_ed03) >> 40
 }
 
 /// Returns the operator as this rank gives it: factors differ.
@@ -69,7 +75,7 @@ pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) 
 }
 
 /// Returns element `index` of the reduction of all contributions in a group of `size`, with one of
-/// the operators of [`arithmetic`].
+/// the operators that ranks have by name.
 #[must_use]
 pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
     let all = (0..size).map(|rank| (rank, number(rank, index)));
@@ -78,8 +84,24 @@ pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
         ReduceOp::Prod => all.map(|(_, number)| number).product(),
         ReduceOp::Min => all.map(|(_, number)| number).fold(i64::MAX, i64::min),
         ReduceOp::Max => all.map(|(_, number)| number).fold(i64::MIN, i64::max),
+        ReduceOp::BitAnd => all.map(|(_, number)| number).fold(-1, |a, b| a & b),
+        ReduceOp::BitOr => all.map(|(_, number)| number).fold(0, |a, b| a | b),
+        ReduceOp::BitXor => all.map(|(_, number)| number).fold(0, |a, b| a ^ b),
         _ => all.map(|(_, number)| number).sum(),
     }
+}
+
+/// Returns whether every partial result of a reduction of [`contribution`]s is exact in the type.
+#[must_use]
+pub const fn is_exact(op: ReduceOp, dtype: DType, ranks: usize) -> bool {
+    // Floats of 16 bits hold whole numbers up to 256.
+    let most = match op {
+        ReduceOp::Prod => 5,
+        ReduceOp::Avg => 9,
+        ReduceOp::PreMulSum(_) => 12,
+        _ => 85,
+    };
+    !dtype.is_float() || dtype.size() > 2 || ranks <= most
 }
 
 /// Returns the operators of a type except those on bits: the ones that NCCL has.
@@ -91,7 +113,13 @@ pub fn arithmetic<T: Element>() -> impl Iterator<Item = ReduceOp> {
 /// Returns `len` elements that rank `from` sends to rank `to`.
 #[must_use]
 pub fn block<T: Small>(from: usize, to: usize, len: usize) -> Vec<T> {
-    elements(0..len, |index| ((from * 31 + to * 17 + index * 5) % 120) as i64)
+    elements(0..len, |index| block_number(from, to, index))
+}
+
+/// Returns element `index` of the block that rank `from` sends to rank `to`.
+#[must_use]
+pub const fn block_number(from: usize, to: usize, index: usize) -> i64 {
+    (mixed((from << 8 | to) as u64, index as u64) % 120) as i64
 }
 
 /// Concatenates the blocks of all ranks, which `of` makes from a rank and its count.
@@ -148,8 +176,6 @@ macro_rules! for_each_listed {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use comm_core::DType;
 
     use super::*;
 

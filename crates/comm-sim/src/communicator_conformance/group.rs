@@ -1,0 +1,46 @@
+//! Groups of some ranks.
+
+use comm_core::{AsViewMut, Buffers, Call, Communicator, Memory, ReduceOp};
+
+use super::outcome::{ensure, same_bits};
+use super::{CheckResult, Member};
+
+/// Checks that groups have their members in their order, and reduce among them alone.
+///
+/// # Errors
+/// [`Failure`](super::Failure).
+pub fn splits_into_groups<M: Member>(member: &M) -> CheckResult {
+    let Some(parent) = member.groups() else { return Ok(()) };
+    let (rank, size) = (parent.group().rank(), parent.group().size());
+    let options = member.features().options;
+    let half = parent.split(Some(rank as u64 % 2), -(rank as i64), &options)?;
+    let first = parent.new_group(&[0], &options)?;
+    let all = parent.duplicate(&options)?;
+    let none = parent.split((rank == 0).then_some(7), 0, &options)?;
+    ensure(none.is_some() == (rank == 0), || "a rank without a color has a group".into())?;
+    ensure(first.is_some() == (rank == 0), || "a group has a rank that is not listed".into())?;
+    let members: Vec<usize> = (0..size).rev().filter(|other| other % 2 == rank % 2).collect();
+    let Some(half) = half else {
+        return ensure(false, || "a rank with a color has no group".into());
+    };
+    let position = members.iter().position(|other| *other == rank).unwrap_or_default();
+    let group = (half.group().rank(), half.group().size());
+    ensure(group == (position, members.len()), || format!("the half's rank and size: {group:?}"))?;
+    for _ in 0..2 {
+        sums::<M>(member, &*half, members.iter().map(|rank| *rank as i64 + 1).sum())?;
+        sums::<M>(member, &*all, (1..=size as i64).sum())?;
+        if let Some(first) = &first {
+            sums::<M>(member, &**first, 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks the sum of one more than each member's rank in the parent.
+fn sums<M: Member>(member: &M, group: &<M::Memory as Memory>::Communicator, wanted: i64) -> CheckResult {
+    let ours = member.communicator().group().rank() as i64 + 1;
+    let mut buffer = member.buffer(&[ours; 1000])?;
+    let buffers = Buffers::InPlace(buffer.as_view_mut()?);
+    group.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &member.features().options)?;
+    same_bits("the sum over a group", &member.read(&buffer)?, &[wanted; 1000])
+}

@@ -1,0 +1,85 @@
+//! One rank of the communicator under test.
+
+use comm_core::{
+    AsView, AsViewMut, CallOptions, Collective, Communicator, DType, Element, Groups, Memory, ReduceOp,
+    Result,
+};
+
+/// One rank of a communicator under test, and buffers in its memory.
+pub trait Member {
+    /// The memory of the buffers.
+    type Memory: Memory;
+    /// A buffer.
+    type Buffer<T: Element>: AsView<Self::Memory> + AsViewMut<Self::Memory>;
+
+    /// Returns the communicator.
+    fn communicator(&self) -> &dyn Communicator<Self::Memory>;
+
+    /// Returns what the backend offers.
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    /// Returns the communicator as one that makes groups, if it does.
+    fn groups(&self) -> Option<&dyn Groups<Self::Memory>> {
+        None
+    }
+
+    /// Creates a buffer with these elements.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    fn buffer<T: Element>(&self, elements: &[T]) -> Result<Self::Buffer<T>>;
+
+    /// Returns the elements of a buffer, after the calls that write it.
+    ///
+    /// # Errors
+    /// The failure of a call that writes the buffer.
+    fn read<T: Element>(&self, buffer: &Self::Buffer<T>) -> Result<Vec<T>>;
+
+    /// Waits until the calls made so far have completed, where they run in the background.
+    ///
+    /// # Errors
+    /// The failure of a call.
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The parts of the contract that a backend offers, and the effort of the checks.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Features {
+    /// The options of every call that must succeed.
+    pub options: CallOptions,
+    /// Whether the backend has the collective; it refuses all others.
+    pub has: fn(Collective) -> bool,
+    /// Whether the backend reduces elements of this type with this operator.
+    pub reduces: fn(ReduceOp, DType) -> bool,
+    /// The algorithms of a collective. Each runs, and so does the choice of the backend.
+    pub algorithms: fn(Collective) -> Vec<&'static str>,
+    /// The lengths of blocks, for a number of ranks.
+    pub lengths: fn(usize) -> Vec<usize>,
+    /// The step between the combinations of type, operator, length and root that are checked; 1
+    /// checks all. A number without common factors with theirs reaches each value of each.
+    pub step: usize,
+}
+
+impl Default for Features {
+    /// Host memory, with all collectives and without names of algorithms.
+    fn default() -> Self {
+        Self {
+            options: CallOptions::default().timeout(std::time::Duration::from_secs(60)),
+            has: |_| true,
+            reduces: |op, dtype| op.supports(dtype) && !(dtype.is_float() && dtype.size() == 1),
+            algorithms: |_| Vec::new(),
+            lengths: |ranks| {
+                let mut lengths = vec![0, 1, ranks - 1, ranks, ranks + 1, 67];
+                lengths.sort_unstable();
+                lengths.dedup();
+                lengths
+            },
+            step: 1,
+        }
+    }
+}
