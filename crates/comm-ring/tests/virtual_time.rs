@@ -1,15 +1,22 @@
-//! The whole communicator in virtual time: a rank that dies at any operation is named by all
-//! others, within the deadline, and no call returns a wrong result.
+//! The whole communicator in virtual time: a rank that dies, stops, aborts or leaves anywhere is
+//! named by all others, within the deadline, and no call returns a wrong result.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use comm_core::{Collective, Comm, Error, ReduceOp, Result};
+use comm_core::{
+    AbortHandle, ChannelId, ChannelKind, Collective, Comm, Error, Fabric, ReduceOp, Result, Transport, Until,
+};
 use comm_ring::schedule::Algorithm;
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::network::{self, FaultPlan, VirtualClock};
+use comm_sim::AlteredFabric;
+use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// The time that a call may take after its deadline.
+const SLACK: Duration = Duration::from_millis(250);
 
 const COLLECTIVES: [Collective; 11] = [
     Collective::AllReduce,
@@ -100,8 +107,42 @@ fn call(comm: &Comm, collective: Collective) -> Result<()> {
     Ok(())
 }
 
+/// An event before one of the operations of a rank on its transports.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    Death,
+    Stop(Duration),
+    Abort,
+}
+
+impl Fault {
+    /// Returns whether an error of another rank names the rank at fault.
+    fn is_named(self, error: &Error, rank: usize) -> bool {
+        match error.root_cause() {
+            Error::PeerLost { peer, .. } => self == Self::Death && *peer == rank,
+            Error::Timeout { waiting_for, .. } => matches!(self, Self::Stop(_)) && *waiting_for == [rank],
+            Error::Aborted { by, .. } => self == Self::Abort && *by == rank,
+            _ => false,
+        }
+    }
+}
+
+/// A run, which the seed repeats.
+#[derive(Debug, Clone)]
+struct Scenario {
+    row: &'static Algorithm,
+    n: usize,
+    seed: u64,
+    plan: FaultPlan,
+    /// The fault of a rank, and the number of the operation.
+    fault: Option<(Fault, usize, u64)>,
+    happened: Arc<AtomicBool>,
+    /// The number of calls that each rank makes.
+    calls: Vec<usize>,
+}
+
 /// The life of a rank.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Life {
     rank: usize,
     dead: bool,
@@ -113,111 +154,197 @@ struct Life {
     end: Duration,
 }
 
-/// Connects, makes a call twice, and leaves.
-fn live(
-    fabric: network::NetworkFabric,
-    clock: &VirtualClock,
-    row: &Algorithm,
-    life: &mut Life,
-) -> Result<()> {
-    let mut config = RingConfig::default();
-    config.announce_after = Duration::from_millis(20);
-    let mut began = clock.elapsed();
-    let mut step = |result: Result<()>| {
-        let now = clock.elapsed();
-        life.longest = life.longest.max(now - began);
-        began = now;
-        result
-    };
-    let ring = RingCommunicator::new(fabric, config, TIMEOUT);
-    step(ring.as_ref().map(drop).map_err(Clone::clone))?;
-    let comm = Comm::new(ring?).with_timeout(TIMEOUT).with_algorithm(row.name);
-    for _ in 0..2 {
-        step(call(&comm, row.collective))?;
+impl Scenario {
+    fn new(row: &'static Algorithm, n: usize, seed: u64) -> Self {
+        Self {
+            row,
+            n,
+            seed,
+            plan: FaultPlan::calm(),
+            fault: None,
+            happened: Arc::default(),
+            calls: vec![2; n],
+        }
     }
-    life.finalized = true;
-    step(comm.finalize())
+
+    fn run(&self) -> Vec<Life> {
+        network::run(self.n, self.seed, &self.plan, |fabric, clock| {
+            let mut life = Life { rank: fabric.group().rank(), ..Life::default() };
+            life.error = self.live(fabric, &clock, &mut life).err();
+            (life.dead, life.end) = (clock.is_dead(), clock.elapsed());
+            life
+        })
+    }
+
+    /// Connects, makes calls, and leaves.
+    fn live(&self, fabric: NetworkFabric, clock: &VirtualClock, life: &mut Life) -> Result<()> {
+        let mut config = RingConfig::default();
+        config.announce_after = Duration::from_millis(20);
+        let mut began = clock.elapsed();
+        let mut step = |result: Result<()>| {
+            let now = clock.elapsed();
+            life.longest = life.longest.max(now - began);
+            began = now;
+            result
+        };
+        let ring = RingCommunicator::new(self.with_fault(fabric, clock), config, TIMEOUT);
+        step(ring.as_ref().map(drop).map_err(Clone::clone))?;
+        let plain = Comm::new(ring?).with_timeout(TIMEOUT);
+        let comm = plain.with_algorithm(self.row.name);
+        for _ in 0..self.calls[life.rank] {
+            let result = call(&comm, self.row.collective);
+            if result.is_err() {
+                assert_unusable(&plain);
+            }
+            step(result)?;
+        }
+        if self.calls[life.rank] < 2 {
+            return Ok(());
+        }
+        life.finalized = true;
+        drop(comm);
+        step(plain.finalize())
+    }
+
+    /// Plans the fault, if it is one of this rank.
+    fn with_fault(&self, fabric: NetworkFabric, clock: &VirtualClock) -> impl Fabric + use<> {
+        let abort = Arc::new(OnceLock::<Arc<dyn AbortHandle>>::new());
+        if let Some((fault, rank, operation)) = self.fault
+            && rank == fabric.group().rank()
+        {
+            let (own_clock, abort, happened) =
+                (clock.clone(), Arc::clone(&abort), Arc::clone(&self.happened));
+            clock.before_operation(operation, move || {
+                happened.store(true, Ordering::SeqCst);
+                match (fault, abort.get()) {
+                    (Fault::Death, _) => own_clock.die(),
+                    (Fault::Stop(time), _) => own_clock.sleep(time),
+                    (Fault::Abort, Some(abort)) => {
+                        abort.abort(Error::Aborted { by: rank, reason: "a key was pressed".into() });
+                    }
+                    (Fault::Abort, None) => {}
+                }
+            });
+        }
+        let open = move |fabric: &NetworkFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
+            let transport = fabric.open_among(channel, members, until)?;
+            if channel.kind == ChannelKind::Collective {
+                let _ = abort.set(transport.abort_handle());
+            }
+            Ok(transport)
+        };
+        AlteredFabric { fabric, open }
+    }
 }
 
-fn lives(n: usize, seed: u64, plan: &FaultPlan, row: &'static Algorithm) -> Vec<Life> {
-    network::run(n, seed, plan, |fabric, clock| {
-        let rank = comm_core::Fabric::group(&fabric).rank();
-        let (dead, finalized, longest, end) = (false, false, Duration::ZERO, Duration::ZERO);
-        let mut life = Life { rank, dead, finalized, error: None, longest, end };
-        life.error = live(fabric, &clock, row, &mut life).err();
-        (life.dead, life.end) = (clock.is_dead(), clock.elapsed());
-        life
-    })
+/// Checks that no call of a communicator that failed returns data.
+fn assert_unusable(comm: &Comm) {
+    let mut buffer = [7_u64; 3];
+    let error = comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err();
+    assert!(matches!(error, Error::Poisoned(_)), "{error}");
+    assert_eq!(buffer, [7; 3]);
 }
 
-/// Checks the lives of ranks of which `victim` dies before an operation. Returns whether it died.
-fn check(lives: &[Life], victim: usize, case: &str) -> bool {
-    let died = lives[victim].dead;
-    for life in lives.iter().filter(|life| life.rank != victim) {
-        assert!(life.longest < TIMEOUT, "{case}: {life:?}");
+/// Checks that all others name the rank at fault, in time, unless it had made all its calls.
+/// Returns whether the rank came to the operation.
+fn check(scenario: &Scenario, lives: &[Life]) -> bool {
+    let (fault, rank, _) = scenario.fault.unwrap();
+    let Life { error, finalized, dead, .. } = &lives[rank];
+    for life in lives {
+        let stopped = if let Fault::Stop(time) = fault { time } else { Duration::ZERO };
+        let most = TIMEOUT + SLACK + if life.rank == rank { stopped } else { Duration::ZERO };
+        assert!(life.longest <= most, "{scenario:?}: {life:?}");
         match &life.error {
-            None => assert!(!died || lives[victim].finalized, "{case}: not noticed: {life:?}"),
-            Some(error) => {
-                let names = matches!(error.root_cause(), Error::PeerLost { peer, .. } if *peer == victim);
-                assert!(died && names, "{case}: {life:?}");
-            }
+            _ if life.rank == rank => {}
+            None => assert!(error.is_none() || *finalized, "not noticed: {scenario:?}: {lives:?}"),
+            Some(error) => assert!(fault.is_named(error, rank), "{scenario:?}: {life:?}"),
         }
     }
-    died
+    let is_noticed = lives.iter().any(|life| life.rank != rank && life.error.is_some());
+    assert!(!is_noticed || error.is_some() || *dead, "the rank goes on: {scenario:?}: {lives:?}");
+    scenario.happened.load(Ordering::SeqCst)
 }
 
-/// Kills every rank before each of its operations, every `stride`-th from `first` on.
-fn kill_everywhere(
-    n: usize,
-    plan: &FaultPlan,
-    row: &'static Algorithm,
-    (first, stride): (u64, u64),
-) -> usize {
-    let mut deaths = 0;
-    for victim in 0..n {
-        let mut operation = first;
-        loop {
-            let case = format!("{:?} {}, {n} ranks, {victim} dies at {operation}", row.collective, row.name);
-            let plan = plan.clone().death_before(victim, operation);
-            if !check(&lives(n, operation, &plan, row), victim, &case) {
-                break;
-            }
-            deaths += 1;
-            operation += stride;
-        }
+/// Lets the fault happen to every rank before each of its operations, every `stride`-th from
+/// `first` on. Returns how often it happened.
+fn everywhere(fault: Fault, row: &'static Algorithm, n: usize, (first, stride): (u64, usize)) -> usize {
+    let at_operation = |rank, operation| {
+        let scenario = Scenario { fault: Some((fault, rank, operation)), ..Scenario::new(row, n, operation) };
+        check(&scenario, &scenario.run())
+    };
+    let mut count = 0;
+    for rank in 0..n {
+        count += (first..).step_by(stride).take_while(|&operation| at_operation(rank, operation)).count();
     }
-    deaths
+    count
 }
 
 fn rows() -> impl Iterator<Item = &'static Algorithm> {
     COLLECTIVES.into_iter().flat_map(Algorithm::for_collective)
 }
 
-#[test]
-fn a_rank_that_dies_at_any_operation_of_any_collective_is_named_by_all_others() {
+/// Lets the fault happen at every operation of two and three ranks in every collective, and at some
+/// of five ranks in every algorithm.
+fn check_everywhere(fault: Fault) {
     for collective in COLLECTIVES {
         let row = Algorithm::for_collective(collective).next().unwrap();
         for n in [2, 3] {
-            let deaths = kill_everywhere(n, &FaultPlan::calm(), row, (1, 1));
-            assert!(deaths > 20 * n, "{collective:?}: {deaths} deaths");
+            let count = everywhere(fault, row, n, (1, 1));
+            assert!(count > 20 * n, "{fault:?} in {collective:?} {count} times");
+        }
+    }
+    for (at, row) in rows().enumerate() {
+        everywhere(fault, row, 5, (1 + at as u64 % 17, 17));
+    }
+}
+
+#[test]
+fn a_rank_that_dies_at_any_operation_is_named_by_all_others() {
+    check_everywhere(Fault::Death);
+}
+
+#[test]
+fn a_rank_that_stops_at_any_operation_and_no_other_is_named_at_the_deadline() {
+    check_everywhere(Fault::Stop(20 * TIMEOUT));
+}
+
+#[test]
+fn a_rank_that_aborts_at_any_operation_is_named_by_all_others() {
+    check_everywhere(Fault::Abort);
+}
+
+#[test]
+fn a_rank_that_is_late_at_any_operation_but_within_the_deadline_fails_no_call() {
+    for row in rows() {
+        for (rank, operation) in (0..3).flat_map(|rank| (1..120).step_by(7).map(move |at| (rank, at))) {
+            let fault = Some((Fault::Stop(TIMEOUT * 9 / 10), rank, operation + rank as u64));
+            let scenario = Scenario { fault, ..Scenario::new(row, 3, operation) };
+            assert!(scenario.run().iter().all(|life| life.error.is_none()), "{scenario:?}");
         }
     }
 }
 
 #[test]
-fn a_rank_that_dies_in_any_algorithm_is_named_by_all_others() {
-    for (at, row) in rows().enumerate() {
-        kill_everywhere(5, &FaultPlan::calm(), row, (1 + at as u64 % 17, 17));
+fn a_rank_that_leaves_after_fewer_calls_is_named_by_all_others() {
+    for row in rows() {
+        for (rank, calls) in (0..5).flat_map(|rank| [(rank, 0), (rank, 1)]) {
+            let mut scenario = Scenario::new(row, 5, (2 * rank + calls) as u64);
+            scenario.calls[rank] = calls;
+            for life in scenario.run().iter().filter(|life| life.rank != rank) {
+                let error = life.error.as_ref().unwrap();
+                let is_named = matches!(error.root_cause(), Error::PeerLost { peer, .. } if *peer == rank)
+                    && error.to_string().ends_with(&format!("closed its communicator after call {calls}"));
+                assert!(is_named && life.longest <= SLACK, "{scenario:?}: {life:?}");
+            }
+        }
     }
 }
 
 #[test]
 fn on_a_slow_and_uneven_network_every_algorithm_returns_the_right_result() {
-    for row in rows() {
-        for seed in 0..3 {
-            let lives = lives(3, seed, &FaultPlan::rough(), row);
-            assert!(lives.iter().all(|life| life.error.is_none()), "{}: seed {seed}: {lives:?}", row.name);
-        }
+    for (row, seed) in rows().flat_map(|row| (0..3).map(move |seed| (row, seed))) {
+        let scenario = Scenario { plan: FaultPlan::rough(), ..Scenario::new(row, 3, seed) };
+        assert!(scenario.run().iter().all(|life| life.error.is_none()), "{scenario:?}");
     }
 }
 
@@ -225,8 +352,9 @@ fn on_a_slow_and_uneven_network_every_algorithm_returns_the_right_result() {
 fn a_run_repeats_itself_to_the_nanosecond() {
     let run = |seed| {
         let row = Algorithm::for_collective(Collective::AllReduce).next().unwrap();
-        let plan = FaultPlan::rough().death_before(1, 60);
-        let lives = lives(3, seed, &plan, row);
+        let fault = Some((Fault::Death, 1, 60));
+        let scenario = Scenario { plan: FaultPlan::rough(), fault, ..Scenario::new(row, 3, seed) };
+        let lives = scenario.run();
         lives.iter().map(|life| (life.end, life.error.as_ref().map(Error::to_string))).collect::<Vec<_>>()
     };
     assert_eq!(run(1), run(1));

@@ -354,14 +354,23 @@ impl<T: Transport> Session<T> {
     }
 
     fn await_goodbyes(&mut self, timeout: Duration) -> Result<()> {
-        self.await_cause(timeout.min(FOREVER), |session| {
+        let all_left = |session: &mut Self| {
             session.check_leaving()?;
             Ok(session.control.present().is_empty())
-        })?;
-        let waiting_for = self.control.present();
-        if waiting_for.is_empty() {
+        };
+        let timeout = timeout.min(FOREVER);
+        let answers_within = self.config.diagnosis.min(timeout / 2);
+        self.await_cause(timeout - answers_within, all_left)?;
+        if !self.control.present().is_empty() {
+            self.ask_all();
+            self.await_cause(answers_within, all_left)?;
+        }
+        let present = self.control.present();
+        if present.is_empty() {
             return Ok(());
         }
+        let absent = self.control.absent(self.history.last(), &present);
+        let waiting_for = if absent.is_empty() { present } else { absent };
         Err(Error::Timeout { waiting_for, after: timeout, during: During::Finalize })
     }
 

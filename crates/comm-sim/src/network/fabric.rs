@@ -7,7 +7,7 @@ use comm_core::{
     Until,
 };
 
-use super::turns::Turns;
+use super::turns::{Action, Turns};
 use super::world::World;
 use super::{FaultPlan, NetworkTransport, SharedWorld};
 
@@ -26,6 +26,8 @@ pub(super) struct Opening {
     /// By rank of the channel.
     present: Vec<bool>,
     channel: usize,
+    /// The failure that all members report: the first one.
+    failure: Option<Error>,
 }
 
 /// The virtual time of a run, for the thread of one rank.
@@ -50,13 +52,21 @@ impl VirtualClock {
 
     /// Sleeps in virtual time, unless this rank dies meanwhile.
     pub fn sleep(&self, duration: Duration) {
-        let until = self.elapsed() + duration;
-        loop {
-            let left = until.saturating_sub(self.elapsed());
-            if left.is_zero() || self.world.sleep(self.rank, left).is_err() {
-                return;
-            }
-        }
+        self.world.pause(self.rank, duration);
+    }
+
+    /// Kills this rank: bytes that have not left it are lost.
+    pub fn die(&self) {
+        self.world.lock().die(self.rank);
+    }
+
+    /// Calls `action` before this rank's operation of this number on its transports, from 1. It
+    /// replaces an earlier action that has not been called.
+    pub fn before_operation(&self, operation: u64, action: impl FnOnce() + Send + 'static) {
+        let action: Action = Box::new(action);
+        let earlier = self.world.lock().ranks[self.rank].operations.action.replace((operation, action));
+        // The world is not locked any more, which the earlier one may own a transport of.
+        drop(earlier);
     }
 }
 
@@ -111,31 +121,33 @@ impl World {
         let same = |opening: &Opening| opening.id == id && opening.members == members;
         let at = self.openings.iter().position(same).unwrap_or_else(|| {
             let channel = self.add_channel(members.to_vec());
-            let present = vec![false; members.len()];
-            self.openings.push(Opening { id, members: members.to_vec(), present, channel });
+            let (members, present) = (members.to_vec(), vec![false; members.len()]);
+            self.openings.push(Opening { id, members, present, channel, failure: None });
             self.openings.len() - 1
         });
         self.openings[at].present[rank] = true;
         let channel = self.openings[at].channel;
-        if !self.openings[at].present.contains(&false) {
+        if !self.openings[at].present.contains(&false) && self.openings[at].failure.is_none() {
             self.openings.remove(at);
             self.wake_all();
         }
         channel
     }
 
-    /// Removes a rank that gives up.
-    fn withdraw(&mut self, channel: usize, rank: usize) {
-        if let Some(opening) = self.openings.iter_mut().find(|opening| opening.channel == channel) {
-            opening.present[rank] = false;
-        }
+    /// Lets all members fail, also those that come later. Returns the first failure.
+    fn fail(&mut self, channel: usize, error: Error) -> Error {
+        let opening = self.openings.iter_mut().find(|opening| opening.channel == channel);
+        let first = opening.map(|opening| opening.failure.get_or_insert_with(|| error.clone()).clone());
+        self.wake_all();
+        first.unwrap_or(error)
     }
+}
 
-    /// Returns the members that are missing in a channel, by their ranks of it.
-    fn missing(&self, channel: usize) -> Vec<usize> {
-        let opening = self.openings.iter().find(|opening| opening.channel == channel);
-        let present = opening.map_or(&[][..], |opening| &opening.present);
-        present.iter().enumerate().filter(|(_, present)| !**present).map(|(rank, _)| rank).collect()
+impl Opening {
+    /// Returns the members that are missing, by their ranks of the channel.
+    fn missing(&self) -> Vec<usize> {
+        let ranks = 0..self.members.len();
+        ranks.filter(|&rank| !self.present[rank]).collect()
     }
 }
 
@@ -147,10 +159,13 @@ impl NetworkFabric {
             // The check uses other channels.
             let goes_on = until.goes_on(self.now())?;
             let world = self.world.lock();
-            let missing = world.missing(channel);
-            if missing.is_empty() {
+            let Some(opening) = world.openings.iter().find(|opening| opening.channel == channel) else {
                 return Ok(());
+            };
+            if let Some(failure) = &opening.failure {
+                return Err(failure.clone());
             }
+            let missing = opening.missing();
             // A death causes others to leave, so it comes first.
             let dead = (0..members.len()).find(|&rank| world.is_dead(members[rank]));
             let gone = || missing.iter().copied().find(|&rank| world.ranks[members[rank]].gone);
@@ -199,10 +214,7 @@ impl Fabric for NetworkFabric {
         let group = self.group.subgroup(id.group, members)?;
         self.world.begin_operation(rank);
         let channel = self.world.lock().enter(id, members, group.rank());
-        if let Err(error) = self.wait(channel, members, until) {
-            self.world.lock().withdraw(channel, group.rank());
-            return Err(error);
-        }
+        self.wait(channel, members, until).map_err(|error| self.world.lock().fail(channel, error))?;
         NetworkTransport::new(group, self.world.clone(), channel, rank)
     }
 }

@@ -66,9 +66,6 @@ pub struct FaultPlan {
     pub release: Release,
     /// The faults, with their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
-    /// The ranks that die, each with the number of its operation on a transport, from 1, before
-    /// which it dies. Counted in [`run`] only.
-    pub deaths: Vec<(usize, u64)>,
 }
 
 /// A fault.
@@ -100,7 +97,6 @@ impl FaultPlan {
             stalls: None,
             release: Release::OnAccept,
             incidents: Vec::new(),
-            deaths: Vec::new(),
         }
     }
 
@@ -117,7 +113,6 @@ impl FaultPlan {
             stalls: Some((20, Duration::from_millis(5))),
             release: Release::OnConsume,
             incidents: Vec::new(),
-            deaths: Vec::new(),
         }
     }
 
@@ -131,13 +126,6 @@ impl FaultPlan {
     }
 
     comm_core::setters!(release: Release);
-
-    /// Returns the network in which a rank dies before its operation of this number, from 1.
-    #[must_use]
-    pub fn death_before(mut self, rank: usize, operation: u64) -> Self {
-        self.deaths.push((rank, operation));
-        self
-    }
 
     /// Returns the network with this fault in addition.
     #[must_use]

@@ -1,5 +1,6 @@
 //! Turns of threads: one rank runs at a time, and time passes when all sleep.
 
+use std::fmt;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,30 @@ impl Turns {
     pub(super) fn new(ranks: usize, seed: u64) -> Self {
         let random = Random::new(seed, 2);
         Self { current: None, finished: vec![false; ranks], random, deadlocked: Vec::new() }
+    }
+}
+
+/// An action of a rank before one of its operations.
+pub(super) type Action = Box<dyn FnOnce() + Send>;
+
+/// The operations of a rank on its transports.
+#[derive(Default)]
+pub(super) struct Operations {
+    count: u64,
+    /// The operation before which the rank does something.
+    pub(super) action: Option<(u64, Action)>,
+}
+
+impl Operations {
+    fn begin(&mut self) -> Option<Action> {
+        self.count += 1;
+        self.action.take_if(|(operation, _)| *operation == self.count).map(|(_, action)| action)
+    }
+}
+
+impl fmt::Debug for Operations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Operations({})", self.count)
     }
 }
 
@@ -133,7 +158,8 @@ impl SharedWorld {
         drop(self.pass_turn(world, rank));
     }
 
-    /// Counts an operation of a rank, in a run, and sometimes lets others run before it.
+    /// Counts an operation of a rank, in a run, does what is to be done before it, and sometimes
+    /// lets others run first.
     pub(super) fn begin_operation(&self, rank: usize) {
         let mut world = self.lock();
         let Some(turns) = &mut world.turns else { return };
@@ -141,7 +167,11 @@ impl SharedWorld {
         if passes {
             world = self.pass_turn(world, rank);
         }
-        world.count_operation(rank);
+        let action = world.ranks[rank].operations.begin();
+        drop(world);
+        if let Some(action) = action {
+            action();
+        }
     }
 
     /// Sleeps until an armed channel is notified, all are woken or the time is over.
@@ -162,5 +192,18 @@ impl SharedWorld {
             return Err(Error::Internal("a dead rank sleeps".into()));
         }
         Ok(())
+    }
+
+    /// Stops a rank for some time, whatever it has armed, unless it dies.
+    pub(super) fn pause(&self, rank: usize, duration: Duration) {
+        let mut world = self.lock();
+        let until = world.now().saturating_add(duration);
+        let armed = std::mem::take(&mut world.ranks[rank].sleep.armed);
+        while world.turns.is_some() && world.now() < until && !world.is_dead(rank) {
+            world.ranks[rank].sleep.until = Some(until);
+            world = self.pass_turn(world, rank);
+        }
+        // It may have missed a notification.
+        world.ranks[rank].sleep = Sleep { until: None, notified: !armed.is_empty(), armed };
     }
 }

@@ -10,7 +10,7 @@ use comm_core::Loss;
 
 use super::fabric::Opening;
 use super::link::{Link, Packet, Payload};
-use super::turns::{Sleep, Turns};
+use super::turns::{Operations, Sleep, Turns};
 use super::{FaultPlan, Incident};
 use crate::random::Random;
 
@@ -50,8 +50,7 @@ pub(super) struct RankState {
     dead: bool,
     /// Whether it opens no more channels.
     pub(super) gone: bool,
-    /// The number of its operations on transports.
-    operations: u64,
+    pub(super) operations: Operations,
     pub(super) sleep: Sleep,
 }
 
@@ -117,14 +116,6 @@ impl World {
     pub(super) fn link(&mut self, channel: usize, from: usize, to: usize) -> &mut Link {
         let ChannelLinks { members, links, .. } = &mut self.channels[channel];
         &mut links[from * members.len() + to]
-    }
-
-    /// Counts an operation of a rank, which dies here if the plan says so.
-    pub(super) fn count_operation(&mut self, rank: usize) {
-        self.ranks[rank].operations += 1;
-        if self.plan.deaths.contains(&(rank, self.ranks[rank].operations)) {
-            self.die(rank);
-        }
     }
 
     /// Wakes a member that sleeps on the channel, or keeps it from falling asleep.
