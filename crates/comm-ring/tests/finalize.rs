@@ -3,28 +3,21 @@
 
 mod common;
 
-use std::sync::Barrier;
 use std::time::Duration;
 
 use comm_core::{Comm, Error, Invalid, Loss, ReduceOp, Result};
 use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
-use common::world;
+use comm_sim::network::VirtualClock;
+use common::{virtual_world, world};
 
-/// A rank that waits says so soon, so that tests are short.
-fn talkative() -> RingConfig {
-    let mut config = RingConfig::default();
-    config.announce_after = Duration::from_millis(20);
-    config
-}
-
-fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
-    world(ranks, &InProcessConfig::default(), &talkative(), rank)
+fn run<R: Send>(ranks: usize, rank: impl Fn(Comm, &VirtualClock) -> R + Sync) -> Vec<R> {
+    virtual_world(ranks, 0, &RingConfig::default(), rank)
 }
 
 /// Returns the results of the last call and of `finalize` on every rank.
 fn finalized(ranks: usize, last: impl Fn(&Comm) -> Result<()> + Sync) -> Vec<(bool, Error)> {
-    let ends = run(ranks, |comm| {
+    let ends = run(ranks, |comm, _| {
         comm.barrier().unwrap();
         let call = last(&comm);
         (call.is_ok(), comm.finalize().err().or(call.err()))
@@ -74,7 +67,7 @@ fn ranks_that_gather_at_unlike_roots_all_hear_of_it() {
 #[test]
 fn finalizing_ends_a_group_whose_ranks_made_the_same_calls() {
     for ranks in [1, 2, 3, 5, 8] {
-        run(ranks, |comm| {
+        world(ranks, &InProcessConfig::default(), &RingConfig::default(), |comm| {
             let mut sum = [1_u32; 10];
             let work = comm.all_reduce_async(vec![1_u32; 1000], ReduceOp::Sum).unwrap();
             let clone = comm.clone();
@@ -89,7 +82,7 @@ fn finalizing_ends_a_group_whose_ranks_made_the_same_calls() {
 
 #[test]
 fn a_rank_that_makes_a_call_where_others_finalize_is_told() {
-    let errors = run(3, |comm| {
+    let errors = run(3, |comm, _| {
         if comm.rank() == 1 { comm.barrier().unwrap_err() } else { comm.clone().finalize().unwrap_err() }
     });
     for error in [&errors[0], &errors[2]] {
@@ -99,27 +92,13 @@ fn a_rank_that_makes_a_call_where_others_finalize_is_told() {
 }
 
 #[test]
-fn a_rank_that_does_not_finalize_is_named_at_the_deadline() {
-    let meeting = Barrier::new(3);
-    run(3, |comm| {
-        if comm.rank() == 2 {
-            meeting.wait();
-            return;
-        }
-        let error = comm.with_timeout(Duration::from_millis(200)).finalize().unwrap_err();
-        assert!(matches!(&error, Error::Timeout { waiting_for, .. } if *waiting_for == [2]), "{error}");
-        meeting.wait();
-    });
-}
-
-#[test]
 fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
-    let errors = run(3, |comm| {
+    let errors = run(3, |comm, clock| {
         let root = if comm.rank() == 2 { 2 } else { 0 };
         let mut buffer = [comm.rank() as u8; 4];
         let sent = comm.with_algorithm("binomial").broadcast(root, &mut buffer);
         if comm.rank() == 2 {
-            std::thread::sleep(Duration::from_millis(100));
+            clock.sleep(Duration::from_secs(1));
             return sent.and_then(|()| comm.barrier()).err();
         }
         None
@@ -131,8 +110,8 @@ fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
 /// in a later call.
 #[test]
 fn unlike_calls_of_which_one_only_sends_are_named_and_not_the_calls_after_them() {
-    for _ in 0..20 {
-        let errors = run(4, |comm| {
+    for seed in 0..20 {
+        let errors = virtual_world(4, seed, &RingConfig::default(), |comm, _| {
             // Rank 3 only sends to rank 0, which is busy with what rank 1 has for it, as rank 2 is.
             let first = match comm.rank() {
                 3 => comm.gather(0, &[1_u8; 4], &mut [0; 16]),

@@ -5,18 +5,16 @@
 mod common;
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{ChannelId, ChannelKind, Comm, Error, Fabric, GroupId, ReduceOp, Result, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredFabric;
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
-use common::{contributions, world};
+use common::{contributions, virtual_world, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
-    let mut config = RingConfig::default();
-    config.announce_after = Duration::from_millis(20);
-    world(ranks, &InProcessConfig::default(), &config, rank)
+    world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)
 }
 
 /// Checks that a group has these members of the world, in this order, and that a sum over them is
@@ -189,11 +187,11 @@ fn eight_threads_with_duplicates_have_a_thousand_calls_outstanding() {
 
 #[test]
 fn a_group_starts_with_the_options_of_its_parent() {
-    let errors = run(3, |comm| {
+    let errors = virtual_world(3, 0, &RingConfig::default(), |comm, clock| {
         let short = comm.with_timeout(Duration::from_millis(300));
         let group = short.split(Some(0), 0).unwrap().unwrap();
         if comm.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(800));
+            clock.sleep(Duration::from_millis(800));
             return None;
         }
         Some(group.barrier().unwrap_err())
@@ -245,15 +243,13 @@ type Call = dyn Fn(&Comm) -> Result<()> + Sync;
 
 /// Rank 0 calls `first`, every other rank `second`; all fail with a desync that has both names.
 fn mismatch(ranks: usize, (first, first_name): (&Call, &str), (second, second_name): (&Call, &str)) {
-    let start = Instant::now();
-    let errors = run(ranks, |comm| {
+    let errors = virtual_world(ranks, 0, &RingConfig::default(), |comm, _| {
         let comm = comm.split(Some(0), -(comm.rank() as i64)).unwrap().unwrap();
         let call = || if comm.rank() == 0 { first(&comm) } else { second(&comm) };
         // A rank may learn of the mismatch in the last barrier, or in the one after its call.
         let result = (0..500).try_for_each(|_| comm.barrier()).and_then(|()| call());
         result.and_then(|()| comm.barrier()).unwrap_err()
     });
-    assert!(start.elapsed() < Duration::from_secs(10));
     for error in errors {
         let text = error.to_string();
         match error.root_cause() {
@@ -288,19 +284,12 @@ fn ranks_that_disagree_on_a_group_are_told_both_calls() {
 #[test]
 fn threads_that_share_a_communicator_in_different_orders_are_told() {
     let errors = run(2, |comm| {
-        let (first, rank) = (comm.clone(), comm.rank());
-        std::thread::scope(|scope| {
-            let sums = scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(100 * rank as u64));
-                first.all_reduce(&mut [1_u32; 8], ReduceOp::Sum)
-            });
-            std::thread::sleep(Duration::from_millis(100 * (1 - rank) as u64));
-            let products = comm.all_reduce(&mut [1_u32; 8], ReduceOp::Prod);
-            [sums.join().unwrap(), products]
-        })
+        let all_reduce = |op| comm.all_reduce_async(vec![1_u32; 8], op).unwrap();
+        let ops = [ReduceOp::Sum, ReduceOp::Prod];
+        let calls = [0, 1].map(|at| all_reduce(ops[(at + comm.rank()) % 2]));
+        calls.map(|call| call.wait().unwrap_err())
     });
     for error in errors.into_iter().flatten() {
-        let error = error.unwrap_err();
         assert!(matches!(error.root_cause(), Error::Desync(_)), "{error}");
         let text = error.to_string();
         assert!(text.contains("sum") && text.contains("prod"), "{text}");
@@ -309,20 +298,21 @@ fn threads_that_share_a_communicator_in_different_orders_are_told() {
 
 #[test]
 fn a_rank_that_never_makes_the_call_is_named_at_the_deadline() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
     let call = |comm: &Comm, which: usize| match which {
         0 => comm.split(Some(0), 0).map(drop),
         1 => comm.new_group(&[0, 2]).map(drop),
         _ => comm.duplicate().map(drop),
     };
-    for which in 0..3 {
-        let errors = run(5, |comm| {
+    for (which, seed) in (0..3).flat_map(|which| (0..20).map(move |seed| (which, seed))) {
+        let errors = virtual_world(5, seed, &RingConfig::default(), |comm, clock| {
             if comm.rank() == 3 {
-                std::thread::sleep(Duration::from_millis(900));
+                clock.sleep(10 * TIMEOUT);
                 return None;
             }
-            let start = Instant::now();
-            let error = call(&comm.with_timeout(Duration::from_millis(400)), which).unwrap_err();
-            assert!(start.elapsed() < Duration::from_millis(850), "{:?}", start.elapsed());
+            let start = clock.elapsed();
+            let error = call(&comm.with_timeout(TIMEOUT), which).unwrap_err();
+            assert!(clock.elapsed() - start <= TIMEOUT, "{:?}", clock.elapsed() - start);
             Some(error)
         });
         for error in errors.into_iter().flatten() {

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use comm_core::{Comm, Error, ReduceOp, Result};
 use comm_ring::RingConfig;
-use comm_sim::in_process::InProcessConfig;
-use common::world;
+use common::virtual_world;
 
 /// The number of correct calls before the mismatch.
-const GOOD: usize = 500;
+const GOOD: usize = 20;
 
 /// A call, and how errors speak of it.
 type Call = (&'static str, fn(&Comm) -> Result<()>);
@@ -63,15 +62,13 @@ const CALLS: [Call; 27] = [
 
 /// One rank makes the second call, all others the first.
 fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
-    let mut config = RingConfig::default();
-    config.announce_after = Duration::from_millis(10);
-    let errors = world(ranks, &InProcessConfig::default(), &config, |comm| {
+    let errors = virtual_world(ranks, odd as u64, &RingConfig::default(), |comm, clock| {
         let call = if comm.rank() == odd { second.1 } else { first.1 };
         // A rank that is still on its way out of the last barrier may learn of the mismatch there;
         // one that only sends may be through before the others notice, and learns in a later call.
         let barriers = |count: usize| (0..count).try_for_each(|_| comm.barrier());
         let calls = barriers(GOOD).and_then(|()| call(&comm)).and_then(|()| {
-            std::thread::sleep(Duration::from_millis(15));
+            clock.sleep(Duration::from_millis(15));
             barriers(3)
         });
         calls.expect_err(&format!("{} and {} of {ranks}", first.0, second.0))
@@ -87,7 +84,7 @@ fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
 }
 
 #[test]
-fn every_pair_of_unlike_calls_after_500_good_ones() {
+fn every_pair_of_unlike_calls_after_20_good_ones() {
     for (at, first) in CALLS.into_iter().enumerate() {
         for (distance, second) in CALLS[at + 1..].iter().enumerate() {
             // A plain all-reduce may choose the ring by itself.

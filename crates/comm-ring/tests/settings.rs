@@ -9,7 +9,7 @@ use std::time::Duration;
 use comm_core::{Comm, During, Error, Fabric, Link, LinkModel, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
-use common::{contributions, reduced, world};
+use common::{contributions, reduced, virtual_world};
 
 /// Returns a configuration that differs between ranks.
 fn unlike(rank: usize) -> RingConfig {
@@ -64,7 +64,7 @@ fn a_group_chooses_by_where_its_members_are() {
     let dear_messages = Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 };
     let links = LinkModel::uniform(dear_messages, 0.0);
     config.links = Some(LinkModel { within: dear_bytes, ranks_per_host: 3, ..links });
-    let chosen = world(6, &InProcessConfig::default(), &config, |comm| {
+    let chosen = virtual_world(6, 0, &config, |comm, clock| {
         let one_host = comm.new_group(&[0, 1, 2]).unwrap();
         let two_hosts = comm.new_group(&[0, 1, 3]).unwrap();
         // A group of a group knows of the world's hosts what its parent could not say of them.
@@ -74,7 +74,7 @@ fn a_group_chooses_by_where_its_members_are() {
             [one_host.as_ref(), two_hosts.as_ref(), sorted.as_ref().unwrap().as_ref()]
                 .map(|group| algorithm(group.unwrap()))
         });
-        std::thread::sleep(Duration::from_millis(500));
+        clock.sleep(Duration::from_secs(1));
         chosen
     });
     let [one_host, two_hosts, sorted] = chosen[0].as_ref().unwrap();

@@ -43,7 +43,9 @@ pub(crate) fn virtual_world<R: Send>(
 ) -> Vec<R> {
     network::run(ranks, seed, &FaultPlan::calm(), |fabric, clock| {
         let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
-        rank(Comm::new(communicator).with_timeout(Duration::from_secs(20)), &clock)
+        // On its own line, so that the rank has the last handle.
+        let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
+        rank(comm, &clock)
     })
 }
 
