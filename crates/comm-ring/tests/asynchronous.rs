@@ -80,17 +80,17 @@ fn errors_come_out_of_the_handle() {
 
 #[test]
 fn a_handle_waits_no_longer_than_it_is_told() {
+    let waited = Barrier::new(2);
     run(2, |comm| {
         if comm.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(200));
+            waited.wait();
+            return comm.barrier().unwrap();
         }
-        let mut work = comm.barrier_async().unwrap();
-        if comm.rank() == 0 {
-            work = match work.wait_timeout(Duration::from_millis(20)) {
-                Ok(_) => panic!("rank 1 has not come yet"),
-                Err(work) => work,
-            };
-        }
+        let work = comm.barrier_async().unwrap();
+        let Err(work) = work.wait_timeout(Duration::from_millis(20)) else {
+            panic!("rank 1 has yet to come")
+        };
+        waited.wait();
         work.wait().unwrap();
     });
 }

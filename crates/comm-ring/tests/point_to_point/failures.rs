@@ -2,12 +2,13 @@
 
 use std::sync::Barrier;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{ANY_TAG, Comm, During, Error, Fabric, Loss, ReduceOp, Source, TagMatch};
-use comm_ring::RingCommunicator;
+use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process;
 
+use crate::common::virtual_world;
 use crate::{networks, payload, run};
 
 #[track_caller]
@@ -20,12 +21,12 @@ fn assert_lost<R>(result: Result<R, Error>, rank: usize) -> Loss {
 
 #[test]
 fn a_receive_that_nothing_matched_times_out_without_harm() {
-    run(3, |comm| {
+    virtual_world(3, 0, &RingConfig::default(), |comm, clock| {
         let short = comm.with_timeout(Duration::from_millis(100));
         if comm.rank() == 0 {
-            let start = Instant::now();
+            let start = clock.elapsed();
             let error = short.recv(2, 5, &mut [0_u8; 4]).unwrap_err();
-            assert!(start.elapsed() >= Duration::from_millis(100));
+            assert_eq!(clock.elapsed() - start, Duration::from_millis(100));
             assert!(!error.is_fatal());
             let Error::Timeout { waiting_for, after, during } = &error else { panic!("{error}") };
             assert_eq!((waiting_for.as_slice(), *after), (&[2_usize][..], Duration::from_millis(100)));
@@ -36,8 +37,6 @@ fn a_receive_that_nothing_matched_times_out_without_harm() {
                 "{error}"
             );
             let error = short.probe(1, ANY_TAG).unwrap_err();
-            assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{error}");
-            let error = short.recv_async(1, 7, [0_u8; 4]).unwrap().wait().unwrap_err();
             assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{error}");
         }
         comm.barrier().unwrap();
@@ -57,14 +56,24 @@ fn a_thread_that_only_waits_times_out_too() {
     run(2, |comm| {
         if comm.rank() == 1 {
             comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
+            comm.send(0, 2, &[1_u8]).unwrap();
+            comm.recv(0, 3, &mut [0_u8]).unwrap().exactly(1).unwrap();
             return comm.send(0, 1, &[1_u8]).unwrap();
         }
         thread::scope(|scope| {
-            let driver = scope.spawn(|| comm.recv(1, 1, &mut [0_u8]).unwrap());
-            thread::sleep(Duration::from_millis(50));
-            let error = comm.with_timeout(Duration::from_millis(50)).recv(1, 9, &mut [0_u8]).unwrap_err();
-            assert!(matches!(error, Error::Timeout { .. }), "{error}");
-            comm.send(1, 0, &[0_u8]).unwrap();
+            let driver = scope.spawn(|| comm.send_recv((1, 0), &[0_u8], (1, 1), &mut [0_u8]).unwrap());
+            // By then, the other thread is in its call.
+            comm.recv(1, 2, &mut [0_u8]).unwrap().exactly(1).unwrap();
+            let short = comm.with_timeout(Duration::from_millis(50));
+            let recvs =
+                [short.recv(1, 9, &mut [0_u8]).err(), short.recv_async(1, 7, [0_u8]).unwrap().wait().err()];
+            for error in recvs.map(Option::unwrap) {
+                assert!(
+                    matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]),
+                    "{error}"
+                );
+            }
+            comm.send(1, 3, &[0_u8]).unwrap();
             let _ = driver.join().unwrap();
         });
     });
@@ -124,19 +133,27 @@ fn what_a_rank_sent_before_it_left_can_be_received() {
     }
 }
 
+#[test]
+fn a_death_wakes_a_rank_that_sleeps() {
+    const DIES: Duration = Duration::from_secs(1);
+    virtual_world(2, 0, &RingConfig::default(), |comm, clock| {
+        if comm.rank() == 1 {
+            clock.sleep(DIES);
+            return clock.die();
+        }
+        assert_lost(comm.recv(1, 1, &mut [0_u8]), 1);
+        assert!(clock.elapsed() < DIES + Duration::from_millis(1), "{:?}", clock.elapsed());
+    });
+}
+
 /// Runs three ranks, of which rank 2 dies without a word once the others have come to `dies`.
 fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
     let meeting = Barrier::new(3);
     in_process::run(3, &in_process::InProcessConfig::default(), |fabric| {
         let timeout = Duration::from_secs(20);
-        let config = crate::tight();
         if fabric.group().rank() < 2 {
-            let communicator = RingCommunicator::new(fabric, config, timeout).unwrap();
-            let start = Instant::now();
-            others(&Comm::new(communicator).with_timeout(timeout), &|| {
-                meeting.wait();
-            });
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+            let communicator = RingCommunicator::new(fabric, crate::tight(), timeout).unwrap();
+            others(&Comm::new(communicator).with_timeout(timeout), &|| drop(meeting.wait()));
         } else {
             // The channels of a rank that never says goodbye.
             let channels: Vec<_> = crate::hostile::channels(&fabric);
@@ -205,28 +222,12 @@ fn every_rank_names_the_one_that_died_and_none_that_left_because_of_it() {
 }
 
 #[test]
-fn a_death_wakes_who_sleeps() {
-    with_a_death(|comm, dies| {
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(Duration::from_millis(100));
-                dies();
-            });
-            assert_lost(comm.recv(2, 1, &mut [0_u8]), 2);
-        });
-    });
-}
-
-#[test]
 fn an_abort_ends_messages_on_every_rank() {
     let errors = run(4, |comm| {
         let waits = comm.recv_async(comm.rank(), 8, [0_u8]).unwrap();
         let error = thread::scope(|scope| {
             if comm.rank() == 1 {
-                scope.spawn(|| {
-                    thread::sleep(Duration::from_millis(100));
-                    comm.abort("the user pressed a key");
-                });
+                scope.spawn(|| comm.abort("the user pressed a key"));
             }
             comm.recv((comm.rank() + 1) % 4, 1, &mut [0_u8]).unwrap_err()
         });

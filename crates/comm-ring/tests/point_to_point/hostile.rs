@@ -1,19 +1,20 @@
 //! Bytes that no correct peer sends.
 
 use std::io::IoSlice;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{ANY_TAG, ChannelId, ChannelKind, Comm, Error, Fabric, GroupId, Loss, Transport};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
+use comm_sim::network::{self, FaultPlan};
 
 /// The channels of a communicator, for a rank that has none: control, collectives, messages.
-pub(crate) fn channels(fabric: &InProcessFabric) -> Vec<InProcessTransport> {
+pub(crate) fn channels<F: Fabric>(fabric: &F) -> Vec<F::Channel> {
+    let kinds = [ChannelKind::Control, ChannelKind::Collective, ChannelKind::PointToPoint];
     let open = |kind| {
         let channel = ChannelId { group: GroupId::WORLD, kind };
-        fabric.open(channel, Instant::now() + Duration::from_secs(20)).unwrap()
+        fabric.open(channel, fabric.now() + Duration::from_secs(20)).unwrap()
     };
-    vec![open(ChannelKind::Control), open(ChannelKind::Collective), open(ChannelKind::PointToPoint)]
+    kinds.map(open).into_iter().collect()
 }
 
 /// A frame as the specification has it.
@@ -23,34 +24,31 @@ fn frame(kind: u8, dtype: u8, tag: u64, length: u64, id: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the error of a rank whose peer sends these bytes.
-fn receive_from_hostile_peer(bytes: &[u8]) -> Error {
-    let results = in_process::run(2, &InProcessConfig::default(), |own| {
+/// Runs a rank against a peer that sends these bytes until the rank leaves.
+fn against<R: Send>(bytes: &[u8], rank: impl Fn(Comm) -> R + Sync) -> R {
+    let results = network::run(2, 0, &FaultPlan::calm(), |own, clock| {
         if own.group().rank() == 0 {
-            let communicator =
-                RingCommunicator::new(own, RingConfig::default(), Duration::from_secs(20)).unwrap();
-            let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
-            let error = comm.recv(1, 5, &mut vec![0_u8; 100]).unwrap_err();
-            assert!(comm.send(1, 0, &[0_u8]).is_err());
-            Some(error)
-        } else {
-            let mut channels = channels(&own);
-            let (mut sent, start) = (0, Instant::now());
-            while sent < bytes.len() {
-                assert!(start.elapsed() < Duration::from_secs(10));
-                match channels[2].try_send(0, &[IoSlice::new(&bytes[sent..])]) {
-                    Ok(more) => sent += more,
-                    Err(_) => break,
-                }
-            }
-            // The other rank is the first to end the conversation.
-            while channels[0].try_recv(0, &mut [0; 64]).is_ok() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            None
+            let timeout = Duration::from_secs(20);
+            let communicator = RingCommunicator::new(own, RingConfig::default(), timeout).unwrap();
+            return Some(rank(Comm::new(communicator).with_timeout(timeout)));
         }
+        let (mut channels, mut sent) = (channels(&own), 0);
+        while channels[0].try_recv(0, &mut [0; 64]).is_ok() {
+            sent += channels[2].try_send(0, &[IoSlice::new(&bytes[sent..])]).unwrap_or_default();
+            clock.sleep(Duration::from_millis(1));
+        }
+        None
     });
     results.into_iter().flatten().next().unwrap()
+}
+
+/// Returns the error of a receive from a peer that sends these bytes.
+fn receive_from_hostile_peer(bytes: &[u8]) -> Error {
+    against(bytes, |comm| {
+        let error = comm.recv(1, 5, &mut vec![0_u8; 100]).unwrap_err();
+        assert!(comm.send(1, 0, &[0_u8]).is_err());
+        error
+    })
 }
 
 #[test]
@@ -92,23 +90,11 @@ fn nonsense_ends_the_peer_and_nothing_else() {
 
 #[test]
 fn a_message_as_long_as_memory_can_be_costs_nothing_until_it_is_received() {
-    in_process::run(2, &InProcessConfig::default(), |own| {
-        if own.group().rank() == 0 {
-            let communicator =
-                RingCommunicator::new(own, RingConfig::default(), Duration::from_secs(20)).unwrap();
-            let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
-            assert_eq!(comm.probe(1, ANY_TAG).unwrap().len, 1 << 60);
-            let error = comm.recv(1, ANY_TAG, &mut vec![0_u8; 100]).unwrap_err();
-            assert!(matches!(error, Error::Invalid(_)), "{error}");
-        } else {
-            let mut channels = channels(&own);
-            let bytes = frame(2, 2, 5, 1 << 60, 0);
-            assert_eq!(channels[2].try_send(0, &[IoSlice::new(&bytes)]).unwrap(), bytes.len());
-            while channels[0].try_recv(0, &mut [0; 64]).is_ok() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
+    let error = against(&frame(2, 2, 5, 1 << 60, 0), |comm| {
+        assert_eq!(comm.probe(1, ANY_TAG).unwrap().len, 1 << 60);
+        comm.recv(1, ANY_TAG, &mut vec![0_u8; 100]).unwrap_err()
     });
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Messages beside each other and beside collectives, from several threads.
 
 use std::thread;
-use std::time::Duration;
 
 use comm_core::{Comm, ReduceOp, Source};
 use fastrand::Rng;
@@ -82,6 +81,8 @@ fn a_thread_that_only_waits_gets_large_messages_too() {
     run(2, |comm| {
         if comm.rank() == 1 {
             comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
+            comm.send(0, 4, &[0_u8]).unwrap();
+            comm.recv(0, 5, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(0, 2, &payload(1, 2, LEN)).unwrap();
             let mut buffer = vec![0; LEN];
             comm.recv(0, 3, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
@@ -90,9 +91,9 @@ fn a_thread_that_only_waits_gets_large_messages_too() {
         }
         thread::scope(|scope| {
             // This one waits to the end, and drives for those that come later.
-            let first = scope.spawn(|| comm.recv(1, 1, &mut [0_u8]).unwrap());
-            thread::sleep(Duration::from_millis(50));
-            comm.send(1, 0, &[0_u8]).unwrap();
+            let first = scope.spawn(|| comm.send_recv((1, 0), &[0_u8], (1, 1), &mut [0_u8]).unwrap());
+            comm.recv(1, 4, &mut [0_u8]).unwrap().exactly(1).unwrap();
+            comm.send(1, 5, &[0_u8]).unwrap();
             let mut buffer = vec![0; LEN];
             comm.recv(1, 2, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, payload(1, 2, LEN));
@@ -103,26 +104,29 @@ fn a_thread_that_only_waits_gets_large_messages_too() {
 }
 
 #[test]
-fn whoever_waits_takes_over_from_who_drove() {
+fn a_waiting_thread_takes_over_from_the_driver() {
     const LEN: usize = 300_000;
     run(2, |comm| {
+        let recv = |from, tag| comm.recv(from, tag, &mut [0_u8]).unwrap().exactly(1).unwrap();
         if comm.rank() == 1 {
-            comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
+            recv(0, 3);
+            comm.send(0, 8, &[0_u8]).unwrap();
+            // Both threads of rank 0 are in their calls.
+            recv(0, 4);
             comm.send(0, 1, &[1_u8]).unwrap();
-            thread::sleep(Duration::from_millis(30));
+            recv(0, 5);
             return comm.send(0, 2, &payload(1, 2, LEN)).unwrap();
         }
         thread::scope(|scope| {
-            scope.spawn(|| comm.recv(1, 1, &mut [0_u8]).unwrap());
-            let second = scope.spawn(|| {
-                thread::sleep(Duration::from_millis(20));
-                let mut buffer = vec![0; LEN];
-                comm.recv(Source::Any, 2, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
-                assert_eq!(buffer, payload(1, 2, LEN));
+            scope.spawn(|| {
+                comm.send_recv((1, 3), &[0_u8], (1, 1), &mut [0_u8]).unwrap().exactly(1).unwrap();
+                comm.send(1, 5, &[0_u8]).unwrap();
             });
-            thread::sleep(Duration::from_millis(60));
-            comm.send(1, 0, &[0_u8]).unwrap();
-            second.join().unwrap();
+            recv(1, 8);
+            let mut buffer = vec![0; LEN];
+            let received = comm.send_recv((1, 4), &[0_u8], (Source::Any, 2), &mut buffer).unwrap();
+            received.exactly(LEN).unwrap();
+            assert_eq!(buffer, payload(1, 2, LEN));
         });
     });
 }
