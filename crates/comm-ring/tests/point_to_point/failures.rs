@@ -153,7 +153,9 @@ fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
         let timeout = Duration::from_secs(20);
         if fabric.group().rank() < 2 {
             let communicator = RingCommunicator::new(fabric, crate::tight(), timeout).unwrap();
-            others(&Comm::new(communicator).with_timeout(timeout), &|| drop(meeting.wait()));
+            others(&Comm::new(communicator).with_timeout(timeout), &|| {
+                meeting.wait();
+            });
         } else {
             // The channels of a rank that never says goodbye.
             let channels: Vec<_> = crate::hostile::channels(&fabric);
