@@ -23,28 +23,6 @@ fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
 }
 
 #[test]
-fn a_split_makes_groups_by_color_ranked_by_key() {
-    in_all_worlds(|rank| {
-        // Colors that no int has, and keys that turn the order around; the last rank gets no group.
-        let color = (rank.rank + 1 < rank.size || rank.size == 1).then(|| u64::MAX - (rank.rank % 2) as u64);
-        let key = i64::MIN + (rank.size - rank.rank) as i64;
-        let group = rank.comm.split(color, key, &options()).unwrap();
-        assert_eq!(group.is_some(), color.is_some());
-        let Some(group) = group else { return assert_eq!(sum(&rank.comm, &rank, 1), rank.size as i64) };
-        let with_color = if rank.size == 1 { 1 } else { rank.size - 1 };
-        let mut members: Vec<usize> = (0..with_color).filter(|member| member % 2 == rank.rank % 2).collect();
-        members.reverse();
-        let position = members.iter().position(|member| *member == rank.rank).unwrap();
-        assert_eq!((group.group().rank(), group.group().size()), (position, members.len()));
-        assert_ne!(group.group().id(), rank.comm.group().id());
-        let total: usize = members.iter().sum();
-        assert_eq!(sum(&*group, &rank, rank.rank as i64), total as i64);
-        // The parent goes on, and the group outlives it.
-        assert_eq!(sum(&rank.comm, &rank, 1), rank.size as i64);
-    });
-}
-
-#[test]
 fn groups_have_names_of_their_own_and_outlive_their_parent() {
     let devices = devices(3);
     let ids = world(&devices, |mut rank| {

@@ -94,14 +94,18 @@ pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
 /// Returns whether every partial result of a reduction of [`contribution`]s is exact in the type.
 #[must_use]
 pub const fn is_exact(op: ReduceOp, dtype: DType, ranks: usize) -> bool {
-    // Floats of 16 bits hold whole numbers up to 256.
-    let most = match op {
-        ReduceOp::Prod => 5,
-        ReduceOp::Avg => 9,
-        ReduceOp::PreMulSum(_) => 12,
-        _ => 85,
+    let ranks_max = match (dtype.size(), op) {
+        // Floats of 8 bits hold whole numbers up to 8, and even ones up to 16.
+        (1, ReduceOp::Sum | ReduceOp::Avg) => 2,
+        (1, ReduceOp::Prod | ReduceOp::PreMulSum(_)) => 1,
+        // Floats of 16 bits hold whole numbers up to 256.
+        (2, ReduceOp::Prod) => 5,
+        (2, ReduceOp::Avg) => 9,
+        (2, ReduceOp::PreMulSum(_)) => 12,
+        (2, ReduceOp::Sum) => 85,
+        _ => usize::MAX,
     };
-    !dtype.is_float() || dtype.size() > 2 || ranks <= most
+    !dtype.is_float() || ranks <= ranks_max
 }
 
 /// Returns the operators of a type except those on bits: the ones that NCCL has.

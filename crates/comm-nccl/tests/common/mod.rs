@@ -12,6 +12,9 @@ use comm_core::{CallOptions, Element, Membership, Store};
 use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, Stream, UniqueId};
 use gpu_emu::{Control, Setting};
 
+/// The number of devices.
+pub(crate) const DEVICES: usize = 128;
+
 /// Worlds that tests use.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
 
@@ -26,7 +29,7 @@ pub(crate) fn control() -> &'static Control {
     static LOADED: OnceLock<&'static Control> = OnceLock::new();
     LOADED.get_or_init(|| {
         let control = Control::load().unwrap();
-        control.set(Setting::Devices, 64);
+        control.set(Setting::Devices, DEVICES as u64);
         control
     })
 }
@@ -41,7 +44,7 @@ pub(crate) fn devices(count: usize) -> Vec<usize> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     control();
     let first = NEXT.fetch_add(count, Ordering::SeqCst);
-    assert!(first + count <= 64, "the emulator has no more devices: spread the tests over more files");
+    assert!(first + count <= DEVICES, "the emulator has no more devices: spread the tests over more files");
     (first..first + count).collect()
 }
 

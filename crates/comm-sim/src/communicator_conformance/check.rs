@@ -33,14 +33,15 @@ impl Sampler {
 }
 
 /// Checks a collective on one rank, with equal blocks and with counts per rank: all types,
-/// operators, lengths, roots and algorithms, in place
-/// and not, bit by bit. Every rank makes the same check.
+/// operators, lengths, roots and algorithms, in place and not, bit by bit. Every rank makes the
+/// same check.
 ///
 /// # Errors
 /// [`Failure`], which names the call.
 pub fn check<M: Member>(member: &M, collective: Collective) -> CheckResult {
     let same = |other: &Collective| other.base() == collective;
-    Collective::ALL.into_iter().filter(same).try_for_each(|collective| check_one(member, collective))
+    Collective::ALL.into_iter().filter(same).try_for_each(|collective| check_one(member, collective))?;
+    Ok(member.synchronize()?)
 }
 
 fn check_one<M: Member>(member: &M, collective: Collective) -> CheckResult {
@@ -65,7 +66,7 @@ fn barriers<M: Member>(member: &M, collective: Collective) -> CheckResult {
         let call = if collective == Collective::Barrier { Call::Barrier } else { Call::MonitoredBarrier };
         member.communicator().run(call, &with_algorithm(&options, algorithm))?;
     }
-    Ok(member.synchronize()?)
+    Ok(())
 }
 
 /// A collective that the backend lacks is refused on every rank.

@@ -1,5 +1,7 @@
 //! Groups of some ranks.
 
+use std::collections::BTreeSet;
+
 use comm_core::{AsViewMut, Buffers, Call, Communicator, Memory, ReduceOp};
 
 use super::outcome::{ensure, same_bits};
@@ -13,7 +15,9 @@ pub fn splits_into_groups<M: Member>(member: &M) -> CheckResult {
     let Some(parent) = member.groups() else { return Ok(()) };
     let (rank, size) = (parent.group().rank(), parent.group().size());
     let options = member.features().options;
-    let half = parent.split(Some(rank as u64 % 2), -(rank as i64), &options)?;
+    // Extreme colors and keys, which reverse the order.
+    let (color, key) = (u64::MAX - rank as u64 % 2, i64::MIN + (size - rank) as i64);
+    let half = parent.split(Some(color), key, &options)?;
     let first = parent.new_group(&[0], &options)?;
     let all = parent.duplicate(&options)?;
     let none = parent.split((rank == 0).then_some(7), 0, &options)?;
@@ -26,6 +30,8 @@ pub fn splits_into_groups<M: Member>(member: &M) -> CheckResult {
     let position = members.iter().position(|other| *other == rank).unwrap_or_default();
     let group = (half.group().rank(), half.group().size());
     ensure(group == (position, members.len()), || format!("the half's rank and size: {group:?}"))?;
+    let ids = [parent.group().id(), half.group().id(), all.group().id()];
+    ensure(ids.iter().collect::<BTreeSet<_>>().len() == 3, || format!("the ids are not unique: {ids:?}"))?;
     for _ in 0..2 {
         sums::<M>(member, &*half, members.iter().map(|rank| *rank as i64 + 1).sum())?;
         sums::<M>(member, &*all, (1..=size as i64).sum())?;
@@ -33,7 +39,7 @@ pub fn splits_into_groups<M: Member>(member: &M) -> CheckResult {
             sums::<M>(member, &**first, 1)?;
         }
     }
-    Ok(())
+    Ok(member.synchronize()?)
 }
 
 /// Checks the sum of one more than each member's rank in the parent.

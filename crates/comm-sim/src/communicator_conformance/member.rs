@@ -5,6 +5,8 @@ use comm_core::{
     Result,
 };
 
+use super::{MISMATCHES, Mismatch};
+
 /// One rank of a communicator under test, and buffers in its memory.
 pub trait Member {
     /// The memory of the buffers.
@@ -37,7 +39,8 @@ pub trait Member {
     /// The failure of a call that writes the buffer.
     fn read<T: Element>(&self, buffer: &Self::Buffer<T>) -> Result<Vec<T>>;
 
-    /// Waits until the calls made so far have completed, where they run in the background.
+    /// Waits until the calls made so far have completed, where they run in the background, and
+    /// checks what the backend can tell afterwards.
     ///
     /// # Errors
     /// The failure of a call.
@@ -56,6 +59,8 @@ pub struct Features {
     pub has: fn(Collective) -> bool,
     /// Whether the backend reduces elements of this type with this operator.
     pub reduces: fn(ReduceOp, DType) -> bool,
+    /// The differences between the ranks' calls that the backend detects.
+    pub mismatches: &'static [Mismatch],
     /// The algorithms of a collective. Each runs, and so does the choice of the backend.
     pub algorithms: fn(Collective) -> Vec<&'static str>,
     /// The lengths of blocks, for a number of ranks.
@@ -72,6 +77,7 @@ impl Default for Features {
             options: CallOptions::default().timeout(std::time::Duration::from_secs(60)),
             has: |_| true,
             reduces: |op, dtype| op.supports(dtype) && !(dtype.is_float() && dtype.size() == 1),
+            mismatches: &MISMATCHES,
             algorithms: |_| Vec::new(),
             lengths: |ranks| {
                 let mut lengths = vec![0, 1, ranks - 1, ranks, ranks + 1, 67];

@@ -3,7 +3,7 @@
 use comm_core::{AsViewMut, Buffers, Call, ReduceOp};
 
 use super::outcome::ensure;
-use super::{CheckResult, Member};
+use super::{CheckResult, Features, Member};
 
 /// A difference between the call of rank 0 and that of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,11 @@ pub const MISMATCHES: [Mismatch; 5] =
 /// # Errors
 /// [`Failure`](super::Failure).
 pub fn mismatch_fails<M: Member>(member: &M, mismatch: Mismatch) -> CheckResult {
-    let (comm, options) = (member.communicator(), member.features().options);
+    let Features { options, mismatches, .. } = member.features();
+    if !mismatches.contains(&mismatch) {
+        return Ok(());
+    }
+    let comm = member.communicator();
     let differs = comm.group().rank() == 0;
     let len = if mismatch == Mismatch::Length && differs { 6 } else { 5 };
     let op = if mismatch == Mismatch::Operator && differs { ReduceOp::Max } else { ReduceOp::Sum };
