@@ -88,7 +88,7 @@ pub use reduce::{Operator, Reduction, UserOp, Widening};
 pub use refusal::Refusal;
 pub use step::{Action, Blocks, Place, Step, Touch};
 pub use store::{LastWill, Presence, Store};
-pub use transport::{AbortHandle, Armed, Interest, Transport};
+pub use transport::{AbortHandle, Armed, Interest, RegistrationSizes, Transport};
 pub use variable::VariableFault;
 pub use view::{AsView, AsViewMut, Erased};
 pub use wait::{Idle, Waiter};

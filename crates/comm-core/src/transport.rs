@@ -47,7 +47,14 @@ pub trait Transport: Send {
     /// memory registered before. Initially there is none. It is a permission: a transport that
     /// copies everything does nothing here, and others may use only the first few pieces. Bytes
     /// that are sent from the memory must not change until they are [`Transport::released`].
-    fn register(&mut self, memory: &[&[u8]]);
+    fn register(&mut self, memory: &[&[u8]]) {
+        let _ = memory;
+    }
+
+    /// Returns the sizes for which receivers that read registered memory in place are faster.
+    fn registration_sizes(&self) -> RegistrationSizes {
+        RegistrationSizes::any()
+    }
 
     /// Receives as many bytes as have arrived and fit into `into`. Returns their number, which may
     /// be zero.
@@ -106,6 +113,29 @@ pub trait Transport: Send {
 
     /// Returns a handle with which any thread can abort this transport.
     fn abort_handle(&self) -> Arc<dyn AbortHandle>;
+}
+
+/// The sizes for which receivers are faster if they read the sender's memory in place, as measured
+/// for a transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegistrationSizes {
+    /// The smallest size in bytes of data that two ranks reduce, and then gather.
+    pub reduced_min: usize,
+    /// The smallest size in bytes of a root's messages.
+    pub root_min: usize,
+    /// The largest size in bytes of a message that a root sends to one rank alone.
+    pub root_max: usize,
+}
+
+impl RegistrationSizes {
+    /// Creates the sizes of a transport whose receivers always are.
+    #[must_use]
+    pub const fn any() -> Self {
+        Self { reduced_min: 0, root_min: 0, root_max: usize::MAX }
+    }
+
+    crate::setters!(reduced_min: usize, root_min: usize, root_max: usize);
 }
 
 /// Aborts a transport, from any thread.

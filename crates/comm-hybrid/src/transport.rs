@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{AbortHandle, Armed, Group, Interest, RecvBuf, Result, Transport};
+use comm_core::{AbortHandle, Armed, Group, Interest, RecvBuf, RegistrationSizes, Result, Transport};
 use comm_shm::SharedMemoryTransport;
 use comm_tcp::TcpTransport;
 
@@ -106,6 +106,11 @@ impl Transport for HybridTransport {
             Inner::Tcp(_) => {}
             Inner::Both(both) => both.near().register(memory),
         }
+    }
+
+    fn registration_sizes(&self) -> RegistrationSizes {
+        // Sockets have no registered memory.
+        SharedMemoryTransport::REGISTRATION_SIZES
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

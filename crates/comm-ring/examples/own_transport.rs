@@ -145,8 +145,6 @@ impl Transport for QueueTransport {
         self.accepted[to]
     }
 
-    fn register(&mut self, _memory: &[&[u8]]) {}
-
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         let received = self.fill_buf(from, into.len())?.len();
         into[..received].copy_from_slice(&self.lent);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     AbortHandle, Allocation, Armed, ChannelId, Fabric, Group, Interest, LastWill, LinkModel, Presence,
-    RecvBuf, Result, Store, Transport, Until, Waiter,
+    RecvBuf, RegistrationSizes, Result, Store, Transport, Until, Waiter,
 };
 
 /// A fabric whose [`Fabric::open_among`] is replaced by `open`, which gets the inner fabric.
@@ -84,6 +84,10 @@ where
 
     fn register(&mut self, memory: &[&[u8]]) {
         self.transport.register(memory);
+    }
+
+    fn registration_sizes(&self) -> RegistrationSizes {
+        self.transport.registration_sizes()
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

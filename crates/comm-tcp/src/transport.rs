@@ -139,9 +139,6 @@ impl Transport for TcpTransport {
         self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::accepted)
     }
 
-    /// Does nothing: sent bytes are copied.
-    fn register(&mut self, _memory: &[&[u8]]) {}
-
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.peer(from)?.try_recv(into)
     }

@@ -41,7 +41,7 @@ impl<T: Transport> Engine<T> {
     pub(super) fn new(control: T, data: T, stage: SharedBufferSource, config: RingConfig) -> Self {
         let tuning = Tuning::FOR_AGREEMENT;
         let session = Session::new(control, data, tuning.window, config);
-        let programs = Programs::new(session.group, tuning);
+        let programs = Programs::new(session.group, tuning, session.data.registration_sizes());
         let runner = Runner { programs, scratch: Scratch::new(stage), session };
         Self { wide: Wide::default(), inputs: InputCopies { copy: Vec::new(), runner } }
     }
@@ -55,7 +55,7 @@ impl<T: Transport> Engine<T> {
     pub(super) fn adopt(&mut self, tuning: Tuning) {
         let Runner { programs, session, .. } = &mut self.inputs.runner;
         session.executor.set_window(tuning.window);
-        *programs = Programs::new(session.group, tuning);
+        *programs = Programs::new(session.group, tuning, session.data.registration_sizes());
     }
 
     /// Returns the state that is shared with the peers.

@@ -1,6 +1,6 @@
 //! Compiled schedules, cached for calls with the same signature.
 
-use comm_core::{Group, Layout, ReduceOp, Reduction, Result, Signature};
+use comm_core::{Group, Layout, ReduceOp, Reduction, RegistrationSizes, Result, Signature};
 
 use super::checked_call::CheckedCall;
 use super::registration;
@@ -57,29 +57,6 @@ impl Key {
 }
 
 impl Program {
-    fn new(
-        group: Group,
-        call: &CheckedCall<'_>,
-        algorithm: &'static Algorithm,
-        params: Params,
-    ) -> Result<Self> {
-        let layout = call.layout(group, algorithm, &params);
-        let signature = call.signature.clone().by(algorithm.name);
-        Ok(Self {
-            key: None,
-            last_use: 0,
-            algorithm,
-            params,
-            steps: None,
-            reduction: call.reduction()?,
-            scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
-            registers: registration::should_register(&call.shape(group)),
-            layout,
-            fingerprint: signature.fingerprint(),
-            signature,
-        })
-    }
-
     /// Returns the steps, one by one.
     pub(super) fn steps(&self) -> Box<dyn Iterator<Item = LoweredStep> + Send + '_> {
         Box::new(lower((self.algorithm.steps)(&self.params), &self.layout, self.reduction))
@@ -116,6 +93,7 @@ impl Program {
 pub(super) struct Programs {
     group: Group,
     tuning: Tuning,
+    registration_sizes: RegistrationSizes,
     kept: Vec<Program>,
     /// The index of the program that was used last.
     last: usize,
@@ -136,8 +114,9 @@ struct Chosen {
 }
 
 impl Programs {
-    pub(super) const fn new(group: Group, tuning: Tuning) -> Self {
-        Self { group, tuning, kept: Vec::new(), last: 0, uses: 0, single: None, chosen: None }
+    pub(super) fn new(group: Group, tuning: Tuning, registration_sizes: RegistrationSizes) -> Self {
+        let (kept, last, uses, single, chosen) = (Vec::new(), 0, 0, None, None);
+        Self { group, tuning, registration_sizes, kept, last, uses, single, chosen }
     }
 
     /// Returns the settings by which algorithms are selected.
@@ -193,14 +172,29 @@ impl Programs {
 
     #[cold]
     fn compile(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Program> {
-        let selection = self.choose(call)?;
+        let (shape, selection) = (call.shape(self.group), self.choose(call)?);
+        let algorithm = selection.algorithm;
         let params = Params {
             rank: self.group.rank(),
             root: call.signature.root.unwrap_or(0),
             in_place,
-            ..choose::params(&call.shape(self.group), selection.segments, &self.tuning)
+            ..choose::params(&shape, selection.segments, &self.tuning)
         };
-        Program::new(self.group, call, selection.algorithm, params)
+        let layout = call.layout(self.group, algorithm, &params);
+        let signature = call.signature.clone().by(algorithm.name);
+        Ok(Program {
+            key: None,
+            last_use: 0,
+            algorithm,
+            params,
+            steps: None,
+            reduction: call.reduction()?,
+            scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
+            registers: registration::should_register(&shape, &self.registration_sizes),
+            layout,
+            fingerprint: signature.fingerprint(),
+            signature,
+        })
     }
 
     fn choose(&mut self, call: &CheckedCall<'_>) -> Result<Selection> {

@@ -5,30 +5,20 @@
 //! to in most calls anyway. So it is faster for the caller's own buffers, in calls in which all
 //! ranks receive at the same time, or several receive from one.
 
-use std::ops::RangeInclusive;
-
-use comm_core::Collective;
+use comm_core::{Collective, RegistrationSizes};
 
 use crate::choose::CallShape;
 
-/// The size in bytes from which on it was measured to be faster if two ranks reduce, and then
-/// gather what they have just written.
-const ALL_REDUCE_BYTES_MIN: usize = 4 << 20;
-
-/// The sizes of a root's messages for which it was measured to be faster. Smaller ones are copied
-/// to a ring in less time than they are read in place, and the two copies of larger ones overlap.
-const MESSAGE_BYTES: RangeInclusive<usize> = (128 << 10)..=(512 << 10);
-
 /// Returns whether receivers should read the memory of such a call in place.
-pub(super) fn should_register(call: &CallShape) -> bool {
+pub(super) fn should_register(call: &CallShape, sizes: &RegistrationSizes) -> bool {
     match call.collective.base() {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => true,
         // Several ranks receive data that one rank would have to copy for all.
-        Collective::Scatter => call.bytes / call.ranks >= *MESSAGE_BYTES.start(),
+        Collective::Scatter => call.bytes / call.ranks >= sizes.root_min,
         // With more ranks, most of the sent data was just combined, or is staged for all ranks that
         // gather it.
-        Collective::AllReduce => call.ranks == 2 && call.bytes >= ALL_REDUCE_BYTES_MIN,
-        Collective::Broadcast => call.ranks == 2 && MESSAGE_BYTES.contains(&call.bytes),
+        Collective::AllReduce => call.ranks == 2 && call.bytes >= sizes.reduced_min,
+        Collective::Broadcast => call.ranks == 2 && (sizes.root_min..=sizes.root_max).contains(&call.bytes),
         // In a gather, one rank would have to copy what several can copy in parallel.
         _ => false,
     }
@@ -41,7 +31,8 @@ mod tests {
     use super::*;
 
     fn exposed(collective: Collective, ranks: usize, bytes: usize) -> bool {
-        should_register(&CallShape { collective, ranks, bytes, order: ReduceOrder::Any })
+        let sizes = RegistrationSizes::any().reduced_min(4 << 20).root_min(128 << 10).root_max(512 << 10);
+        should_register(&CallShape { collective, ranks, bytes, order: ReduceOrder::Any }, &sizes)
     }
 
     #[test]

@@ -119,9 +119,6 @@ impl Transport for InProcessTransport {
         self.outgoing(to).released(self.channel.config.release)
     }
 
-    /// This transport always copies.
-    fn register(&mut self, _memory: &[&[u8]]) {}
-
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.check(from)?;
         let mut pipe = self.channel.pipe(from, self.group.rank());

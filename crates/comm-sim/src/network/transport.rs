@@ -119,9 +119,6 @@ impl Transport for NetworkTransport {
         }
     }
 
-    /// This transport always copies.
-    fn register(&mut self, _memory: &[&[u8]]) {}
-
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.world.begin_operation(self.rank);
         let mut world = self.receive(from)?;
