@@ -1,11 +1,13 @@
-//! The contract of every transport, kept over shared memory.
+//! The conformance suites of transports and communicators over shared memory.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use comm_core::Fabric;
+use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::{SharedMemoryConfig, SharedMemoryFabric};
+use comm_sim::communicator_conformance::{Features, HostMember};
 use common::arena::arena_fabric;
 
 fn with_defaults(n: usize) -> Vec<SharedMemoryFabric> {
@@ -29,7 +31,39 @@ fn with_some_lent(n: usize) -> Vec<impl Fabric> {
     fabric.into_iter().map(arena_fabric).collect()
 }
 
+/// Checks every `step`-th combination with blocks of these lengths.
+fn communicators(
+    fabrics: Vec<impl Fabric + 'static>,
+    lengths: fn(usize) -> Vec<usize>,
+    step: usize,
+) -> Vec<HostMember> {
+    let mut features = Features::default();
+    (features.lengths, features.step) = (lengths, step);
+    comm_sim::run_each(fabrics, |fabric| {
+        let ring = RingCommunicator::new(fabric, RingConfig::default(), features.options.timeout).unwrap();
+        HostMember::with_features(ring, features.clone())
+    })
+}
+
+/// Lengths around the size of a page, and one that is far larger than tiny rings.
+fn lengths(ranks: usize) -> Vec<usize> {
+    vec![0, 1, ranks + 1, 1023, 1024, 1025, 20_011]
+}
+
 comm_sim::transport_conformance!(defaults, with_defaults);
 comm_sim::transport_conformance!(tiny_rings, with_tiny_rings);
 comm_sim::transport_conformance!(all_lent, with_all_lent);
 comm_sim::transport_conformance!(some_lent, with_some_lent);
+
+comm_sim::communicator_conformance!(communicator_through_tiny_rings, [1, 2, 3, 5, 8], |n| {
+    communicators(with_tiny_rings(n), lengths, 31)
+});
+comm_sim::communicator_conformance!(communicator_with_some_lent, [2, 3], |n| {
+    communicators(with_some_lent(n), lengths, 97)
+});
+comm_sim::communicator_conformance!(communicator_with_single_copies, [2, 3], |n| {
+    communicators(common::showing_world(n, SharedMemoryConfig::RING_BYTES_MIN, 64), lengths, 97)
+});
+comm_sim::communicator_conformance!(communicator_of_large_data, [2, 3, 5], |n| {
+    communicators(common::world(n, 256 * 1024), |_| vec![300_007], 41)
+});

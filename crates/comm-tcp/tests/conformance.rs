@@ -1,4 +1,4 @@
-//! The contract of every transport, kept over real sockets.
+//! The conformance suites of transports and communicators over real sockets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,6 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use comm_core::Membership;
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::communicator_conformance::{Features, HostMember};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 
 /// The channels of `n` ranks, in rank order. The store is gone when they are there: channels do not
@@ -46,6 +48,16 @@ fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<T
     meet(n, &tcp)
 }
 
+/// Checks every 31st combination, with data of several packets.
+fn communicators(fabrics: Vec<TcpFabric>) -> Vec<HostMember> {
+    let mut features = Features::default();
+    (features.lengths, features.step) = (|ranks| vec![0, 1, ranks + 1, 1025, 20_011], 31);
+    comm_sim::run_each(fabrics, |fabric| {
+        let ring = RingCommunicator::new(fabric, RingConfig::default(), features.options.timeout).unwrap();
+        HostMember::with_features(ring, features.clone())
+    })
+}
+
 comm_sim::transport_conformance!(defaults, with_defaults);
 comm_sim::transport_conformance!(tiny_buffers, with_tiny_buffers);
 comm_sim::transport_conformance!(one_socket_has_no_stripes, |n| striped(n, 1, 1, TcpConfig::default()));
@@ -53,3 +65,8 @@ comm_sim::transport_conformance!(two_sockets, |n| striped(n, 2, 3, TcpConfig::de
 comm_sim::transport_conformance!(three_sockets, |n| striped(n, 3, 1000, tiny_buffers()));
 comm_sim::transport_conformance!(four_sockets, |n| striped(n, 4, 64 * 1024, TcpConfig::default()));
 comm_sim::transport_conformance!(four_sockets_tiny, |n| striped(n, 4, 61, tiny_buffers()));
+
+comm_sim::communicator_conformance!(communicator, [1, 2, 3, 5, 8], |n| communicators(with_defaults(n)));
+comm_sim::communicator_conformance!(striped_communicator, [2, 3], |n| {
+    communicators(striped(n, 3, 1000, tiny_buffers()))
+});
