@@ -10,7 +10,8 @@ use comm_core::{Collective, Comm, Fabric, LinkModel, ReduceOp};
 use comm_hybrid::HybridFabric;
 use comm_ring::choose::{CallShape, choose};
 use comm_ring::{RingCommunicator, RingConfig};
-use common::{spreads, world};
+use comm_sim::exact;
+use common::world;
 
 fn communicator(fabric: HybridFabric) -> Comm {
     let timeout = Duration::from_secs(60);
@@ -20,39 +21,13 @@ fn communicator(fabric: HybridFabric) -> Comm {
     Comm::new(communicator).with_timeout(timeout)
 }
 
-/// Small whole numbers, in a pattern that no two ranks share: every sum is exact.
-fn contribution(rank: usize, at: usize) -> u32 {
-    let mixed = (rank as u64 * 0x9e37 + at as u64 * 0x79b9 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
-    1 + (mixed >> 40) as u32 % 1000
-}
-
 fn own(rank: usize, len: usize) -> Vec<f32> {
-    (0..len).map(|at| contribution(rank, at) as f32).collect()
+    exact::elements(0..len, |at| exact::number(rank, at))
 }
 
 /// The exact sum of what some ranks contribute, bit by bit.
 fn sum(ranks: &[usize], len: usize) -> Vec<f32> {
-    (0..len).map(|at| ranks.iter().map(|rank| contribution(*rank, at)).sum::<u32>() as f32).collect()
-}
-
-#[test]
-fn all_reduce_is_exact_however_ranks_are_spread() {
-    for ranks in 1..=9 {
-        let all: Vec<usize> = (0..ranks).collect();
-        for hosts in spreads(ranks) {
-            comm_sim::run_each(world(&hosts), |fabric| {
-                let comm = communicator(fabric);
-                for len in [0, 1, ranks - 1, ranks, ranks + 1, 20_011] {
-                    for algorithm in [None, Some("two_level"), Some("ring"), Some("direct")] {
-                        let comm = algorithm.map_or_else(|| comm.clone(), |name| comm.with_algorithm(name));
-                        let mut buffer = own(comm.rank(), len);
-                        comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
-                        assert!(buffer == sum(&all, len), "{hosts}, {len} elements, {algorithm:?}");
-                    }
-                }
-            });
-        }
-    }
+    exact::elements(0..len, |at| ranks.iter().map(|rank| exact::number(*rank, at)).sum())
 }
 
 /// The order of combining is that of the algorithm, not of the ways by which bytes come.
@@ -66,9 +41,7 @@ fn two_levels_have_the_same_bits_over_any_transport() {
             let timeout = Duration::from_secs(60);
             let comm = Comm::new(RingCommunicator::new(fabric, config, timeout).unwrap());
             let comm = comm.with_algorithm("two_level");
-            // Fractions, whose sums depend on the order.
-            let mut buffer: Vec<f32> =
-                (0..5000).map(|at| 1.0 / contribution(comm.rank(), at) as f32).collect();
+            let mut buffer: Vec<f32> = (0..5000).map(|at| exact::fraction(comm.rank(), at)).collect();
             comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
             buffer.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         })

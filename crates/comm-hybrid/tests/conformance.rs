@@ -1,13 +1,15 @@
-//! The conformance suite of transports, where all ranks share memory, where none do, and where some
-//! do.
+//! The conformance suites of transports and communicators, where all ranks share memory, where none
+//! do, and where some do.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use comm_core::Result;
+use comm_core::{Collective, Comm, Result};
 use comm_hybrid::HybridFabric;
+use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::SharedMemoryConfig;
+use comm_sim::communicator_conformance::{Features, HostMember};
 use comm_tcp::TcpConfig;
 
 /// `n` ranks, each of which is on the host with this number.
@@ -50,9 +52,45 @@ fn on_two_hosts_with_little_room(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank % 2, true)
 }
 
+fn algorithms(collective: Collective) -> Vec<&'static str> {
+    if collective == Collective::AllReduce { vec!["two_level", "ring", "direct"] } else { Vec::new() }
+}
+
+/// Checks every 53rd combination, with blocks of up to 20 segments.
+fn communicators(fabrics: Vec<HybridFabric>) -> Vec<HostMember> {
+    let mut features = Features::default();
+    (features.algorithms, features.step) = (algorithms, 53);
+    features.lengths = |ranks| vec![0, 1, ranks - 1, ranks, ranks + 1, 20_011];
+    let mut config = RingConfig::default();
+    config.segment_bytes = 4096;
+    comm_sim::run_each(fabrics, |fabric| {
+        let ring = RingCommunicator::new(fabric, config.clone(), features.options.timeout).unwrap();
+        HostMember::new(Comm::new(ring), features.clone())
+    })
+}
+
 comm_sim::transport_conformance!(one_host, on_one_host);
 comm_sim::transport_conformance!(hosts_of_their_own, on_hosts_of_their_own);
 comm_sim::transport_conformance!(hosts_of_two, on_hosts_of_two);
 comm_sim::transport_conformance!(two_hosts_in_turn, on_two_hosts_in_turn);
 comm_sim::transport_conformance!(one_apart, all_but_one_together);
 comm_sim::transport_conformance!(little_room, on_two_hosts_with_little_room);
+
+comm_sim::communicator_conformance!(communicator_on_hosts_of_two, [1, 2, 3, 5, 8, 9], |n| {
+    communicators(on_hosts_of_two(n))
+});
+comm_sim::communicator_conformance!(communicator_on_two_hosts_in_turn, [4, 5, 7], |n| {
+    communicators(on_two_hosts_in_turn(n))
+});
+comm_sim::communicator_conformance!(communicator_on_halves, [6, 7], |n| {
+    communicators(spread(n, |rank| rank / n.div_ceil(2), false))
+});
+comm_sim::communicator_conformance!(communicator_with_the_first_apart, [3, 6], |n| {
+    communicators(all_but_one_together(n))
+});
+comm_sim::communicator_conformance!(communicator_with_the_last_apart, [3, 5], |n| {
+    communicators(spread(n, |rank| usize::from(rank == n - 1), false))
+});
+comm_sim::communicator_conformance!(communicator_with_little_room, [2, 3, 5], |n| {
+    communicators(on_two_hosts_with_little_room(n))
+});

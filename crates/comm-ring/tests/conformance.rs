@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use comm_core::{CallOptions, Collective};
+use comm_core::{Collective, Comm};
 use comm_ring::RingCommunicator;
 use comm_ring::schedule::Algorithm;
 use comm_sim::communicator_conformance::{Features, HostMember};
@@ -23,10 +23,9 @@ fn meet(ranks: usize, network: &InProcessConfig, step: usize) -> Vec<HostMember>
     config.announce_after = Duration::from_millis(10);
     comm_sim::run_each(InProcessFabric::with_config(ranks, network), |fabric| {
         let mut features = Features::default();
-        features.options = CallOptions::default().timeout(TIMEOUT);
         (features.algorithms, features.step) = (names, step);
         let communicator = RingCommunicator::new(fabric, config.clone(), TIMEOUT).unwrap();
-        HostMember::with_features(communicator, features)
+        HostMember::new(Comm::new(communicator).with_timeout(TIMEOUT), features)
     })
 }
 

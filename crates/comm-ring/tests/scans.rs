@@ -11,7 +11,7 @@ use common::{small_segments, world};
 
 /// Numbers whose sums are rounded, so that the order of adding shows.
 fn rough(rank: usize, len: usize) -> Vec<f32> {
-    (0..len).map(|at| 1.0 / (1.0 + rank as f32 * 0.37 + at as f32 * 1.13)).collect()
+    (0..len).map(|at| comm_sim::exact::fraction(rank, at)).collect()
 }
 
 fn bits(numbers: &[f32]) -> Vec<u32> {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use comm_core::Fabric;
+use comm_core::{Comm, Fabric};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::{SharedMemoryConfig, SharedMemoryFabric};
 use comm_sim::communicator_conformance::{Features, HostMember};
@@ -41,7 +41,7 @@ fn communicators(
     (features.lengths, features.step) = (lengths, step);
     comm_sim::run_each(fabrics, |fabric| {
         let ring = RingCommunicator::new(fabric, RingConfig::default(), features.options.timeout).unwrap();
-        HostMember::with_features(ring, features.clone())
+        HostMember::new(Comm::new(ring), features.clone())
     })
 }
 

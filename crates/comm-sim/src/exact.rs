@@ -48,6 +48,13 @@ pub const fn number(rank: usize, index: usize) -> i64 {
     1 + (mixed(rank as u64, index as u64) % 3) as i64
 }
 
+/// Returns element `index` of a rank's contribution to a sum that is rounded, so that its bits
+/// depend on the order.
+#[must_use]
+pub fn fraction(rank: usize, index: usize) -> f32 {
+    1.0 / (1.0 + rank as f32 * 0.37 + index as f32 * 1.13)
+}
+
 /// Returns bits that differ in no visible pattern, so that no two ranks or places are alike.
 const fn mixed(a: u64, b: u64) -> u64 {
     let mixed = a.wrapping_mul(0x9e37).wrapping_add(b.wrapping_mul(0x79b9)).wrapping_add(1);

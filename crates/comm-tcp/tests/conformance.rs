@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::Duration;
 
-use comm_core::Membership;
+use comm_core::{Comm, Membership};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::communicator_conformance::{Features, HostMember};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
@@ -54,7 +54,7 @@ fn communicators(fabrics: Vec<TcpFabric>) -> Vec<HostMember> {
     (features.lengths, features.step) = (|ranks| vec![0, 1, ranks + 1, 1025, 20_011], 31);
     comm_sim::run_each(fabrics, |fabric| {
         let ring = RingCommunicator::new(fabric, RingConfig::default(), features.options.timeout).unwrap();
-        HostMember::with_features(ring, features.clone())
+        HostMember::new(Comm::new(ring), features.clone())
     })
 }
 

@@ -12,6 +12,8 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{InProcessConfig, InProcessFabric, run};
 use gpu_emu::{Control, Fault, Setting};
 
+/// The number of devices.
+const DEVICES: usize = 128;
 /// Worlds that tests use.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
 /// The time after which a test counts as hanging.
@@ -24,7 +26,7 @@ pub(crate) fn control() -> &'static Control {
     static LOADED: OnceLock<&'static Control> = OnceLock::new();
     LOADED.get_or_init(|| {
         let control = Control::load().unwrap();
-        control.set(Setting::Devices, 64);
+        control.set(Setting::Devices, DEVICES as u64);
         control
     })
 }
@@ -39,7 +41,7 @@ pub(crate) fn devices(count: usize) -> Vec<usize> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     control();
     let first = NEXT.fetch_add(count, Ordering::SeqCst);
-    assert!(first + count <= 64, "the emulator has no more devices: spread the tests over more files");
+    assert!(first + count <= DEVICES, "the emulator has no more devices: spread the tests over more files");
     (first..first + count).collect()
 }
 

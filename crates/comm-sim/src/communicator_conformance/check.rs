@@ -280,8 +280,7 @@ pub(super) fn with_algorithm(options: &CallOptions, algorithm: Option<&'static s
 pub fn repeats_the_same_bits<M: Member>(member: &M) -> CheckResult {
     let Features { options, algorithms, .. } = member.features();
     let group = member.communicator().group();
-    let rough = |at: usize| 1.0 / (1.0 + group.rank() as f32 * 0.37 + at as f32 * 1.13);
-    let ours: Vec<f32> = (0..500).map(rough).collect();
+    let ours: Vec<f32> = (0..500).map(|at| exact::fraction(group.rank(), at)).collect();
     for algorithm in [None].into_iter().chain(algorithms(Collective::AllReduce).into_iter().map(Some)) {
         let reduced = || -> CheckResult<Vec<f32>> {
             let mut buffer = member.buffer(&ours)?;

@@ -1,34 +1,27 @@
 //! Members whose buffers are in the memory of this process.
 
-use std::sync::Arc;
-
-use comm_core::{Communicator, Element, Groups, Host, HostCommunicator, Result};
+use comm_core::{Comm, Communicator, Element, Groups, Host, Result};
 
 use super::{Features, Member};
 
 /// A rank of a communicator for host memory.
 pub struct HostMember {
-    communicator: Arc<dyn HostCommunicator>,
+    comm: Comm,
     features: Features,
 }
 
 impl HostMember {
-    /// Creates a member that offers everything, without names of algorithms.
+    /// Creates a member with these features, whose calls have the options of the handle.
     #[must_use]
-    pub fn new(communicator: impl HostCommunicator + 'static) -> Self {
-        Self::with_features(communicator, Features::default())
-    }
-
-    /// Creates a member with these features.
-    #[must_use]
-    pub fn with_features(communicator: impl HostCommunicator + 'static, features: Features) -> Self {
-        Self { communicator: Arc::new(communicator), features }
+    pub fn new(comm: Comm, features: Features) -> Self {
+        let options = comm.options().clone();
+        Self { comm, features: Features { options, ..features } }
     }
 }
 
 impl std::fmt::Debug for HostMember {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostMember").field("group", &self.communicator.group()).finish_non_exhaustive()
+        f.debug_struct("HostMember").field("group", &self.comm.group()).finish_non_exhaustive()
     }
 }
 
@@ -37,7 +30,7 @@ impl Member for HostMember {
     type Buffer<T: Element> = Vec<T>;
 
     fn communicator(&self) -> &dyn Communicator {
-        &*self.communicator
+        self.comm.communicator()
     }
 
     fn features(&self) -> Features {
@@ -45,7 +38,7 @@ impl Member for HostMember {
     }
 
     fn groups(&self) -> Option<&dyn Groups> {
-        Some(&*self.communicator)
+        Some(self.comm.communicator())
     }
 
     fn buffer<T: Element>(&self, elements: &[T]) -> Result<Vec<T>> {
