@@ -5,8 +5,8 @@
 mod common;
 
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use comm_core::{Buffer, Comm, Fabric, ReduceOp, Transport, Until};
@@ -267,24 +267,36 @@ fn buffers_and_communicators_go_in_any_order() {
     });
 }
 
+/// Runs `body` on the late rank once it has ended on all others, which stay until it has ended
+/// there.
+fn after_the_others<R>(ended: &Barrier, is_late: bool, body: impl FnOnce() -> R) -> R {
+    if is_late {
+        ended.wait();
+    }
+    let result = body();
+    if !is_late {
+        ended.wait();
+    }
+    ended.wait();
+    result
+}
+
 /// A rank whose call timed out writes to its buffer, which the others were to read: they fail, and
 /// none takes what is there now for the data of the call.
 #[test]
 fn a_call_that_timed_out_gives_the_buffer_back() {
     for n in [2, 3, 5] {
+        let done = Barrier::new(n);
         let results = comm_sim::run_each(common::lending_world(n, 8192, 1), |fabric| {
             let comm = communicator(fabric);
             let mut buffer = comm.alloc::<u64>(100_000).unwrap();
             buffer.fill(1);
-            let late = comm.rank() == n - 1;
-            if late {
-                std::thread::sleep(Duration::from_millis(300));
-            }
-            let result = comm.with_timeout(Duration::from_millis(100)).all_reduce(&mut buffer, ReduceOp::Sum);
-            buffer.fill(1 << 40);
-            // The others have time to read, and must not.
-            std::thread::sleep(Duration::from_millis(500));
-            result
+            let short = comm.with_timeout(Duration::from_millis(100));
+            after_the_others(&done, comm.rank() == n - 1, || {
+                let result = short.all_reduce(&mut buffer, ReduceOp::Sum);
+                buffer.fill(1 << 40);
+                result
+            })
         });
         assert!(results.iter().all(Result::is_err), "{n} ranks: {results:?}");
     }
@@ -296,17 +308,16 @@ fn a_call_that_timed_out_gives_the_buffer_back() {
 fn a_call_that_timed_out_gives_any_memory_back() {
     const LEN: usize = 8 << 20;
     for n in [2, 3] {
+        let done = Barrier::new(n);
         let results = comm_sim::run_each(common::showing_world(n, 8192, 0), |fabric| {
             let comm = communicator(fabric);
             let (mine, mut all) = (vec![1_u8; LEN], vec![0; LEN * n]);
-            if comm.rank() == n - 1 {
-                std::thread::sleep(Duration::from_millis(300));
-            }
-            let result = comm.with_timeout(Duration::from_millis(100)).all_gather(&mine[..], &mut all[..]);
-            drop(mine);
-            // The others have time to read, and must not.
-            std::thread::sleep(Duration::from_millis(500));
-            result
+            let short = comm.with_timeout(Duration::from_millis(100));
+            after_the_others(&done, comm.rank() == n - 1, || {
+                let result = short.all_gather(&mine[..], &mut all[..]);
+                drop(mine);
+                result
+            })
         });
         assert!(results.iter().all(Result::is_err), "{n} ranks: {results:?}");
     }

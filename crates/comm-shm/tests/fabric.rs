@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::IoSlice;
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,7 @@ fn worlds_of_many_sizes_meet_and_open_channels() {
 /// It goes at once, however small the ring is, which a copy cannot.
 #[test]
 fn staged_memory_is_lent_and_other_memory_copied() {
+    let done = Barrier::new(3);
     comm_sim::run_each(world(3, 4096), |fabric| {
         let staged_from = fabric.links().staged_from.unwrap();
         let mut transport = open(&fabric, WORLD).unwrap();
@@ -64,8 +66,9 @@ fn staged_memory_is_lent_and_other_memory_copied() {
                 done += transport.try_recv(0, &mut received[done..]).unwrap();
             }
             assert!(received.iter().zip(0..).all(|(byte, at)| *byte == (at % 251) as u8));
-            thread::sleep(Duration::from_millis(100));
         }
+        // Nobody leaves before rank 0 has sent.
+        done.wait();
     });
 }
 
@@ -206,7 +209,7 @@ fn neighbours_can_meet_alone() {
 /// A rank that gave up opening a channel can open it later, with whoever waited.
 #[test]
 fn a_channel_can_be_opened_after_an_attempt_that_timed_out() {
-    let barrier = std::sync::Barrier::new(2);
+    let barrier = Barrier::new(2);
     comm_sim::run_each(world(2, 4096), |fabric| {
         let rank = fabric.group().rank();
         for early in [0, 1] {

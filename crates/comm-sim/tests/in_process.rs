@@ -1,6 +1,7 @@
 //! The in-process transport passes the suite, however awkward it is made.
 
 use std::io::IoSlice;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use comm_core::{Armed, ChannelId, ChannelKind, Error, Fabric, GroupId, Interest, Invalid, Transport};
@@ -96,11 +97,13 @@ fn a_dead_receiver_releases_what_it_will_not_read() {
 
 #[test]
 fn only_ranks_that_never_came_are_blamed() {
+    let together = Barrier::new(3);
     let waiting = in_process::run(3, &InProcessConfig::default(), |fabric| {
         let rank = fabric.group().rank();
-        let wait = Duration::from_millis([50, 400, 0][rank]);
+        let wait = Duration::from_millis([50, 1000, 0][rank]);
+        together.wait();
         let opened = if rank == 2 { None } else { Some(fabric.open(CHANNEL, fabric.now() + wait)) };
-        std::thread::sleep(Duration::from_millis(600).saturating_sub(wait));
+        together.wait();
         match opened {
             Some(Err(Error::Timeout { waiting_for, .. })) => waiting_for,
             _ => vec![],
@@ -120,13 +123,15 @@ fn a_rank_that_left_is_not_waited_for() {
 
 #[test]
 fn a_rank_that_gave_up_may_come_again() {
+    let gave_up = Barrier::new(2);
     let opened = in_process::run(2, &InProcessConfig::default(), |fabric| {
         let late = Duration::from_secs(30);
         if fabric.group().rank() == 1 {
-            std::thread::sleep(Duration::from_millis(100));
+            gave_up.wait();
             return fabric.open(CHANNEL, fabric.now() + late).is_ok();
         }
         let first = fabric.open(CHANNEL, fabric.now() + Duration::from_millis(20));
+        gave_up.wait();
         let second = fabric.open(CHANNEL, fabric.now() + late);
         first.is_err() && second.is_ok()
     });

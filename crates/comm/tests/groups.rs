@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use comm::{Comm, Error, ReduceOp};
@@ -96,12 +97,15 @@ fn different_lists_are_an_error_on_every_rank() {
 #[test]
 fn a_rank_that_never_splits_is_named_at_the_deadline() {
     let short = |config: &mut comm::Config| config.timeout = Duration::from_millis(500);
+    let others_failed = Barrier::new(4);
     let errors = world_with(4, short, |comm| {
         if comm.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(1200));
+            others_failed.wait();
             return None;
         }
-        Some(comm.split(Some(0), 0).map(drop).unwrap_err())
+        let error = comm.split(Some(0), 0).map(drop).unwrap_err();
+        others_failed.wait();
+        Some(error)
     });
     for error in errors.into_iter().flatten() {
         match error.root_cause() {

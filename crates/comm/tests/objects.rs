@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use comm::objects::{LimitedObjects, OBJECT_LIMIT, ObjectFailure};
@@ -384,13 +385,15 @@ fn each_call_is_two_collectives() {
 
 #[test]
 fn an_absent_rank_is_named() {
+    let others_failed = Barrier::new(3);
     let errors = run(3, |comm| {
         if comm.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(900));
+            others_failed.wait();
             return comm.all_gather_object(&1_u8).unwrap_err();
         }
-        let comm = comm.with_timeout(Duration::from_millis(300));
-        comm.all_gather_object(&1_u8).unwrap_err()
+        let error = comm.with_timeout(Duration::from_millis(300)).all_gather_object(&1_u8).unwrap_err();
+        others_failed.wait();
+        error
     });
     for error in errors {
         let ObjectError::Comm(cause) = &error else { panic!("{error}") };

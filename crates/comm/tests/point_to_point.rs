@@ -5,7 +5,7 @@
 mod common;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm::{ANY_TAG, Comm, Config, Error, ReduceOp, Source};
 use common::{world, world_with};
@@ -144,15 +144,12 @@ fn unexpected_messages_wait_at_the_sender() {
 
 #[test]
 fn an_abort_ends_messages_on_every_rank() {
-    let start = Instant::now();
     let errors = world(3, |comm| {
         if comm.rank() == 1 {
-            thread::sleep(Duration::from_millis(100));
             comm.abort("enough");
         }
         comm.recv((comm.rank() + 1) % 3, 1, &mut [0_u8]).unwrap_err()
     });
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     for error in errors {
         let Error::Aborted { by: 1, reason } = error.root_cause() else { panic!("{error}") };
         assert_eq!(reason, "enough");

