@@ -4,39 +4,40 @@
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{
     AbortHandle, Armed, ChannelId, ChannelKind, Comm, During, Error, Fabric, Group, GroupId, Interest, Loss,
-    RecvBuf, Result, Transport, Until,
+    RecvBuf, Result, Transport, Until, Waiter,
 };
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredFabric;
-use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
+use comm_sim::network::{self, FaultPlan, NetworkFabric, NetworkTransport, VirtualClock};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// When the peer falls silent after all. A rank that reads on until then has missed its deadline.
+/// The time until the peer falls silent. A rank that reads until then has missed its deadline.
 const TALKS: Duration = Duration::from_secs(20);
-/// By when a call with that timeout must have returned. The machine that tests is busy.
-const SOON: Duration = Duration::from_secs(10);
+/// The time that a read takes.
+const READ: Duration = Duration::from_millis(1);
 /// The most memory that the talk may take.
 const MEMORY: u64 = 2 << 20;
 
-/// The bytes that the peer repeats, and the time when it began.
-type Words = Arc<OnceLock<(Instant, Vec<u8>)>>;
+/// The bytes that the peer repeats from some time on.
+type Words = Arc<OnceLock<Vec<u8>>>;
 
 /// A channel on which words without end have always arrived, if the peer has begun to talk.
 struct Endless {
-    transport: InProcessTransport,
+    transport: NetworkTransport,
+    clock: VirtualClock,
     words: Words,
     said: usize,
 }
 
 impl Transport for Endless {
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        let Some((began, words)) = self.words.get() else { return self.transport.try_recv(from, into) };
-        if began.elapsed() > TALKS {
+        let Some(words) = self.words.get() else { return self.transport.try_recv(from, into) };
+        self.clock.sleep(READ);
+        if self.clock.elapsed() > TALKS {
             return Err(Error::PeerLost { peer: from, during: During::Receiving, loss: Loss::Closed });
         }
         for byte in into.iter_mut() {
@@ -86,13 +87,21 @@ impl Transport for Endless {
         self.transport.descriptor()
     }
 
+    fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+        self.transport.sleep(also, timeout)
+    }
+
+    fn waiter(&self, yield_max: Duration) -> Waiter {
+        self.transport.waiter(yield_max)
+    }
+
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
         self.transport.abort_handle()
     }
 }
 
 /// Waits for the first frame that rank 0 says, and returns it.
-fn first_frame(control: &mut InProcessTransport) -> Vec<u8> {
+fn first_frame(control: &mut NetworkTransport, clock: &VirtualClock) -> Vec<u8> {
     let (mut frame, mut bytes) = (Vec::new(), [0; 64]);
     loop {
         let received = control.try_recv(0, &mut bytes).unwrap();
@@ -104,47 +113,47 @@ fn first_frame(control: &mut InProcessTransport) -> Vec<u8> {
                 return frame;
             }
         }
-        thread::sleep(Duration::from_millis(1));
+        clock.sleep(READ);
     }
 }
 
-/// The peer says without end what this rank announces of its own call, as a question or not.
+/// Makes a call beside a peer that repeats the announcement of this call, as a question or not.
 fn barrier_beside_endless_talk(question: bool) {
     let words = Words::default();
-    in_process::run(2, &InProcessConfig::default(), |fabric| {
+    network::run(2, 0, &FaultPlan::calm(), |fabric, clock| {
         if fabric.group().rank() == 1 {
             let open = |kind| {
                 let channel = ChannelId { group: GroupId::WORLD, kind };
-                fabric.open(channel, Instant::now() + SOON).unwrap()
+                fabric.open(channel, fabric.now() + TIMEOUT).unwrap()
             };
             let mut control = open(ChannelKind::Control);
             let (_data, _messages) = (open(ChannelKind::Collective), open(ChannelKind::PointToPoint));
-            let mut frame = first_frame(&mut control);
-            // Behind its length and its kind.
+            let mut frame = first_frame(&mut control, &clock);
+            // After its length and its kind.
             frame[5] = u8::from(question);
-            words.set((Instant::now(), frame)).unwrap();
+            words.set(frame).unwrap();
             // Until the other rank has left, without reading.
             while control.try_send(0, &[IoSlice::new(&[0])]).is_ok() {
-                thread::sleep(Duration::from_millis(5));
+                clock.sleep(READ);
             }
             return;
         }
-        let words = Arc::clone(&words);
-        let open =
-            move |fabric: &InProcessFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
-                let is_control = channel.kind == ChannelKind::Control;
-                let words = if is_control { Arc::clone(&words) } else { Words::default() };
-                Ok(Endless { transport: fabric.open_among(channel, members, until)?, words, said: 0 })
-            };
-        let ring =
-            RingCommunicator::new(AlteredFabric { fabric, open }, RingConfig::default(), SOON).unwrap();
+        let (words, own_clock) = (Arc::clone(&words), clock.clone());
+        let open = move |fabric: &NetworkFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
+            let is_control = channel.kind == ChannelKind::Control;
+            let words = if is_control { Arc::clone(&words) } else { Words::default() };
+            let transport = fabric.open_among(channel, members, until)?;
+            Ok(Endless { transport, clock: own_clock.clone(), words, said: 0 })
+        };
+        let fabric = AlteredFabric { fabric, open };
+        let ring = RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT).unwrap();
         let comm = Comm::new(ring).with_timeout(TIMEOUT);
-        let began = Instant::now();
+        let began = clock.elapsed();
         let mut outcome = Ok(());
         let memory = allocation_counter::measure(|| outcome = comm.barrier());
-        let took = began.elapsed();
+        let took = clock.elapsed() - began;
         assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
-        assert!(took < SOON, "returned after {took:?} of {TIMEOUT:?}");
+        assert!(took < TIMEOUT * 5 / 4, "returned after {took:?} of {TIMEOUT:?}");
         assert!(memory.bytes_max < MEMORY, "{} bytes of memory", memory.bytes_max);
     });
 }

@@ -35,13 +35,14 @@ fn mismatch(
     (first, first_name): (impl Fn(&Comm) -> Result<(), Error> + Sync, &str),
     (second, second_name): (impl Fn(&Comm) -> Result<(), Error> + Sync, &str),
 ) {
-    let errors = run(ranks, |comm, _| {
+    let errors = run(ranks, |comm, clock| {
         // A rank that is still on its way out of the last barrier may learn of the mismatch there.
         let call = || if comm.rank() == 0 { first(&comm) } else { second(&comm) };
         let result = (0..500).try_for_each(|_| comm.barrier()).and_then(|()| call());
         // A rank that only sends may be through before the others notice: it learns at its next
         // call.
         let error = result.and_then(|()| comm.barrier()).unwrap_err();
+        assert!(clock.elapsed() < Duration::from_secs(1), "{:?}", clock.elapsed());
         assert!(matches!(comm.barrier(), Err(Error::Poisoned(_))));
         error
     });

@@ -68,9 +68,10 @@ fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
         // one that only sends may be through before the others notice, and learns in a later call.
         let barriers = |count: usize| (0..count).try_for_each(|_| comm.barrier());
         let calls = barriers(GOOD).and_then(|()| call(&comm)).and_then(|()| {
-            clock.sleep(Duration::from_millis(15));
+            clock.sleep(Duration::from_millis(150));
             barriers(3)
         });
+        assert!(clock.elapsed() < Duration::from_secs(1), "{:?}", clock.elapsed());
         calls.expect_err(&format!("{} and {} of {ranks}", first.0, second.0))
     });
     for error in errors {

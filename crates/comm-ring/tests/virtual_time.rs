@@ -13,6 +13,7 @@ use comm_ring::schedule::Algorithm;
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredFabric;
 use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
+use fastrand::Rng;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that a call may take after its deadline.
@@ -261,7 +262,10 @@ fn check(scenario: &Scenario, lives: &[Life]) -> bool {
         }
     }
     let is_noticed = lives.iter().any(|life| life.rank != rank && life.error.is_some());
-    assert!(!is_noticed || error.is_some() || *dead, "the rank goes on: {scenario:?}: {lives:?}");
+    assert!(
+        !is_noticed || error.is_some() || *dead || *finalized,
+        "the rank goes on: {scenario:?}: {lives:?}"
+    );
     scenario.happened.load(Ordering::SeqCst)
 }
 
@@ -311,6 +315,20 @@ fn a_rank_that_stops_at_any_operation_and_no_other_is_named_at_the_deadline() {
 #[test]
 fn a_rank_that_aborts_at_any_operation_is_named_by_all_others() {
     check_everywhere(Fault::Abort);
+}
+
+#[test]
+fn any_fault_in_any_algorithm_on_any_network_is_named() {
+    let rows: Vec<_> = rows().collect();
+    for seed in 0..1000 {
+        let mut random = Rng::with_seed(seed);
+        let (row, n) = (rows[random.usize(..rows.len())], random.usize(2..7));
+        let fault = [Fault::Death, Fault::Stop(20 * TIMEOUT), Fault::Abort][random.usize(..3)];
+        let plan = if random.bool() { FaultPlan::calm() } else { FaultPlan::rough() };
+        let fault = Some((fault, random.usize(..n), random.u64(1..300)));
+        let scenario = Scenario { plan, fault, ..Scenario::new(row, n, seed) };
+        check(&scenario, &scenario.run());
+    }
 }
 
 #[test]

@@ -316,9 +316,11 @@ impl<T: Transport> Session<T> {
 
     /// Leaves without waiting for the others. Errors are logged, because nobody receives them.
     pub(super) fn close(&mut self) {
-        if self.poison.is_none()
-            && let Err(error) = self.leave()
-        {
+        if self.poison.is_some() {
+            return;
+        }
+        let left = self.leave().and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
+        if let Err(error) = left {
             tracing::error!(%error, "left a group in which something is wrong");
             self.give_up_idle(error);
         }
@@ -328,6 +330,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn finalize(&mut self, timeout: Duration) -> Result<()> {
         match self.leave().and_then(|()| self.await_goodbyes(timeout)) {
             Ok(()) => {
+                self.flush();
                 self.poison(&Invalid::Finalized.into());
                 Ok(())
             }
@@ -349,7 +352,6 @@ impl<T: Transport> Session<T> {
         let sequence = self.history.last();
         let past = self.history.before(sequence + 1);
         self.control.send_all(&ControlFrame::Goodbye { sequence, past });
-        self.flush();
         Ok(())
     }
 
