@@ -10,11 +10,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Fabric, Host, Invalid, Membership, ReduceOp, Result, Store};
+use comm_core::{Comm, Error, Fabric, ReduceOp, Result};
 use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator};
-use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, ShrinkMode};
+use comm_nccl::{Cuda, DeviceBuffer, Search, ShrinkMode};
 use comm_sim::in_process::{InProcessConfig, run};
-use comm_tcp::FileStore;
 use gpu_emu::Setting;
 use nccl_sys::ncclResult_t;
 
@@ -36,11 +35,9 @@ fn meet<T: Send>(
     configs: &[DeviceConfig],
     body: impl Fn(usize, Result<HybridCommunicator>) -> T + Sync,
 ) -> Vec<T> {
-    let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
     run(configs.len(), &InProcessConfig::default(), |fabric| {
         let rank = fabric.group().rank();
-        let met = HybridCommunicator::connect(on_host(fabric), Some(Arc::clone(&store)), &configs[rank]);
+        let met = HybridCommunicator::connect(on_host(fabric), &configs[rank]);
         body(rank, met.map(|met| met.with_timeout(SOON)))
     })
 }
@@ -100,47 +97,6 @@ fn both_sides_work_beside_each_other_on_either_way() {
                 });
             }
         }
-    }
-    assert_eq!(faults_of(&devices), Vec::<String>::new());
-}
-
-#[test]
-fn nccl_connects_over_the_host_without_a_store() {
-    let devices = devices(3);
-    for size in [1, 2, 3] {
-        run(size, &InProcessConfig::default(), |fabric| {
-            let config = config(DevicePath::Nccl, devices[fabric.group().rank()]);
-            let comm = HybridCommunicator::connect(on_host(fabric), None, &config).unwrap();
-            assert_works(&comm.with_timeout(SOON));
-        });
-    }
-    assert_eq!(faults_of(&devices), Vec::<String>::new());
-}
-
-#[test]
-fn nccl_connects_over_any_host_communicator_and_compares_devices_first() {
-    let devices = devices(3);
-    let connect = |ordinals: [usize; 3]| {
-        run(3, &InProcessConfig::default(), |fabric| {
-            let device = Device::open(ordinals[fabric.group().rank()]).unwrap();
-            let library = Library::load(&library()).unwrap();
-            let mut config = NcclConfig::new(Membership { rank: 0, size: 1 }).unwrap();
-            config.timeout = SOON;
-            let host = on_host(fabric);
-            let nccl = NcclCommunicator::connect(&library, &device, &*host, config);
-            // The host communicator is as good as before.
-            Comm::<Host>::over(host).barrier().unwrap();
-            let comm = Comm::<Cuda>::over(Arc::new(nccl?));
-            let mut sum = DeviceBuffer::from_host(&device.new_stream()?, &[comm.rank() as i32, 1])?;
-            comm.all_reduce(&mut sum, ReduceOp::Sum)?;
-            sum.to_vec()
-        })
-    };
-    for error in connect([devices[0], devices[1], devices[0]]).into_iter().map(Result::unwrap_err) {
-        assert!(matches!(&error, Error::Invalid(Invalid::SharedDevice { ranks: (0, 2), .. })), "{error}");
-    }
-    for sum in connect([devices[0], devices[1], devices[2]]) {
-        assert_eq!(sum.unwrap(), [3, 3]);
     }
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }

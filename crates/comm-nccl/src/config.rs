@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Error, Failure, Group, GroupId, Membership, Result, Store};
+use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Membership, Result};
 
 use crate::handle::Setup;
 
@@ -20,15 +20,6 @@ pub struct NcclConfig {
     /// How long a communicator that is dropped waits for work that was enqueued, before it gives it
     /// up.
     pub close_timeout: Duration,
-    /// What ends the making of the communicator before its time is over: if something fails of
-    /// which it is to be a part, the cause is the error. It counts for nothing once the ranks are
-    /// connected.
-    pub failure: Option<Arc<Failure>>,
-    /// Where the ranks tell each other which collectives they wait in and why they failed, which
-    /// NCCL does not, and where [`ShrinkMode::Abort`](crate::ShrinkMode::Abort) connects the
-    /// remaining ranks. On all ranks or on none. The communicator keeps it, as does every group
-    /// that is made of it.
-    pub store: Option<Arc<dyn Store>>,
     /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default,
     /// they go on in the background and are asked for, so that a call which does not get there ends
     /// at its deadline, or when somebody aborts. If they block, a call that hangs within NCCL, as
@@ -45,7 +36,6 @@ impl std::fmt::Debug for NcclConfig {
         f.debug_struct("NcclConfig")
             .field("group", &self.group)
             .field("timeout", &self.timeout)
-            .field("has_store", &self.store.is_some())
             .field("blocking", &self.blocking)
             .finish_non_exhaustive()
     }
@@ -61,8 +51,6 @@ impl NcclConfig {
             group: Group::new(GroupId::WORLD, membership)?,
             timeout: DEFAULT_TIMEOUT,
             close_timeout: Duration::from_secs(10),
-            failure: None,
-            store: None,
             blocking: false,
             ctas: None,
             name: None,

@@ -7,13 +7,12 @@
 //! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer knows which streams used it last, so that work on it comes in
 //!   the order in which it was enqueued, whoever enqueues it. Memory of frameworks comes in by [`CudaView::from_raw`].
 //! - A [`Library`] is the loaded NCCL.
-//! - The ranks of any communicator for the host connect with [`NcclCommunicator::connect`], those that
-//!   share a [`Store`](comm_core::Store) with [`NcclCommunicator::connect_in_store`], and those that
-//!   were given a [`UniqueId`] in another way with [`NcclCommunicator::with_id`].
+//! - The ranks of any communicator for the host connect with [`NcclCommunicator::connect`], and those
+//!   that were given a [`UniqueId`] in another way with [`NcclCommunicator::with_id`].
 //!
 //! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What takes longer than its
-//! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own. Another thread tells the
-//! other ranks, through the store in which they met.
+//! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own, which also tells the other
+//! ranks and hears from them, over a communicator for the host.
 //!
 //! | question | file |
 //! |---|---|
@@ -22,11 +21,11 @@
 //! | which memory of the host does a device copy to and from by itself | `pinned.rs`, `transfer.rs` |
 //! | who waits for whom | `usage.rs`, `stream.rs`, `work.rs` |
 //! | what does a call see of a buffer | `view.rs`, `memory.rs` |
-//! | how do ranks get one id, and which are refused | `capabilities.rs`, `meeting/`, `unique_id.rs` |
+//! | how do ranks get one id, and which are refused | `capabilities.rs`, `unique_id.rs` |
 //! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
 //! | which calls of NCCL are made | `handle/`, `library.rs` |
 //! | what is under way, and what if it fails | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
-//! | who notices, and who tells the others | `communicator/watch.rs`, `communicator/board.rs` |
+//! | who notices, and who tells the others | `communicator/watch.rs`, `communicator/control.rs` |
 //! | who goes on afterwards | `communicator/shrink.rs` |
 //! | what do users hold | `communicator/`, `config.rs` |
 //!
@@ -68,7 +67,6 @@ mod memory;
 mod pinned;
 mod plan;
 mod probe;
-mod rendezvous;
 mod slice;
 mod stream;
 mod sync;

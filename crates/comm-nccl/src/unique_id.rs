@@ -68,7 +68,7 @@ impl UniqueId {
         Err(unavailable(NCCL, format!("rank 0 could not make a unique id: {reason}")))
     }
 
-    /// A number by which the ranks of a group name what is theirs without showing the id.
+    /// Returns a number by which the ranks of a group name it without showing the id.
     pub(crate) fn fingerprint(&self) -> u64 {
         Signature::fingerprint_of(self.bytes.iter().map(|byte| u64::from(*byte)))
     }

@@ -1,25 +1,19 @@
-//! What ranks learn of each other through the store in which they met, when NCCL says nothing.
+//! What ranks tell each other over the communicator for the host, when NCCL says nothing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    Buffers, Call, CallOptions, Communicator, Counts, During, Error, Groups, ReduceOp, Result, Store,
-};
+use comm_core::{Buffers, Call, CallOptions, Communicator, Counts, During, Error, Groups, ReduceOp, Result};
 use comm_nccl::Cuda;
-use comm_tcp::{FileStore, StoreConfig, TcpStore, TcpStoreServer};
 use nccl_sys::ncclResult_t;
 
-use common::{Rank, SOON, control, devices, options, within, world_in};
+use common::{Rank, SOON, control, devices, options, within, world_over_host};
 
-fn in_folder<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
-    let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    world_in(&store, &devices(size), body)
+fn over_host<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    world_over_host(&devices(size), body)
 }
 
 /// A sum over so many elements, and its end on the device.
@@ -45,7 +39,7 @@ fn assert_desync(error: &Error, rank: usize, calls: [&str; 2]) {
 #[test]
 fn ranks_in_different_calls_are_told_both_on_both_sides() {
     let began = Instant::now();
-    let errors = in_folder(2, |rank| {
+    let errors = over_host(2, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         cause(sum(&rank.comm, &rank, 3 + rank.rank, &options()))
     });
@@ -60,7 +54,7 @@ fn ranks_in_different_calls_are_told_both_on_both_sides() {
 #[test]
 fn a_rank_that_has_gone_on_compares_its_past() {
     let errors =
-        in_folder(2, |rank| {
+        over_host(2, |rank| {
             sum(&rank.comm, &rank, 1, &options()).unwrap();
             if rank.rank == 0 {
                 let message = rank.buffer(&[1_u8]);
@@ -81,7 +75,7 @@ fn a_rank_that_has_gone_on_compares_its_past() {
 #[test]
 fn a_timeout_names_the_ranks_that_did_not_come() {
     let timeout = Duration::from_millis(800);
-    let errors = in_folder(4, |rank| {
+    let errors = over_host(4, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         if rank.rank % 2 == 1 {
             thread::sleep(2 * timeout);
@@ -102,7 +96,7 @@ fn a_timeout_names_the_ranks_that_did_not_come() {
 #[test]
 fn an_abort_ends_the_calls_of_all_ranks() {
     let began = Instant::now();
-    in_folder(3, |rank| {
+    over_host(3, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         if rank.rank == 1 {
             thread::sleep(Duration::from_millis(100));
@@ -119,9 +113,7 @@ fn an_abort_ends_the_calls_of_all_ranks() {
 fn a_failure_ends_the_calls_of_all_ranks_and_tells_why() {
     let devices = devices(2);
     control().plan_answer(devices[1], c"ncclAllReduce", 1, ncclResult_t(99));
-    let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-    world_in(&store, &devices, |rank| {
+    world_over_host(&devices, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
         let error = cause(sum(&rank.comm, &rank, 1, &options()));
         if rank.rank == 1 {
@@ -137,7 +129,7 @@ fn a_failure_ends_the_calls_of_all_ranks_and_tells_why() {
 
 #[test]
 fn groups_are_apart_from_their_parent() {
-    let errors = in_folder(2, |rank| {
+    let errors = over_host(2, |rank| {
         let group = rank.comm.duplicate(&options()).unwrap();
         sum(&*group, &rank, 1, &options()).unwrap();
         let error = cause(sum(&*group, &rank, 3 + rank.rank, &options()));
@@ -153,7 +145,7 @@ fn groups_are_apart_from_their_parent() {
 /// Not all ranks send messages: what one makes more does not count among the calls that all make.
 #[test]
 fn messages_do_not_count_as_calls_of_all() {
-    let errors = in_folder(3, |rank| {
+    let errors = over_host(3, |rank| {
         for _ in 0..3 {
             let mut buffer = rank.zeros::<u8>(4);
             match rank.rank {
@@ -170,25 +162,4 @@ fn messages_do_not_count_as_calls_of_all() {
         rank.comm.run(Call::Barrier, &options())
     });
     assert!(errors.iter().all(Result::is_ok), "{errors:?}");
-}
-
-#[test]
-fn deadlines_hold_when_the_store_is_gone() {
-    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
-    let client = TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON).unwrap();
-    let store: Arc<dyn Store> = Arc::new(client);
-    let server = std::sync::Mutex::new(Some(server));
-    let timeout = Duration::from_millis(500);
-    world_in(&store, &devices(2), |rank| {
-        sum(&rank.comm, &rank, 1, &options()).unwrap();
-        drop(server.lock().unwrap().take());
-        let began = Instant::now();
-        if rank.rank == 0 {
-            let error = cause(sum(&rank.comm, &rank, 1, &within(timeout)));
-            assert!(matches!(error, Error::Timeout { .. }), "{error}");
-            assert!((timeout..timeout * 4).contains(&began.elapsed()), "{:?}", began.elapsed());
-        } else {
-            thread::sleep(2 * timeout);
-        }
-    });
 }

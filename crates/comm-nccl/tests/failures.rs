@@ -3,16 +3,16 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Buffers, Call, CallOptions, Communicator, During, Error, Failure, ReduceOp, Result, Store};
-use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, ShrinkMode, UniqueId};
-use comm_tcp::FileStore;
+use comm_core::{Buffers, Call, CallOptions, Communicator, During, Error, ReduceOp, Result};
+use comm_nccl::{Device, DeviceBuffer, NcclCommunicator, ShrinkMode, UniqueId};
 use nccl_sys::ncclResult_t;
 
-use common::{Rank, SOON, config, control, devices, library, options, within, world, world_with};
+use common::{
+    Rank, SOON, config, connect_over_host, control, devices, library, options, within, world, world_with,
+};
 
 /// Long enough for a device to do something, and short enough for a test to wait for.
 const SHORT: Duration = Duration::from_millis(200);
@@ -169,51 +169,19 @@ fn an_initialization_that_never_ends_ends_at_its_deadline() {
     assert!((SHORT..SOON).contains(&began.elapsed()));
 }
 
-/// Begins to connect, which nobody else does, and keeps a failure a little later.
-fn connect_in_vain(
-    rank: usize,
-    connect: impl FnOnce(&Library, &Device, NcclConfig) -> Result<NcclCommunicator>,
-) -> Error {
-    let ordinal = devices(1)[0];
-    let mut alone = config(rank, 3);
-    let failure = Arc::new(Failure::default());
-    alone.failure = Some(Arc::clone(&failure));
+/// The others wait for it in NCCL, which does not tell them.
+#[test]
+fn a_rank_that_cannot_be_connected_is_told_to_those_that_wait_for_it() {
+    let devices = devices(3);
+    control().plan_answer(devices[1], c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
     let began = Instant::now();
-    let error = thread::scope(|scope| {
-        scope.spawn(move || {
-            thread::sleep(SHORT);
-            assert!(failure.keep(&Error::Aborted { by: 2, reason: "enough".into() }));
-        });
-        let device = Device::open(ordinal).unwrap();
-        connect(&library(), &device, alone).unwrap_err()
-    });
-    assert!((SHORT..SOON / 2).contains(&began.elapsed()));
-    error
-}
-
-#[test]
-fn a_failure_of_the_whole_ends_an_initialization_at_once() {
-    let error = connect_in_vain(0, |library, device, alone| {
-        let id = UniqueId::generate(library).unwrap();
-        NcclCommunicator::with_id(library, device, &id, alone)
-    });
-    assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
-}
-
-#[test]
-fn a_failure_of_the_whole_ends_a_meeting_at_once() {
-    // The host, a rank without a call, and a rank that answers to one and hears nothing.
-    for (rank, call) in [(0, None), (1, None), (1, Some(7_u128))] {
-        let folder = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
-        if let Some(call) = call {
-            store.set("nccl/call", &call.to_le_bytes()).unwrap();
-        }
-        let error = connect_in_vain(rank, |library, device, alone| {
-            NcclCommunicator::connect_in_store(library, device, store, alone)
-        });
-        assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
+    let errors = connect_over_host(&devices, |_, connected| connected.unwrap_err());
+    for (rank, error) in errors.iter().enumerate() {
+        assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
+        let is_told = matches!(error, Error::Aborted { by: 1, .. });
+        assert!(if rank == 1 { code(error) == Some(2) } else { is_told }, "{error}");
     }
+    assert!(began.elapsed() < SOON / 2, "long before the deadline");
 }
 
 #[test]

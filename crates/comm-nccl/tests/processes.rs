@@ -7,7 +7,6 @@ use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use comm_core::{Comm, Communicator, During, Error, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig, ShrinkMode};
@@ -18,18 +17,15 @@ use common::{SOON, library, options};
 /// Not a test of its own: what the processes that other tests start do.
 #[test]
 fn a_rank_plays_its_part() {
-    let Some(Part { part, rank, size, store }) = process::part() else { return };
+    let Some(Part { part, rank, size, host }) = process::part() else { return };
     // Loads the emulator, before anybody asks for devices.
     let library = library();
     let device = Device::from_env().unwrap();
     assert_eq!(device.ordinal(), rank);
     let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
-    let communicator =
-        NcclCommunicator::connect_in_store(&library, &device, Arc::new(store), config).unwrap();
-    let communicator = Arc::new(communicator);
-    let comm = Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(&communicator))
-        .with_timeout(Duration::from_secs(2));
+    let communicator = Arc::new(NcclCommunicator::connect(&library, &device, &*host, config).unwrap());
+    let comm = Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(&communicator)).with_timeout(SOON);
     let mut sum = DeviceBuffer::from_host(&device.new_stream().unwrap(), &[rank as i64, 1]).unwrap();
     comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_eq!(sum.to_vec().unwrap(), [(size * (size - 1) / 2) as i64, size as i64]);
@@ -43,10 +39,9 @@ fn a_rank_plays_its_part() {
     comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     let error = sum.to_vec().unwrap_err();
     match error.root_cause() {
-        Error::Timeout { waiting_for, during: During::Call { sequence: 2, .. }, .. }
-            if waiting_for == &[1] => {}
+        Error::PeerLost { peer: 1, during: During::Call { sequence: 2, .. }, .. } => {}
         // The other one that waits was first to find out.
-        Error::Aborted { reason, .. } if reason.contains("waiting for rank 1") => {}
+        Error::Aborted { reason, .. } if reason.contains("rank 1 was lost") => {}
         other => panic!("{other}"),
     }
     let left = communicator.shrink(&[1], ShrinkMode::Abort, &options()).unwrap();

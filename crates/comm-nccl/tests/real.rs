@@ -6,12 +6,12 @@
 #[path = "../../../nccl-sys/tests/libraries/mod.rs"]
 mod libraries;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Error, Membership, Result, Store};
+use comm_core::{Error, Membership, Result};
 use comm_nccl::{Device, Library, NcclCommunicator, NcclConfig, UniqueId, Version};
-use comm_tcp::FileStore;
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::InProcessFabric;
 
 #[test]
 fn a_real_library_is_loaded_from_where_the_environment_says() {
@@ -53,14 +53,14 @@ fn no_device() -> Result<Device> {
 fn without_a_gpu_there_is_an_error_and_no_communicator() {
     libraries::for_each("without_a_gpu_there_is_an_error_and_no_communicator", || {
         let library = Library::from_env().unwrap();
-        let (id, folder) = (UniqueId::generate(&library).unwrap(), tempfile::tempdir().unwrap());
+        let id = UniqueId::generate(&library).unwrap();
         let mut config = NcclConfig::new(Membership { rank: 0, size: 1 }).unwrap();
         config.timeout = Duration::from_secs(60);
-        let store: Arc<dyn Store> = Arc::new(FileStore::open(folder.path()).unwrap());
+        let host = InProcessFabric::create(1).remove(0);
+        let host = RingCommunicator::new(host, RingConfig::default(), config.timeout).unwrap();
         let given =
             no_device().and_then(|device| NcclCommunicator::with_id(&library, &device, &id, config.clone()));
-        let met = no_device()
-            .and_then(|device| NcclCommunicator::connect_in_store(&library, &device, store, config));
+        let met = no_device().and_then(|device| NcclCommunicator::connect(&library, &device, &host, config));
         for outcome in [given, met] {
             assert!(matches!(outcome, Err(Error::BackendUnavailable { .. })));
         }

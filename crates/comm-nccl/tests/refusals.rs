@@ -135,7 +135,7 @@ fn ranks_that_are_none() {
             (comm.recv(9, recv.view_mut(), options), "rank 9"),
             (comm.shrink(&[rank.rank], mode, options).map(drop), "not in the list of members"),
             (comm.shrink(&[7], mode, options).map(drop), "rank 7"),
-            (comm.shrink(&[], ShrinkMode::Abort, options).map(drop), "met in no store"),
+            (comm.shrink(&[], ShrinkMode::Abort, options).map(drop), "share nothing but an id"),
         ]
     });
 }

@@ -20,14 +20,14 @@ const SHARED: (&str, &str) = ("GPU_EMU_SHARED_DEVICES", "1");
 /// Not a test of its own: what the processes that other tests start do. They print what came of it.
 #[test]
 fn a_rank_plays_its_part() {
-    let Some(Part { part, rank, size, store }) = process::part() else { return };
+    let Some(Part { part, rank, size, host }) = process::part() else { return };
     let library = library();
     let device = Device::from_env().unwrap();
     assert_eq!((Device::count().unwrap(), device.ordinal()), (1, 0), "shown one, a rank takes that");
     println!("device {}", device.uuid().unwrap()[15]);
     let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
-    let connected = NcclCommunicator::connect_in_store(&library, &device, Arc::new(store), config);
+    let connected = NcclCommunicator::connect(&library, &device, &*host, config);
     if part == "refused" {
         let error = connected.map(drop).unwrap_err();
         assert!(matches!(error, Error::Invalid(Invalid::SharedDevice { ranks: (0, 1), .. })), "{error}");

@@ -87,31 +87,20 @@ pub fn init_devices() -> Result<HybridCommunicator> {
 }
 
 /// Connects to the other ranks as [`init_with`] does, and creates a second communicator for buffers
-/// of devices, as [`Config::devices`] says. Every rank calls this. If this process serves the
-/// store, it does so for as long as the returned communicator lives.
+/// of devices, as [`Config::devices`] says. Every rank calls this.
 ///
 /// # Errors
 /// As [`init_with`] and [`HybridCommunicator::connect`].
 #[cfg(feature = "nccl")]
 pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
     let start = Instant::now();
-    let Joined { host, meeting, .. } = join(config)?;
+    let host = join(config)?.into_host();
     let mut devices = config.devices.clone();
     devices.timeout = left(config, start);
     if matches!(devices.device, DeviceChoice::FromEnv) {
         devices.device = DeviceChoice::LocalRank(config.local_rank);
     }
-    // A later rendezvous in the same store uses other keys.
-    let prefix = format!("comm/devices/{:x}/{}", config.job, config.round);
-    let store = meeting.as_ref().map(|meeting| -> Arc<dyn Store> {
-        Arc::new(comm_core::PrefixStore::new(prefix, Arc::clone(&meeting.store)))
-    });
-    let connected = HybridCommunicator::connect(host, store, &devices);
-    if connected.is_err() {
-        meeting.into_iter().for_each(|meeting| meeting.close(STORE_WAIT));
-        return connected;
-    }
-    Ok(connected?.keeping(meeting).with_timeout(config.timeout))
+    Ok(HybridCommunicator::connect(host, &devices)?.with_timeout(config.timeout))
 }
 
 /// The transport between the ranks.
@@ -133,11 +122,15 @@ struct Joined {
 }
 
 impl Joined {
-    /// Leaves the store, which is not needed once the channels are open, and returns the user's
-    /// handle.
-    fn comm(self, config: &Config) -> Comm {
+    /// Leaves the store, which is not needed once the channels are open.
+    fn into_host(self) -> Arc<dyn HostCommunicator> {
         self.meeting.into_iter().for_each(|meeting| meeting.close(Duration::ZERO));
-        Comm::over(self.host).with_timeout(config.timeout)
+        self.host
+    }
+
+    /// Leaves the store, and returns the user's handle.
+    fn comm(self, config: &Config) -> Comm {
+        Comm::over(self.into_host()).with_timeout(config.timeout)
     }
 }
 

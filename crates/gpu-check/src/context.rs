@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::fs;
 use std::io;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Buffers, CallOptions, Element, Membership, PrefixStore, Result};
+use comm_core::{Buffers, CallOptions, Element, Membership, Result};
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Stream};
-use comm_tcp::FileStore;
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_tcp::{FileStore, RendezvousConfig, TcpFabric};
 
 use crate::case::CASES;
 use crate::error::{CaseError, Outcome};
@@ -26,7 +26,7 @@ pub(crate) struct RankContext {
     pub(crate) device: Device,
     /// A stream that no communicator uses.
     pub(crate) stream: Stream,
-    connections: Cell<usize>,
+    connections: Cell<u64>,
 }
 
 impl RankContext {
@@ -50,10 +50,13 @@ impl RankContext {
     }
 
     pub(crate) fn connect_with(&self, config: NcclConfig) -> Result<NcclCommunicator> {
-        let number = self.connections.replace(self.connections.get() + 1);
-        let store = Arc::new(FileStore::open(self.spec.folder.join("store"))?);
-        let store = Arc::new(PrefixStore::new(format!("connection-{number}"), store));
-        NcclCommunicator::connect_in_store(&self.library, &self.device, store, config)
+        let store = FileStore::open(self.spec.folder.join("store"))?;
+        let mut meeting = RendezvousConfig::new(Membership { rank: self.rank, size: self.size });
+        meeting.member.timeout = self.spec.call_timeout;
+        meeting.member.round = self.connections.replace(self.connections.get() + 1);
+        let fabric = TcpFabric::rendezvous(&store, &meeting)?;
+        let host = RingCommunicator::new(fabric, RingConfig::default(), self.spec.call_timeout)?;
+        NcclCommunicator::connect(&self.library, &self.device, &host, config)
     }
 
     /// Sets a flag for all ranks, outside of the communicators under test.

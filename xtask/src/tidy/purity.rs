@@ -30,7 +30,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 12] = [
+const REGIONS: [Region; 13] = [
     Region {
         path: "crates/comm-core/src",
         except: &["crates/comm-core/src/worker.rs"],
@@ -78,6 +78,12 @@ const REGIONS: [Region; 12] = [
         except: &[],
         forbidden: &["Step", "std::net", "std::env", "std::fs"],
         why: "a hybrid communicator depends on collectives, but not on schedules, addresses or configuration",
+    },
+    Region {
+        path: "crates/comm-nccl/src",
+        except: &[],
+        forbidden: &["Store", "std::net", "std::fs"],
+        why: "ranks with devices tell each other everything over a communicator for the host",
     },
     Region {
         path: "crates/comm-shm/src",

@@ -1,15 +1,14 @@
 //! The user's handle on a group with two sides.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Comm, Group, Host, HostCommunicator, Membership, Result, Store};
-use comm_nccl::{Cuda, Device, Library, NcclCommunicator, NcclConfig, UniqueId};
+use comm_core::{CallOptions, Comm, Group, Host, HostCommunicator, Membership, Result};
+use comm_nccl::{Cuda, Device, Library, NcclCommunicator, NcclConfig};
 
 use super::agreement::{self, Decision};
 use super::config::{DeviceConfig, DevicePath};
-use super::failure_link::{DeviceBackend, FailureLink, Listener};
+use super::failure_link::{DeviceBackend, FailureLink};
 use super::guard::Guarded;
 use super::local_device::LocalDevice;
 use super::staging::StagedCommunicator;
@@ -20,25 +19,19 @@ use super::staging::StagedCommunicator;
 /// The ranks are the same on both sides, and each has one device. Calls on one side do not wait for
 /// calls on the other, and may interleave with them in any order. But both sides fail together:
 /// when one fails, a rank dies, or a rank aborts, both are aborted on every rank, and later calls
-/// return the first cause. A thread listens for failures, so that a rank that waits for its device,
-/// outside any call of the host, hears of a death at once and not at the deadline of its call; so
-/// does a rank that waits for NCCL to connect the ranks. Groups that are made of one side are
-/// independent.
+/// return the first cause. A rank that waits for its device, outside any call of the host, hears of
+/// a death within milliseconds and not at the deadline of its call; so does a rank that waits for
+/// NCCL to connect the ranks. Groups that are made of one side are independent.
 ///
 /// Dropping it closes the device's side in order, and the host's side if no other handle to it
 /// exists.
 #[derive(Debug)]
 pub struct HybridCommunicator {
-    /// Ends before the sides do, so that their end does not count as a failure.
-    _listener: Listener,
     host: Comm<Host>,
     cuda: Comm<Cuda>,
     side: DeviceBackend,
     device: Device,
     decision: Decision,
-    _link: Arc<FailureLink>,
-    /// A value to drop last, such as the server of the store.
-    _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl HybridCommunicator {
@@ -46,23 +39,16 @@ impl HybridCommunicator {
     /// this. The ranks exchange their devices and versions of NCCL, and decide together on one
     /// path.
     ///
-    /// NCCL's unique id goes by a broadcast of `host`, which must not be used directly afterwards.
-    /// `store` is optional and becomes [`NcclConfig::store`]: without one, ranks in different calls
-    /// on devices are not told so, and the survivors of a failure cannot shrink. All ranks give
-    /// one, or none does.
+    /// `host` must not be used directly afterwards.
     ///
     /// # Errors
     /// Equal on every rank: [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if
     /// a rank has no device, or if `config` asks for NCCL and not all ranks can use it, with the
     /// missing part per rank, and the ranks that share a device;
     /// [`Error::Invalid`](comm_core::Error::Invalid) if ranks ask for different paths. Otherwise
-    /// the errors of `host` and [`NcclCommunicator::with_id`]. If a rank dies or fails meanwhile,
+    /// the errors of `host` and [`NcclCommunicator::connect`]. If a rank dies or fails meanwhile,
     /// all others return that error at once.
-    pub fn connect(
-        host: Arc<dyn HostCommunicator>,
-        store: Option<Arc<dyn Store>>,
-        config: &DeviceConfig,
-    ) -> Result<Self> {
+    pub fn connect(host: Arc<dyn HostCommunicator>, config: &DeviceConfig) -> Result<Self> {
         let began = Instant::now();
         let group = host.group();
         let local = LocalDevice::find(config);
@@ -70,40 +56,19 @@ impl HybridCommunicator {
         let decision = agreement::agree(&*host, &local.report(config.path), &options)?;
         tell(group, config.path, &decision);
         let device = local.device?;
-        let channel = (group.size() > 1).then(|| host.duplicate(&within(config, began))).transpose()?;
-        let link = FailureLink::new(group.rank(), channel.map(Arc::from));
-        let listener = Listener::start(&link)?;
         let side = match decision.path {
             DevicePath::Nccl => {
-                let options = within(config, began);
-                let nccl = nccl_config(&link, store, config, began);
                 let library = local.library.unwrap_or_else(|| config.load());
-                library.and_then(|library| by_nccl(&*host, (&library, &device), nccl, &options))
+                by_nccl(&*host, (library?, &device), config, began)?
             }
-            _ => staged(&*host, &device, config, began),
+            _ => staged(&*host, &device, config, began)?,
         };
-        let side = side.map_err(|error| link.fail_to_connect(error))?;
-        link.join(&host, &side)?;
+        let link = FailureLink::new(&host, &side);
         let cuda = match &side {
             DeviceBackend::Nccl(nccl) => Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(nccl)),
             DeviceBackend::Staged(staged) => Comm::<Cuda>::over(Arc::<StagedCommunicator>::clone(staged)),
         };
-        Ok(Self {
-            _listener: listener,
-            host: Comm::new(Guarded::new(host, &link)),
-            cuda,
-            side,
-            device,
-            decision,
-            _link: link,
-            _owner: None,
-        })
-    }
-
-    /// Keeps a value alive as long as this communicator, such as the server of the store.
-    #[must_use]
-    pub fn keeping(self, owner: impl Any + Send + Sync) -> Self {
-        Self { _owner: Some(Box::new(owner)), ..self }
+        Ok(Self { host: Comm::new(Guarded::new(host, link)), cuda, side, device, decision })
     }
 
     /// Returns the communicator with this timeout for calls on either side, unless a call sets its
@@ -213,31 +178,17 @@ fn staged(
     Ok(DeviceBackend::Staged(Arc::new(staged)))
 }
 
-fn nccl_config(
-    link: &FailureLink,
-    store: Option<Arc<dyn Store>>,
-    config: &DeviceConfig,
-    began: Instant,
-) -> Result<NcclConfig> {
-    let alone = Membership { rank: 0, size: 1 };
-    let mut nccl = config.nccl.clone().map_or_else(|| NcclConfig::new(alone), Ok)?;
-    nccl.failure = Some(Arc::clone(link.failure()));
-    nccl.store = store.or(nccl.store);
-    nccl.timeout = nccl.timeout.min(within(config, began).timeout);
-    Ok(nccl)
-}
-
-/// The side of a group that NCCL connects, once the ranks have agreed that it can.
+/// Returns the side that NCCL connects, once the ranks have agreed that it can.
 fn by_nccl(
     host: &dyn HostCommunicator,
-    (library, device): (&Library, &Device),
-    config: Result<NcclConfig>,
-    options: &CallOptions,
+    (library, device): (Library, &Device),
+    config: &DeviceConfig,
+    began: Instant,
 ) -> Result<DeviceBackend> {
-    let id = UniqueId::share(library, host, options)?;
-    let mut config = config?;
-    config.group = host.group();
-    let nccl = NcclCommunicator::with_id(library, device, &id, config)?;
+    let alone = Membership { rank: 0, size: 1 };
+    let mut nccl = config.nccl.clone().map_or_else(|| NcclConfig::new(alone), Ok)?;
+    nccl.timeout = nccl.timeout.min(within(config, began).timeout);
+    let nccl = NcclCommunicator::connect(&library, device, host, nccl)?;
     Ok(DeviceBackend::Nccl(Arc::new(nccl)))
 }
 

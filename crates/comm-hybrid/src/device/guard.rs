@@ -1,6 +1,6 @@
 //! The host's side of a group, whose failures are failures of the group.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use comm_core::{
     Allocate, Allocation, Call, CallOptions, Communicator, Group, Groups, HostCommunicator, HostView,
@@ -14,20 +14,18 @@ use super::failure_link::FailureLink;
 /// collectives, as always; groups that are made of it have no link.
 pub(super) struct Guarded {
     host: Arc<dyn HostCommunicator>,
-    /// Dropped when only the host's side is left.
-    link: Weak<FailureLink>,
+    link: Arc<FailureLink>,
 }
 
 impl Guarded {
-    pub(super) fn new(host: Arc<dyn HostCommunicator>, link: &Arc<FailureLink>) -> Self {
-        Self { host, link: Arc::downgrade(link) }
+    pub(super) fn new(host: Arc<dyn HostCommunicator>, link: Arc<FailureLink>) -> Self {
+        Self { host, link }
     }
 
     /// Makes a call of the host, unless the group has failed.
     fn call<T>(&self, call: impl FnOnce(&dyn HostCommunicator) -> Result<T>) -> Result<T> {
-        let Some(link) = self.link.upgrade() else { return call(&*self.host) };
-        link.usable()?;
-        call(&*self.host).map_err(|error| if error.is_fatal() { link.explain(error) } else { error })
+        self.link.usable()?;
+        call(&*self.host).map_err(|error| if error.is_fatal() { self.link.explain(error) } else { error })
     }
 }
 
@@ -46,9 +44,7 @@ impl Communicator for Guarded {
 
     fn abort(&self, reason: &str) {
         // Tells the other ranks first which rank aborted.
-        if let Some(link) = self.link.upgrade() {
-            link.aborted(reason);
-        }
+        self.link.aborted(reason);
         self.host.abort(reason);
     }
 }

@@ -3,7 +3,6 @@
 mod agreement;
 mod communicator;
 mod config;
-mod diagnosis;
 mod failure_link;
 mod guard;
 mod local_device;

@@ -7,12 +7,12 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use comm_core::{CallOptions, During, Error, Failure, Group, Process, Result};
+use comm_core::{CallOptions, During, Error, Group, Process, Result};
 
-use super::board::Board;
+use super::control::{Announcements, ControlChannel};
 use super::deadline::Deadline;
 use super::pause::Pause;
-use super::state::{EnqueuedCall, PendingCall, State};
+use super::state::{EnqueuedCall, PendingCall, State, missed};
 use crate::config::NcclConfig;
 use crate::dtype::Abilities;
 use crate::handle::{CommInit, Handle, Progress, Setup};
@@ -34,8 +34,8 @@ pub(super) struct Engine {
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) health: Arc<Health>,
-    /// The messages between ranks that NCCL does not provide.
-    pub(super) board: Option<Board>,
+    /// `None` if there is no other rank, or no communicator for the host.
+    pub(super) control: Option<ControlChannel>,
     /// Serializes calls from several threads.
     turn: Mutex<()>,
     pub(super) state: Mutex<State>,
@@ -55,12 +55,12 @@ pub(super) struct Parts {
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) handle: Handle,
-    pub(super) board: Option<Board>,
+    pub(super) control: Option<ControlChannel>,
 }
 
 impl Engine {
     pub(super) fn new(parts: Parts) -> Result<Self> {
-        let Parts { library, stream, config, setup, handle, board } = parts;
+        let Parts { library, stream, config, setup, handle, control } = parts;
         let state = State::new(handle);
         let device = stream.device();
         let abilities = Abilities { version: library.version(), capability: device.compute_capability()? };
@@ -73,7 +73,7 @@ impl Engine {
             config,
             setup,
             health: Arc::default(),
-            board,
+            control,
             turn: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -134,8 +134,8 @@ impl Engine {
         let was_idle = state.oldest().is_none();
         let call = state.enter(pending, Deadline::after(options.timeout));
         drop(state);
-        // If the call cannot be enqueued, the courier finds out why.
-        self.wake(was_idle && self.board.is_some());
+        // If the call cannot be enqueued, the watchdog finds out why.
+        self.wake(was_idle && self.control.is_some());
         call
     }
 
@@ -153,7 +153,8 @@ impl Engine {
         }
         let (operators, progress) = self.with_handle(|handle| handle.launch_ops(plan, &self.stream))?;
         if progress == Progress::Busy {
-            self.settle(call.deadline, || lock(&self.state).missed(self.group, call))?;
+            let missed = || missed(self.group, call, &self.announced());
+            self.settle(call.deadline, missed, || Ok(()))?;
         }
         self.with_handle(|handle| handle.forget(operators))
     }
@@ -167,16 +168,27 @@ impl Engine {
         Ok(done)
     }
 
-    /// Polls until the last call of NCCL has completed, or the deadline has passed.
-    fn settle(&self, deadline: Deadline, missed: impl Fn() -> Error) -> Result<()> {
+    /// Polls until the last call of NCCL has completed, `alive` fails, or the deadline has passed.
+    fn settle(
+        &self,
+        deadline: Deadline,
+        missed: impl Fn() -> Error,
+        alive: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let mut pause = Pause::default();
         while self.with_handle(Handle::progress)? == Progress::Busy {
+            alive()?;
             if deadline.has_passed() {
                 return Err(missed());
             }
             pause.wait();
         }
         Ok(())
+    }
+
+    /// Returns the last announcement of each rank that made one.
+    pub(super) fn announced(&self) -> Announcements {
+        self.control.as_ref().map(|control| control.announced().clone()).unwrap_or_default()
     }
 
     /// Returns the error of an operation that is not a call at its deadline.
@@ -205,14 +217,19 @@ impl Engine {
         begin: impl FnOnce(&Handle) -> Result<(CommInit, Progress)>,
     ) -> Result<Option<Handle>> {
         let (init, progress) = self.with_handle(begin)?;
+        // The watchdog does not look while no call is in flight.
+        let number = lock(&self.state).collectives;
+        let alive = || match self.health.failure.cause() {
+            None => self.check_control(number).map_err(|error| self.fail(error, None)),
+            Some(cause) => Err(Arc::unwrap_or_clone(cause)),
+        };
         if progress == Progress::Busy {
-            self.settle(deadline, || self.late(deadline, During::NewGroup))?;
+            self.settle(deadline, || self.late(deadline, During::NewGroup), alive)?;
         }
         let child = init.finish();
         if let Some(child) = &child {
-            let failure = &self.health.failure;
-            let ready = await_ready(child, deadline, self.group, Some(failure));
-            ready.map_err(|error| match failure.cause() {
+            let ready = await_ready(child, deadline, self.group, alive);
+            ready.map_err(|error| match self.health.failure.cause() {
                 None => Error::NotConnected(Arc::new(error)),
                 Some(cause) => Arc::unwrap_or_clone(cause),
             })?;
@@ -261,6 +278,13 @@ impl Engine {
         *count
     }
 
+    /// Returns the number of a new attempt to go on in a smaller group after a failure.
+    pub(super) fn count_attempt(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.attempts += 1;
+        state.attempts
+    }
+
     /// Returns the number of the last call.
     pub(super) fn last(&self) -> u64 {
         lock(&self.state).calls
@@ -278,16 +302,20 @@ impl Engine {
         let pending = state.enqueued.front().map(|enqueued| enqueued.call.number);
         let entering = state.entering.as_ref().map(|entering| entering.number);
         let first_lost = pending.or(lost).or(entering).unwrap_or(state.calls + 1);
+        let last = state.collectives + u64::from(lost.is_none());
+        let sequence = state.oldest().map_or(last, PendingCall::needs);
         let cause = self.health.fail(error, first_lost);
         state.enqueued.clear();
         if state.handle.is_some() {
-            state.failed = Some(cause.clone());
             self.changed.notify_all();
         }
         let handle = state.handle.take();
         state.aborting |= handle.is_some();
         drop(state);
         if let Some(handle) = handle {
+            if let Some(control) = &self.control {
+                control.announce_failure(sequence, &cause);
+            }
             self.health.failure.tell();
             tracing::warn!(rank = self.group.rank(), error = %cause, "aborting a communicator of NCCL");
             if let Err(error) = self.device.bind() {
@@ -314,7 +342,9 @@ impl Engine {
         self.wait(self.last(), Some(deadline))?;
         let closed = self.with_handle(Handle::finalize).and_then(|progress| match progress {
             Progress::Ready => Ok(()),
-            Progress::Busy => self.settle(deadline, || self.late(deadline, During::Close)),
+            Progress::Busy => {
+                self.settle(deadline, || self.late(deadline, During::Close), || self.check_control(0))
+            }
         });
         if let Err(error) = closed {
             return Err(self.fail(error, None));
@@ -333,18 +363,16 @@ impl Engine {
     }
 }
 
-/// Waits until a new communicator is connected, or `failure` makes it useless.
+/// Waits until a new communicator is connected, or `alive` fails.
 pub(super) fn await_ready(
     handle: &Handle,
     deadline: Deadline,
     group: Group,
-    failure: Option<&Failure>,
+    alive: impl Fn() -> Result<()>,
 ) -> Result<()> {
     let mut pause = Pause::default();
     while handle.progress()? == Progress::Busy {
-        if let Some(cause) = failure.and_then(Failure::cause) {
-            return Err(Arc::unwrap_or_clone(cause));
-        }
+        alive()?;
         if deadline.has_passed() {
             return Err(timeout(group, deadline, During::Rendezvous));
         }

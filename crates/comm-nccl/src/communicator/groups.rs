@@ -12,7 +12,8 @@ use crate::memory::{Cuda, DeviceCommunicator};
 /// What a rank says in a split: whether it gives a color, the color, and its key.
 const WORDS: usize = 3;
 
-/// NCCL splits by colors that are small numbers, and keys; so all ranks tell theirs first, and everybody knows who is where.
+/// NCCL splits by colors that are small numbers, and keys; so all ranks tell theirs first, and
+/// everybody knows who is where.
 impl Groups<Cuda> for NcclCommunicator {
     fn split(
         &self,
@@ -88,8 +89,8 @@ impl NcclCommunicator {
         };
         let rank = self.engine.group.rank();
         let position = members.iter().position(|&member| member == rank).unwrap_or(0);
-        // The lowest rank among the members stands for them: it is in no other group of this call. Ranks were counted when the
-        // communicator was made.
+        // The lowest rank among the members stands for them: it is in no other group of this call.
+        // Ranks were counted when the communicator was made.
         let first = members.iter().min().and_then(|&rank| i32::try_from(rank).ok()).unwrap_or(0);
         let child = self.divide(turn, deadline, |handle| handle.split(first, position, setup))?;
         child.map(|child| self.member(child, members, [number, color])).transpose()
@@ -117,10 +118,9 @@ impl NcclCommunicator {
         let mut config = engine.config.clone();
         config.group = parent.subgroup(id, members)?;
         let (library, setup) = (engine.library.clone(), engine.setup.clone());
-        let board =
-            engine.board.as_ref().filter(|_| members.len() > 1).map(|board| board.of_group(config.group));
+        let control = engine.control.as_ref().and_then(|control| control.of_group(config.group, members));
         let stream = engine.device.new_stream()?;
-        Self::over(Parts { library, stream, config, setup, handle, board })
+        Self::over(Parts { library, stream, config, setup, handle, control })
     }
 }
 

@@ -1,33 +1,34 @@
 //! Collectives by NCCL.
 
 mod batch;
-mod board;
 mod coalesced;
 mod collectives;
+mod control;
 pub(crate) mod deadline;
 mod engine;
 mod groups;
+mod notice;
 pub(crate) mod pause;
 mod registration;
 mod shrink;
 mod state;
+mod survivors;
 mod watch;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Error, HostCommunicator, ReduceOp, Result, Store};
+use comm_core::{CallOptions, Error, HostCommunicator, ReduceOp, Result};
 
 use crate::config::NcclConfig;
-use crate::handle::{Handle, Progress};
+use crate::handle::{Handle, Progress, Setup};
 use crate::health::Ticket;
 use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
-use crate::rendezvous::Rendezvous;
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Capabilities, Device, DeviceBuffer, DeviceWork, Library, Stream, UniqueId};
-use board::Board;
+use control::ControlChannel;
 use deadline::Deadline;
 use engine::{Engine, Parts, await_ready};
 
@@ -57,21 +58,22 @@ pub use shrink::ShrinkMode;
 /// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise
 ///   an order: [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is refused.
 ///   What a NaN does to a minimum or a maximum is its choice too.
-/// - NCCL neither compares calls nor tells ranks of each other's failures. With
-///   [`NcclConfig::store`], the ranks do it through the store: a rank that waits in a collective
-///   for a second writes it there and reads what others wrote, and a rank that fails or aborts
-///   writes the cause. So ranks in different collectives get [`Error::Desync`], those whose peer
-///   gave up [`Error::Aborted`], and a timeout names the ranks that did not come. It takes a second
-///   or more, and compares with 64 others at most. Without a store, calls end at their deadlines.
-///   Messages are not compared.
+/// - NCCL neither compares calls nor tells ranks of each other's failures. After
+///   [`NcclCommunicator::connect`] the ranks do it through a communicator for the host: a rank that
+///   waits in a collective for a second tells it to 64 others at most, a rank that fails or aborts
+///   tells all others the cause, and while calls are in flight every rank looks whether another one
+///   has died. So ranks in different collectives get [`Error::Desync`] after about a second, those
+///   whose peer gave up [`Error::Aborted`], those whose peer died [`Error::PeerLost`], and a
+///   timeout names the ranks that did not come. After [`NcclCommunicator::with_id`], calls end at
+///   their deadlines. Messages are not compared.
 ///
 /// Dropped, it waits for what was enqueued, but no longer than [`NcclConfig::close_timeout`]; then
 /// it aborts.
 #[derive(Debug)]
 pub struct NcclCommunicator {
     engine: Arc<Engine>,
-    /// The watchdog, and the courier if there is a store.
-    threads: Vec<JoinHandle<()>>,
+    /// `None` once it was finalized.
+    watchdog: Option<JoinHandle<()>>,
     /// What a barrier sums.
     cell: std::sync::Mutex<DeviceBuffer<i32>>,
 }
@@ -82,13 +84,15 @@ impl NcclCommunicator {
     /// the [`UniqueId`] of rank 0 by a broadcast. From NCCL 2.30.3 on, ranks may share a device if
     /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all of them.
     ///
-    /// The group of `config` is replaced by that of `host`, which is not used any more afterwards.
+    /// The group of `config` is replaced by that of `host`. Groups and failures of `host` are its
+    /// own: what ranks tell each other later goes over a duplicate, which this call makes.
     ///
     /// # Errors
-    /// The errors of the two calls on `host`; [`Error::BackendUnavailable`] on all ranks, with
-    /// ranks and versions, if the versions differ;
+    /// The errors of the calls on `host`; [`Error::BackendUnavailable`] on all ranks, with ranks
+    /// and versions, if the versions differ;
     /// [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on all ranks, with two ranks
-    /// that are on one device, if it cannot be shared; otherwise as [`NcclCommunicator::with_id`].
+    /// that are on one device, if it cannot be shared; the failure or death of another rank as soon
+    /// as it is known; otherwise as [`NcclCommunicator::with_id`].
     pub fn connect(
         library: &Library,
         device: &Device,
@@ -97,42 +101,11 @@ impl NcclCommunicator {
     ) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
         let within = || CallOptions::default().timeout(deadline.left());
+        config.group = host.group();
         Capabilities::of(library, device)?.exchange(host, &within())?;
         let id = UniqueId::share(library, host, &within())?;
-        config.group = host.group();
-        Self::join(library, device, &id, (config, deadline))
-    }
-
-    /// Connects all ranks that share a store, for programs without a communicator for the host:
-    /// otherwise as [`NcclCommunicator::connect`]. The store becomes [`NcclConfig::store`].
-    ///
-    /// Groups that meet in one store at the same time need a
-    /// [`PrefixStore`](comm_core::PrefixStore) each. Keys that an earlier run left in the store are
-    /// not taken for those of this run.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] with the missing ranks, as far as they are known; the cause of
-    /// [`NcclConfig::failure`] as soon as there is one; the errors of the store; otherwise as
-    /// [`NcclCommunicator::connect`].
-    pub fn connect_in_store(
-        library: &Library,
-        device: &Device,
-        store: Arc<dyn Store>,
-        mut config: NcclConfig,
-    ) -> Result<Self> {
-        let deadline = Deadline::after(config.timeout);
-        let members: Vec<usize> = (0..config.group.size()).collect();
-        let rendezvous = Rendezvous {
-            store: &*store,
-            place: "nccl".into(),
-            group: config.group,
-            members: &members,
-            deadline,
-            failure: config.failure.as_deref(),
-        };
-        let id = rendezvous.run(library, device)?;
-        config.store = Some(store);
-        Self::join(library, device, &id, (config, deadline))
+        let control = ControlChannel::new(host.duplicate(&within())?, config.group);
+        Self::join((library, device), &id, (config, deadline), control)
     }
 
     /// Connects all ranks that were given the same id in another way, such as a message. Versions
@@ -140,49 +113,57 @@ impl NcclCommunicator {
     ///
     /// # Errors
     /// [`Error::Timeout`], in which any other rank may be missing, because NCCL does not tell which
-    /// are; the cause of [`NcclConfig::failure`] as soon as there is one; [`Error::Backend`] with
-    /// NCCL's code.
+    /// are; [`Error::Backend`] with NCCL's code.
     pub fn with_id(library: &Library, device: &Device, id: &UniqueId, config: NcclConfig) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
-        Self::join(library, device, id, (config, deadline))
+        Self::join((library, device), id, (config, deadline), None)
     }
 
     fn join(
-        library: &Library,
-        device: &Device,
+        (library, device): (&Library, &Device),
         id: &UniqueId,
-        (mut config, deadline): (NcclConfig, Deadline),
+        (config, deadline): (NcclConfig, Deadline),
+        control: Option<ControlChannel>,
     ) -> Result<Self> {
+        let joined = Self::init((library, device), id, (&config, deadline), control.as_ref());
+        if let (Err(error), Some(control)) = (&joined, &control) {
+            control.announce_failure(0, error);
+        }
+        let (stream, setup, handle) = joined?;
+        Self::over(Parts { library: library.clone(), stream, config, setup, handle, control })
+    }
+
+    /// Lets NCCL connect the ranks, while none of them fails.
+    fn init(
+        (library, device): (&Library, &Device),
+        id: &UniqueId,
+        (config, deadline): (&NcclConfig, Deadline),
+        control: Option<&ControlChannel>,
+    ) -> Result<(Stream, Setup, Handle)> {
         let setup = config.setup()?;
         device.bind()?;
         let stream = device.new_stream()?;
         let (handle, progress) = Handle::init(library.nccl(), id, config.group, setup.clone())?;
+        let alive = || control.map_or(Ok(()), ControlChannel::check_connecting);
         if progress == Progress::Busy {
-            await_ready(&handle, deadline, config.group, config.failure.as_deref())?;
+            let ready = await_ready(&handle, deadline, config.group, alive);
+            ready.map_err(|error| match control {
+                Some(control) => control.cause_of(error),
+                None => error,
+            })?;
         }
-        config.failure = None;
-        let store = config.store.clone().filter(|_| config.group.size() > 1);
-        let board = store.map(|store| Board::new(store, id, config.group));
-        Self::over(Parts { library: library.clone(), stream, config, setup, handle, board })
+        Ok((stream, setup, handle))
     }
 
-    /// The communicator of ranks that are connected.
+    /// Returns the communicator of ranks that are connected.
     fn over(parts: Parts) -> Result<Self> {
         let cell = DeviceBuffer::zeros(&parts.stream, 1)?.into();
         let engine = Arc::new(Engine::new(parts)?);
-        let mut communicator = Self { engine, threads: Vec::new(), cell };
-        communicator.start("comm-nccl watchdog", |engine| engine.watch())?;
-        if let Some(board) = communicator.engine.board.clone() {
-            communicator.start("comm-nccl courier", move |engine| engine.run_courier(&board))?;
-        }
-        Ok(communicator)
-    }
-
-    fn start(&mut self, name: &str, body: impl FnOnce(&Engine) + Send + 'static) -> Result<()> {
-        let engine = Arc::clone(&self.engine);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || body(&engine));
-        self.threads.push(thread.map_err(|error| Error::io(format!("start the thread {name:?}"), error))?);
-        Ok(())
+        let watched = Arc::clone(&engine);
+        let watchdog = std::thread::Builder::new().name("comm-nccl watchdog".into());
+        let watchdog = watchdog.spawn(move || watched.watch());
+        let watchdog = watchdog.map_err(|error| Error::io("start the thread of a watchdog", error))?;
+        Ok(Self { engine, watchdog: Some(watchdog), cell })
     }
 
     /// The device on which it runs.
@@ -237,12 +218,10 @@ impl NcclCommunicator {
     fn end(&mut self, timeout: Duration) -> Result<()> {
         let closed = self.engine.close(timeout);
         self.engine.dismiss();
-        // All of them, also if one panicked.
-        let panicked = self.threads.drain(..).filter_map(|thread| thread.join().err()).count();
-        if panicked > 0 {
-            return closed.and(Err(Error::Internal("a thread of the communicator panicked".into())));
+        match self.watchdog.take().map(JoinHandle::join) {
+            Some(Err(_)) => closed.and(Err(Error::Internal("the watchdog panicked".into()))),
+            _ => closed,
         }
-        closed
     }
 
     /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a
@@ -318,11 +297,11 @@ impl DeviceCommunicator for NcclCommunicator {
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
-            // A child that was forked has neither the threads nor a device.
-            std::mem::forget(std::mem::take(&mut self.threads));
+            // A child that was forked has neither the thread nor a device.
+            std::mem::forget(self.watchdog.take());
             return;
         }
-        if self.threads.is_empty() {
+        if self.watchdog.is_none() {
             // It was finalized.
             return;
         }

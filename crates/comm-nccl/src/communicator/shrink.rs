@@ -3,11 +3,11 @@
 use comm_core::{CallOptions, Error, GroupId, Invalid, Result, Signature};
 
 use super::NcclCommunicator;
-use super::board::Board;
+use super::control::renumbered;
 use super::deadline::Deadline;
-use crate::UniqueId;
+use super::survivors::{Hello, Rendezvous};
 use crate::config::NcclConfig;
-use crate::rendezvous::Rendezvous;
+use crate::{Capabilities, UniqueId};
 
 /// In which way a smaller group is made of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -16,28 +16,34 @@ pub enum ShrinkMode {
     /// Of a communicator that works, and is as good as before: `ncclCommShrink`, from NCCL 2.27 on.
     #[default]
     Default,
-    /// Of a communicator that failed on some rank, or hangs: it is aborted on every rank that calls, if it is not already. Those that
-    /// are left meet again in the store in which all had met, and NCCL connects them anew, whatever its version.
+    /// Of a communicator that failed on some rank, or hangs: it is aborted on every rank that
+    /// calls, if it is not already. The remaining ranks tell each other over the communicator for
+    /// the host that they go on, and NCCL connects them anew, whatever its version.
     ///
-    /// NCCL's own way, `NCCL_SHRINK_ABORT`, needs communicators that hang and were not aborted. Here they are aborted as soon as
-    /// they fail, as nothing else frees those that wait for the device.
+    /// NCCL's own way, `NCCL_SHRINK_ABORT`, needs communicators that hang and were not aborted.
+    /// Here they are aborted as soon as they fail, as nothing else frees those that wait for the
+    /// device.
     Abort,
 }
 
 impl NcclCommunicator {
-    /// Makes a group of all ranks but those that `without` lists, in any order. These do not take part; all others call this, with
-    /// the same list. They keep their order. [`CallOptions::timeout`] is the time for all of it.
+    /// Makes a group of all ranks but those that `without` lists, in any order. These do not take
+    /// part; all others call this, with the same list. They keep their order.
+    /// [`CallOptions::timeout`] is the time for all of it.
     ///
-    /// With [`ShrinkMode::Abort`], ranks in errors are those of this communicator, and after an error it can be called
-    /// again, with the same list or another: if a rank dies meanwhile, the others wait for it until the deadline, and then go on without
-    /// it. The store must still be there: one that a dead rank served is not. A rank that the others leave out, and that is not
-    /// dead, waits for them in vain.
+    /// With [`ShrinkMode::Abort`], ranks in errors are those of this communicator, and after an
+    /// error it can be called again, with the same list or another: if a rank dies meanwhile, the
+    /// others are told, and then go on without it. A rank that the others leave out, and that is
+    /// not dead, waits for them in vain.
     ///
     /// # Errors
-    /// [`Error::Invalid`], before anything happens, for a list that cannot be or names this rank, and for [`ShrinkMode::Abort`]
-    /// on ranks that met in no store; on every rank that takes part, if lists differ. [`Error::BackendUnavailable`] for
-    /// [`ShrinkMode::Default`] if the library is older, which leaves the communicator usable; [`Error::Poisoned`] for it after a
-    /// failure. [`Error::Timeout`] with the ranks that are missing, as far as that is known. Otherwise as [`NcclCommunicator::connect`].
+    /// [`Error::Invalid`], before anything happens, for a list that cannot be or names this rank,
+    /// and for [`ShrinkMode::Abort`] of a communicator that was made by
+    /// [`NcclCommunicator::with_id`]; on every rank that takes part, if lists differ.
+    /// [`Error::BackendUnavailable`] for [`ShrinkMode::Default`] if the library is older, which
+    /// leaves the communicator usable; [`Error::Poisoned`] for it after a failure.
+    /// [`Error::PeerLost`] or [`Error::Timeout`] with the ranks that are missing, and
+    /// [`Error::Aborted`] on ranks that are told of it. Otherwise as [`NcclCommunicator::connect`].
     pub fn shrink(&self, without: &[usize], mode: ShrinkMode, options: &CallOptions) -> Result<Self> {
         let group = self.engine.group;
         if group.check_members(without)?.is_some() {
@@ -47,7 +53,7 @@ impl NcclCommunicator {
         let members: Vec<usize> = (0..group.size()).filter(|rank| !without.contains(rank)).collect();
         match mode {
             ShrinkMode::Default => self.shrink_by_nccl(without, &members, deadline),
-            ShrinkMode::Abort => self.reconnect(&members, deadline),
+            ShrinkMode::Abort => self.reconnect(without, &members, deadline),
         }
     }
 
@@ -56,7 +62,8 @@ impl NcclCommunicator {
         engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
         let turn = engine.turn()?;
         self.quiet(deadline)?;
-        // Those that are left out count no further: the group is known by its members, and how often they did this.
+        // Those that are left out count no further: the group is known by its members, and how
+        // often they did this.
         let count = engine.count_shrunk(members);
         let number = Signature::fingerprint_of(members.iter().map(|&rank| rank as u64).chain([count]));
         let setup = engine.setup.clone();
@@ -65,35 +72,37 @@ impl NcclCommunicator {
         self.member(child, members, [number, 0])
     }
 
-    fn reconnect(&self, members: &[usize], deadline: Deadline) -> Result<Self> {
+    fn reconnect(&self, without: &[usize], members: &[usize], deadline: Deadline) -> Result<Self> {
         let engine = &self.engine;
         let (group, library, device) = (engine.group, &engine.library, &engine.device);
-        let board = engine.board.as_ref().filter(|_| members.len() > 1);
-        if board.is_none() && members.len() > 1 {
-            let reason =
-                "ranks that met in no store cannot meet again; those that are left can share another id";
-            return Err(Error::setting("shrink mode", "abort", reason));
-        }
+        let control = match (&engine.control, members.len()) {
+            (_, 0..=1) => None,
+            (Some(control), _) => Some(control),
+            (None, _) => {
+                let reason = "ranks that share nothing but an id cannot meet again; those that are left can share \
+                              another id";
+                return Err(Error::setting("shrink mode", "abort", reason));
+            }
+        };
         let cause = Error::Aborted { by: group.rank(), reason: "it goes on in a smaller group".into() };
         engine.fail(cause, None);
-        let meet = |board: &Board| {
-            let (store, place) = board.place_of(members);
-            Rendezvous { store, place, group, members, deadline, failure: None }.run(library, device)
+        let meet = |control| {
+            let capabilities = Capabilities::of(library, device)?;
+            let hello = Hello { attempt: engine.count_attempt(), without: sorted(without), capabilities };
+            Rendezvous { control, group, members, deadline }.run(&hello, library)
         };
-        let unique = board.map_or_else(|| UniqueId::generate(library), meet)?;
+        let unique = control.map_or_else(|| UniqueId::generate(library), meet)?;
         let id = GroupId(Signature::fingerprint_of([group.id().0, unique.fingerprint()]));
         let config = NcclConfig { group: group.subgroup(id, members)?, ..engine.config.clone() };
-        Self::join(library, device, &unique, (config, deadline)).map_err(|error| named_before(error, members))
+        let control = control.and_then(|control| control.of_group(config.group, members));
+        let before = |rank| members.get(rank).copied().unwrap_or(rank);
+        Self::join((library, device), &unique, (config, deadline), control)
+            .map_err(|error| renumbered(error, before))
     }
 }
 
-/// The error with the numbers that ranks had before in place of those in a group that does not exist.
-fn named_before(error: Error, members: &[usize]) -> Error {
-    match error {
-        Error::Timeout { waiting_for, after, during } => {
-            let before = |rank| members.get(rank).copied().unwrap_or(rank);
-            Error::Timeout { waiting_for: waiting_for.into_iter().map(before).collect(), after, during }
-        }
-        other => other,
-    }
+fn sorted(ranks: &[usize]) -> Vec<usize> {
+    let mut ranks = ranks.to_vec();
+    ranks.sort_unstable();
+    ranks
 }

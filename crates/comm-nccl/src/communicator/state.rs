@@ -1,17 +1,23 @@
 //! The state of a communicator: its handle and the calls in flight.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use comm_core::{Desync, Error, Group, Result, Signature};
 
-use super::board::Announcement;
+use super::control::Announcements;
 use super::deadline::Deadline;
+use super::notice::Announcement;
 use crate::handle::Handle;
 use crate::plan::Pending;
 use crate::stream::Event;
 
 /// The number of past collectives that a rank remembers.
 const HISTORY: usize = 64;
+/// The longest time until a rank announces that it waits.
+const ANNOUNCE: Duration = Duration::from_secs(1);
+/// The same as a fraction of the call's timeout, which may be short.
+const ANNOUNCE_PART: u32 = 4;
 
 /// The mutable state of a communicator.
 #[derive(Debug, Default)]
@@ -28,12 +34,12 @@ pub(super) struct State {
     pub(super) enqueued: VecDeque<EnqueuedCall>,
     /// The last collectives, oldest first.
     history: VecDeque<Announcement>,
-    /// The calls in which other ranks wait, as last read from the store.
-    pub(super) heard: Vec<(usize, Announcement)>,
     /// The number of times that each group was made by shrinking.
     pub(super) shrunk: BTreeMap<Vec<usize>, u64>,
-    /// The cause of the communicator's failure, until it is told to other ranks.
-    pub(super) failed: Option<Error>,
+    /// The number of times that this rank has tried to go on in a smaller group after a failure.
+    pub(super) attempts: u64,
+    /// The number of the last collective that was announced.
+    announced: u64,
     /// Whether a thread is aborting the former `handle`.
     pub(super) aborting: bool,
     /// Whether the communicator was closed in order.
@@ -61,8 +67,14 @@ pub(super) struct EnqueuedCall {
 }
 
 impl PendingCall {
+    /// Returns the number of the collective that all ranks must reach for this call to end: the
+    /// next one, for a message.
+    pub(super) fn needs(&self) -> u64 {
+        self.sequence + u64::from(!matches!(self.pending, Pending::Collective(_)))
+    }
+
     /// Returns the announcement of the call to other ranks; `None` unless it is a collective.
-    pub(super) fn announcement(&self) -> Option<Announcement> {
+    fn announcement(&self) -> Option<Announcement> {
         match &self.pending {
             Pending::Collective(call) => Some(Announcement { sequence: self.sequence, call: call.clone() }),
             _ => None,
@@ -113,37 +125,57 @@ impl State {
     }
 
     /// Checks for failures that no thread waits for: errors of NCCL, and calls past their
-    /// deadlines.
-    pub(super) fn look(&mut self, group: Group) -> Result<()> {
+    /// deadlines. `announced` are the ranks that announced calls.
+    pub(super) fn look(&mut self, group: Group, announced: &Announcements) -> Result<()> {
         self.reap()?;
         if let Some(handle) = &self.handle {
             handle.progress()?;
         }
         // A later call may have less time, and waits for the earlier ones.
         let overdue = self.enqueued.iter().find(|enqueued| enqueued.call.deadline.has_passed());
-        overdue.map_or(Ok(()), |enqueued| Err(self.missed(group, &enqueued.call)))
+        overdue.map_or(Ok(()), |enqueued| Err(missed(group, &enqueued.call, announced)))
     }
 
-    /// Returns the error of a call at its deadline. NCCL does not tell which ranks are missing;
-    /// ranks that announced this call or a later one are not.
-    pub(super) fn missed(&self, group: Group, call: &PendingCall) -> Error {
-        let has_come = |rank: &usize| {
-            self.heard.iter().any(|(peer, said)| peer == rank && said.sequence >= call.sequence)
-        };
-        let missing: Vec<usize> = match call.pending {
-            Pending::Send { to: peer } | Pending::Recv { from: peer } => vec![peer],
-            _ => group.peers().filter(|rank| !has_come(rank)).collect(),
-        };
-        let waiting_for = if missing.is_empty() { group.peers().collect() } else { missing };
-        let during = call.pending.during(call.sequence);
-        Error::Timeout { waiting_for, after: call.deadline.after, during }
+    /// Returns the announcement of the oldest call, if a call has been in flight for long and it
+    /// was not announced before.
+    pub(super) fn due_announcement(&mut self) -> Option<Announcement> {
+        let is_long = |call: &PendingCall| call.deadline.began.elapsed() >= patience(call);
+        let due = self.oldest()?.announcement().filter(|_| self.pending_calls().any(is_long))?;
+        let is_new = due.sequence > self.announced;
+        self.announced = self.announced.max(due.sequence);
+        is_new.then_some(due)
     }
 
-    /// Compares the call that another rank announced with this rank's call of the same number.
-    pub(super) fn compare(&self, rank: usize, peer: usize, said: &Announcement) -> Result<()> {
+    /// Returns this rank's announcement and the mismatch, if another rank announced a call that
+    /// differs from this rank's call of the same number.
+    pub(super) fn compare(
+        &self,
+        rank: usize,
+        peer: usize,
+        said: &Announcement,
+    ) -> Option<(Announcement, Error)> {
         let ours = self.history.iter().find(|ours| ours.sequence == said.sequence);
-        let Some(ours) = ours.filter(|ours| ours.call != said.call) else { return Ok(()) };
+        let ours = ours.filter(|ours| ours.call != said.call)?;
         let known = |call: &Signature| Some(call.clone());
-        Err(Desync::new(said.sequence, (rank, known(&ours.call)), (peer, known(&said.call))).into())
+        let desync = Desync::new(said.sequence, (rank, known(&ours.call)), (peer, known(&said.call)));
+        Some((ours.clone(), desync.into()))
     }
+}
+
+/// Returns the error of a call at its deadline. NCCL does not tell which ranks are missing; ranks
+/// that announced this call or a later one are not.
+pub(super) fn missed(group: Group, call: &PendingCall, announced: &Announcements) -> Error {
+    let has_come = |rank: &usize| announced.get(rank).is_some_and(|said| said.sequence >= call.sequence);
+    let missing: Vec<usize> = match call.pending {
+        Pending::Send { to: peer } | Pending::Recv { from: peer } => vec![peer],
+        _ => group.peers().filter(|rank| !has_come(rank)).collect(),
+    };
+    let waiting_for = if missing.is_empty() { group.peers().collect() } else { missing };
+    let during = call.pending.during(call.sequence);
+    Error::Timeout { waiting_for, after: call.deadline.after, during }
+}
+
+/// Returns the time for which a rank waits in a call before it announces it.
+fn patience(call: &PendingCall) -> Duration {
+    ANNOUNCE.min(call.deadline.after / ANNOUNCE_PART)
 }

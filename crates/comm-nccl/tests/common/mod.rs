@@ -3,13 +3,15 @@
 
 pub(crate) mod process;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Element, Membership, Store};
+use comm_core::{CallOptions, Communicator, Element, Fabric, Membership, Result};
 use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Search, Stream, UniqueId};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::in_process::{InProcessConfig, run};
 use gpu_emu::{Control, Setting};
 
 /// The number of devices.
@@ -102,17 +104,32 @@ pub(crate) fn world_with<T: Send>(
     each(devices, connect, body)
 }
 
-/// Runs `body` on one thread per device, all in one communicator whose ranks met in `store`.
-pub(crate) fn world_in<T: Send>(
-    store: &Arc<dyn Store>,
+/// Runs `body` on one thread per device, all in one communicator that was connected over a
+/// communicator for the host.
+pub(crate) fn world_over_host<T: Send>(devices: &[usize], body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    connect_over_host(devices, |rank, connected| {
+        let comm = connected.unwrap();
+        let (size, device) = (comm.group().size(), comm.device().clone());
+        let stream = device.new_stream().unwrap();
+        body(Rank { rank, size, device, stream, comm })
+    })
+}
+
+/// Runs `body` with the result of connecting over a communicator for the host, on one thread per
+/// device.
+pub(crate) fn connect_over_host<T: Send>(
     devices: &[usize],
-    body: impl Fn(Rank) -> T + Sync,
+    body: impl Fn(usize, Result<NcclCommunicator>) -> T + Sync,
 ) -> Vec<T> {
-    let (library, size) = (library(), devices.len());
-    let connect = |rank, device: &Device| {
-        NcclCommunicator::connect_in_store(&library, device, Arc::clone(store), config(rank, size)).unwrap()
-    };
-    each(devices, connect, body)
+    run(devices.len(), &InProcessConfig::default(), |fabric| {
+        let rank = fabric.group().rank();
+        let device = Device::open(devices[rank]).unwrap();
+        let host = RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap();
+        let comm = NcclCommunicator::connect(&library(), &device, &host, config(rank, devices.len()));
+        // It is not needed any more.
+        drop(host);
+        body(rank, comm)
+    })
 }
 
 fn each<T: Send>(

@@ -5,7 +5,9 @@ use std::env;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use comm_tcp::FileStore;
+use comm_core::{HostCommunicator, Membership};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_tcp::{FileStore, RendezvousConfig, TcpFabric};
 
 /// The test that is no test of its own.
 const PLAYS: &str = "a_rank_plays_its_part";
@@ -18,7 +20,8 @@ pub(crate) struct Part {
     pub(crate) part: String,
     pub(crate) rank: usize,
     pub(crate) size: usize,
-    pub(crate) store: FileStore,
+    /// Over TCP.
+    pub(crate) host: Box<dyn HostCommunicator>,
 }
 
 /// A process that plays `part` as one rank on its host. What it is to be is said as launchers say it.
@@ -43,6 +46,11 @@ pub(crate) fn start(
 pub(crate) fn part() -> Option<Part> {
     let part = env::var(PART).ok()?;
     let number = |name| env::var(name).unwrap().parse().unwrap();
+    let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
     let store = FileStore::open(env::var_os(FOLDER).unwrap()).unwrap();
-    Some(Part { part, rank: number("RANK"), size: number("WORLD_SIZE"), store })
+    let mut meeting = RendezvousConfig::new(Membership { rank, size });
+    meeting.member.timeout = super::SOON;
+    let fabric = TcpFabric::rendezvous(&store, &meeting).unwrap();
+    let host = RingCommunicator::new(fabric, RingConfig::default(), super::SOON).unwrap();
+    Some(Part { part, rank, size, host: Box::new(host) })
 }

@@ -97,7 +97,7 @@ pub(super) fn killed_rank(ctx: &RankContext) -> Outcome {
     }
     let error = lost_sum(ctx, &comm)?;
     let told = match &error {
-        Error::Timeout { waiting_for, .. } => waiting_for == &[1],
+        Error::PeerLost { peer, .. } => *peer == 1,
         Error::Aborted { .. } => ctx.size > 2,
         // NCCL itself may notice that the process is gone.
         Error::Backend { backend, .. } => *backend == "nccl",

@@ -21,10 +21,10 @@ const COUNTS: [usize; 4] = [0, 1, 1025, 200_003];
 
 /// Connects all ranks on host and device.
 fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
-    let store = Arc::new(FileStore::open(ctx.spec.folder.join("store"))?);
+    let store = FileStore::open(ctx.spec.folder.join("store"))?;
     let mut meeting = RendezvousConfig::new(Membership { rank: ctx.rank, size: ctx.size });
     meeting.tcp.member.timeout = ctx.spec.call_timeout;
-    let fabric = HybridFabric::rendezvous(&*store, &meeting).during("meeting as processes")?;
+    let fabric = HybridFabric::rendezvous(&store, &meeting).during("meeting as processes")?;
     let host: Arc<dyn HostCommunicator> =
         Arc::new(RingCommunicator::new(fabric, RingConfig::default(), ctx.spec.call_timeout)?);
     let mut config = DeviceConfig::with_path(path);
@@ -33,7 +33,7 @@ fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
     config.nccl = Some(ctx.config()?);
     config.piece_bytes = PIECE;
     config.timeout = ctx.spec.call_timeout;
-    let group = HybridCommunicator::connect(host, Some(store), &config)?;
+    let group = HybridCommunicator::connect(host, &config)?;
     equal("the way of device buffers", group.path(), path)?;
     Ok(group.with_timeout(ctx.spec.call_timeout))
 }

@@ -6,13 +6,13 @@ mod groups;
 mod pieces;
 mod pipeline;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comm_core::{Call, CallOptions, Error, Failure, Group, HostCommunicator, HostViewMut, ReduceOp, Result};
 use comm_nccl::{CopyStreams, CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
 
-use super::diagnosis;
+use super::failure_link::is_known;
 use pipeline::Pipeline;
 
 /// Runs collectives on device buffers through pinned memory of the host, over any host
@@ -47,8 +47,6 @@ pub struct StagedCommunicator {
     piece_bytes: usize,
     pipeline: Mutex<Pipeline>,
     failure: Failure,
-    /// The failure of the group of which this is one side.
-    of_group: OnceLock<Arc<Failure>>,
 }
 
 /// A host communicator, which is omitted from debug output.
@@ -98,7 +96,6 @@ impl StagedCommunicator {
             piece_bytes,
             pipeline: Mutex::new(Pipeline::new(device)),
             failure: Failure::default(),
-            of_group: OnceLock::new(),
         })
     }
 
@@ -130,7 +127,9 @@ impl StagedCommunicator {
         if self.failure.keep(cause) {
             self.failure.tell();
             tracing::warn!(rank = self.group.rank(), error = %cause, "collectives on device buffers have ended");
-            self.host.0.abort(&cause.to_string());
+            if !is_known(cause, self.group.rank()) {
+                self.host.0.abort(&cause.to_string());
+            }
         }
     }
 
@@ -153,11 +152,6 @@ impl StagedCommunicator {
         Ok(turn)
     }
 
-    /// Adopts the failure of a group if it is the cause of an abort.
-    pub(super) fn belong_to(&self, group: &Arc<Failure>) {
-        drop(self.of_group.set(Arc::clone(group)));
-    }
-
     /// Ends the communicator, here and on other ranks, if the error is fatal. Returns the first
     /// cause, which may be another one.
     fn ended<T>(&self, outcome: Result<T>) -> Result<T> {
@@ -165,8 +159,7 @@ impl StagedCommunicator {
             if !error.is_fatal() {
                 return error;
             }
-            let of_group = self.of_group.get().and_then(|group| diagnosis::behind(&error, group));
-            self.fail(of_group.as_deref().unwrap_or(&error));
+            self.fail(&error);
             self.failure.cause().map_or(error, |cause| (*cause).clone())
         })
     }
