@@ -205,3 +205,21 @@ fn processes_reconnect_in_the_same_store() {
         }
     }
 }
+
+#[test]
+fn processes_with_devices_connect_through_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [DevicePath::Nccl, DevicePath::Staged] {
+        let url = format!("file://{}", folder.path().display());
+        // No store listens at the address of the launcher.
+        let (store, mut processes) = process::start("again", 3, |rank| {
+            let [a, b, c, d, e] = environment(rank, 1, path, nccl(true));
+            let port = ("MASTER_PORT", "1".into());
+            [a, b, c, d, e, port, ("COMM_RENDEZVOUS", url.clone())]
+        });
+        drop(store);
+        for process in &mut processes {
+            assert_eq!(process.said().as_deref(), Some("met five times"), "{path}");
+        }
+    }
+}
