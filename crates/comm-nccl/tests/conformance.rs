@@ -3,7 +3,7 @@
 
 mod common;
 
-use comm_core::{Collective, Communicator, DType, Element, Groups, ReduceOp, Result};
+use comm_core::{Communicator, Element, Groups, Result};
 use comm_nccl::{Cuda, DeviceBuffer};
 use comm_sim::communicator_conformance::{Features, Member};
 use gpu_emu::Setting;
@@ -19,14 +19,8 @@ impl Member for Rank {
     }
 
     fn features(&self) -> Features {
-        let mut features = Features::default();
+        let mut features = Features::of_nccl();
         features.options = options();
-        features.has = |collective| {
-            !matches!(collective, Collective::Scan | Collective::Exscan | Collective::MonitoredBarrier)
-        };
-        features.reduces = reduces;
-        // NCCL does not compare calls. For ranks that share a store or host, see `control.rs`.
-        features.mismatches = &[];
         features.step = 5;
         features
     }
@@ -48,12 +42,6 @@ impl Member for Rank {
         assert_eq!(faults_of(&[self.device.ordinal()]), Vec::<String>::new());
         Ok(())
     }
-}
-
-/// NCCL has no operators on bits, and no reductions of 16-bit integers.
-fn reduces(op: ReduceOp, dtype: DType) -> bool {
-    let is_on_bits = matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
-    op.supports(dtype) && !matches!(dtype, DType::I16 | DType::U16) && !is_on_bits
 }
 
 fn meet(ranks: usize) -> Vec<Rank> {

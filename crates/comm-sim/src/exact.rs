@@ -102,7 +102,8 @@ pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
 #[must_use]
 pub const fn is_exact(op: ReduceOp, dtype: DType, ranks: usize) -> bool {
     let ranks_max = match (dtype.size(), op) {
-        // Floats of 8 bits hold whole numbers up to 8, and even ones up to 16.
+        // Floats of 8 bits hold whole numbers up to 16 or 8, and even ones up to 16.
+        (1, ReduceOp::Sum) if matches!(dtype, DType::F8E4M3) => 5,
         (1, ReduceOp::Sum | ReduceOp::Avg) => 2,
         (1, ReduceOp::Prod | ReduceOp::PreMulSum(_)) => 1,
         // Floats of 16 bits hold whole numbers up to 256.
@@ -115,27 +116,10 @@ pub const fn is_exact(op: ReduceOp, dtype: DType, ranks: usize) -> bool {
     !dtype.is_float() || ranks <= ranks_max
 }
 
-/// Returns the operators of a type except those on bits: the ones that NCCL has.
-pub fn arithmetic<T: Element>() -> impl Iterator<Item = ReduceOp> {
-    let on_bits = [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor];
-    ReduceOp::ALL.into_iter().filter(move |op| op.supports(T::DTYPE) && !on_bits.contains(op))
-}
-
-/// Returns `len` elements that rank `from` sends to rank `to`.
-#[must_use]
-pub fn block<T: Small>(from: usize, to: usize, len: usize) -> Vec<T> {
-    elements(0..len, |index| block_number(from, to, index))
-}
-
 /// Returns element `index` of the block that rank `from` sends to rank `to`.
 #[must_use]
 pub const fn block_number(from: usize, to: usize, index: usize) -> i64 {
     (mixed((from << 8 | to) as u64, index as u64) % 120) as i64
-}
-
-/// Concatenates the blocks of all ranks, which `of` makes from a rank and its count.
-pub fn joined<T: Element>(counts: &[usize], of: impl Fn(usize, usize) -> Vec<T>) -> Vec<T> {
-    counts.iter().enumerate().flat_map(|(rank, count)| of(rank, *count)).collect()
 }
 
 /// Returns the elements `number(index)` for a range of indices.
@@ -143,23 +127,14 @@ pub fn elements<T: Small>(range: Range<usize>, number: impl Fn(usize) -> i64) ->
     range.map(|index| T::of(number(index))).collect()
 }
 
-/// Runs an expression once for each type that every backend reduces, under the given name: all but
-/// floats of 8 bits and integers of 16, which NCCL does not have.
-#[macro_export]
-macro_rules! for_each_reduced {
-    ($name:ident => $body:expr) => {
-        $crate::for_each_listed!($name => $body;
-            i8, u8, i32, u32, i64, u64, $crate::exact::f16, $crate::exact::bf16, f32, f64)
-    };
-}
-
-/// Runs an expression once for each type that the host reduces: all but floats of 8 bits.
+/// Runs an expression once for each type that the host reduces, under the given name: all but
+/// floats of 8 bits.
 #[macro_export]
 macro_rules! for_each_of_host {
-    ($name:ident => $body:expr) => {{
-        $crate::for_each_listed!($name => $body; i16, u16);
-        $crate::for_each_reduced!($name => $body);
-    }};
+    ($name:ident => $body:expr) => {
+        $crate::for_each_listed!($name => $body;
+            i8, u8, i16, u16, i32, u32, i64, u64, $crate::exact::f16, $crate::exact::bf16, f32, f64)
+    };
 }
 
 /// Runs an expression once for each type.
@@ -196,7 +171,8 @@ mod tests {
     #[test]
     fn contributions_and_results_are_exact() {
         fn check<T: Small>() {
-            for (op, index) in arithmetic::<T>().flat_map(|op| (0..12).map(move |index| (op, index))) {
+            let ops = ReduceOp::ALL.into_iter().filter(|op| op.supports(T::DTYPE));
+            for (op, index) in ops.flat_map(|op| (0..12).map(move |index| (op, index))) {
                 let given = (0..LARGEST).map(|rank| contribution(op, LARGEST, rank, index));
                 let mut numbers = given.chain([reduced(op, LARGEST, index)]);
                 assert!(numbers.all(|number| (0..256).contains(&number)), "{op}");

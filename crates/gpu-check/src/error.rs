@@ -3,6 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use comm_core::{Element, Error};
+use comm_sim::communicator_conformance::{self, Failure};
 
 /// The reason why a case did not pass.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,15 @@ pub enum CaseError {
 
 /// The result of a case or of a part of it.
 pub type Outcome<T = ()> = Result<T, CaseError>;
+
+impl From<Failure> for CaseError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Call(error) => Self::Call(error),
+            other => Self::Wrong(other.to_string()),
+        }
+    }
+}
 
 impl CaseError {
     /// Adds the attempted operation.
@@ -55,14 +65,8 @@ pub(crate) fn equal<T: PartialEq + Debug>(what: impl Display, got: T, wanted: T)
 }
 
 /// Returns an error with the first element that differs in any bit.
-pub(crate) fn same_bits<T: Element>(what: impl Display, got: &[T], wanted: &[T]) -> Outcome {
-    equal(format_args!("{what}: elements"), got.len(), wanted.len())?;
-    let differs = |(a, b): (&T, &T)| bytemuck::bytes_of(a) != bytemuck::bytes_of(b);
-    match got.iter().zip(wanted).position(differs) {
-        None => Ok(()),
-        Some(at) => equal(format_args!("{what}: element {at} of {}", got.len()), &got[at], &wanted[at])
-            .and_then(|()| Err(CaseError::Wrong(format!("{what}: element {at} has other bits")))),
-    }
+pub(crate) fn same_bits<T: Element + Debug>(what: impl Display, got: &[T], wanted: &[T]) -> Outcome {
+    Ok(communicator_conformance::same_bits(what, got, wanted)?)
 }
 
 /// Returns the error of a call that must fail.
@@ -84,15 +88,6 @@ pub(crate) fn unless_unavailable<T>(outcome: Result<T, Error>) -> Outcome<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bits_are_compared_and_the_first_difference_is_named() {
-        assert!(same_bits("sum", &[1.0_f32, 2.0], &[1.0, 2.0]).is_ok());
-        let words = |got: &[f32], wanted: &[f32]| same_bits("sum", got, wanted).unwrap_err().to_string();
-        assert_eq!(words(&[1.0, 3.0], &[1.0, 2.0]), "sum: element 1 of 2: 3.0 instead of 2.0");
-        assert_eq!(words(&[-0.0], &[0.0]), "sum: element 0 has other bits");
-        assert_eq!(words(&[1.0], &[]), "sum: elements: 1 instead of 0");
-    }
 
     #[test]
     fn an_error_has_its_operation_and_not_run_is_kept() {

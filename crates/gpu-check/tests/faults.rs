@@ -25,13 +25,13 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 type Row = (&'static str, usize, &'static str, &'static str);
 
 const WRONG_BITS: &[Row] = &[
-    ("all_reduce", 1, "0:wrong-bit 40", "what was received: element"),
+    ("all_reduce", 1, "0:wrong-bit 40", "in place: element"),
     ("all_reduce", 2, "1:wrong-bit 41", "rank 1: "),
-    ("reduce", 2, "0:wrong-bit 8", "what was received: element"),
+    ("reduce", 2, "0:wrong-bit 8", "element"),
     ("reduce_scatter", 1, "0:wrong-bit 20", "element"),
-    ("broadcast", 2, "1:wrong-bit 5", "from 0: element"),
+    ("broadcast", 2, "1:wrong-bit 5", "2 ranks: in place: element"),
     ("all_gather", 1, "0:wrong-bit 5", "element"),
-    ("gather", 2, "0:wrong-bit 5", "element"),
+    ("gather", 2, "0:wrong-bit 6", "element"),
     ("scatter", 2, "1:wrong-bit 5", "element"),
     ("all_to_all", 2, "0:wrong-bit 5", "element"),
     ("large_buffers", 1, "0:wrong-bit 2", "element 16777220 of 16777221"),
@@ -45,7 +45,7 @@ const WRONG_BITS: &[Row] = &[
     ("registration", 1, "0:wrong-bit 1", "the maximum afterwards"),
     ("settings", 1, "0:wrong-bit 0", "the sum"),
     ("leaks", 1, "0:wrong-bit 30", "round"),
-    ("refusals", 1, "0:wrong-bit 0", "a sum after all that"),
+    ("refusals", 1, "0:wrong-bit 0", "the sum after refused calls"),
     ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
     ("killed_rank", 2, "0:wrong-bit 3", "the sum over them"),
     ("eight_bits", 1, "0:wrong-bit 4", "element"),
@@ -55,7 +55,7 @@ const WRONG_BITS: &[Row] = &[
 
 /// Calls that succeed without any effect.
 const NOTHING_DONE: &[Row] = &[
-    ("all_reduce", 1, "0:answer ncclAllReduce 0 2", "what was received"),
+    ("all_reduce", 1, "0:answer ncclAllReduce 0 3", "the receive buffer"),
     ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
     ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
     // Each round waits for six streams; the fault omits the wait of the joined stream.
@@ -63,7 +63,7 @@ const NOTHING_DONE: &[Row] = &[
     ("joined_streams", 2, "1:answer cuStreamWaitEvent 0 15", "rank 1: round 2 did not wait for the call"),
     // The first calls are for warm-up; the barrier of the second round has a late rank.
     ("barrier_ranks", 2, "0:answer ncclAllReduce 0 6", "a barrier was over before rank 1 came"),
-    ("refusals", 2, "0:answer ncclAllReduce 0 0", "a sum after all that"),
+    ("refusals", 2, "0:answer ncclAllReduce 0 0", "the sum after refused calls"),
     ("absent_rank", 2, "0:answer ncclAllReduce 0 1", "a sum without one rank: succeeded"),
     ("killed_rank", 2, "0:answer ncclAllReduce 0 2", "a sum without one rank: succeeded"),
     ("different_calls", 2, "0:answer ncclBroadcast 0 0", "a broadcast with two roots: succeeded"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comm_core::{AsViewMut, Buffers, Call, Communicator, Memory, ReduceOp};
+use comm_core::{AsViewMut, Buffers, Call, Communicator, Error, Memory, ReduceOp};
 
 use super::outcome::{ensure, same_bits};
 use super::{CheckResult, Member};
@@ -23,6 +23,8 @@ pub fn splits_into_groups<M: Member>(member: &M) -> CheckResult {
     let none = parent.split((rank == 0).then_some(7), 0, &options)?;
     ensure(none.is_some() == (rank == 0), || "a rank without a color has a group".into())?;
     ensure(first.is_some() == (rank == 0), || "a group has a rank that is not listed".into())?;
+    let twice = parent.new_group(&[0, 0], &options);
+    ensure(matches!(twice, Err(Error::Invalid(_))), || "a group may have a rank twice".into())?;
     let members: Vec<usize> = (0..size).rev().filter(|other| other % 2 == rank % 2).collect();
     let Some(half) = half else {
         return ensure(false, || "a rank with a color has no group".into());

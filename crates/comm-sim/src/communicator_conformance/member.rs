@@ -70,6 +70,25 @@ pub struct Features {
     pub step: usize,
 }
 
+impl Features {
+    /// NCCL: no prefix reductions, no operators on bits, and no reductions of 16-bit integers. It
+    /// does not compare the ranks' calls.
+    #[must_use]
+    pub fn of_nccl() -> Self {
+        Self {
+            has: |collective| {
+                !matches!(collective, Collective::Scan | Collective::Exscan | Collective::MonitoredBarrier)
+            },
+            reduces: |op, dtype| {
+                let is_on_bits = matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
+                op.supports(dtype) && !is_on_bits && !matches!(dtype, DType::I16 | DType::U16)
+            },
+            mismatches: &[],
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Features {
     /// Host memory, with all collectives and without names of algorithms.
     fn default() -> Self {

@@ -2,9 +2,11 @@
 
 use comm_core::{Call, Communicator, Groups, ReduceOp};
 use comm_nccl::{Cuda, ShrinkMode};
+use comm_sim::communicator_conformance::splits_into_groups;
 
+use super::conformance::DeviceMember;
 use crate::context::{RankContext, in_place};
-use crate::error::{Outcome, equal, refused, same_bits, unless_unavailable};
+use crate::error::{Outcome, equal, same_bits, unless_unavailable};
 
 /// The sum over all ranks of a group of what each gives.
 fn sum(comm: &dyn Communicator<Cuda>, ctx: &RankContext, ours: i64) -> Outcome<i64> {
@@ -13,30 +15,13 @@ fn sum(comm: &dyn Communicator<Cuda>, ctx: &RankContext, ours: i64) -> Outcome<i
     Ok(buffer.to_vec()?[0])
 }
 
-/// Even and odd ranks form two groups, with the last rank first.
 pub(super) fn split(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
-    let (rank, size, options) = (ctx.rank, ctx.size, ctx.options());
-    let key = i64::MIN + (size - rank) as i64;
-    let half = comm.split(Some(u64::MAX - (rank % 2) as u64), key, &options)?;
-    let none = comm.split((rank == 0).then_some(7), 0, &options)?;
-    equal("whether there is a group without others", none.is_some(), rank == 0)?;
-    let all = comm.duplicate(&options)?;
-    refused("a group with one rank twice", comm.new_group(&[0, 0], &options).map(drop))?;
-    let first = comm.new_group(&[0], &options)?;
-    equal("the sum over the parent", sum(&comm, ctx, 1)?, size as i64)?;
+    splits_into_groups(&DeviceMember::new(ctx, &comm))?;
+    let all = comm.duplicate(&ctx.options())?;
+    equal("the sum over the parent", sum(&comm, ctx, 1)?, ctx.size as i64)?;
     comm.finalize(ctx.spec.call_timeout)?;
-
-    let mut members: Vec<usize> = (0..size).filter(|member| member % 2 == rank % 2).collect();
-    members.reverse();
-    let place = members.iter().position(|member| *member == rank);
-    let Some(half) = half else { return equal("the group of a color", false, true) };
-    equal("the place in the half", (Some(half.group().rank()), half.group().size()), (place, members.len()))?;
-    let total: usize = members.iter().sum();
-    equal("the sum over the half", sum(&*half, ctx, rank as i64)?, total as i64)?;
-    equal("the sum over the copy", sum(&*all, ctx, 2)?, 2 * size as i64)?;
-    equal("whether there is a group of rank 0", first.is_some(), rank == 0)?;
-    first.map_or(Ok(()), |first| equal("the sum over one", sum(&*first, ctx, 5)?, 5))
+    equal("the sum over a group without its parent", sum(&*all, ctx, 2)?, 2 * ctx.size as i64)
 }
 
 /// All but the last go on.

@@ -1,15 +1,16 @@
 //! The cases, one file for each kind, and their table.
 
+mod conformance;
 mod failures;
 mod groups;
 mod lifecycle;
 mod losses;
 mod messages;
-mod movements;
 mod order;
-mod reductions;
 mod refusals;
 mod sides;
+
+use comm_core::Collective;
 
 use crate::context::RankContext;
 use crate::error::Outcome;
@@ -62,55 +63,44 @@ pub const CASES: [Case; 34] = [
         "several ranks connect, and a barrier makes them wait for each other",
         lifecycle::connect,
     ),
-    case(
-        "all_reduce",
-        OneAndSeveral,
-        "every type and operator, in and out of place, bit for bit",
-        reductions::all_reduce,
-    ),
+    case("all_reduce", OneAndSeveral, "every type and operator, in and out of place, bit for bit", |ctx| {
+        conformance::collective(ctx, Collective::AllReduce)
+    }),
     case(
         "reduce",
         OneAndSeveral,
         "the root has the result, and the buffers of other ranks are unchanged",
-        reductions::reduce,
+        |ctx| conformance::collective(ctx, Collective::Reduce),
     ),
-    case(
-        "reduce_scatter",
-        OneAndSeveral,
-        "each rank has its block, of equal and unequal lengths",
-        reductions::reduce_scatter,
-    ),
+    case("reduce_scatter", OneAndSeveral, "each rank has its block, of equal and unequal lengths", |ctx| {
+        conformance::collective(ctx, Collective::ReduceScatter)
+    }),
     case(
         "eight_bits",
         OneAndSeveral,
         "8-bit floats are reduced if the library and the device support it",
-        reductions::eight_bits,
+        conformance::eight_bits,
     ),
-    case(
-        "broadcast",
-        OneAndSeveral,
-        "every rank has the data of the root, for every type",
-        movements::broadcast,
-    ),
-    case(
-        "all_gather",
-        OneAndSeveral,
-        "every rank has all blocks, of equal and unequal lengths",
-        movements::all_gather,
-    ),
-    case("gather", OneAndSeveral, "the root has all blocks", movements::gather),
-    case("scatter", OneAndSeveral, "each rank has its block", movements::scatter),
-    case(
-        "all_to_all",
-        OneAndSeveral,
-        "blocks are exchanged between all ranks, also in place",
-        movements::all_to_all,
-    ),
+    case("broadcast", OneAndSeveral, "every rank has the data of the root, for every type", |ctx| {
+        conformance::collective(ctx, Collective::Broadcast)
+    }),
+    case("all_gather", OneAndSeveral, "every rank has all blocks, of equal and unequal lengths", |ctx| {
+        conformance::collective(ctx, Collective::AllGather)
+    }),
+    case("gather", OneAndSeveral, "the root has all blocks", |ctx| {
+        conformance::collective(ctx, Collective::Gather)
+    }),
+    case("scatter", OneAndSeveral, "each rank has its block", |ctx| {
+        conformance::collective(ctx, Collective::Scatter)
+    }),
+    case("all_to_all", OneAndSeveral, "blocks are exchanged between all ranks, also in place", |ctx| {
+        conformance::collective(ctx, Collective::AllToAll)
+    }),
     case(
         "large_buffers",
         OneAndSeveral,
         "sums of tens of megabytes are correct in every element",
-        reductions::large,
+        conformance::large,
     ),
     case("circle", OneAndSeveral, "a batch of messages is sent around a ring", messages::circle),
     case("batch", OneAndSeveral, "collectives in a batch have the same results as alone", messages::batch),

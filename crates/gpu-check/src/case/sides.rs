@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use comm_core::{Comm, HostCommunicator, Membership, ReduceOp};
+use comm_core::{Collective, HostCommunicator, Membership, ReduceOp};
 use comm_hybrid::{
     DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, HybridFabric, RendezvousConfig,
 };
-use comm_nccl::{Cuda, Search};
+use comm_nccl::Search;
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::exact::{Small, block, contribution, elements, joined, of_rank, reduced};
+use comm_sim::communicator_conformance::{Features, check};
 use comm_tcp::FileStore;
 
+use super::conformance::DeviceMember;
 use crate::context::RankContext;
 use crate::error::{During, Outcome, ensure, equal, refused, same_bits};
 
 /// The size of staging pieces in bytes.
 const PIECE: usize = 64 << 10;
-/// No element, less than a piece, and several pieces with a remainder.
-const COUNTS: [usize; 4] = [0, 1, 1025, 200_003];
 
 /// Connects all ranks on host and device.
 fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
@@ -40,44 +39,14 @@ fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
 
 pub(super) fn staged(ctx: &RankContext) -> Outcome {
     let group = connect(ctx, DevicePath::Staged)?;
-    let comm = group.cuda();
-    for count in COUNTS {
-        let of = |what: &str| format!("{what} of {count}");
-        sum::<f32>(ctx, comm, ReduceOp::Sum, count).during(of("a sum"))?;
-        sum::<half::bf16>(ctx, comm, ReduceOp::Avg, count).during(of("an average"))?;
-        sum::<i16>(ctx, comm, ReduceOp::Max, count).during(of("a maximum that NCCL lacks"))?;
-        gather::<u8>(ctx, comm, count).during(of("a gather"))?;
-        for root in 0..ctx.size {
-            broadcast::<f64>(ctx, comm, root, count).during(of("a broadcast"))?;
-        }
+    let mut member = DeviceMember::new(ctx, group.cuda().communicator());
+    member.features.reduces = Features::default().reduces;
+    // No element, less than a piece, and several pieces with a remainder.
+    (member.features.lengths, member.features.step) = (|_| vec![0, 1, 1025, 200_003], 53);
+    for collective in Collective::ALL {
+        check(&member, collective)?;
     }
     Ok(group.device_barrier()?)
-}
-
-fn sum<T: Small>(ctx: &RankContext, comm: &Comm<Cuda>, op: ReduceOp, count: usize) -> Outcome {
-    let ours: Vec<T> = elements(0..count, |index| contribution(op, ctx.size, ctx.rank, index));
-    let wanted: Vec<T> = elements(0..count, |index| reduced(op, ctx.size, index));
-    let (mut buffer, mut recv) = (ctx.buffer(&ours)?, ctx.zeros(count)?);
-    let op = of_rank(op, ctx.rank);
-    comm.all_reduce_into(&buffer, &mut recv, op)?;
-    same_bits("what was received", &recv.to_vec()?, &wanted)?;
-    same_bits("what was sent", &buffer.to_vec()?, &ours)?;
-    comm.all_reduce(&mut buffer, op)?;
-    same_bits("in place", &buffer.to_vec()?, &wanted)
-}
-
-fn gather<T: Small>(ctx: &RankContext, comm: &Comm<Cuda>, count: usize) -> Outcome {
-    let of = |rank, count| block::<T>(rank, 0, count);
-    let send = ctx.buffer(&of(ctx.rank, count))?;
-    let mut recv = ctx.zeros(count * ctx.size)?;
-    comm.all_gather(&send, &mut recv)?;
-    same_bits("what was received", &recv.to_vec()?, &joined(&vec![count; ctx.size], of))
-}
-
-fn broadcast<T: Small>(ctx: &RankContext, comm: &Comm<Cuda>, root: usize, count: usize) -> Outcome {
-    let mut buffer = ctx.buffer(&block::<T>(ctx.rank, 1, count))?;
-    comm.broadcast(root, &mut buffer)?;
-    same_bits(format!("from {root}"), &buffer.to_vec()?, &block::<T>(root, 1, count))
 }
 
 pub(super) fn together(ctx: &RankContext) -> Outcome {
